@@ -69,12 +69,12 @@ reference: $(VENV)/dev.stamp
 # Fits the chains that ship with Lathe anew; SENTENCES is a folder of general sentences.
 starters: $(VENV)/serve.stamp
 	@test -d "$(SENTENCES)" || { echo "usage: make starters SENTENCES=FOLDER"; exit 2; }
-	rm -rf build/starters service/starter_chains
+	rm -rf build/starters service/chains/starter_chains
 	LATHE_HOME=build/starters $(BIN)/lathe fit --name debias --steps r2 --source "$(SENTENCES)"
 	LATHE_HOME=build/starters $(BIN)/lathe fit --name compact --steps r2,geopres:128,nested=true --source "$(SENTENCES)"
-	mkdir -p service/starter_chains
-	cp -r build/starters/chains/* build/starters/places.json service/starter_chains/
-	find service/starter_chains -name '.*' -type f -delete
+	mkdir -p service/chains/starter_chains
+	cp -r build/starters/chains/* build/starters/places.json service/chains/starter_chains/
+	find service/chains/starter_chains -name '.*' -type f -delete
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Lathe needs Python 3.11 or newer (set PYTHON=)"; exit 2; }

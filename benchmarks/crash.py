@@ -26,14 +26,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from benchmarks.report import parser, write_report
-from service.index import keeper
-from service.index.index import Index
-from service.index.ownership import own
-from service.index.record import Record
-from service.index.snapshot import read_snapshot
+from service.index.embedded import maintenance
+from service.index.embedded.index import EmbeddedIndex
+from service.index.embedded.ownership import acquire_index
+from service.index.embedded.record import IndexRecord
+from service.index.embedded.snapshot import read_snapshot
+from service.index.query import Query
 from service.index.spec import IndexSpec
+from service.jobs.kinds.reindex import run_reindex
 from service.jobs.requests import ReindexJob
-from service.reindex_job import run_reindex
 from service.settings import read_settings
 
 WIDTH = 16
@@ -91,7 +92,7 @@ def run_trials(trials: int, seed: int, on_trial: Callable[[int, int], None]) -> 
             if trial % TRIALS_ON_ONE_INDEX == 0:
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
-                Record.create(folder / "record.db", SPEC, None).close()
+                IndexRecord.create(folder / "record.db", SPEC, None).close()
                 state = {}
             power, reindexing = trial % 2 == 1, trial % 4 == 2
             before = current_spec(folder).generation
@@ -147,9 +148,9 @@ def killed_writer(
 def write_for_ever(folder: Path, state: State, seed: int, told: int) -> NoReturn:
     """In the process to be killed."""
     random_of, present = random.Random(seed), dict(state)
-    keeper.SNAPSHOT_SECONDS, keeper.SNAPSHOT_SHARE, keeper.IDLE_SECONDS = 0.02, 0, 0.005
+    maintenance.SNAPSHOT_SECONDS, maintenance.SNAPSHOT_SHARE, maintenance.IDLE_SECONDS = 0.02, 0, 0.005
     index = opened(folder)
-    index.start()
+    index.start(maintenance.Maintainer(index).run)
     wal = folder / "record.db-wal"
 
     def tell(content: dict[str, Any]) -> None:
@@ -223,7 +224,7 @@ def inspect(folder: Path, allowed: list[State], told: int) -> None:
     index = opened(folder)
     while index.generation.extend_graph(10_000, 1):
         pass
-    labels, payloads = index.record.payloads_after(0, 10**9)
+    labels, payloads = index.record.read_payloads_after(0, 10**9)
     state = {item: json.loads(metadata or b"{}")["seed"] for item, metadata in payloads}
     problem = None
     if state not in allowed:
@@ -231,9 +232,9 @@ def inspect(folder: Path, allowed: list[State], told: int) -> None:
         problem = f"the record is in none of {len(allowed)} allowed states; it differs in {wrong}"
     elif state:
         queries = np.stack([vector_of(seed) for seed in state.values()])
-        hits = index.search(index.generation, queries, 1)
+        hits = index.get_serving().search(Query(queries, 1))
         lost = [item for item, found in zip(state, hits, strict=True) if not found or found[0]["id"] != item]
-        view = index.generation.rows.view()
+        view = index.generation.rows.take_view()
         if lost:
             problem = f"{len(lost)} of {len(state)} items are not found by their own vector: {lost[:3]}"
         elif int(view.alive.sum()) != len(labels):
@@ -242,9 +243,9 @@ def inspect(folder: Path, allowed: list[State], told: int) -> None:
     os.write(told, json.dumps({"state": state} | ({"problem": problem} if problem else {})).encode())
 
 
-def opened(folder: Path) -> Index:
-    """The index, owned by this process, its keeper not yet at work."""
-    return Index(folder.name, folder, own(folder, folder.name), 1, 1, no_texts)
+def opened(folder: Path) -> EmbeddedIndex:
+    """The index, owned by this process, without its maintenance thread."""
+    return EmbeddedIndex(folder.name, folder, acquire_index(folder, folder.name), 1, 1, no_texts)
 
 
 def no_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
@@ -254,7 +255,7 @@ def no_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
 
 def current_spec(folder: Path) -> IndexSpec:
     """What the record says."""
-    record = Record(folder / "record.db", read_only=True)
+    record = IndexRecord(folder / "record.db", read_only=True)
     try:
         return record.spec
     finally:

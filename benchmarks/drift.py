@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks.drift_cost import measure_cost
 from benchmarks.report import markdown_table, parser, write_report
-from service.live.drift_tally import Tally
-from service.starters import STARTERS
+from service.chains.starters import STARTERS
+from service.monitoring.drift.tally import Tally
 from training.encoder.encoder import Encoder
 from training.encoder.spec import DEFAULT_ENCODER
 from training.sources.source import open_source
@@ -44,7 +44,7 @@ SHOWN = {
 FIELDS = ("text", "sentence1", "anchor", "query")
 FILES = ("corpus", "sentences", "test", "pairs", "train")
 ROWS, TESTED = 1000, 400
-CHARACTERS_MOST = 1000
+MAX_CHARACTERS = 1000
 WORTH = 0.02
 """Recall@10 that a refit must add to be worth its while; of 400 rows chance makes half as much."""
 
@@ -110,7 +110,7 @@ class Vectors:
             self.encoder = self.encoder or Encoder(replace(DEFAULT_ENCODER, dtype="float32"))
             texts = list(dict.fromkeys(self.texts(name)))
             chosen = np.linspace(0, len(texts) - 1, min(most, len(texts))).astype(int)
-            np.save(kept, self.encoder.encode([texts[i][:CHARACTERS_MOST] for i in chosen]).vectors)
+            np.save(kept, self.encoder.encode([texts[i][:MAX_CHARACTERS] for i in chosen]).vectors)
         return np.asarray(np.load(kept))
 
     def texts(self, name: str) -> Iterator[str]:
@@ -177,7 +177,7 @@ def drawn(reference: FitDistribution, kept: Subspace | None, rows: FloatArray, s
     found = []
     for seed in range(seeds):
         chosen = np.random.default_rng(seed).integers(0, len(rows), ROWS)
-        found.append(flat(Tally.of(reference, kept, list(rows[chosen][:, None])).figures(reference)))
+        found.append(flat(Tally.from_requests(reference, kept, list(rows[chosen][:, None])).to_json(reference)))
     return {
         name: {"mean": float(np.mean(values)), "ci95": float(1.96 * np.std(values, ddof=1))}
         for name in found[0]
@@ -203,7 +203,7 @@ def choosing(subject: Subject, vectors: Vectors) -> list[dict[str, Any]]:
         fitted, tested = rows[:-TESTED][:ROWS], rows[-TESTED:]
         new = Chain(parse_steps("r2,pca:128")).fit(fitted)
         recalls = [recall_at_k(tested, chain.transform(tested), 10) for chain in (old, new)]
-        ranks = Tally.of(reference, None, list(rows[:, None])).out_of_domain
+        ranks = Tally.from_requests(reference, None, list(rows[:, None])).out_of_domain
         found.append(
             {"chain": subject.name, "set": name, "out_of_domain": ranks}
             | {"recall_at_10": recalls[0], "recall_at_10_refit": recalls[1], "gain": recalls[1] - recalls[0]}

@@ -12,7 +12,7 @@ import orjson
 from benchmarks.server import Server
 from training.sources.docstrings import read_docstring_paragraphs
 
-CHARACTERS_MOST = 200
+MAX_CHARACTERS = 200
 DIFFERENT = 8
 """Requests that differ: few, so that a cache has seen them all before it counts."""
 
@@ -43,7 +43,7 @@ def measure_cost(blocks: int) -> list[dict[str, Any]]:
         `overhead` is the median over pairs of blocks of the difference of their mean times, over the median time
         without; `low` and `high` its 95 % interval, by drawing pairs anew.
     """
-    texts = [text for text in read_docstring_paragraphs() if len(text) <= CHARACTERS_MOST]
+    texts = [text for text in read_docstring_paragraphs() if len(text) <= MAX_CHARACTERS]
     found = []
     for cache in ("on", "off"):
         with tempfile.TemporaryDirectory() as folder:

@@ -11,8 +11,8 @@ import uvicorn
 from service import logs
 from service.app import create_app
 from service.cli.serve import bind
-from service.cli.server import Server, run
-from service.memory import keep_freed_blocks
+from service.cli.server import Server, serve_and_greet
+from service.processes.allocator import keep_freed_blocks
 from service.settings import read_settings
 
 
@@ -24,18 +24,18 @@ def main() -> None:
     logs.configure(settings.log_level)
     app = create_app(settings)
     services = app.state.services
-    tap, watch = services.embedder.tap, services.drift.watch
+    observers, watch = services.embedder.observers, services.drift.observe
 
     async def watching(on: bool) -> dict[str, bool]:
-        tap.unwatch(watch)
+        observers.remove(watch)
         if on:
-            tap.watch(watch, at_once=True)
-        return {"on": tap.open}
+            observers.add(watch, immediate=True)
+        return {"on": observers.active}
 
     app.add_api_route("/watching/{on}", watching, methods=["POST"])
     config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(run(Server(config, services), bind(settings.host, settings.port), settings, services))
+        runner.run(serve_and_greet(Server(config, services), bind(settings.host, settings.port), settings, services))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def main() -> None:
         for count in counts:
             (work / f"{count}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[:count]))
         fit = fitter(encoder, given.steps, work)
-        fit(LOCAL, counts[0])  # encodes the foreign text, which is kept
+        fit(LOCAL, counts[0])  # encodes the out-of-domain text, which is kept
         begun = time.monotonic()
         with ray_engine(None, given.cores) as engine:
             fit(engine, counts[0])

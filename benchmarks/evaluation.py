@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.report import parser, write_report
 from benchmarks.starters import show
-from service.cli.evaluate import fitted_chains
+from service.cli.evaluate import load_chain_methods
 from training.encoder.spec import DEFAULT_ENCODER
 from training.evaluation.encoders import RequestedEncoder
 from training.evaluation.findings import Findings
@@ -71,7 +71,7 @@ def main() -> None:
             plain,
             encoders=[RequestedEncoder(DEFAULT_ENCODER)],
             out=given.work / "reducers",
-            chains=fitted_chains(["compact"]),
+            chains=load_chain_methods(["compact"]),
             ladder=False,
             sizes=SIZES,
         ),

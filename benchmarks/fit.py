@@ -30,7 +30,7 @@ begun = time.monotonic()
 stages = {}
 
 def note(fraction, message):
-    stages[next(word for word in ("encoded", "fitt", "step", "foreign", "held", "certif") if word in message)] = (
+    stages[next(word for word in ("encoded", "fitt", "step", "out-of-domain", "held", "certif") if word in message)] = (
         time.monotonic() - begun
     )
 

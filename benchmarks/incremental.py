@@ -17,7 +17,7 @@ from transforms import Chain, local_spearman, parse_steps, recall_at_k
 from transforms.incremental import Stages, update_chain
 from transforms.vectors import FloatArray
 
-HELDOUT_MOST = 3000
+MAX_HELDOUT = 3000
 STEPS = ("r2,pca:{k}", "r2,geopres:{k}")
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ def real_vectors(source: str, most: int | None) -> FloatArray:
 
 def split(rows: FloatArray, months: int, seed: int) -> tuple[list[FloatArray], FloatArray]:
     """The rows of each month, and a fifth of all that no fit sees."""
-    chosen = np.random.default_rng(seed).choice(len(rows), min(len(rows) // 5, HELDOUT_MOST), replace=False)
+    chosen = np.random.default_rng(seed).choice(len(rows), min(len(rows) // 5, MAX_HELDOUT), replace=False)
     fitted = np.delete(rows, chosen, axis=0)
     return np.array_split(fitted, months), rows[np.sort(chosen)]
 

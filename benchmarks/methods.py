@@ -60,7 +60,7 @@ def main() -> None:
     """Measure, print a table, write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--source", default="pydoc:", help="texts to fit on; by default the built-in ones")
-    options.add_argument("--foreign", action="append", metavar="NAME=SOURCE", help="corpora to measure on")
+    options.add_argument("--out-of-domain", action="append", metavar="NAME=SOURCE", help="corpora to measure on")
     options.add_argument("--dimensions", type=int, default=128, help="what the reducers reduce to")
     given = options.parse_args()
     torch.set_num_threads(os.cpu_count() or 1)
@@ -70,7 +70,7 @@ def main() -> None:
         encoded = encode_source(open_source(given.source), encoder, Path(folder), show)
         fit_rows, heldout = split_heldout(encoded.hashes, seed=0)
         corpora = {"held out": np.array(encoded.vectors[heldout[:most]])}
-        for item in given.foreign or ["pydoc-topics=pydoc:topics"]:
+        for item in given.out_of_domain or ["pydoc-topics=pydoc:topics"]:
             name, _, source = item.partition("=")
             corpora[name] = sampled_vectors(source, encoder, most)
         figures = []

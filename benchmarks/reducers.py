@@ -79,7 +79,7 @@ def main() -> None:
     options.add_argument("--plot", type=Path, help="a folder for a picture of the corpora in two dimensions")
     given = options.parse_args()
     torch.set_num_threads(given.threads)
-    written = given.pair or ["built-in=pydoc:>pydoc:", "built-in, foreign=pydoc:>pydoc:topics"]
+    written = given.pair or ["built-in=pydoc:>pydoc:", "built-in, out_of_domain=pydoc:>pydoc:topics"]
     pairs = {name: tuple(pair.split(">")) for name, _, pair in (item.partition("=") for item in written)}
     seeds, k = range(1 if given.quick else given.seeds), given.dimensions
     with tempfile.TemporaryDirectory() as folder:

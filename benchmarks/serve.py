@@ -30,7 +30,7 @@ QUEUE_LIMIT = 128
 """Texts that may wait in the overload measurement."""
 
 OVERLOAD = 4
-AGREEMENT_LEAST = 0.99
+MIN_AGREEMENT = 0.99
 """Cosine of every vector to the peer's; bfloat16 and the truncation of long texts allow no more."""
 
 Figures = dict[str, Any]
@@ -140,7 +140,7 @@ def compare(texts: list[str], ours: Target, theirs: Target, names: dict[Target, 
         if vectors.shape != (len(texts), 384) or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-2:
             sys.exit(f"an answer has the wrong shape or norm: {vectors.shape}")
     least = float((found[0] * found[1]).sum(axis=1).min())
-    if least < AGREEMENT_LEAST:
+    if least < MIN_AGREEMENT:
         sys.exit(f"the servers do not agree: cosine {least:.4f}")
     return round(least, 6)
 

@@ -16,10 +16,10 @@ from benchmarks.load import Target, closed_loop
 from benchmarks.reduce_load import NPY, npy_of
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
+from service.chains.registry import Registry
 from service.home import Home
-from service.live.shadow import REPORT_SECONDS
-from service.registry import Registry
-from service.starters import open_folder
+from service.monitoring.shadow.shadow import REPORT_SECONDS
+from service.registries import open_local_registry
 from training.encoder.encoder import Encoder
 from training.encoder.spec import DEFAULT_ENCODER
 from training.sources.source import open_source
@@ -86,7 +86,7 @@ def texts_of(written: str, most: int) -> list[str]:
 
 def publish_refit(home: Home, rows: FloatArray) -> None:
     """The starters in a new state folder, and beside `compact` a version fitted on these rows."""
-    registry, _ = open_folder(home)
+    registry, _ = open_local_registry(home)
     chain = Chain(parse_steps(STEPS)).fit(rows)
     chain.metadata = {"encoder": Registry(home.chains).manifest(NAME, 1)["encoder"]}
     registry.publish(chain, NAME, promote=False)

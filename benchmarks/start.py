@@ -196,7 +196,7 @@ def measure_bytecode(rounds: int) -> dict[str, Any]:
 
     Each round compiles into an empty folder of its own, so that the installation's bytecode is left alone.
     """
-    imports = [sys.executable, "-W", "ignore", "-c", "import service.engine.worker, sentence_transformers"]
+    imports = [sys.executable, "-W", "ignore", "-c", "import service.encoders.engine.worker, sentence_transformers"]
     found: dict[str, list[float]] = {"compile at install": [], "start with bytecode": [], "start without": []}
     megabytes = 0.0
     for _ in range(rounds):
@@ -229,7 +229,7 @@ def describe_process(process: int) -> str:
 
 def encoder_processes(server: int) -> list[int]:
     """Return the processes of a server that have loaded a model."""
-    return [one for one in descendants(server) if "service.engine.worker" in describe_process(one)]
+    return [one for one in descendants(server) if "service.encoders.engine.worker" in describe_process(one)]
 
 
 def descendants(process: int) -> list[int]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from benchmarks.report import markdown_table, parser, write_report
-from service.starters import STARTERS
+from service.chains.starters import STARTERS
 from training.encoder.encoder import Encoder
 from training.encoder.spec import DEFAULT_ENCODER
 from training.fitting.encoding import encode_source
@@ -33,7 +33,7 @@ def main() -> None:
     """Measure, print a table, write the raw figures."""
     options = parser(__doc__)
     options.add_argument("--sentences", help="the folder the starter chains were fitted on")
-    options.add_argument("--foreign", action="append", metavar="NAME=SOURCE", help="more corpora to measure on")
+    options.add_argument("--out-of-domain", action="append", metavar="NAME=SOURCE", help="more corpora to measure on")
     given = options.parse_args()
     torch.set_num_threads(os.cpu_count() or 1)
     encoder = Encoder(DEFAULT_ENCODER)
@@ -41,7 +41,7 @@ def main() -> None:
     corpora: dict[str, FloatArray] = {}
     if given.sentences:
         corpora["held out"] = heldout_vectors(given.sentences, encoder)
-    for item in ["pydoc=pydoc:", *(given.foreign or [])]:
+    for item in ["pydoc=pydoc:", *(given.out_of_domain or [])]:
         name, _, source = item.partition("=")
         corpora[name] = sampled_vectors(source, encoder, most)
     figures = [figure for name, vectors in corpora.items() for figure in measure(name, vectors)]

@@ -28,7 +28,7 @@ TIMEOUT_SECONDS = 2.0
 FAULTS = {"429": 0.05, "500": 0.05, "a page": 0.03, "cut": 0.03, "stall": 0.005, "nonsense": 0.05}
 """Shares of requests."""
 PROBE = "Say yes."
-PASSAGE_LEAST = 200
+MIN_PASSAGE = 200
 """Characters; shorter ones are left out as documents."""
 
 FROM_TEST, CHANGED, FILTERED = 0.1, 0.1, 0.2
@@ -174,14 +174,14 @@ def main() -> None:
 def read_finance(folder: Path) -> Finance:
     """Questions with an answer each, of training and of the test; none of them have a text of the other."""
     found = FolderDataSet("fiqa_qa", "retrieval", folder)
-    texts = {name: {row["_id"]: row["text"] for row in found.rows(name)} for name in ("queries", "corpus")}
+    texts = {name: {row["_id"]: row["text"] for row in found.read_rows(name)} for name in ("queries", "corpus")}
     splits = [
-        [(texts["queries"][query], texts["corpus"][document]) for _, query, document, _ in found.judgements(split)]
+        [(texts["queries"][query], texts["corpus"][document]) for _, query, document, _ in found.read_judgements(split)]
         for split in ("train", "test")
     ]
     train, test = splits
     known = {text for pair in test for text in pair}
-    long = [pair for pair in train if len(pair[1]) >= PASSAGE_LEAST]
+    long = [pair for pair in train if len(pair[1]) >= MIN_PASSAGE]
     return Finance([pair for pair in long if known.isdisjoint(pair)], test)
 
 

@@ -18,7 +18,7 @@ from benchmarks.report import markdown_table
 from docs.library import python, tree_of
 from service.app import create_app
 from service.cli.main import app as commands
-from service.hosted import EncoderSettings
+from service.encoder_settings import EncoderSettings
 from service.services import ADMIN
 from service.settings import Settings
 

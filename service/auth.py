@@ -21,8 +21,8 @@ class Keys:
 
     def require_use(self, request: Request) -> None:
         """Raise `UnauthorizedError` unless the request has an API or admin key, or the server needs no key."""
-        if self.api and not matches(token(request), (*self.api, *self.admin)):
-            raise UnauthorizedError("this server wants an API key: Authorization: Bearer KEY")
+        if self.api and not _equals_any(_read_token(request), (*self.api, *self.admin)):
+            raise UnauthorizedError("the API key is missing or unknown: send it as Authorization: Bearer KEY")
 
     def require_admin(self, request: Request) -> None:
         """Raise unless the request has an admin key.
@@ -33,25 +33,29 @@ class Keys:
             UnauthorizedError: if there is no key, or the key is unknown.
         """
         if not self.admin:
-            raise UnavailableError("there is no admin key: the state folder cannot be written", code="state_unwritable")
-        given = token(request)
-        if matches(given, self.admin):
+            raise UnavailableError(
+                "this server has no admin key: the state folder cannot be written", code="state_unwritable"
+            )
+        token = _read_token(request)
+        if _equals_any(token, self.admin):
             return
-        if matches(given, self.api):
-            raise ForbiddenError("this needs an admin key; the one given allows use only")
-        raise UnauthorizedError("this needs the admin key: Authorization: Bearer KEY (see $LATHE_HOME/admin.key)")
+        if _equals_any(token, self.api):
+            raise ForbiddenError("this needs an admin key; an API key allows use only")
+        raise UnauthorizedError(
+            "the admin key is missing or unknown: send it as Authorization: Bearer KEY (see $LATHE_HOME/admin.key)"
+        )
 
 
-def token(request: Request) -> bytes:
+def _read_token(request: Request) -> bytes:
     """Return the raw bytes of the `Authorization` header without a leading `Bearer`; empty if there is no header."""
     header = request.headers.get("authorization", "").encode("latin-1").strip()
     scheme, _, rest = header.partition(b" ")
     return rest.strip() if scheme.lower() == b"bearer" and rest else header
 
 
-def matches(given: bytes, keys: tuple[str, ...]) -> bool:
+def _equals_any(token: bytes, keys: tuple[str, ...]) -> bool:
     """Return whether the token equals one of the keys in UTF-8, comparing all keys in constant time; False if empty."""
-    found = False
+    equal = False
     for key in keys:
-        found |= hmac.compare_digest(given, key.encode("utf-8", "surrogateescape"))
-    return found and bool(given)
+        equal |= hmac.compare_digest(token, key.encode("utf-8", "surrogateescape"))
+    return equal and bool(token)

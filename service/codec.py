@@ -1,4 +1,4 @@
-"""Conversion of vectors to and from JSON, base64 and .npy; large bodies are never converted on the event loop."""
+"""Conversion of vectors to and from JSON, base64 and .npy; call it off the event loop, except for small responses."""
 
 import base64
 import binascii
@@ -15,15 +15,8 @@ from service.errors import BadValueError, MalformedError, TooLargeError, WrongSh
 NPY = "application/x-npy"
 JSON = "application/json"
 
-MAX_WIDTH = 16_384
+MAX_DIMENSIONS = 16_384
 """Maximum dimensions of a vector; encoders output up to 12,288. A fit squares them: 2 GB of second moments."""
-
-FREE_CONTAINERS = 131_072
-BYTES_PER_CONTAINER = 32
-"""A JSON body may hold `FREE_CONTAINERS` lists and objects, plus one for every `BYTES_PER_CONTAINER` of its bytes.
-
-Parsed, an empty list takes 64 bytes and the smallest object 192, of 3 and 7 bytes of JSON: a body of nothing else would
-take 30 times its size. Numbers and texts take at most 16 times their size, and need no limit of their own."""
 
 
 def dump_json(content: Any) -> bytes:
@@ -43,69 +36,37 @@ def dump_base64(vectors: NDArray[np.float32]) -> list[str]:
     return [base64.b64encode(row.astype("<f4").tobytes()).decode("ascii") for row in vectors]
 
 
-def parse_base64(rows: list[Any], width: int | None) -> NDArray[np.float32]:
-    """Decode base64 rows, as `dump_base64` writes them, to `(n, width)`; None takes the width of the first row.
+def parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
+    """Decode base64 rows, as `dump_base64` writes them, to `(n, dimensions)`; None takes those of the first row.
 
     Raises:
         WrongShapeError: if a row is not base64 of float32, or its dimensions differ.
     """
     decoded = []
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         try:
             decoded.append(binascii.a2b_base64(row, strict_mode=True))
         except (TypeError, ValueError):
-            raise not_numbers(place) from None
-        found, rest = divmod(len(decoded[-1]), 4)
+            raise _build_not_numbers_error(position) from None
+        count, rest = divmod(len(decoded[-1]), 4)
         if rest:
-            raise not_numbers(place)
-        width = found if width is None else width
-        require_width(place, found, width)
+            raise _build_not_numbers_error(position)
+        dimensions = count if dimensions is None else dimensions
+        _require_dimensions(position, count, dimensions)
     return np.frombuffer(b"".join(decoded), "<f4").reshape(len(rows), -1)
 
 
 def encode_rows(vectors: NDArray[np.float32], encoding_format: str) -> Any:
-    """Return rows in the form that `dump_json` serializes: base64 strings for the format "base64", else the array."""
+    """Return the rows for `dump_json`: a list of base64 strings for the format "base64", else the contiguous array."""
     return dump_base64(vectors) if encoding_format == "base64" else np.ascontiguousarray(vectors)
 
 
-def parse_json(body: bytes) -> Any:
-    """Parse a JSON body; if a key is repeated, its last value counts.
-
-    Raises:
-        MalformedError: if the body is not valid JSON; NaN and Infinity are not.
-        TooLargeError: if the body has so many lists and objects that it would take many times its size in memory.
-    """
-    require_few_containers(body)
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise MalformedError(f"the body is not JSON: {error.msg} at character {error.pos}") from None
-
-
-def require_few_containers(body: bytes) -> None:
-    """Raise `TooLargeError` if an unparsed JSON body holds more lists and objects than its size allows."""
-    allowed = FREE_CONTAINERS + len(body) // BYTES_PER_CONTAINER
-    if body.count(b"[") + body.count(b"{") <= allowed:  # brackets inside texts count here, so this only clears a body
-        return
-    found = count_containers(body)
-    if found > allowed:
-        raise TooLargeError(f"the body holds {found} lists and objects; one of its size may hold {allowed}")
-
-
-def count_containers(body: bytes) -> int:
-    """Count the lists and objects of an unparsed JSON body by the opening brackets outside its strings."""
-    unescaped = body.replace(rb"\\", b"  ").replace(rb"\"", b"  ")  # what is left of the quotes begins or ends a text
-    characters = np.frombuffer(unescaped, np.uint8)
-    outside = np.cumsum(characters == ord('"'), dtype=np.uint8) % 2 == 0
-    return int(np.count_nonzero(outside & ((characters == ord("[")) | (characters == ord("{")))))
-
-
-def parse_npy(body: bytes, most: int) -> NDArray[np.float32]:
+def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:
     """Parse the vectors `(n, d)` of a .npy body to float32, checking the sizes in its header against the body.
 
     Args:
         body: bytes of the file.
-        most: maximum number of rows.
+        max_rows: maximum number of rows.
 
     Raises:
         MalformedError: if the body is not a .npy file, or its length does not match its header.
@@ -125,74 +86,87 @@ def parse_npy(body: bytes, most: int) -> NDArray[np.float32]:
         raise WrongShapeError(f"vectors must have the shape (n, d), not {shape}", param="vectors")
     values = memoryview(body)[file.tell() :]
     if min(shape) < 0 or shape[0] * shape[1] * dtype.itemsize != len(values):
-        raise MalformedError(f"the .npy header says {shape} of {dtype}, the body has {len(values)} bytes of values")
-    require_rows(shape[0], most, "vectors")
-    require_width(0, shape[1], shape[1])  # of no rows, or rows of nothing, NumPy could not make any shape
-    return as_finite(np.frombuffer(values, dtype=dtype).reshape(shape, order="F" if fortran else "C"))
+        raise MalformedError(
+            f"the .npy header names the shape {shape} of {dtype}, but {len(values)} bytes of values follow"
+        )
+    require_rows(shape[0], max_rows, "vectors")
+    _require_dimensions(0, shape[1], shape[1])  # NumPy cannot reshape an array without rows or dimensions
+    return _convert_finite(np.frombuffer(values, dtype=dtype).reshape(shape, order="F" if fortran else "C"))
 
 
-def as_vectors(values: list[Any], most: int, width: int | None = None) -> NDArray[np.float32]:
+def as_vectors(values: list[Any], max_rows: int, dimensions: int | None = None) -> NDArray[np.float32]:
     """Convert rows of parsed JSON to vectors `(n, d)` in float32.
 
     Args:
         values: lists of numbers, or base64 strings as `dump_base64` writes them.
-        most: maximum number of rows.
-        width: dimensions that each row must have; None for those of the first row.
+        max_rows: maximum number of rows.
+        dimensions: dimensions that each row must have; None for those of the first row.
 
     Raises:
         WrongShapeError: if rows differ in dimensions or hold entries that are not numbers.
         BadValueError: if there are no rows, or numbers are NaN, inf or beyond float32.
         TooLargeError: if there are more rows than allowed.
     """
-    require_rows(len(values), most, "vectors")
-    return as_finite(parse_base64(values, width) if isinstance(values[0], str) else parse_numbers(values, width))
+    require_rows(len(values), max_rows, "vectors")
+    parse = parse_base64 if isinstance(values[0], str) else _parse_numbers
+    return _convert_finite(parse(values, dimensions))
 
 
-def parse_numbers(rows: list[Any], width: int | None) -> NDArray[np.float32]:
-    """Convert lists of numbers to an array `(n, width)`; raise `WrongShapeError` for other rows.
+def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
+    """Convert lists of numbers to an array `(n, dimensions)`; None takes the dimensions of the first row.
 
-    The array is allocated only once each row is known to be a list of the right length.
+    Raises:
+        WrongShapeError: if a row is not a list of numbers, or its dimensions differ; nothing is allocated before its
+            lists have the right lengths.
     """
-    if width is None:
-        width = len(rows[0]) if isinstance(rows[0], list) else 0
-    for place, row in enumerate(rows):
+    if dimensions is None:
+        dimensions = len(rows[0]) if isinstance(rows[0], list) else 0
+    for position, row in enumerate(rows):
         if not isinstance(row, list):
-            raise not_numbers(place)
-        require_width(place, len(row), width)
-    vectors = np.empty((len(rows), width), np.float32)
-    for place, row in enumerate(rows):
+            raise _build_not_numbers_error(position)
+        _require_dimensions(position, len(row), dimensions)
+    vectors = np.empty((len(rows), dimensions), np.float32)
+    for position, row in enumerate(rows):
         try:
-            vectors[place] = array("f", row)  # takes numbers alone: NumPy makes texts of all where one is a text
+            vectors[position] = array("f", row)  # refuses a row with a text, where NumPy would convert all to texts
         except (TypeError, OverflowError):
-            raise not_numbers(place) from None
-    doubtful = np.flatnonzero(((vectors == 0) | (vectors == 1)).any(axis=1))  # `array` takes true for 1, false for 0
-    for place in doubtful.tolist():
-        if bool in map(type, rows[place]):
-            raise not_numbers(place)
+            raise _build_not_numbers_error(position) from None
+    maybe_bool = np.flatnonzero(((vectors == 0) | (vectors == 1)).any(axis=1))  # `array` accepts true as 1, false as 0
+    for position in maybe_bool.tolist():
+        if bool in map(type, rows[position]):
+            raise _build_not_numbers_error(position)
     return vectors
 
 
-def require_width(place: int, found: int, width: int) -> None:
-    """Raise `WrongShapeError` unless row number `place` has `width` numbers, at least 1 and at most `MAX_WIDTH`."""
+def _require_dimensions(position: int, found: int, dimensions: int) -> None:
+    """Raise `WrongShapeError` unless the row at a position has the required dimensions, from 1 to `MAX_DIMENSIONS`.
+
+    Args:
+        position: number of the row, for the error.
+        found: dimensions of the row.
+        dimensions: required dimensions.
+    """
     if found == 0:
-        raise WrongShapeError(f"vector {place} holds no numbers", param="vectors")
-    if found != width:
-        raise WrongShapeError(f"vector {place} is {found} wide and must be {width} wide", param="vectors")
-    if found > MAX_WIDTH:
-        raise WrongShapeError(f"vector {place} is {found} wide; at most {MAX_WIDTH} are taken", param="vectors")
+        raise WrongShapeError(f"vector {position} holds no numbers", param="vectors")
+    if found != dimensions:
+        raise WrongShapeError(f"vector {position} has {found} dimensions and must have {dimensions}", param="vectors")
+    if found > MAX_DIMENSIONS:
+        raise WrongShapeError(
+            f"vector {position} has {found} dimensions; at most {MAX_DIMENSIONS} are allowed", param="vectors"
+        )
 
 
-def not_numbers(place: int) -> WrongShapeError:
-    """Build the error for row number `place`, which holds something other than numbers."""
+def _build_not_numbers_error(position: int) -> WrongShapeError:
+    """Build the error for a row that holds something other than numbers, naming its position."""
     return WrongShapeError(
-        f"vector {place} is not a list of numbers: vectors must be lists of numbers, or all of them base64 strings of "
-        "float32",
+        f"vector {position} is not a list of numbers: vectors must be lists of numbers, or all of them base64 strings "
+        "of float32",
         param="vectors",
     )
 
 
-def as_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """Convert an array `(n, d)` to float32.
+def _convert_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Convert an array `(n, d)` to float32, without a copy if it is float32 already.
 
     Raises:
         BadValueError: if a number is NaN, inf or beyond float32.
@@ -206,9 +180,9 @@ def as_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     return vectors
 
 
-def require_rows(count: int, most: int, param: str) -> None:
-    """Raise `BadValueError` if the number of rows is 0, `TooLargeError` if it is above the maximum."""
+def require_rows(count: int, max_rows: int, param: str) -> None:
+    """Raise `BadValueError` if the number of rows is 0, `TooLargeError` if it is over the maximum."""
     if count == 0:
         raise BadValueError(f"{param} must not be empty", param=param)
-    if count > most:
-        raise TooLargeError(f"{count} {param} in one request; at most {most} are taken", param=param)
+    if count > max_rows:
+        raise TooLargeError(f"there are {count} {param}; at most {max_rows} are allowed in one request", param=param)

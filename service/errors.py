@@ -28,21 +28,23 @@ from training.errors import EncoderError, TooLongError, TrainingError
 from transforms.errors import ArtifactError, StepError, TransformError
 
 MAX_MESSAGE, MESSAGE_END = 2000, 400
-"""Maximum characters of an error message, and those kept of its end where it is cut: the end says what is allowed."""
+"""Maximum characters of an error message, and those of its end if it is cut: the end says what is allowed."""
 
 LONG_WORD = re.compile(r"(?<!\S)(\S{80})\S{121,}")
-"""A word of more than 200 characters: a name that the caller sent, which can be as long as a body."""
+"""Pattern of a word over 200 characters: a name from the request, which can be as long as a body."""
 
 
-def shortened(text: str) -> str:
-    """Return the text with each word over 200 characters cut to 80, and its middle removed if it is too long."""
-    text = LONG_WORD.sub(r"\1…", _without_middle(text, 10 * MAX_MESSAGE))  # of a whole body that would take a second
-    return _without_middle(text, MAX_MESSAGE)
+def shorten(text: str) -> str:
+    """Return the text with each word over 200 characters cut to 80, and its middle left out past `MAX_MESSAGE`."""
+    text = LONG_WORD.sub(r"\1…", _cut_middle(text, 10 * MAX_MESSAGE))  # matching a whole body would take a second
+    return _cut_middle(text, MAX_MESSAGE)
 
 
-def _without_middle(text: str, most: int) -> str:
-    """Return the text, with its middle replaced by "…" if it is longer than `most` characters."""
-    return text if len(text) <= most else f"{text[: most - MESSAGE_END]} … {text[-MESSAGE_END:]}"
+def _cut_middle(text: str, max_characters: int) -> str:
+    """Return the text, with its middle replaced by "…" if it has more than `max_characters` characters."""
+    if len(text) <= max_characters:
+        return text
+    return f"{text[: max_characters - MESSAGE_END]} … {text[-MESSAGE_END:]}"
 
 
 class ServiceError(Exception):
@@ -66,9 +68,9 @@ class ServiceError(Exception):
     def __init__(
         self, message: str, param: str | None = None, code: str | None = None, retry_after: int | None = None
     ) -> None:
-        self.message = shortened(message)
+        self.message = shorten(message)
         super().__init__(self.message)
-        self.param = None if param is None else shortened(param)
+        self.param = None if param is None else shorten(param)
         self.code = code or type(self).code
         self.retry_after = retry_after or type(self).retry_after
 
@@ -186,7 +188,7 @@ class ClientGoneError(RequestError):
     code = "client_gone"
 
     def __init__(self) -> None:
-        super().__init__("the caller hung up")
+        super().__init__("the client disconnected")
 
 
 class NotSupportedError(RequestError):
@@ -206,7 +208,7 @@ class UnavailableError(ServiceError):
     retry_after = 5
 
 
-def as_service_error(error: Exception) -> ServiceError:
+def convert_error(error: Exception) -> ServiceError:
     """Convert an exception of any layer to the `ServiceError` that is answered.
 
     An unexpected exception becomes a generic 500 that does not quote its message, which may hold texts.
@@ -225,23 +227,25 @@ def as_service_error(error: Exception) -> ServiceError:
         case TransformError() | TrainingError():
             return BadValueError(str(error))
         case sqlite3.Error():
-            return UnavailableError(f"the index's record: {sqlite_problem(error)}", code=sqlite_code(error))
+            return UnavailableError(
+                f"the index's record: {_describe_sqlite_error(error)}", code=_get_sqlite_code(error)
+            )
         case OSError(errno=errno.ENOSPC):
             return UnavailableError("the disk is full; nothing was written", code="disk_full")
         case OSError():
-            return UnavailableError(f"the service's files cannot be read or written: {error.strerror}")
+            return UnavailableError(f"files of the service cannot be read or written: {error.strerror}")
         case _:
-            return ServiceError("something went wrong inside; the log has the request id")
+            return ServiceError("an unexpected error occurred; the server's log has it under this request id")
 
 
-def sqlite_problem(error: sqlite3.Error) -> str:
+def _describe_sqlite_error(error: sqlite3.Error) -> str:
     """Describe a SQLite error for the caller, with advice if the disk is full."""
-    if sqlite_code(error) == "disk_full":
-        return "the disk is full; nothing was written, and what is there can be read"
+    if _get_sqlite_code(error) == "disk_full":
+        return "the disk is full; nothing was written, and the stored items can be read"
     return f"it cannot be read or written: {error}"
 
 
-def sqlite_code(error: sqlite3.Error) -> str:
+def _get_sqlite_code(error: sqlite3.Error) -> str:
     """Return the error code of a SQLite error: "disk_full" or "record_unavailable"."""
     return "disk_full" if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" else "record_unavailable"
 

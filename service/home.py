@@ -2,17 +2,17 @@
 
 $LATHE_HOME/
 ├── admin.key     the generated admin key, mode 600
-├── encoders.json encoders added with `lathe encoders add`, see service.hosted
-├── chains/       registry: <name>/<version>/, see service.registry
-├── places.json   which chain answers which size
+├── encoders.json encoders added with `lathe encoders add`, see service.encoder_settings
+├── chains/       registry: <name>/<version>/, see service.chains.registry
+├── places.json   size routes: which chain answers which `dimensions`
 ├── indexes/      <name>/, see service.index
-├── shared/       this replica's copy of the chains and places in Redis, see service.shared
-├── id            of this state folder, in the names of jobs only its owner can run
+├── shared/       local replica of the chains and size routes in Redis, see service.redis
+├── id            random id of this state folder, in the names of queues that only its server reads
 ├── jobs/         <id>/: request, state, log and result of each job
-└── vectors/      vectors of fits under way, and of foreign text
+└── vectors/      vectors of running fits, and of out-of-domain text
 
-It holds callers' texts and vectors: the folder and those in it have mode 700, files 600. It and the folders directly in
-it may be links to other disks; deeper links are never written through.
+It holds callers' texts and vectors: folders have mode 700, files 600. The state folder and the folders directly in it
+may be links to other disks; deeper links are never followed when writing.
 """
 
 import os
@@ -26,7 +26,7 @@ from pathlib import Path
 from transforms.files import make_folder, write_synced
 
 PROBE = bytes(4096)
-"""A disk block, written to test the disk: an empty file can still be created on a full one."""
+"""Content of the file that tests the disk: on a full disk, an empty file could still be created."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Home:
         return self.root / "chains"
 
     @property
-    def places(self) -> Path:
+    def size_routes(self) -> Path:
         """File with the size routes: which chain answers which `dimensions`."""
         return self.root / "places.json"
 
@@ -76,7 +76,7 @@ class Home:
         return self.root / "id"
 
     @property
-    def areas(self) -> tuple[Path, ...]:
+    def folders(self) -> tuple[Path, ...]:
         """Folders directly in the state folder."""
         return (self.chains, self.shared, self.indexes, self.jobs, self.vectors)
 
@@ -93,20 +93,20 @@ class Home:
         try:
             if not self.root.exists():
                 make_folder(self.root, private=True)
-            for area in self.areas:
-                if not area.is_dir():
-                    make_folder(area, private=True)
+            for folder in self.folders:
+                if not folder.is_dir():
+                    make_folder(folder, private=True)
         except OSError as error:
-            return unwritable(error)
-        self.require_safe()  # another may have been quicker to make it
-        for folder in (self.root, *self.areas):
-            take_permissions(folder.resolve())
-        return self.problem()
+            return _describe_write_error(error)
+        self.require_safe()  # another process may have created it first
+        for folder in (self.root, *self.folders):
+            _restrict_permissions(folder.resolve())
+        return self.find_write_problem()
 
     def require_writable(self) -> None:
         """Prepare the folder as `open` does; raise `ValueError` if it cannot be written or is not safe."""
         if problem := self.open():
-            raise ValueError(f"{problem}: {self.root}; set LATHE_HOME to a folder that can")
+            raise ValueError(f"{problem}: {self.root}; set LATHE_HOME to a folder that can be written")
 
     def require_safe(self) -> None:
         """Raise `ValueError` if other users can write to the state folder, or own it or a folder in it.
@@ -114,64 +114,64 @@ class Home:
         The owner must be this process's user, or root, who can do anything anyway. Folders that are missing or cannot
         be read are skipped: another error reports them.
         """
-        for folder in (self.root, *self.areas):
-            with suppress(OSError):  # missing, or unreadable: another error says so
-                found = folder.stat()
-                if found.st_mode & stat.S_IWOTH:
+        for folder in (self.root, *self.folders):
+            with suppress(OSError):  # missing or unreadable
+                status = folder.stat()
+                if status.st_mode & stat.S_IWOTH:
                     raise ValueError(
-                        f"every user of this machine can write to the state folder {folder}: look at what is in it, "
+                        f"every user of this machine can write to the state folder {folder}: check its content, "
                         f"then chmod 700 {folder}, or set LATHE_HOME to a folder of its own, such as {folder / 'lathe'}"
                     )
-                if found.st_uid not in (0, os.geteuid()):
+                if status.st_uid not in (0, os.geteuid()):
                     raise ValueError(
-                        f"the state folder {folder} belongs to user {found.st_uid}, this is user {os.geteuid()}: "
+                        f"the state folder {folder} belongs to user {status.st_uid}, and this is user {os.geteuid()}: "
                         "run as that user, change its owner, or set LATHE_HOME to a folder of your own"
                     )
 
-    def cautions(self) -> list[str]:
+    def list_warnings(self) -> list[str]:
         """Return a warning for each folder that its group can write to."""
-        writable = [folder for folder in (self.root, *self.areas) if is_group_writable(folder)]
+        writable = [folder for folder in (self.root, *self.folders) if _is_group_writable(folder)]
         return [
-            f"the group {folder.stat().st_gid} can write to the state folder {folder}: who is in it can change what is "
+            f"the group {folder.stat().st_gid} can write to the state folder {folder}: its members can change what is "
             "served"
             for folder in writable
         ]
 
-    def tighten(self) -> None:
-        """Remove group and others' permissions from all in the folder that belongs to this user, except links."""
-        for area in self.areas:
-            for path in everything_in(area):
-                take_permissions(path)
+    def restrict_permissions(self) -> None:
+        """Remove group and others' permissions from all of this user's files and folders in it; links are skipped."""
+        for folder in self.folders:
+            for path in _walk(folder):
+                _restrict_permissions(path)
         with suppress(OSError):
             for path in self.root.iterdir():
-                take_permissions(path)
+                _restrict_permissions(path)
 
-    def problem(self) -> str | None:
-        """Write a block to the folder and delete it; return why that failed, or None if it succeeded."""
+    def find_write_problem(self) -> str | None:
+        """Write a file to the folder and delete it; return why that failed, or None if it succeeded."""
         probe = self.root / f".probe.{secrets.token_hex(4)}"
         try:
             write_synced(probe, PROBE, private=True)
         except OSError as error:
-            return unwritable(error)
+            return _describe_write_error(error)
         finally:
             with suppress(OSError):
                 probe.unlink(missing_ok=True)
         return None
 
-    def read_or_make_admin_key(self) -> str:
+    def read_or_create_admin_key(self) -> str:
         """Return the generated admin key, creating its file with mode 600 if there is none.
 
         Raises:
             OSError: if the file can be neither read nor written.
         """
-        return read_or_make(self.admin_key, secrets.token_urlsafe(32))
+        return _read_or_create(self.admin_key, secrets.token_urlsafe(32))
 
-    def read_or_make_id(self) -> str:
-        """Return the id of this state folder, creating its file if missing; raises as `read_or_make_admin_key`."""
-        return read_or_make(self.id, secrets.token_hex(8))
+    def read_or_create_id(self) -> str:
+        """Return the id of this state folder, creating its file if missing; raise as `read_or_create_admin_key`."""
+        return _read_or_create(self.id, secrets.token_hex(8))
 
 
-def read_or_make(path: Path, content: str) -> str:
+def _read_or_create(path: Path, content: str) -> str:
     """Return the file's text, stripped; if there is no file, first create it with `content` and mode 600.
 
     If several processes create the file at once, all return the content of the first.
@@ -180,7 +180,7 @@ def read_or_make(path: Path, content: str) -> str:
     if not path.exists():
         write_synced(staging, content.encode() + b"\n", private=True)
         try:
-            os.link(staging, path)  # unlike a rename, never replaces another's
+            os.link(staging, path)  # unlike a rename, never replaces the file of another process
         except FileExistsError:
             pass
         finally:
@@ -188,25 +188,25 @@ def read_or_make(path: Path, content: str) -> str:
     return path.read_text().strip()
 
 
-def unwritable(error: OSError) -> str:
-    """Return a message that the state folder cannot be written, without its path, as anybody may read the message."""
+def _describe_write_error(error: OSError) -> str:
+    """Return a message that the state folder cannot be written; it is public, and so does not name the folder."""
     return f"the state folder cannot be written: {error.strerror}"
 
 
-def is_group_writable(folder: Path) -> bool:
+def _is_group_writable(folder: Path) -> bool:
     """Return whether the group of a folder can write to it; False if the folder cannot be read."""
     with suppress(OSError):
         return bool(folder.stat().st_mode & stat.S_IWGRP)
     return False
 
 
-def everything_in(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path) -> Iterator[Path]:
     """Yield the path of every file and folder below a folder; links are yielded but not followed."""
-    for inside, folders, files in os.walk(folder):
-        yield from (Path(inside, name) for name in (*folders, *files))
+    for parent, folders, files in os.walk(folder):
+        yield from (Path(parent, name) for name in (*folders, *files))
 
 
-def take_permissions(path: Path) -> None:
+def _restrict_permissions(path: Path) -> None:
     """Remove all group and others' permissions from a file or folder of this user; errors are ignored.
 
     Left unchanged are links, files with several hard links, and what belongs to other users, such as the root of a
@@ -214,14 +214,18 @@ def take_permissions(path: Path) -> None:
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
     with suppress(OSError):
-        found = path.lstat()
-        plain = stat.S_ISDIR(found.st_mode) or (stat.S_ISREG(found.st_mode) and found.st_nlink == 1)
-        if not plain or not found.st_mode & 0o077 or found.st_uid != os.geteuid():
+        before = path.lstat()
+        plain = stat.S_ISDIR(before.st_mode) or (stat.S_ISREG(before.st_mode) and before.st_nlink == 1)
+        if not plain or not before.st_mode & 0o077 or before.st_uid != os.geteuid():
             return
         descriptor = os.open(path, flags)
         try:
             now = os.fstat(descriptor)
-            if (now.st_dev, now.st_ino, now.st_nlink) == (found.st_dev, found.st_ino, found.st_nlink):
+            if (now.st_dev, now.st_ino, now.st_nlink) == (
+                before.st_dev,
+                before.st_ino,
+                before.st_nlink,
+            ):  # still the same file
                 os.fchmod(descriptor, stat.S_IMODE(now.st_mode) & ~0o077)
         finally:
             os.close(descriptor)

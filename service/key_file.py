@@ -21,7 +21,7 @@ class KeyFile:
 
     @classmethod
     def read(cls, path: Path) -> "KeyFile":
-        """Read the keys of a file.
+        """Read a file of keys and close it.
 
         Raises:
             ValueError: if the file cannot be read or holds no key; the message quotes nothing of its content.
@@ -31,8 +31,8 @@ class KeyFile:
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise ValueError(f"{path} is not text in UTF-8") from None
+            raise ValueError(f"{path} is not UTF-8 text") from None
         keys = tuple(key for line in lines if (key := line.strip()) and not key.startswith("#"))
         if not keys:
-            raise ValueError(f"{path} holds no key: write one on each line")
+            raise ValueError(f"{path} holds no key: write one key on each line")
         return cls(path, keys)

@@ -1,7 +1,7 @@
 """Logging to stdout, one line of JSON per event.
 
-Code logs through the standard library, as uvicorn and other libraries do; structlog formats all records alike. Nothing
-is set up before `configure` is called, so that programs that import Lathe keep their own logging.
+Code logs through the standard library, as uvicorn and other libraries do; structlog formats all records alike. Until
+`configure` is called nothing is set up, so that programs that import Lathe keep their own logging.
 """
 
 import json
@@ -14,7 +14,7 @@ import structlog
 from structlog.typing import EventDict, WrappedLogger
 
 HEAD = ("timestamp", "level", "logger", "event")
-"""Keys that every line begins with, in this order, for people who read the log."""
+"""Keys that every line begins with, in this order, for human readers."""
 
 
 def configure(level: str) -> None:
@@ -23,7 +23,7 @@ def configure(level: str) -> None:
     Below warning, some libraries quote addresses and headers.
     """
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(formatter())
+    handler.setFormatter(build_formatter())
     number = logging.getLevelNamesMapping()[level.upper()]
     root = logging.getLogger()
     root.handlers = [handler]
@@ -31,7 +31,7 @@ def configure(level: str) -> None:
     logging.getLogger("service").setLevel(number)
 
 
-def formatter() -> structlog.stdlib.ProcessorFormatter:
+def build_formatter() -> structlog.stdlib.ProcessorFormatter:
     """Return the formatter that renders a record as JSON with its `extra` and context, such as the request id."""
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[structlog.contextvars.merge_contextvars, structlog.stdlib.ExtraAdder()],
@@ -41,20 +41,20 @@ def formatter() -> structlog.stdlib.ProcessorFormatter:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            in_order,
-            structlog.processors.JSONRenderer(serializer=dump_line),
+            _put_head_first,
+            structlog.processors.JSONRenderer(serializer=_dump_line),
         ],
     )
 
 
-def in_order(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+def _put_head_first(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Return the event with the keys in `HEAD` first; a structlog processor."""
     return {**{key: event[key] for key in HEAD}, **event}
 
 
-def dump_line(event: dict[str, Any], **_: Any) -> str:
+def _dump_line(event: dict[str, Any], **_: Any) -> str:
     """Serialize an event to one line of JSON; values that are not JSON are written as their `repr`."""
     try:
         return orjson.dumps(event, default=repr).decode()
-    except TypeError:  # a path that is no UTF-8, a number past 64 bits: still one line, escaped
+    except TypeError:  # a path that is not UTF-8, or a number over 64 bits: `json` escapes and writes them
         return json.dumps(event, default=repr)

@@ -1,7 +1,7 @@
 """The app as a Ray Serve deployment: `serve run service.ray_serve:build min_replicas=1 max_replicas=4`.
 
 client ── Ray's proxy ──┬── replica: the app ── its encoders' workers
-                        └── replica: the app ── …      as many as requests in flight ask for
+                        └── replica: the app ── …      as many as the requests in flight need
 """
 
 import os
@@ -19,39 +19,41 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
 from service.app import create_app
-from service.memory import keep_freed_blocks
-from service.processes.program import environment_without_keys
+from service.processes.allocator import keep_freed_blocks
+from service.processes.program import get_environment_without_keys
 from service.settings import Settings, read_settings
 
-BESIDE_TEXTS = 1000
-"""Concurrent requests of a replica that wait for no encoder: job events, reductions, bodies being read."""
+OTHER_REQUESTS = 1000
+"""Concurrent requests allowed per replica that wait for no encoder: job events, reductions, bodies being read."""
 
-LAST_WORDS_SECONDS = 10
+EXTRA_SHUTDOWN_SECONDS = 10
 """Seconds the app gets to shut down after its requests; Ray then kills the replica."""
 
 
 class Arguments(BaseModel):
-    """What `build` takes; names and meanings are Ray's."""
+    """Arguments of `build`; names and meanings are Ray's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     min_replicas: int = Field(1, ge=1)
     max_replicas: int = Field(1, ge=1)
     target_ongoing_requests: float = Field(16, gt=0)
-    """Requests in flight, for each replica; more call for another one. An encoder makes its next pass of what waits: a
-    few leave it half empty, and those beyond a full pass only wait."""
+    """Requests in flight per replica above which Ray starts another replica. An encoder batches waiting requests: with
+    fewer, its batches are half empty, and requests beyond a full batch only wait."""
     upscale_delay_s: float = Field(30, ge=0)
     downscale_delay_s: float = Field(600, ge=0)
     num_cpus: int = Field(1, ge=1)
-    """Of each replica; in place of LATHE_THREADS, which would count the cores of one machine."""
+    """CPU cores of each replica; replaces LATHE_THREADS, whose default counts all cores of one machine."""
     num_gpus: float = Field(0, ge=0)
-    """Of each replica; one without sees no GPU."""
+    """GPUs of each replica; with 0 it sees no GPU."""
 
     @model_validator(mode="after")
-    def check(self) -> "Arguments":
+    def check_replicas(self) -> "Arguments":
         """Raise `ValueError` if `max_replicas` is less than `min_replicas`."""
         if self.max_replicas < self.min_replicas:
-            raise ValueError(f"max_replicas={self.max_replicas} is less than min_replicas={self.min_replicas}")
+            raise ValueError(
+                f"max_replicas is {self.max_replicas}; it must be at least min_replicas, {self.min_replicas}"
+            )
         return self
 
     @property
@@ -68,43 +70,43 @@ def build(arguments: Arguments) -> Application:
             invalid.
     """
     settings = read_settings(threads=arguments.num_cpus)
-    require_shared(settings, arguments.max_replicas)
-    require_keys(settings)
+    _require_shared_state(settings, arguments.max_replicas)
+    _require_keys(settings)
     options = {"num_cpus": arguments.num_cpus, "num_gpus": arguments.num_gpus}
     deployment = serve.deployment(
         name="Lathe",
         ray_actor_options=options,
         autoscaling_config=arguments.autoscaling,
-        max_ongoing_requests=most_requests(settings),
-        graceful_shutdown_timeout_s=settings.shutdown_seconds + LAST_WORDS_SECONDS,
+        max_ongoing_requests=count_max_requests(settings),
+        graceful_shutdown_timeout_s=settings.shutdown_seconds + EXTRA_SHUTDOWN_SECONDS,
     )
-    return deployment(serve.ingress(app_builder(settings))()).bind()
+    return deployment(serve.ingress(make_app_builder(settings))()).bind()
 
 
-def app_builder(settings: Settings) -> Callable[[], ASGIApp]:
+def make_app_builder(settings: Settings) -> Callable[[], ASGIApp]:
     """Return a function that builds the app in a replica, with the `LATHE_` variables of this process but without keys.
 
     A replica's node may have other variables, so these travel with the application.
     """
-    variables = {k: v for k, v in environment_without_keys().items() if k.startswith("LATHE_")}
+    variables = {k: v for k, v in get_environment_without_keys().items() if k.startswith("LATHE_")}
     variables["LATHE_THREADS"] = str(settings.threads)  # of the replica, not of the process that builds it
 
-    def make_app() -> ASGIApp:
-        """Set environment, threads and logging of the replica's process, and return the app."""
+    def build_app() -> ASGIApp:
+        """Set environment, threads and logging of the replica's process, and build the app."""
         import torch
 
-        os.environ.update(variables)  # jobs read them
+        os.environ.update(variables)  # the processes of jobs read them
         keep_freed_blocks()
         torch.set_num_threads(settings.threads)
         logs.configure(settings.log_level)
         app = create_app(settings)
-        wait_for_encoders(app)
+        _wait_for_encoders(app)
         return OneRequestId(app)
 
-    return make_app
+    return build_app
 
 
-def wait_for_encoders(app: FastAPI) -> None:
+def _wait_for_encoders(app: FastAPI) -> None:
     """Replace the app's lifespan by one that waits at startup until each encoder has loaded or failed.
 
     Ray sends requests to a replica as soon as it has started.
@@ -140,12 +142,12 @@ class OneRequestId:
         await self.app(scope, receive, pass_on)
 
 
-def most_requests(settings: Settings) -> int:
-    """Return Ray's limit of concurrent requests: above Lathe's own queues, so that Lathe answers 429 first."""
-    return settings.max_queued_texts * len(settings.hosted) + BESIDE_TEXTS
+def count_max_requests(settings: Settings) -> int:
+    """Return Ray's limit of requests per replica: above Lathe's own queues, so that Lathe answers 429 first."""
+    return settings.max_queued_texts * len(settings.hosted) + OTHER_REQUESTS
 
 
-def require_shared(settings: Settings, replicas: int) -> None:
+def _require_shared_state(settings: Settings, replicas: int) -> None:
     """Raise `ValueError` if there are several replicas and no Redis in which they share chains and jobs."""
     if replicas > 1 and not settings.redis_url:
         raise ValueError(
@@ -154,10 +156,10 @@ def require_shared(settings: Settings, replicas: int) -> None:
         )
 
 
-def require_keys(settings: Settings) -> None:
+def _require_keys(settings: Settings) -> None:
     """Raise `ValueError` if there are no API keys and public use is not allowed: Ray decides who can connect."""
     if not settings.api_keys and not settings.public_without_keys:
         raise ValueError(
-            "who reaches the proxy of Ray Serve is not Lathe's to see: set LATHE_API_KEYS or LATHE_API_KEYS_FILE, or "
-            "LATHE_PUBLIC_WITHOUT_KEYS=true if all of them may use it"
+            "no API keys are set, and Lathe cannot tell who reaches the proxy of Ray Serve: set LATHE_API_KEYS or "
+            "LATHE_API_KEYS_FILE, or LATHE_PUBLIC_WITHOUT_KEYS=true if anyone may use it"
         )

@@ -1,4 +1,4 @@
-"""The components of a server that request handlers use, built once per app."""
+"""The components of a server that its routes use, built once per app."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,23 +9,23 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from service.auth import Keys
-from service.embedder import Embedder
-from service.engine.engine import Engine
+from service.chains.registry import Registry
+from service.chains.size_routes import SizeRoutes
+from service.encoders.embedder import Embedder
+from service.encoders.engine.engine import Engine
 from service.errors import UnavailableError
 from service.home import Home
 from service.index.protocol import SearchIndexes
 from service.jobs.jobs import Jobs
-from service.live.drift import Drift
-from service.live.shadows import Shadows
-from service.places import Places
+from service.monitoring.drift.drift import Drift
+from service.monitoring.shadow.shadows import Shadows
+from service.monitoring.state_monitor import StateMonitor
 from service.processes.program import ProcessStarter
-from service.registry import Registry
 from service.settings import Settings
-from service.state_watch import StateWatch
 from training.encoder.spec import EncoderSpec
 
 if TYPE_CHECKING:
-    from service.shared.replica import Replica
+    from service.redis.replica import Replica
 
 
 @dataclass
@@ -34,21 +34,22 @@ class Services:
 
     Attributes:
         home_problem: why the state folder could not be written at startup; None if it could.
-        watch: checks at intervals whether the state folder can be written.
+        state_monitor: thread that checks at intervals whether the state folder can be written.
         make_engine: builds an encoder's engine without starting it.
         processes: starts the processes of encoders and jobs.
         replica: local replica of what servers share in Redis; None for a single server.
         changing_encoders: held while an encoder is added or removed.
+        submitting_reindex: held while a reindexing job is submitted, so that an index has at most one.
         closing: set when the server is asked to stop; endless responses then end.
     """
 
     settings: Settings
     home: Home
     home_problem: str | None
-    watch: StateWatch
+    state_monitor: StateMonitor
     keys: Keys
     registry: Registry
-    places: Places
+    size_routes: SizeRoutes
     embedder: Embedder
     indexes: SearchIndexes
     jobs: Jobs
@@ -58,17 +59,13 @@ class Services:
     processes: ProcessStarter
     replica: "Replica | None" = None
     changing_encoders: Lock = field(default_factory=Lock)
+    submitting_reindex: Lock = field(default_factory=Lock)
     closing: Event = field(default_factory=Event)
 
-    def warnings(self) -> list[str]:
+    def list_warnings(self) -> list[str]:
         """Return all current problems that do not stop the service, as sentences for `/health`."""
-        engines = self.embedder.engines.values()
-        problems = [
-            self.state_problem,
-            self.watch.damage,
-            *self.indexes.warnings(),
-            *(engine.problem for engine in engines),
-        ]
+        engine_problems = [engine.problem for engine in self.embedder.engines.values()]
+        problems = [self.state_problem, self.state_monitor.damage, *self.indexes.warnings(), *engine_problems]
         shared = self.replica.warnings() if self.replica else []
         return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()
 
@@ -80,32 +77,32 @@ class Services:
     @property
     def state_problem(self) -> str | None:
         """Why the state folder cannot be written, since startup or at the last check; None if it can."""
-        return self.home_problem or self.watch.problem
+        return self.home_problem or self.state_monitor.problem
 
     @property
     def indexes_open(self) -> bool:
         """Whether indexes can be stored: in the state folder, or in a backend that does not need it."""
-        return self.home_problem is None or not self.indexes.needs_home
+        return self.home_problem is None or not self.indexes.capabilities.in_state_folder
 
     def require_indexes_writable(self) -> None:
         """Raise `UnavailableError` if indexes are stored in the state folder and it could not be written at startup."""
-        if self.indexes.needs_home:
+        if self.indexes.capabilities.in_state_folder:
             self.require_writable()
 
 
 async def get_services(request: Request) -> Services:
-    """Return the components of the request's app; a coroutine, since FastAPI runs plain functions in a thread."""
+    """Return the components of the request's app; a coroutine, as FastAPI would run a plain function in a thread."""
     services: Services = request.app.state.services
     return services
 
 
 async def require_use(request: Request) -> None:
-    """Raise `UnauthorizedError` unless the request may use the service."""
+    """Raise `UnauthorizedError` unless the request may use the service; see `Keys.require_use`."""
     (await get_services(request)).keys.require_use(request)
 
 
 async def require_admin(request: Request) -> None:
-    """Raise unless the request may administrate; see `Keys.require_admin`."""
+    """Raise a `ServiceError` unless the request may administrate; see `Keys.require_admin`."""
     (await get_services(request)).keys.require_admin(request)
 
 

@@ -6,7 +6,6 @@ import os
 import random
 import re
 import shutil
-import socket
 import subprocess
 import sysconfig
 import threading
@@ -23,6 +22,7 @@ import orjson
 import pytest
 import torch
 
+from tests.helpers import accepts_connections, eventually, find_free_port
 from training.encoder.encoder import Encoder, locate_model
 from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
 from training.fitting.fit import built_in_cache_key, load_or_encode
@@ -43,13 +43,13 @@ def encoder() -> Encoder:
 
 
 @pytest.fixture(scope="session")
-def foreign(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
-    """A folder with vectors of foreign text, as the first fit of the default encoder leaves them.
+def out_of_domain(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
+    """A folder with vectors of out-of-domain text, as the first fit of the default encoder leaves them.
 
     They are of some texts, where a fit takes a thousand: on those every run of the tests would spend a minute.
     """
     root = tmp_path_factory.getbasetemp()
-    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "foreign"
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "out_of_domain"
     library = Path(sysconfig.get_paths()["stdlib"])
     texts = distinct_paragraphs(
         text for name in ("inspect", "tarfile", "doctest") for text in read_docstrings(library / f"{name}.py")
@@ -144,7 +144,7 @@ def start_nginx(tmp_path_factory) -> Iterator[Callable[..., int]]:
         assert tried.returncode == 0, tried.stderr
         words[-1:] = [words[-1] + " daemon off;"] if root else [words[-1], "-g", "daemon off;"]
         running.append(subprocess.Popen(words, stdout=subprocess.DEVNULL))
-        await_port(port)
+        eventually(lambda: accepts_connections(port), START_SECONDS)
         return port
 
     yield start
@@ -170,30 +170,6 @@ def write_configuration(folder: Path, port: int, api: list[int], index: int, rep
         assert found == 1, f"upstreams.conf has no server {name}:8080"
     (folder / "nginx.conf").write_text(main)
     (folder / "upstreams.conf").write_text(upstreams)
-
-
-def find_free_port() -> int:
-    """A port of the loopback that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return bound.getsockname()[1]
-
-
-@pytest.fixture(scope="session")
-def free_port() -> Callable[[], int]:
-    """Finds ports that nobody has."""
-    return find_free_port
-
-
-def await_port(port: int) -> None:
-    """Wait until somebody listens there."""
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            assert time.monotonic() < deadline, f"nothing listens on {port}"
-            time.sleep(0.02)
 
 
 WORDS = (

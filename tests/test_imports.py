@@ -21,7 +21,7 @@ CASES = {
         ARRAYS,
     ),
     "an encoder process and a job, before a model is loaded": (
-        "import service.engine.worker, service.jobs.local_process",
+        "import service.encoders.engine.worker, service.jobs.local_process",
         [],
         MODELS | SERVER | {"pandas", "scipy", "sklearn"},
     ),

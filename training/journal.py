@@ -36,10 +36,10 @@ class Journal(Generic[T]):
         self.path, self.kind, self.strict = path, kind, strict
 
     def read(self) -> list[T]:
-        """Read all entries, in order; return an empty list if there is no file.
+        """Read the entries in order, without damaged lines; return an empty list if there is no file.
 
         Raises:
-            JobError: if the journal is strict and a line is damaged.
+            JobError: if the journal is strict and a line is damaged; a last line without its newline is still skipped.
         """
         data = self.path.read_bytes() if self.path.is_file() else b""
         entries = []
@@ -54,12 +54,15 @@ class Journal(Generic[T]):
         return entries
 
     def append(self, entries: Iterable[T]) -> None:
-        """Append entries; when this returns, they are on disk. The file and its folder are created if missing."""
+        """Append entries and sync them to disk, after an incomplete last line is ended or removed.
+
+        The file and its folder are created if missing.
+        """
         make_root(self.path.parent)
         is_new = not self.path.exists()
         with continue_file(self.path, append=True) as file:
             _repair_last_line(file)
-            file.write(_to_lines(entries))
+            file.write(serialize_lines(entries))
             file.flush()
             os.fsync(file.fileno())
         if is_new:
@@ -68,7 +71,7 @@ class Journal(Generic[T]):
     def replace(self, entries: Iterable[T]) -> None:
         """Replace all entries atomically. The folder is created if missing."""
         make_root(self.path.parent)
-        replace_synced(self.path, _to_lines(entries))
+        replace_synced(self.path, serialize_lines(entries))
 
 
 def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
@@ -127,6 +130,6 @@ def _repair_last_line(file: BufferedRandom) -> None:
         file.write(b"\n")
 
 
-def _to_lines(entries: Iterable[Any]) -> bytes:
-    """Serialize entries as JSON lines."""
+def serialize_lines(entries: Iterable[Any]) -> bytes:
+    """Serialize JSON-serializable entries, or dataclasses, as JSON lines."""
     return b"".join(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE) for entry in entries)

@@ -2,7 +2,7 @@
 
 from .base import TRANSFORMS, Transform
 from .chain import Chain, build_steps, parse_steps
-from .codes import Binary, Int8
+from .codes import Binary, Int8, TransformCoding
 from .errors import ArtifactError, InputError, NotFittedError, StepError, TransformError
 from .learned import Autoencoder, Flow, GeoPres
 from .linear import (
@@ -58,6 +58,7 @@ __all__ = [
     "RandomSelection",
     "StepError",
     "Transform",
+    "TransformCoding",
     "TransformError",
     "Truncation",
     "Whitening",

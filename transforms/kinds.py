@@ -9,6 +9,7 @@ KINDS: Mapping[str, str] = {
     "abtt": "transforms.linear.abtt",
     "autoencoder": "transforms.learned.autoencoder",
     "binary": "transforms.codes.quantization",
+    "codes": "transforms.codes.transform_coding",
     "flow": "transforms.learned.flow",
     "geopres": "transforms.learned.geopres",
     "int8": "transforms.codes.quantization",

@@ -18,8 +18,8 @@ from benchmarks.ann.job import Job
 from benchmarks.ann.spaces import FULL, Space
 from benchmarks.server import Server
 from service.home import Home
+from service.registries import open_registry
 from service.settings import read_settings
-from service.starters import open_registry
 
 UPSERTED = 2000
 """Rows of a request that fills an index."""

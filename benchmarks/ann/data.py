@@ -21,7 +21,7 @@ QUERIES, TRAIN = "test", "train"
 """What ann-benchmarks calls them in its files."""
 HDF5 = (".hdf5", ".h5")
 UNIT_WITHIN = 1e-3
-FIT_LEAST = 1000
+MIN_FIT = 1000
 
 Vectors = NDArray[np.float32]
 Numbers = NDArray[np.int64]
@@ -170,7 +170,7 @@ def split(data: Data, seed: int, corpus: int, queries: int, fit: int, k: int) ->
             f"there must be more than k = {k}, and a query"
         )
     return Split(
-        data.vectors[np.sort(rows[:corpus])], asked, data.vectors[np.sort(rows[corpus : corpus + max(fit, FIT_LEAST)])]
+        data.vectors[np.sort(rows[:corpus])], asked, data.vectors[np.sort(rows[corpus : corpus + max(fit, MIN_FIT)])]
     )
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from benchmarks.ann.data import DataError, Vectors
 from service.home import Home
+from service.registries import open_registry
 from service.settings import read_settings
-from service.starters import open_registry
 from transforms import Chain, Transform, build_steps, parse_steps
 from transforms.base import TRANSFORMS
 from transforms.linear import Affine

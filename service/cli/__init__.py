@@ -1,5 +1,5 @@
-"""The `lathe` command; each file holds the commands of one matter.
+"""The `lathe` command; each file holds the commands of one subject.
 
-`lathe --help` and every short command import all of these files. So they import at their top only what declaring the
-options takes, and the rest, such as torch and the server, in the functions that use it.
+`lathe --help` and every short command import all of these files. They therefore import at their top only what the
+options need, and all else, such as torch and the server, in the functions that use it.
 """

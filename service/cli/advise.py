@@ -1,13 +1,13 @@
-"""`lathe advise`."""
+"""`lathe advise`: advice on what to do to the vectors of a source."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.evaluate import require_extra
-from service.cli.fit import in_words as fit_in_words
-from service.cli.options import SOURCE, ProgressBar, command_line, flag, load_encoder, registry_with_places, state
+from service.cli.evaluate import require_evaluation_extra
+from service.cli.fit import format_fit_result
+from service.cli.options import SOURCE, ProgressBar, flag, format_command_line, load_encoder, load_state, open_chains
 from service.errors import BadValueError
 from training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS, AdviceRequest
 from training.errors import AdviceError
@@ -24,70 +24,72 @@ def advise(
     source: Annotated[str, flag("--source", SOURCE)],
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     report: Annotated[Path | None, flag("--report", "Write a page with tables and pictures: OUT.html")] = None,
-    fit: Annotated[str | None, flag("--fit", "Fit what is recommended, and register it under this name.")] = None,
+    fit: Annotated[str | None, flag("--fit", "Fit the recommended chain, and register it under this name.")] = None,
     keep: Annotated[
         float,
         flag(
             "--keep",
-            "Share that a size must keep of the ten nearest neighbours, rescored, and of the halves' own rank.",
+            "Share of the ten nearest neighbours (rescored) and of split-half retrieval that must be retained.",
             min=0,
             max=1,
         ),
     ] = DEFAULT_KEEP,
-    rows: Annotated[int, flag("--rows", "Distinct rows, at most.", min=MIN_DISTINCT_ROWS, max=MAX_ROWS)] = DEFAULT_ROWS,
-    seed: Annotated[int, flag("--seed", "Of the draw of rows.", min=0, max=2**32 - 1)] = 0,
+    rows: Annotated[int, flag("--rows", "Maximum distinct rows.", min=MIN_DISTINCT_ROWS, max=MAX_ROWS)] = DEFAULT_ROWS,
+    seed: Annotated[int, flag("--seed", "Seed of the sample of rows.", min=0, max=2**32 - 1)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
-    """Say what to do to the vectors of a source, with the evidence, measured on held-out rows of it.
+    """Recommend what to do to the vectors of a source, with the evidence, measured on held-out rows.
 
-    Is there a mean direction, does removing it help, how small can vectors be and at what price, was the encoder
-    trained to be cut, does a chain fitted here serve other text. One chain is recommended with its reasons, a
-    runner-up, and what the sample is too small to tell. Advice that was stopped goes on from what it has encoded.
+    It tests for a mean direction and whether removing it helps, how small vectors can be and at what cost, whether the
+    encoder was trained to be cut, and whether a chain fitted here serves other text. It recommends a chain and a
+    runner-up, and says what the sample is too small to tell. If it was stopped, the same command continues.
     """
-    require_extra("matplotlib")
+    require_evaluation_extra("matplotlib")
     import orjson
 
-    from service.names import require_name
+    from service.chains.names import require_name
     from training.advice.advise import advise as run
     from training.advice.report import format_terminal, render_html, to_json
     from training.sources.source import open_source
 
-    settings, home = state()
+    settings, home = load_state()
     if fit is not None:
         require_name(fit)
-    registry_with_places(write=True)  # refuses a folder that cannot be written, before hours of encoding
+    open_chains(write=True)  # fails before hours of encoding if the folder cannot be written
     if report is not None and (report.is_dir() or not report.resolve().parent.is_dir()):
-        raise BadValueError(f"the report is a file in a folder that is there, such as advice.html; got {report}")
+        raise BadValueError(f"--report is {report}; it must be a file in an existing folder, such as advice.html")
     texts = open_source(source).kind() == "texts"
     if encoder is not None and not texts and fit is None:
         raise BadValueError(f"{source} holds vectors: --encoder is only for the chain that --fit makes")
     loaded = load_encoder(settings, encoder) if texts or encoder else None
     advice_request = AdviceRequest(source, keep, rows, seed)
     with ProgressBar() as progress:
-        found = run(advice_request, loaded, home.vectors, progress)
+        advice = run(advice_request, loaded, home.vectors, progress)
     if not as_json:
-        typer.echo(format_terminal(found))
+        typer.echo(format_terminal(advice))
     if report is not None:
-        replace_synced(report, render_html(found).encode())
+        replace_synced(report, render_html(advice).encode())
     outcome: dict[str, Any] = {"fit": None}
     try:
         if fit is not None:
-            outcome = fitted(found, fit, advice_request, loaded, settings)
+            outcome = _fit_recommended(advice, fit, advice_request, loaded, settings)
             if not as_json:
-                typer.echo("\n" + (outcome.get("fit_error") or fit_in_words(outcome["fit"])))
-    finally:  # what was measured is told though the fit fails
+                typer.echo("\n" + (outcome.get("fit_error") or format_fit_result(outcome["fit"])))
+    finally:  # the measurements are printed even if the fit fails
         if as_json:
-            typer.echo(orjson.dumps(to_json(found) | outcome, option=orjson.OPT_INDENT_2))
+            typer.echo(orjson.dumps(to_json(advice) | outcome, option=orjson.OPT_INDENT_2))
 
 
-def fitted(
-    found: "Advice", name: str, advice_request: AdviceRequest, encoder: "Encoder | None", settings: "Settings"
+def _fit_recommended(
+    advice: "Advice", name: str, advice_request: AdviceRequest, encoder: "Encoder | None", settings: "Settings"
 ) -> dict[str, Any]:
-    """What came of the fit, as the API's jobs say it; that nothing is recommended is an answer and no failure."""
-    from service.advise_job import fit_advised
+    """Fit the recommended chain, and return `{"fit": result}`; with `fit_error` if the advice recommends none."""
+    from service.jobs.kinds.advise import fit_recommended
 
     try:
         with ProgressBar() as progress:
-            return {"fit": fit_advised(found, name, advice_request, encoder, settings, progress, command_line())}
+            return {
+                "fit": fit_recommended(advice, name, advice_request, encoder, settings, progress, format_command_line())
+            }
     except AdviceError as error:
         return {"fit": None, "fit_error": str(error)}

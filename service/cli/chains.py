@@ -1,4 +1,4 @@
-"""`lathe chains`: what there is, and which version is live."""
+"""`lathe chains`: listing, promotion, rollback, deletion and import of chains."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.options import flag, numbers, registry_with_places
+from service.cli.options import flag, open_chains, parse_numbers
 from service.errors import BadValueError
+from training.reporting.text import MISSING, align_columns, format_number
 from transforms.errors import ArtifactError
 
 if TYPE_CHECKING:
-    from service.places import Places
+    from service.chains.size_routes import SizeRoutes
 
 app = typer.Typer(help="List, show, promote, roll back and delete chains.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -20,123 +21,136 @@ Json = Annotated[bool, flag("--json", "Print JSON.")]
 
 @app.command("list")
 def list_chains(as_json: Json = False) -> None:
-    """All chains with their live version and its figures."""
-    registry, _ = registry_with_places(write=False)
-    described = [registry.describe(name) for name in registry.names()]
+    """List all chains with their live version and its figures."""
+    registry, _ = open_chains(write=False)
+    chains = [registry.describe(name) for name in registry.names()]
     if as_json:
-        typer.echo(json.dumps(described, indent=1))
+        typer.echo(json.dumps(chains, indent=1))
         return
-    typer.echo(f"{'chain':20}{'live':>6}{'versions':>10}{'sizes':>14}{'recall@10':>11}{'foreign':>9}  steps")
-    for chain in described:
+    rows = [["chain", "live", "versions", "dimensions", "recall@10", "out of domain", "steps"]]
+    for chain in chains:
         certificate = chain.get("certificate") or {}
-        foreign = [corpus["recall_at_10"] for corpus in certificate.get("foreign", {}).values()]
-        figures = [certificate.get("recall_at_10"), foreign[0] if foreign else None]
-        numbers = [f"{figure:.3f}" if figure is not None else "–" for figure in figures]
-        sizes = f"{chain.get('input_dimensions', '–')}→{chain.get('output_dimensions', '–')}"
-        steps = ",".join(step["kind"] for step in chain.get("steps", [])) or chain.get("error", "")
-        typer.echo(
-            f"{chain['name']:20}{chain['live'] or '–':>6}{len(chain['versions']):>10}{sizes:>14}"
-            f"{numbers[0]:>11}{numbers[1]:>9}  {steps}"
+        out_of_domain = [corpus["recall_at_10"] for corpus in certificate.get("out_of_domain", {}).values()]
+        rows.append(
+            [
+                chain["name"],
+                str(chain["live"] or MISSING),
+                str(len(chain["versions"])),
+                f"{chain.get('input_dimensions', MISSING)}→{chain.get('output_dimensions', MISSING)}",
+                format_number(certificate.get("recall_at_10"), ".3f"),
+                format_number(out_of_domain[0] if out_of_domain else None, ".3f"),
+                ",".join(step["kind"] for step in chain.get("steps", [])) or chain.get("error", ""),
+            ]
         )
+    typer.echo(align_columns(rows, left=(0, 6)))
 
 
 @app.command()
 def show(chain: Annotated[str, typer.Argument(help="NAME or NAME@VERSION")]) -> None:
-    """Steps, provenance and certificate of a chain, as JSON."""
-    registry, _ = registry_with_places(write=False)
-    described = registry.describe(chain)
-    versions = [{"version": v["version"], "state": v["state"]} for v in described["versions"]]
-    typer.echo(json.dumps(described | {"versions": versions}, indent=1))
-    if described["state"] == "corrupt":
-        raise ArtifactError(str(described["error"]))
+    """Show steps, provenance and certificate of a chain as JSON."""
+    registry, _ = open_chains(write=False)
+    description = registry.describe(chain)
+    versions = [{"version": v["version"], "state": v["state"]} for v in description["versions"]]
+    typer.echo(json.dumps(description | {"versions": versions}, indent=1))
+    if description["state"] == "corrupt":
+        raise ArtifactError(str(description["error"]))
 
 
 @app.command()
 def promote(
     chain: Annotated[str, typer.Argument(help="NAME@VERSION")],
     gate: Annotated[
-        list[str] | None, flag("--gate", "MEASURE=VALUE the certificate must reach, beside the gates of the fit.")
+        list[str] | None, flag("--gate", "MEASURE=VALUE the certificate must reach, besides the gates of the fit.")
     ] = None,
-    force: Annotated[bool, flag("--force", "Promote it although gates do not hold.")] = False,
+    force: Annotated[bool, flag("--force", "Promote it although it fails gates.")] = False,
 ) -> None:
-    """Make a version live, if its certificate passes its gates; what a server shadows is not known here."""
-    from service.gates import promote_through_gates
+    """Make a version live if its certificate passes the gates; gates of a shadow are checked by the server only."""
+    from service.chains.gates import promote_with_gates
 
-    _, places = registry_with_places(write=True)
-    name, version = versioned(chain)
-    pointer = promote_through_gates(places, name, version, numbers(gate, "--gate"), force)
-    forced = f", promoted past {', '.join(pointer.past)}" if pointer.past else ""
+    _, size_routes = open_chains(write=True)
+    name, version = _split_versioned_name(chain)
+    pointer = promote_with_gates(size_routes, name, version, parse_numbers(gate, "--gate"), force)
+    forced = f", promoted past {', '.join(pointer.overridden_gates)}" if pointer.overridden_gates else ""
     typer.echo(f"{name}@{version} is live{forced}")
 
 
 @app.command()
 def rollback(name: Annotated[str, typer.Argument(help="NAME")]) -> None:
     """Make the version live that was live before."""
-    _, places = registry_with_places(write=True)
-    typer.echo(f"{name}@{places.rollback(name).live} is live")
+    _, size_routes = open_chains(write=True)
+    typer.echo(f"{name}@{size_routes.rollback(name).live} is live")
 
 
 @app.command()
 def delete(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
-    """Remove a version for good."""
-    registry, _ = registry_with_places(write=True)
-    name, version = versioned(chain)
+    """Delete a version permanently."""
+    registry, _ = open_chains(write=True)
+    name, version = _split_versioned_name(chain)
     registry.delete(name, version)
-    typer.echo(f"{name}@{version} is gone")
+    typer.echo(f"{name}@{version} is deleted")
 
 
 @app.command("import")
 def import_chains(folder: Annotated[Path, typer.Argument(help="Another state folder")]) -> None:
-    """Take over the chains of another state folder, for instance into the Redis that replicas are to share.
+    """Copy the chains of another state folder, for instance into the Redis that replicas are to share.
 
-    Which chain answers which size comes with them, where nothing here answers that size yet.
+    Its size routes are copied too, except for dimensions that have a route here already.
     """
+    from service.chains.registry import Registry
+    from service.chains.size_routes import SizeRoutes
     from service.home import Home
-    from service.places import Places
-    from service.registry import Registry
 
     home = Home(folder.expanduser())
     source = Registry(home.chains)
     if not source.names():
         raise BadValueError(f"{folder} holds no chains: name a state folder, such as ~/.lathe")
-    given = Places(home.places, source).read()
-    registry, places = registry_with_places(write=True)
-    taken = [name for name in source.names() if registry.adopt(name, source)]
+    source_routes = SizeRoutes(home.size_routes, source).read()
+    registry, size_routes = open_chains(write=True)
+    copied = [name for name in source.names() if registry.import_chain(name, source)]
     for name in source.names():
-        words = f"{len(source.versions(name))} versions" if name in taken else "left alone, the name is in use here"
-        typer.echo(f"{name}: {words}")
-    for encoder, theirs in given.items():
-        already = places.read().get(encoder, {})
-        for place, ref in theirs.items():
-            typer.echo(f"{sizes_of(place)} of encoder {encoder[:12]}: {adopted(places, already, encoder, place, ref)}")
-    for name in taken:  # only now: what was given by hand comes first
-        places.take_empty(name)
+        outcome = f"{len(source.versions(name))} versions" if name in copied else "skipped, the name is in use here"
+        typer.echo(f"{name}: {outcome}")
+    for encoder, routes in source_routes.items():
+        before = size_routes.read().get(encoder, {})
+        for route, ref in routes.items():
+            outcome = _copy_size_route(size_routes, before, encoder, route, ref)
+            typer.echo(f"{_describe_route(route)} of encoder {encoder[:12]}: {outcome}")
+    for name in copied:  # last, so that routes of the source come before routes to chains that have none
+        size_routes.assign_free_routes(name)
 
 
-def adopted(places: "Places", already: dict[str, str], encoder: str, place: str, ref: str) -> str:
-    """Take over a place, and say who has it."""
-    occupant = places.adopt(encoder, place, ref)
-    if occupant is None:
-        return f"left out, {ref} here is another chain or does not answer it"
-    if occupant != ref:
-        return f"left alone, {occupant} has it here"
-    return f"{ref}, as before" if already.get(place) == ref else ref
+def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder: str, route: str, ref: str) -> str:
+    """Set a size route of an encoder to a chain if it is free, and return the outcome for the user.
+
+    Args:
+        size_routes: routes to change.
+        before: the encoder's routes before any was copied.
+        encoder: fingerprint of the encoder.
+        route: dimensions, or the route of nested chains.
+        ref: chain, as `name` or `name@version`.
+    """
+    holder = size_routes.import_route(encoder, route, ref)
+    if holder is None:
+        return f"skipped, {ref} here is another chain or does not serve it"
+    if holder != ref:
+        return f"skipped, {holder} serves it here"
+    return f"{ref}, as before" if before.get(route) == ref else ref
 
 
-def sizes_of(place: str) -> str:
-    """A place in words."""
-    from service.places import NESTED
+def _describe_route(route: str) -> str:
+    """Return a name for the dimensions that a size route is for."""
+    from service.chains.size_routes import NESTED
 
-    return "sizes without a chain of their own" if place == NESTED else f"dimensions {place}"
+    return "dimensions without a route of their own" if route == NESTED else f"dimensions {route}"
 
 
-def versioned(chain: str) -> tuple[str, int]:
-    """Name and version.
+def _split_versioned_name(chain: str) -> tuple[str, int]:
+    """Split NAME@VERSION into name and version.
 
     Raises:
-        BadValueError: if no version is named.
+        BadValueError: if there is no version.
     """
-    from service.names import split_ref
+    from service.chains.names import split_ref
 
     name, version = split_ref(chain)
     if version is None:

@@ -1,4 +1,4 @@
-"""`lathe doctor`: what is installed, what is damaged, what is missing, and what that costs."""
+"""`lathe doctor`: what is installed, damaged or missing, and the consequences."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from service.cli.options import state
+from service.cli.options import load_state
 from service.errors import ServiceError
 from training.encoder.precision import resolve_dtype
 from training.encoder.spec import DEFAULT_MODEL, EncoderSpec
@@ -19,35 +19,40 @@ if TYPE_CHECKING:
 
 
 def doctor() -> None:
-    """Show what is installed, which device encodes, what is damaged, and what is missing with what that costs."""
-    from service.cli.index_reading import described
+    """Show what is installed, which device encodes, what is damaged, and what is missing with its consequence.
+
+    The exit status is 1 if something is damaged, or the state folder, an encoder or a server cannot be used.
+    """
+    from service.chains.registry import Registry
     from service.cli.kernels import describe_instructions, describe_kernels
     from service.cli.machine import read_machine
-    from service.cli.requirements import unmet
-    from service.cli.shortfalls import EXTRAS, shortfalls
-    from service.index.indexes import index_folders, without_record
-    from service.index.schema import find_damage
-    from service.registry import Registry
+    from service.cli.requirements import find_unmet
+    from service.cli.shortfalls import EXTRAS, find_shortfalls
+    from service.index.backend import describe_folder
+    from service.index.embedded.indexes import list_folders_without_record, list_index_folders
+    from service.index.embedded.schema import find_damage
     from transforms.chain import Chain
 
-    settings, home = state()
+    settings, home = load_state()
     machine = read_machine(settings)
-    say("lathe", version("lathe"))
-    say("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    _print_line("lathe", version("lathe"))
+    _print_line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in ("torch", "transformers", "sentence-transformers", "numpy"):
-        say(package, installed(package))
-    say("device", f"{machine.device}, {resolve_dtype(settings.dtype, machine.device)}, {machine.cores} CPU cores")
-    say("instructions", describe_instructions(machine.cpu_flags, platform.machine()))
-    say("kernels", describe_kernels())
+        _print_line(package, _find_version(package))
+    _print_line(
+        "device", f"{machine.device}, {resolve_dtype(settings.dtype, machine.device)}, {machine.cores} CPU cores"
+    )
+    _print_line("instructions", describe_instructions(machine.cpu_flags, platform.machine()))
+    _print_line("kernels", describe_kernels())
     workers, threads = settings.worker_processes, settings.worker_options.threads
-    say("workers", f"{workers} of {threads} threads for each encoder")
-    say("extras", ", ".join(extra for extra in EXTRAS if not unmet("lathe", extra)) or "none")
-    problem = say_state_folder(home)
-    absent = False
+    _print_line("workers", f"{workers} of {threads} threads for each encoder")
+    _print_line("extras", ", ".join(extra for extra in EXTRAS if not find_unmet("lathe", extra)) or "none")
+    problem = _check_state_folder(home)
+    missing_encoder = False
     for spec in settings.specs:
-        origin, here = where_from(spec)
-        absent = absent or not here
-        say(f"encoder {spec.name}", origin if spec.model == DEFAULT_MODEL else f"{spec.model}, {origin}")
+        origin, available = _locate_encoder(spec)
+        missing_encoder = missing_encoder or not available
+        _print_line(f"encoder {spec.name}", origin if spec.model == DEFAULT_MODEL else f"{spec.model}, {origin}")
     registry = Registry(home.shared / "chains" if settings.redis_url else home.chains)
     damaged = 0
     for name in registry.names():
@@ -56,39 +61,39 @@ def doctor() -> None:
                 Chain.load(registry.root / name / str(number))
             except ArtifactError as error:
                 damaged += 1
-                say(f"chain {name}@{number}", f"damaged: {error}")
-    say("chains", f"{len(registry.names())} registered, {damaged} versions damaged")
-    broken = say_servers(settings, home)
-    for folder in index_folders(home.indexes):
-        index = described(folder)
+                _print_line(f"chain {name}@{number}", f"damaged: {error}")
+    _print_line("chains", f"{len(registry.names())} registered, {damaged} versions damaged")
+    broken = _check_servers(settings, home)
+    for folder in list_index_folders(home.indexes):
+        index = describe_folder(folder)
         damage = index.get("error") or find_damage(folder / "record.db")
         broken = broken or damage is not None
-        say(f"index {folder.name}", damage or f"{index['count']:,} items in {index['chain']}, record readable")
-    for name in without_record(home.indexes):
+        _print_line(f"index {folder.name}", damage or f"{index['count']:,} items in {index['chain']}, record readable")
+    for name in list_folders_without_record(home.indexes):
         broken = True
-        say(f"index {name}", "its record.db is missing")
-    typer.echo("\nMissing, and what that costs:")
-    for missing in shortfalls(settings, machine):
-        say(missing.what, missing.cost)
-    if problem or absent or damaged or broken:
+        _print_line(f"index {name}", "its record.db is missing")
+    typer.echo("\nMissing, and the consequence:")
+    for missing in find_shortfalls(settings, machine):
+        _print_line(missing.what, missing.cost)
+    if problem or missing_encoder or damaged or broken:
         raise typer.Exit(1)
 
 
-def say_state_folder(home: "Home") -> str | None:
-    """Show whether the state folder can be used, and by whom; why it cannot be used, None if it can."""
+def _check_state_folder(home: "Home") -> str | None:
+    """Prepare the state folder and print whether it can be used; return why it cannot, or None if it can."""
     try:
         problem = home.open()
-        say("state folder", f"{home.root} can be written" if problem is None else f"{problem}: {home.root}")
-        for caution in home.cautions():
-            say("state folder", caution)
+        _print_line("state folder", f"{home.root} can be written" if problem is None else f"{problem}: {home.root}")
+        for warning in home.list_warnings():
+            _print_line("state folder", warning)
     except ValueError as error:
         problem = str(error)
-        say("state folder", problem)
+        _print_line("state folder", problem)
     return problem
 
 
-def where_from(spec: EncoderSpec) -> tuple[str, bool]:
-    """Where an encoder's files come from, and whether they are there or can be fetched."""
+def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
+    """Describe where an encoder's files are; also return whether they are there or can be downloaded."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import HFValidationError
@@ -100,63 +105,51 @@ def where_from(spec: EncoderSpec) -> tuple[str, bool]:
     if Path(spec.model).expanduser().is_dir():
         return "a folder", True
     try:
-        found = try_to_load_from_cache(spec.model, "config.json", revision=spec.revision)
+        cached = try_to_load_from_cache(spec.model, "config.json", revision=spec.revision)
     except HFValidationError:
-        return "missing: there is no such folder, and the hub has no such names", False
-    if isinstance(found, str):
+        return "missing: there is no such folder, and it is not a valid hub id", False
+    if isinstance(cached, str):
         return "from the hub, downloaded", True
     if HF_HUB_OFFLINE:
-        return "missing: it was not downloaded from the hub, and HF_HUB_OFFLINE forbids to", False
+        return "missing: not downloaded from the hub, and HF_HUB_OFFLINE is set", False
     return "from the hub, to be downloaded at the first start", True
 
 
-def say_servers(settings: "Settings", home: "Home") -> bool:
-    """Show the servers that the settings name; whether one of them cannot be used."""
+def _check_servers(settings: "Settings", home: "Home") -> bool:
+    """Connect to the Milvus and Redis of the settings, print the outcome, and return whether one cannot be used."""
+    from service.index.backend import find_problem, get_capabilities
+
     problems = []
-    if settings.index_url:
-        problems.append(milvus_problem(settings, home))
-        say("Milvus", problems[-1] or "answers")
+    backend = get_capabilities(settings)
+    if not backend.in_state_folder:
+        problems.append(find_problem(settings, home))
+        _print_line(backend.name, problems[-1] or "answers")
     if settings.redis_url:
-        problems.append(say_redis(settings))
+        problems.append(_check_redis(settings))
     return any(problems)
 
 
-def milvus_problem(settings: "Settings", home: "Home") -> str | None:
-    """Why the indexes in Milvus cannot be reached; None if they can."""
-    from service.cli.index_reading import no_texts
-    from service.index.backend import open_indexes
-
-    indexes = open_indexes(settings, home, no_texts)
-    try:
-        indexes.names()
-    except ServiceError as error:
-        return error.message
-    finally:
-        indexes.close()
-    return None
-
-
-def say_redis(settings: "Settings") -> str | None:
-    """Show the Redis that replicas share; why it cannot be used, None if it can."""
+def _check_redis(settings: "Settings") -> str | None:
+    """Connect to Redis and print its state; return why it cannot be used, or None if it can."""
     settings.require_redis_extra()
-    from service.cli.redis_checkup import report
+    from service.cli.redis_checkup import check_redis
 
     try:
-        for subject, sentence in report(settings.redis_url):
-            say(subject, sentence)
+        for subject, sentence in check_redis(settings.redis_url):
+            _print_line(subject, sentence)
     except ServiceError as error:
-        say("Redis", error.message)
+        _print_line("Redis", error.message)
         return error.message
     return None
 
 
-def say(what: str, state_of_it: str) -> None:
-    """One line of the report."""
-    typer.echo(f"{what:32}{state_of_it}")
+def _print_line(subject: str, text: str) -> None:
+    """Print a line of the report."""
+    typer.echo(f"{subject:32}{text}")
 
 
-def installed(package: str) -> str:
-    """A package's version."""
+def _find_version(package: str) -> str:
+    """Return the installed version of a package, or "missing"."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Which engine does a command's work."""
+"""Options that choose the engine of a command: this process, or Ray."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from training.fitting.engines import Engine
 
 EngineOption = Annotated[
-    Literal["local", "ray"], flag("--engine", "ray shares the work among processes or machines (docs/scaling.md).")
+    Literal["local", "ray"],
+    flag("--engine", "local: this process; ray: processes on one or several machines (docs/scaling.md)."),
 ]
 AddressOption = Annotated[
     str | None,
@@ -23,13 +24,23 @@ AddressOption = Annotated[
 ]
 WorkersOption = Annotated[
     int | None,
-    flag("--workers", "Of the engine ray; they share the cores. [default: up to 4, or a cluster's cores]", min=1),
+    flag(
+        "--workers",
+        "Worker processes of the engine ray, which share the cores. [default: up to 4, or a cluster's cores]",
+        min=1,
+    ),
 ]
 
 
 @contextmanager
 def open_engine(name: str, address: str | None, workers: int | None, settings: "Settings") -> "Iterator[Engine]":
-    """The engine that was asked for, as long as the work lasts.
+    """Open an engine for the duration of the block, and yield it; prints a note if `address` is not used.
+
+    Args:
+        name: "local" or "ray".
+        address: HOST:PORT of a Ray cluster; None starts Ray on this machine.
+        workers: number of Ray's worker processes; None selects it.
+        settings: settings with the number of threads.
 
     Raises:
         EngineError: if Ray cannot be used.
@@ -38,7 +49,7 @@ def open_engine(name: str, address: str | None, workers: int | None, settings: "
 
     if name == "local":
         if address is not None:
-            typer.echo("This process does all the work: --address is for --engine ray.", err=True)
+            typer.echo("--address is ignored: it is for --engine ray.", err=True)
         yield LOCAL
         return
     from training.distributed import ray_engine

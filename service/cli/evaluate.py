@@ -1,4 +1,4 @@
-"""`lathe evaluate`."""
+"""`lathe evaluate`: scores of encoders and chains on labelled data."""
 
 import os
 from collections.abc import Sequence
@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.options import ProgressBar, find_encoder, flag, registry_with_places, state
+from service.cli.options import ProgressBar, find_encoder, flag, load_state, open_chains
 from service.errors import BadValueError
 from training.encoder.precision import Dtype
 from training.errors import EvaluationError
 
 if TYPE_CHECKING:
-    from service.registry import LoadedChain
+    from service.chains.loaded_chain import LoadedChain
     from service.settings import Settings
     from training.evaluation.encoders import RequestedEncoder
     from training.evaluation.methods import Method
     from training.evaluation.run import Request, Results
     from training.evaluation.suites import Suite
 
-PROCESSES_MOST = 8
-"""Each holds mteb and its libraries: about a gigabyte."""
+MAX_PROCESSES = 8
+"""Maximum default number of processes; each holds mteb and its libraries, about a gigabyte."""
 
 
 def evaluate(
@@ -34,7 +34,7 @@ def evaluate(
         ),
     ],
     out: Annotated[
-        Path, flag("--out", "Folder for vectors, scores and the report; the same command goes on where it stopped.")
+        Path, flag("--out", "Folder for vectors, scores and the report; if stopped, the same command continues.")
     ],
     encoder: Annotated[
         str | None,
@@ -50,7 +50,7 @@ def evaluate(
     ] = False,
     audit: Annotated[
         bool,
-        flag("--audit", "Look for what is odd about the encoders' vectors: norms, and their mean on --corpus."),
+        flag("--audit", "Audit the encoders' vectors: their norms, and their mean on --corpus."),
     ] = False,
     sweep_dimensions: Annotated[
         str | None,
@@ -61,34 +61,33 @@ def evaluate(
     ] = None,
     mean_sentences: Annotated[
         str | None,
-        flag("--mean-sentences", "N,…: compare R1 and R2 with means of only so many sentences of --corpus."),
+        flag("--mean-sentences", "N,…: compare R1 and R2 with means of only N sentences of --corpus."),
     ] = None,
     corpus: Annotated[
-        str, flag("--corpus", "Source of sentences to fit on; those of 64 to 512 characters are taken.")
+        str, flag("--corpus", "Source of sentences to fit on; those of 64 to 512 characters are used.")
     ] = "pydoc:",
-    limit: Annotated[
-        int | None, flag("--limit", "At most so many rows of a data set, the same each time.", min=2)
-    ] = None,
+    limit: Annotated[int | None, flag("--limit", "Maximum rows of a data set, the same each time.", min=2)] = None,
     processes: Annotated[
-        int | None, flag("--processes", "That score, of one thread each. [default: one a core, at most 8]", min=1)
+        int | None,
+        flag("--processes", "Processes that score, of one thread each. [default: one per core, at most 8]", min=1),
     ] = None,
-    dtype: Annotated[Dtype, flag("--dtype", "What the encoders run in.")] = "float32",
+    dtype: Annotated[Dtype, flag("--dtype", "Dtype of the encoders.")] = "float32",
     against: Annotated[
         str | None,
         flag(
             "--against",
-            "SUITE: evaluate the encoders on this one too, and tell whether the two are different domains: "
+            "SUITE: evaluate the encoders on this suite too, and test whether the two are different domains: "
             "domains.html and domains.json.",
         ),
     ] = None,
 ) -> None:
     """Score encoders and chains on labelled data, by mteb's own evaluators.
 
-    Raw encoder output is kept in OUT and every method is scored from it. OUT also gets evaluation.json with
-    everything, scores.csv and report.html. With --against, OUT/suite and OUT/against do.
+    The encoders' vectors are stored in OUT, and every method is scored from them. OUT also gets evaluation.json with
+    all results, scores.csv and report.html. With --against, OUT/suite and OUT/against get them.
     """
-    settings, _ = state()
-    require_extra()
+    settings, _ = load_state()
+    require_evaluation_extra()
     import torch
 
     from training.evaluation.methods import parse_size
@@ -98,33 +97,33 @@ def evaluate(
 
     torch.set_num_threads(settings.threads)
     opened = open_suite(suite)
-    counts = listed(mean_sentences)
+    counts = _split_commas(mean_sentences)
     if not all(count.isdecimal() and int(count) >= 2 for count in counts):
-        raise BadValueError(f"--mean-sentences takes numbers of at least 2, got {mean_sentences!r}")
+        raise BadValueError(f"--mean-sentences takes whole numbers from 2, got {mean_sentences!r}")
     request = Request(
         suite=opened,
-        encoders=wanted_encoders(settings, encoder, opened, dtype),
+        encoders=_list_encoders(settings, encoder, opened, dtype),
         out=out,
         corpus=corpus,
-        chains=fitted_chains(listed(chain)),
+        chains=load_chain_methods(_split_commas(chain)),
         ladder=ladder or bool(counts),
         inspect=audit_group if audit else None,
-        sizes=[parse_size(written) for written in listed(sweep_dimensions)],
+        sizes=[parse_size(written) for written in _split_commas(sweep_dimensions)],
         sentences=[int(count) for count in counts],
         limit=limit,
-        processes=processes or min(os.cpu_count() or 1, settings.threads, PROCESSES_MOST),
+        processes=processes or min(os.cpu_count() or 1, settings.threads, MAX_PROCESSES),
         device=settings.device,
     )
     if against is None:
-        evaluate_one(request)
+        _evaluate_suite(request)
     elif chain or ladder or sweep_dimensions or counts:
         raise BadValueError("--against compares encoders by their raw vectors; leave chains and other methods out")
     else:
-        evaluate_both(request, open_suite(against))
+        _compare_suites(request, open_suite(against))
 
 
-def evaluate_one(request: "Request") -> None:
-    """Evaluate, write the report, print it.
+def _evaluate_suite(request: "Request") -> None:
+    """Evaluate on one suite, write the report and print it.
 
     Raises:
         EvaluationError: if nothing could be scored.
@@ -138,16 +137,16 @@ def evaluate_one(request: "Request") -> None:
         progress(1.0, "writing the report")
         supplements = [report_audit(results)]
         findings, files = write_report(results, supplements)
-    finish(format_report(results, findings, supplements), files, [results])
+    _print_outcome(format_report(results, findings, supplements), files, [results])
 
 
-def evaluate_both(request: "Request", against: "Suite") -> None:
-    """Evaluate on both suites, each in a folder of its own, then write and print how they compare.
+def _compare_suites(request: "Request", against: "Suite") -> None:
+    """Evaluate on two suites, each into its own folder, then write and print their comparison.
 
     Raises:
-        EvaluationError: if they are the same, or nothing could be scored.
+        EvaluationError: if the suites are the same, or nothing could be scored.
     """
-    require_extra("statsmodels")
+    require_evaluation_extra("statsmodels")
     from training.evaluation.report import write_report
     from training.evaluation.run import evaluate as run
     from training.research.domains import compare, format_terminal, require_different, write_comparison
@@ -162,11 +161,11 @@ def evaluate_both(request: "Request", against: "Suite") -> None:
         progress(1.0, "writing the reports")
         files = [file for results in (first, second) for file in write_report(results, [report_audit(results)])[1]]
         files += write_comparison(comparison, request.out)
-    finish(format_terminal(comparison), files, [first, second])
+    _print_outcome(format_terminal(comparison), files, [first, second])
 
 
-def finish(text: str, files: Sequence[Path], evaluated: "Sequence[Results]") -> None:
-    """Print what was found and where it lies.
+def _print_outcome(text: str, files: Sequence[Path], evaluated: "Sequence[Results]") -> None:
+    """Print the report to stdout, and the paths of its files to stderr.
 
     Raises:
         EvaluationError: if nothing could be scored.
@@ -177,53 +176,52 @@ def finish(text: str, files: Sequence[Path], evaluated: "Sequence[Results]") -> 
         raise EvaluationError("nothing could be scored; see the problems above")
 
 
-def require_extra(module: str = "mteb") -> None:
-    """Raise `EvaluationError` unless a module of the extra is installed."""
+def require_evaluation_extra(module: str = "mteb") -> None:
+    """Raise `EvaluationError` if a module of the extra `evaluation` is not installed."""
     from importlib.util import find_spec
 
     if find_spec(module) is None:
         raise EvaluationError(f"evaluating needs {module}: pip install 'lathe[evaluation]'")
 
 
-def listed(written: str | None) -> list[str]:
-    """The parts of a comma-separated option."""
-    return [part.strip() for part in (written or "").split(",") if part.strip()]
+def _split_commas(value: str | None) -> list[str]:
+    """Return the non-empty parts of a comma-separated option; none for None."""
+    return [part.strip() for part in (value or "").split(",") if part.strip()]
 
 
-def wanted_encoders(
-    settings: "Settings", written: str | None, suite: "Suite", dtype: Dtype
-) -> "list[RequestedEncoder]":
-    """The encoders a user named; else those of the suite; else the default."""
+def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dtype: Dtype) -> "list[RequestedEncoder]":
+    """Return the encoders that the option names, else those of the suite, else the default encoder."""
     from training.evaluation.encoders import BAG_OF_WORDS, RequestedEncoder
 
-    def spec(name: str | None) -> RequestedEncoder:
+    def build_request(name: str | None) -> RequestedEncoder:
+        """Return the encoder for `NAME[:VARIANT]`; None is the default encoder."""
         if name == BAG_OF_WORDS:
             return RequestedEncoder(None)
         base, _, variant = (name or "").partition(":")
         return RequestedEncoder(replace(find_encoder(settings, base or None), dtype=dtype), variant)
 
-    names = listed(written)
+    names = _split_commas(option)
     if not names and suite.encoders:
         return [
-            replace(spec(one.model), family=one.family, published_mean_norm=one.published_mean_norm)
+            replace(build_request(one.model), family=one.family, published_mean_norm=one.published_mean_norm)
             for one in suite.encoders
         ]
-    return [spec(name) for name in dict.fromkeys(names)] or [spec(None)]
+    return [build_request(name) for name in dict.fromkeys(names)] or [build_request(None)]
 
 
-def fitted_chains(names: Sequence[str]) -> "list[Method]":
-    """Chains of the registry as methods."""
+def load_chain_methods(names: Sequence[str]) -> "list[Method]":
+    """Load chains from the registry as methods to evaluate."""
     from training.evaluation.methods import Method, hash_chain
 
     if not names:
         return []
-    registry, _ = registry_with_places(write=False)
+    registry, _ = open_chains(write=False)
     return [
         Method(
             one.ref,
             "chain",
             one.ref,
-            size=reduced(one),
+            size=_get_reduced_dimensions(one),
             chain=one.chain,
             key=hash_chain(one.chain),
             only=one.encoder_fingerprint,
@@ -232,7 +230,7 @@ def fitted_chains(names: Sequence[str]) -> "list[Method]":
     ]
 
 
-def reduced(loaded: "LoadedChain") -> int | None:
-    """The size a chain reduces to; None where it does not."""
+def _get_reduced_dimensions(loaded: "LoadedChain") -> int | None:
+    """Return the dimensions that a chain reduces vectors to; None if it does not reduce them."""
     before, after = loaded.chain.input_dimensions, loaded.chain.output_dimensions
     return after if before and after and after < before else None

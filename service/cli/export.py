@@ -1,11 +1,11 @@
-"""`lathe export`."""
+"""`lathe export`: chains in the formats of other software."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from service.cli.options import find_encoder, flag, registry_with_places, state
+from service.cli.options import find_encoder, flag, load_state, open_chains
 from service.errors import BadValueError
 from training.encoder.spec import EncoderSpec
 
@@ -19,20 +19,21 @@ Format = Literal["sentence-transformers", "onnx", "faiss"]
 
 def export(
     chain: Annotated[str, typer.Argument(help="NAME or NAME@VERSION")],
-    to: Annotated[Path, flag("--to", "The folder to make.")],
-    format_: Annotated[Format, flag("--format", "What will read it.")] = "sentence-transformers",
+    to: Annotated[Path, flag("--to", "Folder to create.")],
+    format_: Annotated[Format, flag("--format", "Software that will read it.")] = "sentence-transformers",
     encoder: Annotated[
-        str | None, flag("--encoder", "Whose vectors the chain takes. [default: the one it was fitted for]")
+        str | None,
+        flag("--encoder", "Encoder of the vectors that the chain takes. [default: the one it was fitted for]"),
     ] = None,
-    dimensions: Annotated[int | None, flag("--dimensions", "A smaller size, where the chain is nested.", min=1)] = None,
+    dimensions: Annotated[int | None, flag("--dimensions", "Fewer dimensions, if the chain is nested.", min=1)] = None,
 ) -> None:
-    """Write a chain for other software, which needs no Lathe to use it; checked before it appears.
+    """Write a chain for use by other software without Lathe; the export is checked before its folder appears.
 
-    sentence-transformers: encoder and chain as one model. onnx: the chain, and encoder, pooling
+    sentence-transformers: encoder and chain as one model. onnx: the chain alone, and encoder, pooling
     and chain as one model. faiss: transforms for an IndexPreTransform.
     """
-    settings, _ = state()
-    registry, _ = registry_with_places(write=False)
+    settings, _ = load_state()
+    registry, _ = open_chains(write=False)
     loaded = registry.load(chain)
     folded = loaded.chain.fold(dimensions)
     folded.metadata = loaded.chain.metadata
@@ -45,17 +46,17 @@ def export(
     elif format_ == "onnx":
         from training.export.onnx_graph import export_onnx
 
-        exported = export_onnx(folded, encoder_of(folded, settings, encoder), to, loaded.ref)
+        exported = export_onnx(folded, _load_export_encoder(folded, settings, encoder), to, loaded.ref)
     else:
         from training.export.sentence_transformers_folder import export_sentence_transformers
 
-        exported = export_sentence_transformers(folded, encoder_of(folded, settings, encoder), to, loaded.ref)
+        exported = export_sentence_transformers(folded, _load_export_encoder(folded, settings, encoder), to, loaded.ref)
     typer.echo(f"{exported.folder}: {', '.join(exported.files)}")
     typer.echo(f"checked: within {exported.difference:.1e} of {loaded.ref}", err=True)
 
 
-def encoder_of(chain: "Chain", settings: "Settings", name: str | None) -> "Encoder | None":
-    """The encoder to export with, loaded in float32 on the CPU: the named one, else as the chain recorded it."""
+def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None) -> "Encoder | None":
+    """Load the named encoder, else the one the chain was fitted for, in float32 on the CPU; None if it has none."""
     from training.encoder.encoder import Encoder
 
     recorded = chain.metadata.get("encoder")
@@ -64,11 +65,11 @@ def encoder_of(chain: "Chain", settings: "Settings", name: str | None) -> "Encod
     elif recorded is None:
         return None
     else:
-        spec = next((s for s in settings.specs if s.name == recorded["name"]), spec_of(recorded))
+        spec = next((s for s in settings.specs if s.name == recorded["name"]), _build_recorded_spec(recorded))
     return Encoder(EncoderSpec(**(vars(spec) | {"dtype": "float32"})), "cpu")
 
 
-def spec_of(recorded: dict[str, Any]) -> EncoderSpec:
-    """The encoder as a chain recorded it, but never with code of the model's own."""
+def _build_recorded_spec(recorded: dict[str, Any]) -> EncoderSpec:
+    """Build the spec of the encoder that a chain's manifest records; it never runs the model's own code."""
     fields = {name: recorded[name] for name in EncoderSpec.__dataclass_fields__ if name in recorded}
     return EncoderSpec(**(fields | {"trust_remote_code": False}))

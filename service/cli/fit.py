@@ -1,4 +1,4 @@
-"""`lathe fit`."""
+"""`lathe fit`: fitting and certification of chains."""
 
 import json
 from pathlib import Path
@@ -6,28 +6,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.comparison import differences
 from service.cli.engines import AddressOption, EngineOption, WorkersOption, open_engine
 from service.cli.options import (
     SOURCE,
     ProgressBar,
-    command_line,
     flag,
+    format_command_line,
     load_encoder,
-    numbers,
-    pairs,
-    registry_with_places,
-    state,
+    load_state,
+    open_chains,
+    parse_numbers,
+    parse_pairs,
 )
 from service.errors import BadValueError
 from training.fitting.fit_request import FitRequest
 from training.fitting.gates import require_gates
+from training.reporting.text import MISSING, align_columns
 from training.sources.bad_shards import BadShards
 from transforms.artifact import Manifest
 from transforms.kinds import KINDS
 
 if TYPE_CHECKING:
     from service.settings import Settings
+
+MEASURES = ("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress")
+"""Measures of a certificate that each corpus has."""
 
 
 def fit(
@@ -36,6 +39,13 @@ def fit(
     steps: Annotated[
         str | None,
         flag("--steps", f"Such as r2,geopres:128 or r2,geopres:128,nested=true. Kinds: {', '.join(KINDS)}."),
+    ] = None,
+    bytes: Annotated[  # noqa: A002 - the word of the flag
+        int | None,
+        flag("--bytes", "Bytes per vector: adds codes of this size after the steps, and searches their weighting."),
+    ] = None,
+    queries: Annotated[
+        str | None, flag("--queries", "Source of queries that will search the vectors, to weight the codes by.")
     ] = None,
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     promote: Annotated[
@@ -47,117 +57,165 @@ def fit(
     gate: Annotated[
         list[str] | None, flag("--gate", "MEASURE=VALUE the certificate must reach, such as local_spearman=0.9.")
     ] = None,
-    foreign: Annotated[list[str] | None, flag("--foreign", "NAME=SOURCE to certify on besides pydoc:.")] = None,
-    normalize: Annotated[bool, typer.Option(envvar="LATHE_NORMALIZE", help="Give unit vectors.")] = True,
-    seed: Annotated[int, flag("--seed", "Of the split into fitted and held-out rows.", min=0)] = 0,
-    transform: Annotated[
-        Path | None, flag("--transform", "Write the source's vectors through the chain: OUT.npy")
+    out_of_domain: Annotated[
+        list[str] | None, flag("--out-of-domain", "NAME=SOURCE to certify on besides pydoc:.")
     ] = None,
+    normalize: Annotated[bool, typer.Option(envvar="LATHE_NORMALIZE", help="Output unit vectors.")] = True,
+    seed: Annotated[int, flag("--seed", "Seed of the split into fitted and held-out rows.", min=0)] = 0,
+    transform: Annotated[Path | None, flag("--transform", "Write the source's transformed vectors: OUT.npy")] = None,
     targets: Annotated[
         str | None,
         flag(
             "--targets",
-            "FILE.npy, .parquet#COLUMN, .jsonl#FIELD: what each row should become, for procrustes and low_rank_affine.",
+            "FILE.npy, .parquet#COLUMN, .jsonl#FIELD: target vector of each row, for procrustes and low_rank_affine.",
         ),
     ] = None,
     target_encoder: Annotated[
-        str | None, flag("--target-encoder", "Or the encoder whose vectors of the same texts they should become.")
+        str | None, flag("--target-encoder", "Or the encoder whose vectors of the same texts are the targets.")
     ] = None,
     keep_moments: Annotated[
-        bool, flag("--keep-moments", "Save mean and covariance of the rows with the chain: more can be added then.")
+        bool,
+        flag(
+            "--keep-moments", "Store mean and covariance of the rows with the chain, so that rows can be added later."
+        ),
     ] = False,
     add_to: Annotated[
-        str | None, flag("--add-to", "NAME@VERSION: add the source to what it was fitted on, in place of --steps.")
+        str | None,
+        flag("--add-to", "NAME@VERSION: add the source's rows to those it was fitted on, instead of --steps."),
     ] = None,
     bad_shards: Annotated[
-        BadShards, flag("--bad-shards", "What a damaged file does: refuse stops the fit, skip leaves it out.")
+        BadShards,
+        flag("--bad-shards", "What to do about a damaged file: refuse stops the fit, skip leaves the file out."),
     ] = "refuse",
     engine: EngineOption = "local",
     address: AddressOption = None,
     workers: WorkersOption = None,
     as_json: Annotated[bool, flag("--json", "Print the result as JSON.")] = False,
 ) -> None:
-    """Fit a chain on a source, certify it on held-out and foreign text, and register it.
+    """Fit a chain on a source, certify it on held-out and out-of-domain text, and register it.
 
-    A running server serves it at once. A killed fit can be started again: rows it has encoded are
-    not encoded again. Vectors (.npy) need --encoder if they are that encoder's.
+    A running server serves it at once. If a fit was stopped, the same command continues: encoded rows are not encoded
+    again. Vectors (.npy) need --encoder if they are an encoder's.
     """
-    from service.fit_job import run_fit
-    from service.names import require_name
+    from service.chains.names import require_name
+    from service.jobs.kinds.fit import run_fit
     from training.sources.source import open_source
     from transforms.chain import parse_steps
 
-    if (steps is None) == (add_to is None):
-        raise BadValueError("give --steps, or --add-to with the version whose steps and rows to go on from")
-    settings, home = state()
-    registry, places = registry_with_places(write=True)
+    if (steps is None and bytes is None) == (add_to is None):
+        raise BadValueError("give --steps, --bytes or both, or --add-to with the version to continue from")
+    settings, home = load_state()
+    registry, size_routes = open_chains(write=True)
     request = FitRequest(
         name=name,
         steps=[] if steps is None else [step.spec() for step in parse_steps(steps)],
         source=source,
         normalize=normalize,
-        gates=numbers(gate, "--gate"),
+        gates=parse_numbers(gate, "--gate"),
         promote=promote,
-        foreign=pairs(foreign, "--foreign"),
+        out_of_domain=parse_pairs(out_of_domain, "--out-of-domain"),
         seed=seed,
         targets=targets,
         keep_moments=keep_moments,
         add_to=add_to,
         bad_shards=bad_shards,
+        bytes=bytes,
+        queries=queries,
     )
     require_name(name)
     require_gates(request.gates)
     texts = open_source(source, bad_shards).kind() == "texts"
     if add_to is not None:
-        encoder = encoder or encoder_of(settings, registry.manifest(*registry.resolve(add_to)))
+        encoder = encoder or _find_encoder_name(settings, registry.manifest(*registry.resolve(add_to)))
         texts = False
-    with open_engine(engine, address, workers, settings) as by, ProgressBar() as progress:  # a cluster answers soon
+    with (
+        open_engine(engine, address, workers, settings) as by,
+        ProgressBar() as progress,
+    ):  # fails at once if there is no cluster
         loaded = load_encoder(settings, encoder) if texts or encoder else None
         target = load_encoder(settings, target_encoder) if target_encoder else None
         result = run_fit(
-            request, loaded, registry, places, home.vectors, progress, command_line(), transform, target, engine=by
+            request,
+            loaded,
+            registry,
+            size_routes,
+            home.vectors,
+            progress,
+            format_command_line(),
+            transform,
+            target,
+            engine=by,
         )
-    typer.echo(json.dumps(result, indent=1) if as_json else in_words(result))
+    typer.echo(json.dumps(result, indent=1) if as_json else format_fit_result(result))
 
 
-def encoder_of(settings: "Settings", manifest: Manifest) -> str | None:
-    """The encoder of a version as `find_encoder` takes it: its name if it is configured, else its model."""
-    described = manifest.get("encoder") or {}
-    configured = described.get("name") in {spec.name for spec in settings.specs}
-    return described.get("name" if configured else "model")
+def _find_encoder_name(settings: "Settings", manifest: Manifest) -> str | None:
+    """Return the encoder of a chain version for `find_encoder`: its name if the settings have it, else its model.
+
+    None for a chain without an encoder.
+    """
+    description = manifest.get("encoder") or {}
+    configured = description.get("name") in {spec.name for spec in settings.specs}
+    return description.get("name" if configured else "model")
 
 
-def in_words(result: dict[str, Any]) -> str:
-    """A fit's result for reading."""
+def format_fit_result(result: dict[str, Any]) -> str:
+    """Format a fit's result as text: tables of its certificate, warnings, and whether the chain is live."""
     certificate = result["certificate"]
     lines = [
         f"{result['chain']} fitted on {certificate['n_fit']:,} rows, measured on {certificate['n_heldout']:,} held out",
         "",
-        f"{'':24}{'held out':>10}" + "".join(f"{name[:12]:>14}" for name in certificate["foreign"]),
+        align_columns(_build_certificate_rows(certificate)),
     ]
-    for measure in ("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"):
-        values = [certificate[measure], *(corpus[measure] for corpus in certificate["foreign"].values())]
-        widths = [10, *(14 for _ in certificate["foreign"])]
-        lines.append(f"{measure:24}" + "".join(f"{shown(v):>{w}}" for v, w in zip(values, widths, strict=True)))
-    for size, measured in certificate.get("sizes", {}).items():
-        lines.append(f"{f'recall_at_10, cut to {size}':24}{shown(measured['recall_at_10']):>10}")
-    for measure, value in certificate.get("alignment", {}).items():
-        lines.append(f"{'alignment ' + measure:24}{shown(value):>10}")
-    for measure in ("mean_norm", "isoscore", "bytes_per_vector"):
-        before, after = certificate[measure]["before"], certificate[measure]["after"]
-        lines.append(f"{measure:24}{shown(before):>10} → {shown(after)}")
-    lines += differences(certificate)
+    if compared := certificate.get("compared_to"):
+        difference_rows = _build_difference_rows(certificate, compared)
+        lines += ["", f"difference to {compared['chain']} on the same rows", align_columns(difference_rows)]
     lines += ["", *(f"Warning: {warning}" for warning in certificate["warnings"])]
     if result["failed_gates"]:
         lines.append(f"Not live: it fails {', '.join(result['failed_gates'])}.")
     elif result["promoted"]:
-        sizes = [f"dimensions: {place}" for place in result["places"] if place != "nested"]
-        lines.append("It is live" + (f" and answers {', '.join(sizes)}." if sizes else "."))
+        dimensions = [f"dimensions: {route}" for route in result["size_routes"] if route != "nested"]
+        lines.append("It is live" + (f" and answers {', '.join(dimensions)}." if dimensions else "."))
     else:
         lines.append(f"It is not live: lathe chains promote {result['chain']}")
     return "\n".join(lines)
 
 
-def shown(value: float | None) -> str:
-    """A measure in four places."""
-    return "–" if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"
+def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
+    """Build the table rows of a certificate: measures on held-out and out-of-domain text, then before → after."""
+    corpora = certificate["out_of_domain"]
+    rows = [["", "held out", *corpora]]
+    for measure in MEASURES:
+        rows.append([measure, *(_format_measure(one[measure]) for one in (certificate, *corpora.values()))])
+    for dimensions, measured in certificate.get("sizes", {}).items():
+        rows.append([f"recall_at_10, cut to {dimensions}", _format_measure(measured["recall_at_10"])])
+    for measure, value in certificate.get("alignment", {}).items():
+        rows.append([f"alignment {measure}", _format_measure(value)])
+    for measure in ("mean_norm", "isoscore", "bytes_per_vector"):
+        before, after = certificate[measure]["before"], certificate[measure]["after"]
+        rows.append([measure, f"{_format_measure(before)} → {_format_measure(after)}"])
+    if (codes := certificate.get("codes")) is not None:
+        rows.append(["weighting", f"{codes['weighting']:g} by {codes['chosen_by']}"])
+    return rows
+
+
+def _build_difference_rows(certificate: dict[str, Any], compared: dict[str, Any]) -> list[list[str]]:
+    """Build the table rows of a certificate's measures minus those of the version that rows were added to."""
+    corpora = compared["out_of_domain"]
+    pairs = [(certificate, compared), *((certificate["out_of_domain"][name], corpora[name]) for name in corpora)]
+    rows = [["", "held out", *corpora]]
+    for measure in MEASURES:
+        rows.append([measure, *(_format_difference(new[measure], old[measure]) for new, old in pairs)])
+    for measure in ("mean_norm", "isoscore"):
+        rows.append([measure, _format_difference(certificate[measure]["after"], compared[measure]["after"])])
+    return rows
+
+
+def _format_measure(value: float | None) -> str:
+    """Format a measure: whole numbers unchanged, others with four decimals, None as a dash."""
+    return MISSING if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"
+
+
+def _format_difference(new: float | None, old: float | None) -> str:
+    """Format `new - old` with its sign and four decimals; a dash if either is None."""
+    return MISSING if new is None or old is None else f"{new - old:+.4f}"

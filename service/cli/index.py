@@ -1,17 +1,24 @@
-"""`lathe index`: what there is, filling one from a store that exists, copies."""
+"""`lathe index`: listing, import, export, backup, restore and deletion of indexes."""
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli.index_import import import_rows
-from service.cli.options import ProgressBar, flag, state, writable_state
+from service.cli.options import ProgressBar, flag, load_state, load_writable_state
 from service.errors import NotSupportedError
+from training.reporting.text import align_columns
+
+if TYPE_CHECKING:
+    from service.home import Home
 
 app = typer.Typer(help="List, fill, back up, restore and delete indexes.", no_args_is_help=True, rich_markup_mode=None)
 app.command("import")(import_rows)
+
+EXPORTED_ROWS = 1024
+"""Number of items read and written at once by `export`."""
 
 Name = Annotated[str, typer.Argument(help="NAME")]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
@@ -19,73 +26,78 @@ Json = Annotated[bool, flag("--json", "Print JSON.")]
 
 @app.command("list")
 def list_indexes(as_json: Json = False) -> None:
-    """All indexes, also those a server is serving."""
-    from service.cli.index_reading import described, described_in_milvus
-    from service.index.indexes import index_folders
+    """List all indexes, including those that a server is serving."""
+    from service.index.backend import describe_indexes, get_capabilities
 
-    settings, home = state()
-    found = described_in_milvus() if settings.index_url else [described(f) for f in index_folders(home.indexes)]
+    settings, home = load_state()
+    indexes = describe_indexes(settings, home)
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(indexes, indent=1))
         return
-    typer.echo(f"{'index':20}{'items':>12}{'chain':>16}{'sizes':>12}{'metric':>8}{'bytes':>14}")
-    for index in found:
+    unknown_bytes = f"in {get_capabilities(settings).name}"
+    rows = [["index", "items", "chain", "dimensions", "metric", "bytes"]]
+    for index in indexes:
         if "error" in index:
-            typer.echo(f"{index['name']:20}  {index['error']}")
+            rows.append([index["name"], index["error"]])
             continue
-        sizes = f"{index['width']}→{index['dimensions']}"
-        size = f"{index['record_bytes']:,}" if "record_bytes" in index else "in Milvus"
-        figures = f"{index['chain']:>16}{sizes:>12}{index['metric']:>8}{size:>14}"
-        typer.echo(f"{index['name']:20}{index['count']:>12,}{figures}")
+        size = f"{index['record_bytes']:,}" if "record_bytes" in index else unknown_bytes
+        dimensions = f"{index['width']}→{index['dimensions']}"
+        rows.append([index["name"], f"{index['count']:,}", index["chain"], dimensions, index["metric"], size])
+    typer.echo(align_columns(rows))
 
 
 @app.command()
 def backup(
-    name: Name, to: Annotated[Path, flag("--to", "A folder that does not exist yet.")], as_json: Json = False
+    name: Name, to: Annotated[Path, flag("--to", "Folder that does not exist yet.")], as_json: Json = False
 ) -> None:
-    """Copy an index as it is at this moment; a server that serves it goes on."""
-    from service.cli.index_reading import embedded_home
-    from service.index.backup import backup as copy_index
+    """Copy an index as it is now into a folder; a server may go on serving it."""
+    from service.index.embedded.backup import back_up_index
 
-    home = embedded_home()
-    made = copy_index(home.indexes / name, to)
-    typer.echo(json.dumps(made, indent=1) if as_json else f"{to}: {made['count']:,} items of {name}")
+    home = _require_backups()
+    copied = back_up_index(home.indexes / name, to)
+    typer.echo(json.dumps(copied, indent=1) if as_json else f"{to}: {copied['count']:,} items of {name}")
 
 
 @app.command()
 def restore(
-    source: Annotated[Path, typer.Argument(help="The folder of a backup")],
-    name: Annotated[str | None, flag("--name", "Another name than it had.")] = None,
+    source: Annotated[Path, typer.Argument(help="Folder of a backup")],
+    name: Annotated[str | None, flag("--name", "Name of the index. [default: the one it had]")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make an index from a backup; its graph is made anew when it is first opened."""
-    from service.cli.index_reading import embedded_home
-    from service.index.backup import restore as restore_index
+    """Create an index from a backup; its graph is rebuilt when it is first opened."""
+    from service.index.embedded.backup import restore_index
 
-    embedded_home()  # refuses a Milvus
-    _, home = writable_state()
-    made = restore_index(source, home.indexes, name)
-    typer.echo(json.dumps(made, indent=1) if as_json else f"{made['index']}: {made['count']:,} items")
+    _require_backups()
+    _, home = load_writable_state()
+    restored = restore_index(source, home.indexes, name)
+    typer.echo(json.dumps(restored, indent=1) if as_json else f"{restored['index']}: {restored['count']:,} items")
 
 
 @app.command()
 def export(
     name: Name,
     out: Annotated[
-        Path, flag("--out", "FILE.jsonl or .parquet: id, metadata, embedding; .npy: the original vectors alone.")
+        Path, flag("--out", "FILE.jsonl or .parquet: id, metadata, embedding; .npy: only the original vectors.")
     ],
 ) -> None:
-    """Write an index's items to a file, which lathe fit and lathe index import read; a server goes on serving."""
-    from service.cli.index_reading import items_of, record_of
+    """Write an index's items to a file that lathe fit and lathe index import read; a server may go on serving it."""
+    from service.index.backend import get_capabilities, read_items
     from training.sources.writers import open_writer
 
-    settings, _ = state()
-    if settings.index_url and out.suffix == ".npy":
-        raise NotSupportedError("Milvus gives items in no order, and an .npy has no ids: write .jsonl or .parquet")
+    settings, home = load_state()
+    backend = get_capabilities(settings)
+    if not backend.ordered and out.suffix == ".npy":
+        raise NotSupportedError(
+            f"{backend.name} returns items in no order, and an .npy has no ids: write .jsonl or .parquet"
+        )
     written = 0
-    with items_of(name) as (total, batches), ProgressBar() as progress, open_writer(out) as writer:
+    with (
+        read_items(settings, home, name, EXPORTED_ROWS) as (total, batches),
+        ProgressBar() as progress,
+        open_writer(out) as writer,
+    ):
         for payloads, vectors in batches:
-            writer.write([record_of(*payload, columns=out.suffix == ".parquet") for payload in payloads], vectors)
+            writer.write([_build_row(*payload, columns=out.suffix == ".parquet") for payload in payloads], vectors)
             written += len(payloads)
             progress(min(written / max(total, 1), 1.0), f"{written:,} of {total:,} items")
     typer.echo(f"{out}: {written:,} items")
@@ -93,9 +105,25 @@ def export(
 
 @app.command()
 def delete(name: Name) -> None:
-    """Remove an index for good; one in the state folder that a server is serving is refused."""
-    from service.cli.index_reading import no_texts
+    """Delete an index permanently; an index in the state folder that a server is serving is refused."""
     from service.index.backend import open_indexes
 
-    open_indexes(*writable_state(), no_texts).delete(name)
-    typer.echo(f"{name} is gone")
+    open_indexes(*load_writable_state()).delete(name)
+    typer.echo(f"{name} is deleted")
+
+
+def _require_backups() -> "Home":
+    """Return the state folder; raise `NotSupportedError` if the backend of the indexes is backed up by another tool."""
+    from service.index.backend import get_capabilities
+
+    settings, home = load_state()
+    backend = get_capabilities(settings)
+    if backend.backup_tool is not None:
+        raise NotSupportedError(f"LATHE_INDEX_URL names a {backend.name}, which is backed up by {backend.backup_tool}")
+    return home
+
+
+def _build_row(item: str, metadata: bytes | None, columns: bool) -> dict[str, Any]:
+    """Return an item as a row of a file; in a file with `columns`, whose type is fixed, the metadata is JSON text."""
+    content = (metadata or b"{}").decode()
+    return {"id": item, "metadata": content if columns else json.loads(content)}

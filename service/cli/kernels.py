@@ -1,4 +1,4 @@
-"""Which instructions the CPU has, and which of them the libraries compute with."""
+"""The CPU's instruction sets, and the kernels that libraries choose by them."""
 
 import os
 from collections.abc import Mapping, Set
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 X86 = ("x86_64", "AMD64")
 
 AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-"""What torch and NumPy want of a CPU before they take kernels for AVX-512."""
+"""CPU flags that torch and NumPy require for kernels for AVX-512."""
 
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
@@ -19,39 +19,39 @@ VARIABLES = (
     "FAISS_SIMD_LEVEL",
     "FAISS_OPT_LEVEL",
 )
-"""Environment variables that choose other kernels than the libraries themselves would."""
+"""Environment variables that override the libraries' choice of kernels."""
 
 
 def describe_instructions(flags: Set[str], machine: str) -> str:
-    """Return in words which instruction sets a CPU has of those that make encoding quick, and which it lacks.
+    """Describe which of the instruction sets that speed up encoding a CPU has, and which it lacks.
 
     Args:
-        flags: what the CPU says it has; empty where the system does not tell.
-        machine: the kind of CPU, as `platform.machine` names it.
+        flags: flags of the CPU; empty if the system does not report them.
+        machine: type of the CPU, as `platform.machine` names it.
     """
     from training.encoder.precision import CPU_BFLOAT16
 
     if not flags:
-        return "this system does not tell which the CPU has"
+        return "not reported by this system"
     sets = {"bfloat16": not CPU_BFLOAT16.isdisjoint(flags)}
     if machine in X86:
         sets = {"AVX2": "avx2" in flags, "AVX-512": flags >= AVX512, **sets, "AMX": "amx_tile" in flags}
-    there, absent = ([name for name, found in sets.items() if found is wanted] for wanted in (True, False))
-    return ", ".join([*there, *(f"no {name}" for name in absent)])
+    present = [name for name, has in sets.items() if has]
+    return ", ".join([*present, *(f"no {name}" for name, has in sets.items() if not has)])
 
 
 def lacks_avx512(flags: Set[str], machine: str) -> bool:
-    """Return whether an x86 CPU is known to have no AVX-512; arguments as of `describe_instructions`."""
+    """Return whether the CPU is an x86 known to lack AVX-512; arguments as in `describe_instructions`."""
     return machine in X86 and bool(flags) and not flags >= AVX512
 
 
 def describe_kernels(environment: Mapping[str, str] = os.environ) -> str:
-    """Return in words the kernels that torch and NumPy chose, and the environment variables that had a say."""
+    """Describe the kernels that torch and NumPy chose, and the environment variables that may override the choice."""
     import numpy as np
     import torch
 
     extensions = np.show_config(mode="dicts")["SIMD Extensions"]
-    taken = [*extensions.get("baseline", []), *extensions.get("found", [])]
-    chosen = f"torch {torch.backends.cpu.get_cpu_capability()}, NumPy {taken[-1] if taken else 'plain'}"
-    said = [f"{name}={environment[name]}" for name in VARIABLES if name in environment]
-    return f"{chosen}; set by {', '.join(said)}" if said else chosen
+    used = [*extensions.get("baseline", []), *extensions.get("found", [])]
+    chosen = f"torch {torch.backends.cpu.get_cpu_capability()}, NumPy {used[-1] if used else 'plain'}"
+    variables = [f"{name}={environment[name]}" for name in VARIABLES if name in environment]
+    return f"{chosen}; set by {', '.join(variables)}" if variables else chosen

@@ -1,4 +1,4 @@
-"""What `lathe doctor` asks of the machine it runs on."""
+"""Properties of this machine that matter to Lathe, for `lathe doctor`."""
 
 import os
 import shutil
@@ -16,17 +16,17 @@ INCLUDE = Path(sysconfig.get_path("include"))
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine, as far as it matters to Lathe.
+    """Properties of a machine that matter to Lathe.
 
     Attributes:
-        device: that encoders run on.
-        bfloat16: whether that device multiplies bfloat16 itself.
-        cpu_flags: instruction sets of the CPU, as Linux names them; empty where the system does not tell.
-        driver: whether a driver of NVIDIA's is installed.
-        cores: of the CPU.
-        free_bytes: on the disk of the state folder.
-        compiler: whether there is one for C++.
-        headers: whether Python's are there.
+        device: torch device of the encoders.
+        bfloat16: whether that device supports bfloat16 in hardware.
+        cpu_flags: instruction sets of the CPU, as Linux names them; empty if the system does not report them.
+        driver: whether an NVIDIA driver is installed.
+        cores: number of CPU cores.
+        free_bytes: free bytes on the disk of the state folder.
+        compiler: whether there is a C++ compiler.
+        headers: whether Python's C headers are installed.
     """
 
     device: str
@@ -40,11 +40,11 @@ class Machine:
 
 
 def read_machine(settings: Settings, include: Path = INCLUDE) -> Machine:
-    """Look at this machine.
+    """Determine the properties of this machine.
 
     Args:
-        settings: name the state folder, and the device if one was chosen.
-        include: the folder of Python's headers.
+        settings: settings with the state folder and the device, if one is set.
+        include: folder of Python's C headers.
     """
     device = settings.device or best_device()
     return Machine(
@@ -53,15 +53,15 @@ def read_machine(settings: Settings, include: Path = INCLUDE) -> Machine:
         cpu_flags=frozenset(read_cpu_flags()),
         driver=Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None,
         cores=os.cpu_count() or 1,
-        free_bytes=shutil.disk_usage(nearest_folder(settings.home)).free,
+        free_bytes=shutil.disk_usage(find_existing_folder(settings.home)).free,
         compiler=any(shutil.which(name) for name in COMPILERS),
         headers=(include / "Python.h").exists(),
     )
 
 
-def nearest_folder(path: Path) -> Path:
-    """Return a folder, or the nearest one above it that is there."""
-    place = path.expanduser()
-    while not place.exists():
-        place = place.parent
-    return place
+def find_existing_folder(path: Path) -> Path:
+    """Return the folder, or its nearest parent that exists."""
+    folder = path.expanduser()
+    while not folder.exists():
+        folder = folder.parent
+    return folder

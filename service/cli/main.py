@@ -1,4 +1,4 @@
-"""The root of the command line."""
+"""The `lathe` command with all its subcommands."""
 
 import sqlite3
 import sys
@@ -21,7 +21,7 @@ from service.cli import (
     train,
     worker,
 )
-from service.errors import ServiceError, as_service_error
+from service.errors import ServiceError, convert_error
 from training.errors import TrainingError
 from transforms.errors import TransformError
 
@@ -30,14 +30,14 @@ app = typer.Typer(
     help="Compact, debiased text embeddings: fitted on your own text, versioned, measured.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # it would take [#FIELD] for markup, and cut long options short
+    rich_markup_mode=None,  # it would read [#FIELD] as markup, and cut long options
     add_completion=False,
 )
 
 
-def show_version(wanted: bool) -> None:
-    """Print the release and end."""
-    if wanted:
+def show_version(requested: bool) -> None:
+    """Print the version and end the program, if requested."""
+    if requested:
         from importlib.metadata import version
 
         typer.echo(f"lathe {version('lathe')}")
@@ -46,11 +46,11 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    wanted: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the release and exit.")
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """What stands before every command."""
+    """Declare the options before any subcommand; does nothing itself."""
 
 
 app.command()(serve.serve)
@@ -74,22 +74,24 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run a command; foreseen errors are one line, not a traceback."""
+    """Run the command line; print an expected error as one line and exit with status 1, or 130 after Ctrl-C."""
     try:
         app()
     except (ServiceError, TrainingError, TransformError, ValueError) as error:
-        fail(str(error))
+        _fail(str(error))
     except sqlite3.Error as error:
-        fail(as_service_error(error).message)
+        _fail(convert_error(error).message)
     except OSError as error:
-        fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+        _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except SystemExit as ending:
-        if ending.code == INTERRUPTED:  # the library says nothing then
-            fail("stopped; what is encoded or trained is kept, the same command goes on from there", INTERRUPTED)
+        if ending.code == INTERRUPTED:
+            _fail(
+                "stopped; what was encoded or trained is stored, and the same command continues from there", INTERRUPTED
+            )
         raise
 
 
-def fail(message: str, status: int = 1) -> NoReturn:
-    """Say what was wrong and exit."""
+def _fail(message: str, status: int = 1) -> NoReturn:
+    """Print an error message to stderr and exit with the status."""
     typer.echo(f"lathe: {message}", err=True)
     sys.exit(status)

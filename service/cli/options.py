@@ -1,4 +1,4 @@
-"""What commands share: how a flag becomes an environment variable, state, progress."""
+"""Functions that commands share: options, settings and state folder, encoders, progress bar."""
 
 import shlex
 import sys
@@ -12,9 +12,9 @@ from service.errors import BadValueError
 from training.encoder.spec import EncoderSpec
 
 if TYPE_CHECKING:
+    from service.chains.registry import Registry
+    from service.chains.size_routes import SizeRoutes
     from service.home import Home
-    from service.places import Places
-    from service.registry import Registry
     from service.settings import Settings
     from training.encoder.encoder import Encoder
 
@@ -22,16 +22,16 @@ SOURCE = (
     "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder of these, either at s3://… or any URL, "
     "hf:DATASET/CONFIG:SPLIT#FIELD, or pydoc:"
 )
-"""What a source may be."""
+"""Help text of options that take a source."""
 
 
 def flag(name: str, help_text: str, **more: Any) -> Any:
-    """An option that is also the environment variable `LATHE_…`."""
+    """Declare an option that can also be set by the environment variable `LATHE_…` of its name."""
     return typer.Option(name, help=help_text, envvar=f"LATHE_{name.strip('-').replace('-', '_').upper()}", **more)
 
 
-def state() -> "tuple[Settings, Home]":
-    """Settings and state folder of a command that does not serve."""
+def load_state() -> "tuple[Settings, Home]":
+    """Read the settings, and return them and the state folder; nothing is created or checked."""
     from service.home import Home
     from service.settings import read_settings
 
@@ -39,34 +39,37 @@ def state() -> "tuple[Settings, Home]":
     return settings, Home(settings.home)
 
 
-def writable_state() -> "tuple[Settings, Home]":
-    """Settings and state folder of a command that changes it.
+def load_writable_state() -> "tuple[Settings, Home]":
+    """Read the settings, prepare the state folder for writing, and return both.
 
     Raises:
         ValueError: if the folder cannot be written, or is not safe to use.
     """
-    settings, home = state()
+    settings, home = load_state()
     home.require_writable()
     return settings, home
 
 
-def registry_with_places(write: bool) -> "tuple[Registry, Places]":
-    """The chains of the state folder, or of all replicas; starters included.
+def open_chains(write: bool) -> "tuple[Registry, SizeRoutes]":
+    """Open the chains and size routes of the state folder, or those that replicas share; install the starter chains.
+
+    Args:
+        write: whether the command changes chains; without, a folder that cannot be written is only read.
 
     Raises:
-        ValueError: for a command that writes, if the folder cannot be written.
-        UnavailableError: where replicas share chains, without Redis.
+        ValueError: if `write` is set and the folder cannot be written, or if the folder is not safe to use.
+        UnavailableError: if replicas share chains and Redis cannot be reached.
     """
-    from service.starters import open_registry
+    from service.registries import open_registry
 
-    settings, home = writable_state() if write else state()
+    settings, home = load_writable_state() if write else load_state()
     if not write:
-        home.open()  # where it cannot be written, it is read
+        home.open()
     return open_registry(home, settings.redis_url)
 
 
 def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
-    """The configured encoder of that name; else a model by its folder or hub id; None is the default."""
+    """Return the spec of an encoder of the settings, or one for a model's folder or hub id; None: the default."""
     if name is None:
         return settings.specs[0]
     known = {spec.name: spec for spec in settings.specs} | {spec.model: spec for spec in settings.specs}
@@ -74,7 +77,7 @@ def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
 
 
 def load_encoder(settings: "Settings", name: str | None) -> "Encoder":
-    """The encoder, loaded, with the threads that were set."""
+    """Load an encoder, named as in `find_encoder`, and set torch's number of threads as the settings say."""
     import torch
 
     from training.encoder.encoder import Encoder
@@ -83,43 +86,43 @@ def load_encoder(settings: "Settings", name: str | None) -> "Encoder":
     return Encoder(find_encoder(settings, name), settings.device)
 
 
-def command_line() -> str:
-    """The command as it was written, for provenance: paths without their folders."""
+def format_command_line() -> str:
+    """Return the command line of this process for a chain's provenance, with paths shortened to their last part."""
     return shlex.join(["lathe", *(Path(a).name if Path(a).exists() else a for a in sys.argv[1:])])
 
 
-def pairs(given: list[str] | None, option: str) -> dict[str, str]:
-    """KEY=VALUE options as a dictionary.
+def parse_pairs(values: list[str] | None, option: str) -> dict[str, str]:
+    """Parse the KEY=VALUE values of an option to a dictionary; `option` is its name, for errors.
 
     Raises:
-        BadValueError: for one without the sign.
+        BadValueError: if a value is not of that form.
     """
-    found = {}
-    for item in given or []:
+    parsed = {}
+    for item in values or []:
         key, sign, value = item.partition("=")
         if not sign or not key or not value:
             raise BadValueError(f"{option} takes KEY=VALUE, got {item!r}")
-        found[key] = value
-    return found
+        parsed[key] = value
+    return parsed
 
 
-def numbers(given: list[str] | None, option: str) -> dict[str, float]:
-    """KEY=NUMBER options as a dictionary.
+def parse_numbers(values: list[str] | None, option: str) -> dict[str, float]:
+    """Parse the KEY=NUMBER values of an option to a dictionary; `option` is its name, for errors.
 
     Raises:
-        BadValueError: for one without the sign, or with something else than a number.
+        BadValueError: if a value is not of that form.
     """
-    found = {}
-    for key, value in pairs(given, option).items():
+    parsed = {}
+    for key, value in parse_pairs(values, option).items():
         try:
-            found[key] = float(value)
+            parsed[key] = float(value)
         except ValueError:
             raise BadValueError(f"{option} {key} takes a number, got {value!r}") from None
-    return found
+    return parsed
 
 
 class ProgressBar:
-    """A bar on the terminal's error stream; silent where nobody looks."""
+    """A progress bar on stderr; shows nothing if stderr is not a terminal."""
 
     def __init__(self) -> None:
         from tqdm import tqdm
@@ -137,6 +140,6 @@ class ProgressBar:
         self.bar.close()
 
     def __call__(self, fraction: float, message: str) -> None:
-        """Show a fraction of the work and a sentence about it."""
+        """Show the fraction of the work that is done, in [0, 1], and a message."""
         self.bar.n = round(100 * fraction, 1)
         self.bar.set_description_str(message)

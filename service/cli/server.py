@@ -1,4 +1,4 @@
-"""The server that `lathe serve` runs: how it ends, where it listens, what it says once it is ready."""
+"""The server that `lathe serve` runs: shutdown, connection limits, and the greeting once it is ready."""
 
 import asyncio
 import shlex
@@ -15,8 +15,8 @@ import uvicorn
 
 from service import logs
 from service.app import create_app
-from service.http.connection import Connection, Limits, check_connections, descriptor_limit
-from service.memory import keep_freed_blocks
+from service.http.connection import Connection, Limits, check_connections, get_descriptor_limit
+from service.processes.allocator import keep_freed_blocks
 from service.processes.program import ProcessStarter
 from service.services import Services
 from service.settings import Settings
@@ -37,49 +37,49 @@ Lathe serves at {url}   (encoders: {encoders}; chains: {chains})
 """
 
 
-LAST_WORDS_SECONDS = 2
-"""For the errors that answer what was not finished in time; connections are cut after that."""
+EXTRA_SHUTDOWN_SECONDS = 2
+"""Seconds to send errors for requests that were not finished in time; then connections are closed."""
 
 
 class Server(uvicorn.Server):
-    """Lets answers without an end know that the server was asked to stop, and ends the others in time."""
+    """Server that ends event streams and late requests when it is asked to stop, and checks connection limits."""
 
     def __init__(self, config: uvicorn.Config, services: Services) -> None:
         super().__init__(config)
         self.services = services
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal came."""
+        """Begin the shutdown on a signal: end event streams, and fail unfinished requests after `shutdown_seconds`."""
         if not self.services.closing.is_set():
             self.services.closing.set()
-            deadline = Timer(self.services.settings.shutdown_seconds, self.services.embedder.give_up)
+            deadline = Timer(self.services.settings.shutdown_seconds, self.services.embedder.fail_unfinished)
             deadline.daemon = True
             deadline.start()
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Look after the connections once a second; called ten times."""
+        """Check the limits of all connections once a second; uvicorn calls this ten times a second."""
         if counter % 10 == 0:
             check_connections(self.server_state.connections, asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
 
 def run_server(settings: Settings, processes: ProcessStarter, sockets: list[socket.socket]) -> None:
-    """Serve until told to stop.
+    """Set up the process, and serve until a signal stops the server; exit with status 1 if it cannot start.
 
     Args:
-        settings: of the server.
+        settings: settings of the server.
         processes: starts the processes of encoders and jobs.
-        sockets: bound to the server's addresses, not listening yet.
+        sockets: sockets bound to the server's addresses, not listening yet.
 
     Raises:
-        ValueError: for settings that make no sense together.
+        ValueError: if the settings are not safe, or need a package that is not installed; see `create_app`.
     """
     keep_freed_blocks()
     torch.set_num_threads(settings.threads)
     logs.configure(settings.log_level)
     app = create_app(settings, processes)
-    limits = Limits(settings.max_connections, settings.body_seconds, descriptor_limit())
+    limits = Limits(settings.max_connections, settings.body_seconds, get_descriptor_limit())
     config = uvicorn.Config(
         app,
         http=partial(Connection, limits=limits),  # type: ignore[arg-type]  # called like the class
@@ -87,46 +87,48 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
         backlog=limits.backlog,
         log_config=None,
         access_log=False,  # the service logs requests itself, without their paths
-        timeout_graceful_shutdown=settings.shutdown_seconds + LAST_WORDS_SECONDS,
+        timeout_graceful_shutdown=settings.shutdown_seconds + EXTRA_SHUTDOWN_SECONDS,
         server_header=False,
     )
     server = Server(config, app.state.services)
-    for wanted in (signal.SIGINT, signal.SIGTERM):  # uvicorn shuts down in order, then raises them again
-        signal.signal(wanted, lambda *_: sys.exit(0))
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # uvloop, where it is installed
-        runner.run(run(server, sockets, settings, app.state.services))
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn shuts down in order, then raises them again
+        signal.signal(number, lambda *_: sys.exit(0))
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # uvloop, if it is installed
+        runner.run(serve_and_greet(server, sockets, settings, app.state.services))
     if not server.started:
         sys.exit(1)
 
 
-async def run(server: uvicorn.Server, sockets: list[socket.socket], settings: Settings, services: Services) -> None:
-    """Serve, and greet once everything is warm."""
-    greeting = asyncio.create_task(greet(server, settings, services))
+async def serve_and_greet(
+    server: uvicorn.Server, sockets: list[socket.socket], settings: Settings, services: Services
+) -> None:
+    """Serve until the server stops; print the greeting once all encoders have loaded or failed."""
+    greeting = asyncio.create_task(_greet(server, settings, services))
     try:
         await server.serve(sockets)
     finally:
         greeting.cancel()
 
 
-async def greet(server: uvicorn.Server, settings: Settings, services: Services) -> None:
-    """Say where the service is and what to try, once it is ready."""
+async def _greet(server: uvicorn.Server, settings: Settings, services: Services) -> None:
+    """Wait until the server is ready; print warnings, its URL and example requests to stderr."""
     if services.home_problem:
-        say(f"Warning: {services.home_problem}. Serving goes on; fits and administration are off.")
+        _print_to_stderr(f"Warning: {services.home_problem}. Fits and administration are off.")
     for engine in services.embedder.engines.values():
         await asyncio.to_thread(engine.settled.wait)
         if engine.problem:
-            say(f"Warning: {engine.problem}")
+            _print_to_stderr(f"Warning: {engine.problem}")
     while not server.started:
         await asyncio.sleep(0.02)
-    say(greeting_text(settings, services, bound_port(server) or settings.port))
+    _print_to_stderr(_format_greeting(settings, services, _find_bound_port(server) or settings.port))
 
 
-def greeting_text(settings: Settings, services: Services, port: int) -> str:
-    """Where the service is, and three requests that work as they stand (with the keys that are set)."""
+def _format_greeting(settings: Settings, services: Services, port: int) -> str:
+    """Return the server's URL and three example requests; those with an API key need only the key filled in."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     key_file = shlex.quote(str(services.home.admin_key))
     if settings.admin_keys or services.home_problem:
-        admin, key = "Administration takes a key of LATHE_ADMIN_KEYS.", "ADMIN_KEY"
+        admin, key = "Administration needs a key of LATHE_ADMIN_KEYS.", "ADMIN_KEY"
     else:
         admin, key = f"The admin key is in {key_file}.", f"$(cat {key_file})"
     return GREETING.format(
@@ -134,26 +136,26 @@ def greeting_text(settings: Settings, services: Services, port: int) -> str:
         admin=admin,
         key=key,
         use=" -H 'authorization: Bearer API_KEY'" if settings.api_keys else "",
-        size=shown_size(services),
+        size=_format_example_dimensions(services),
         encoders=", ".join(services.embedder.engines),
         chains=", ".join(services.registry.names()) or "none",
         fit='{"name": "mine", "steps": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 96}],',
     )
 
 
-def shown_size(services: Services) -> str:
-    """A size the default encoder answers, as the examples ask for it; nothing where it has no chain."""
+def _format_example_dimensions(services: Services) -> str:
+    """Return the JSON field `dimensions` for the examples, by a size route of the default encoder; empty if none."""
     info = services.embedder.default.info
-    places = services.places.current().get(info.fingerprint, {}) if info else {}
-    return next((f', "dimensions": {size}' for size in places if size.isdecimal()), "")
+    size_routes = services.size_routes.get_current().get(info.fingerprint, {}) if info else {}
+    return next((f', "dimensions": {size}' for size in size_routes if size.isdecimal()), "")
 
 
-def say(text: str) -> None:
-    """To the terminal, not into a pipe."""
+def _print_to_stderr(text: str) -> None:
+    """Print text to stderr."""
     typer.echo(text, err=True)
 
 
-def bound_port(server: uvicorn.Server) -> int | None:
-    """The port the system gave, where any would do."""
+def _find_bound_port(server: uvicorn.Server) -> int | None:
+    """Return the port that the server listens on, which the system selects for port 0; None if it has no socket."""
     sockets = [socket for bound in server.servers for socket in bound.sockets]
     return int(sockets[0].getsockname()[1]) if sockets else None

@@ -1,4 +1,4 @@
-"""What a machine and an installation lack, each with what that costs."""
+"""Things that a machine or an installation lacks, each with its consequence."""
 
 import platform
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import torch
 
 from service.cli.kernels import lacks_avx512
 from service.cli.machine import Machine, read_machine
-from service.cli.requirements import unmet
+from service.cli.requirements import find_unmet
 from service.settings import Settings
 
 EXTRAS = {
@@ -29,87 +29,89 @@ EXTRAS = {
     "redis": "LATHE_REDIS_URL does not work: replicas share nothing",
     "otel": "LATHE_TRACING does not work",
 }
-"""What does not work without an extra."""
+"""What does not work without each extra."""
 
-ROOM_BYTES = 2_000_000_000
-"""Of a million vectors, 384 wide, with their hashes."""
+FIT_BYTES = 2_000_000_000
+"""Bytes of a million vectors of 384 dimensions and their hashes."""
 
 
 @dataclass(frozen=True)
 class Shortfall:
-    """Something that is not there.
+    """Something that is missing.
 
     Attributes:
-        what: in two or three words.
-        cost: what follows, and what to do about it, in a sentence.
+        what: name in two or three words.
+        cost: sentence with the consequence and what to do about it.
     """
 
     what: str
     cost: str
 
 
-def shortfalls(
+def find_shortfalls(
     settings: Settings, machine: Machine | None = None, version: Callable[[str], str] = version
 ) -> Iterator[Shortfall]:
-    """Yield all of them, the most felt first.
+    """Yield what the machine and the installation lack, most important first.
 
     Args:
-        settings: of the server.
-        machine: it runs on; this one where None.
-        version: tells which version of a package is installed.
+        settings: settings of the server.
+        machine: machine the server runs on; None for this one.
+        version: returns the installed version of a package, or raises `PackageNotFoundError`.
     """
     machine = machine or read_machine(settings)
-    yield from of_device(machine)
-    for problem in unmet("lathe", version=version):
-        yield Shortfall("an old version", f"Lathe is made and tested with {problem}: pip install -U lathe")
-    yield from of_disk(machine.free_bytes)
+    yield from _find_device_shortfalls(machine)
+    for problem in find_unmet("lathe", version=version):
+        yield Shortfall("an old version", f"Lathe requires {problem}: pip install -U lathe")
+    yield from _find_disk_shortfalls(machine.free_bytes)
     if not settings.redis_url:
-        cost = "this server is alone: another would have chains, jobs and a cache of its own; set LATHE_REDIS_URL"
+        cost = "servers share no chains, jobs and cache: each has its own; set LATHE_REDIS_URL to share them"
         yield Shortfall("no Redis", cost)
     for extra, cost in EXTRAS.items():
-        if problems := unmet("lathe", extra, version):
-            yield Shortfall(f"no extra {extra}", f"{cost}; {how_to_get(extra, machine)} brings {', '.join(problems)}")
+        if problems := find_unmet("lathe", extra, version):
+            yield Shortfall(
+                f"no extra {extra}", f"{cost}; {_format_install_command(extra, machine)} installs {', '.join(problems)}"
+            )
 
 
-def of_device(machine: Machine) -> Iterator[Shortfall]:
-    """Yield what encoding does without."""
+def _find_device_shortfalls(machine: Machine) -> Iterator[Shortfall]:
+    """Yield what the machine lacks for fast encoding: GPU, bfloat16, AVX-512, CPU cores."""
     if machine.device == "cpu":
-        yield Shortfall("no GPU", without_gpu(machine))
+        yield Shortfall("no GPU", _describe_missing_gpu(machine))
     if not machine.bfloat16:
-        where = "this CPU does" if machine.device == "cpu" else "this device does"
+        device = "this CPU" if machine.device == "cpu" else "this device"
         yield Shortfall(
             "no bfloat16",
-            f"{where} not multiply it itself: `auto` means float32, at about half the speed; bfloat16 would be slower "
-            "still",
+            f"{device} has no instructions for it: `auto` selects float32, at about half the speed; bfloat16 would be "
+            "even slower",
         )
     if machine.device == "cpu" and lacks_avx512(machine.cpu_flags, platform.machine()):
-        yield Shortfall("no AVX-512", "this CPU computes with 8 numbers at a time and not with 16")
+        yield Shortfall("no AVX-512", "this CPU computes with 8 numbers at a time instead of 16")
     if machine.cores == 1:
-        yield Shortfall("one CPU core", "a fit takes turns with requests, which wait longer while it runs")
+        yield Shortfall("one CPU core", "a fit shares the core with requests, which take longer while it runs")
 
 
-def without_gpu(machine: Machine) -> str:
-    """Say what encoding on a CPU means here; a GPU that torch cannot use is worth a word."""
+def _describe_missing_gpu(machine: Machine) -> str:
+    """Describe the consequence of encoding on the CPU, or the fix if there is a GPU driver that torch cannot use."""
     if machine.driver:
         return (
             f"there is an NVIDIA driver, but this torch ({torch.__version__}) finds no GPU: install a build of torch "
             "for its CUDA version"
         )
     return (
-        f"the CPU encodes (cores: {machine.cores}): enough for short texts and small models; docs/scaling.md says how "
-        "many hours a corpus takes"
+        f"the CPU encodes (cores: {machine.cores}): fast enough for short texts and small models; docs/scaling.md has "
+        "the hours a corpus takes"
     )
 
 
-def of_disk(free: int) -> Iterator[Shortfall]:
-    """Yield a shortfall if the state folder's disk has no room to work."""
-    if free < ROOM_BYTES:
-        needed = f"a fit on a million texts takes {ROOM_BYTES / 1e9:.0f} GB"
-        yield Shortfall("little disk", f"{needed}, and beside the state folder {free / 1e9:.1f} GB are free")
+def _find_disk_shortfalls(free: int) -> Iterator[Shortfall]:
+    """Yield a shortfall if the state folder's disk has too few free bytes for a fit on a million texts."""
+    if free < FIT_BYTES:
+        needed = f"a fit on a million texts needs {FIT_BYTES / 1e9:.0f} GB"
+        yield Shortfall("little disk", f"{needed}, and {free / 1e9:.1f} GB are free on the disk of the state folder")
 
 
-def how_to_get(extra: str, machine: Machine) -> str:
-    """Return the command that installs an extra, and what has to be there first."""
+def _format_install_command(extra: str, machine: Machine) -> str:
+    """Return the command that installs an extra, after the tools that must be installed first."""
     command = f"pip install 'lathe[{extra}]'"
     if extra != "index":
         return command

@@ -1,4 +1,4 @@
-"""`lathe embed` and `lathe reduce`: files in, files out; what they do is in `streaming`."""
+"""`lathe embed` and `lathe reduce`: their options; `streaming` does the work."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ from service.cli.options import SOURCE, flag
 
 SourceOption = Annotated[str, flag("--source", SOURCE)]
 OutOption = Annotated[Path, flag("--out", "FILE.jsonl, .parquet or .npy; rows keep their order and other fields.")]
-SizeOption = Annotated[int | None, flag("--dimensions", "A smaller size, where the chain is nested.", min=1)]
+SizeOption = Annotated[int | None, flag("--dimensions", "Fewer dimensions, if the chain is nested.", min=1)]
 
 
 def embed(
@@ -24,7 +24,7 @@ def embed(
 ) -> None:
     """Embed the texts of a source into a file.
 
-    With --engine ray, workers encode shards into the state folder, from where a killed run goes on.
+    With --engine ray, workers encode shards into the state folder; if stopped, the same command continues from them.
     """
     from service.cli.streaming import embed_source
 
@@ -37,7 +37,7 @@ def reduce(
     chain: Annotated[str, flag("--chain", "NAME or NAME@VERSION.")],
     dimensions: SizeOption = None,
 ) -> None:
-    """Take the vectors of a source through a chain into a file."""
+    """Transform the vectors of a source by a chain into a file."""
     from service.cli.streaming import reduce_source
 
     reduce_source(source, out, chain, dimensions)

@@ -1,4 +1,4 @@
-"""Files in, files out, a batch at a time: what `lathe embed` and `lathe reduce` do."""
+"""Embedding and reduction of sources into files, batch by batch, for `lathe embed` and `lathe reduce`."""
 
 import time
 from collections.abc import Callable
@@ -9,9 +9,9 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from service.chains.resolve import ChainResolver, Target
 from service.cli.engines import open_engine
-from service.cli.options import ProgressBar, load_encoder, registry_with_places, state
-from service.targets import Target, Targets
+from service.cli.options import ProgressBar, load_encoder, load_state, open_chains
 from training.digests import digest
 from training.encoder.encoder import Encoder
 from training.errors import SourceError
@@ -35,80 +35,91 @@ def embed_source(
     address: str | None,
     workers: int | None,
 ) -> None:
-    """Embed the texts of a source into a file; the parameters are the options of `lathe embed`."""
+    """Embed the texts of a source into a file, and print a summary; parameters are the options of `lathe embed`.
+
+    Raises:
+        SourceError: if the source holds vectors.
+    """
     opened = open_source(source)
     if opened.kind() != "texts":
-        raise SourceError(f"{source} holds vectors; lathe reduce takes those through a chain")
-    settings, home = state()
+        raise SourceError(f"{source} holds vectors: use lathe reduce")
+    settings, home = load_state()
     loaded = load_encoder(settings, encoder)
     loaded.prompt(prompt)
-    target = Targets(*registry_with_places(write=False)).of_encoder(loaded, chain, dimensions)
+    target = ChainResolver(*open_chains(write=False)).resolve_for_encoder(loaded, chain, dimensions)
 
-    def vectors_of(batch: Batch) -> NDArray[np.float32]:
+    def embed_batch(batch: Batch) -> NDArray[np.float32]:
+        """Encode the texts of a batch, and apply the chain."""
         return target.apply(loaded.encode(list(batch.values), prompt_name=prompt).vectors)
 
     if engine == "local":
-        write_all(opened, out, target, vectors_of)
+        _write_file(opened, out, target, embed_batch)
         return
-    if prompt is not None:  # workers load the encoder as it is described, and know of no other prompt
+    if prompt is not None:  # workers load the encoder by its spec, and use its default prompt
         loaded = Encoder(replace(loaded.spec, default_prompt_name=prompt), loaded.device)
     with claim_workspace_folder(home.vectors, digest(opened.workspace_key(loaded.fingerprint), prompt)[:32]) as folder:
-        with open_engine(engine, address, workers, settings) as by, ProgressBar() as progress:
-            stored = Stored(encode_source(opened, loaded, folder, progress, by).vectors, loaded)
-        write_all(opened, out, target, lambda batch: target.apply(stored.of(batch)))
+        with open_engine(engine, address, workers, settings) as opened_engine, ProgressBar() as progress:
+            vectors = encode_source(opened, loaded, folder, progress, opened_engine).vectors
+        encoded = EncodedSource(vectors, loaded)
+        _write_file(opened, out, target, lambda batch: target.apply(encoded.take(batch)))
 
 
-class Stored:
-    """An encoded source's vectors, in the order of its batches.
+class EncodedSource:
+    """Vectors of a source's texts, taken batch by batch in order.
 
     Args:
-        vectors: `(n, d)`, blank texts left out.
-        encoder: of the blank ones.
+        vectors: `(n, d)` of all texts that are not blank.
+        encoder: encodes the blank texts.
     """
 
     def __init__(self, vectors: Vectors, encoder: Encoder) -> None:
         self.vectors, self.encoder, self.taken = vectors, encoder, 0
 
-    def of(self, batch: Batch) -> NDArray[np.float32]:
-        """The vectors of the next batch."""
+    def take(self, batch: Batch) -> NDArray[np.float32]:
+        """Return the vectors `(n, d)` of the next batch, and advance; blank texts are encoded now."""
         texts = list(batch.values)
         blank = np.array([not text.strip() for text in texts])
-        kept = len(texts) - int(blank.sum())
-        found = np.empty((len(texts), self.vectors.shape[1]), np.float32)
-        found[~blank] = self.vectors[self.taken : self.taken + kept]
+        count = len(texts) - int(blank.sum())
+        vectors = np.empty((len(texts), self.vectors.shape[1]), np.float32)
+        vectors[~blank] = self.vectors[self.taken : self.taken + count]
         if blank.any():
-            found[blank] = self.encoder.encode([text for text in texts if not text.strip()]).vectors
-        self.taken += kept
-        return found
+            vectors[blank] = self.encoder.encode([text for text in texts if not text.strip()]).vectors
+        self.taken += count
+        return vectors
 
 
 def reduce_source(source: str, out: Path, chain: str, dimensions: int | None) -> None:
-    """Take the vectors of a source through a chain into a file; the parameters are the options of `lathe reduce`."""
-    opened = open_source(source)
-    width = opened.width()
-    if width is None:
-        raise SourceError(f"{source} holds no vectors; lathe embed takes texts")
-    target = Targets(*registry_with_places(write=False)).of_vectors(width, chain, dimensions)
+    """Transform the vectors of a source into a file, and print a summary; parameters are those of `lathe reduce`.
 
-    def vectors_of(batch: Batch) -> NDArray[np.float32]:
+    Raises:
+        SourceError: if the source holds texts.
+    """
+    opened = open_source(source)
+    dimensions_in = opened.detect_kind()
+    if dimensions_in is None:
+        raise SourceError(f"{source} holds texts: use lathe embed")
+    target = ChainResolver(*open_chains(write=False)).resolve_for_vectors(dimensions_in, chain, dimensions)
+
+    def reduce_batch(batch: Batch) -> NDArray[np.float32]:
+        """Apply the chain to the vectors of a batch."""
         return target.apply(np.asarray(batch.values, dtype=np.float32))
 
-    write_all(opened, out, target, vectors_of)
+    _write_file(opened, out, target, reduce_batch)
 
 
-def write_all(source: Source, out: Path, target: Target, vectors_of: Callable[[Batch], NDArray[np.float32]]) -> None:
-    """Stream a source into a file, with progress, and say what was written."""
-    total, seen, begun = source.count(), 0, time.monotonic()
+def _write_file(source: Source, out: Path, target: Target, transform: Callable[[Batch], NDArray[np.float32]]) -> None:
+    """Write each batch's records and transformed vectors to a file, show progress, and print a summary to stderr."""
+    total, written, started = source.count(), 0, time.monotonic()
     with ProgressBar() as progress, open_writer(out) as writer:
         for batch in source.batches():
-            writer.write(records_of(batch, source.field), target.codes(vectors_of(batch)))
-            seen += len(batch)
-            progress(seen / max(total, 1), format_progress(seen, total, seen, time.monotonic() - begun))
-    typer.echo(f"{out}: {seen:,} × {target.dimensions} through {target.chain}, space {target.space_id}", err=True)
+            writer.write(_build_records(batch, source.field), target.quantize(transform(batch)))
+            written += len(batch)
+            progress(written / max(total, 1), format_progress(written, total, written, time.monotonic() - started))
+    typer.echo(f"{out}: {written:,} × {target.dimensions} through {target.chain}, space {target.space_id}", err=True)
 
 
-def records_of(batch: Batch, field: str) -> list[Record]:
-    """What a row says beside its vector: all its fields, but not the vector it came with."""
+def _build_records(batch: Batch, field: str) -> list[Record]:
+    """Return the fields to write beside each vector: those of the source's row, without an input vector in `field`."""
     if not isinstance(batch.values, list):
         return [{k: v for k, v in record.items() if k != field} for record in batch.records] or [
             {} for _ in batch.values

@@ -1,4 +1,4 @@
-"""`lathe train synthesize`: training pairs from questions with answers, made by a language model."""
+"""`lathe train synthesize`: training pairs that a language model makes from questions and answers."""
 
 import sys
 from pathlib import Path
@@ -12,61 +12,64 @@ from training.errors import JobError
 
 
 def synthesize(
-    config: Annotated[Path | None, flag("--config", "The job: a YAML file; see docs/synthesis.md.")] = None,
+    config: Annotated[Path | None, flag("--config", "YAML file of the job; see docs/synthesis.md.")] = None,
     out: Annotated[
         Path | None,
-        flag("--out", "The folder for everything; a stopped run goes on from it. [default: JOB-synthesize, here]"),
+        flag("--out", "Folder for all results, from which a stopped run continues. [default: JOB-synthesize]"),
     ] = None,
-    yes: Annotated[bool, flag("--yes", "Start without asking, whatever the estimate says.")] = False,
-    estimate: Annotated[bool, flag("--estimate", "Say what it would take, ask nothing of the endpoint.")] = False,
+    yes: Annotated[bool, flag("--yes", "Start without asking for consent.")] = False,
+    estimate: Annotated[bool, flag("--estimate", "Only print the estimated requests and cost.")] = False,
     write_templates: Annotated[
-        Path | None, flag("--write-templates", "Copy the prompts into this folder to be edited, and end.")
+        Path | None, flag("--write-templates", "Only copy the prompts into this folder for editing.")
     ] = None,
 ) -> None:
-    """Make training pairs from questions with answers, through any endpoint that speaks OpenAI's chat protocol."""
+    """Make training pairs from questions with answers, by any endpoint with OpenAI's chat API."""
     if write_templates is not None:
         from training.synthesis.templates import write_templates as copy
 
         typer.echo("\n".join(str(path) for path in copy(write_templates)))
         return
     if config is None:
-        raise BadValueError("--config is missing: the job's YAML file, see docs/synthesis.md")
-    make_pairs(config, out or Path(f"{config.stem}-synthesize"), yes, estimate)
+        raise BadValueError("--config is missing; it must name the YAML file of the job, see docs/synthesis.md")
+    _synthesize_pairs(config, out or Path(f"{config.stem}-synthesize"), yes, estimate)
 
 
-def make_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -> None:
-    """Read a job, say what it takes, do it, say what came of it."""
+def _synthesize_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -> None:
+    """Read a job and print its estimate; then ask for consent unless `yes`, run it, and print a summary.
+
+    With `only_estimate`, end after the estimate.
+    """
     from training.finetuning.job import read_settings
     from training.reporting.tables import Table
     from training.synthesis.endpoint import open_endpoint
     from training.synthesis.job import SynthesisJob
-    from training.synthesis.report import PAIRS, REJECTED, REPORT, as_json, rows, sentences
+    from training.synthesis.report import PAIRS, REJECTED, REPORT, as_json, build_stage_rows, summarize_run
     from training.synthesis.run import estimate_run, prepare, run
 
     prepared = prepare(read_settings(config, SynthesisJob))
     endpoint = None if only_estimate else open_endpoint(prepared.job.endpoint)
-    ahead = estimate_run(prepared, out)
-    typer.echo(Table.from_rows(ahead.rows()).to_text(), err=not only_estimate)
-    typer.echo("\n".join(ahead.sentences()), err=not only_estimate)
+    estimated = estimate_run(prepared, out)
+    typer.echo(Table.from_rows(estimated.rows()).to_text(), err=not only_estimate)
+    typer.echo("\n".join(estimated.sentences()), err=not only_estimate)
     if endpoint is None:
         return
-    if ahead.calls and not yes:
-        agree(f"Ask {endpoint.host} for up to {ahead.calls:,} answers?")
+    if estimated.calls and not yes:
+        _require_consent(f"Send up to {estimated.calls:,} requests to {endpoint.host}?")
     with ProgressBar() as progress:
         outcome = run(prepared, endpoint, out, progress)
-    found = as_json(outcome)
-    typer.echo(Table.from_rows(rows(found)).to_text())
-    typer.echo("\n" + "\n".join(sentences(found)))
-    typer.echo(f"{found['pairs']:,} pairs are in {out / PAIRS}, what was left out in {out / REJECTED}")
+    summary = as_json(outcome)
+    typer.echo(Table.from_rows(build_stage_rows(summary)).to_text())
+    typer.echo("\n" + "\n".join(summarize_run(summary)))
+    typer.echo(f"{summary['pairs']:,} pairs are in {out / PAIRS}, what was left out in {out / REJECTED}")
     typer.echo(f"The figures are in {out / REPORT}", err=True)
 
 
-def agree(question: str) -> None:
-    """Go on only if the user says so.
+def _require_consent(question: str) -> None:
+    """Ask the user, and abort the program unless the answer is yes.
 
     Raises:
-        JobError: where there is nobody to ask.
+        JobError: if stdin is not a terminal.
     """
     if not sys.stdin.isatty():
-        raise JobError("nobody is there to agree to that; say --yes to start, or --estimate to see what it takes")
+        raise JobError("consent is needed and stdin is no terminal: use --yes to start, or --estimate for the cost")
     typer.confirm(question, abort=True, err=True)

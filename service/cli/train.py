@@ -1,4 +1,4 @@
-"""`lathe train`: encoders trained on anchor–positive pairs."""
+"""`lathe train`: training of encoders on anchor–positive pairs."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.options import ProgressBar, find_encoder, flag, state
+from service.cli.options import ProgressBar, find_encoder, flag, load_state
 from service.cli.synthesize import synthesize
 from training.errors import JobError
 from training.finetuning.regularizers.registry import METHODS
@@ -16,25 +16,28 @@ if TYPE_CHECKING:
     from training.encoder.spec import EncoderSpec
     from training.finetuning.job import Job
 
-app = typer.Typer(help="Train encoders on pairs: REZE, its rivals, their comparison.", no_args_is_help=True)
+app = typer.Typer(
+    help="Train encoders on pairs by REZE or other methods, and compare the methods.", no_args_is_help=True
+)
 
-ConfigOption = Annotated[Path, flag("--config", "The job: a YAML file; see docs/training.md.")]
+ConfigOption = Annotated[Path, flag("--config", "YAML file of the job; see docs/training.md.")]
 OutOption = Annotated[
     Path | None,
-    flag("--out", "The folder for everything; a stopped run goes on from it. [default: JOB-METHOD, in this folder]"),
+    flag("--out", "Folder for all results, from which a stopped run continues. [default: JOB-METHOD]"),
 ]
 
 
-def add_method(method: str) -> None:
-    """Add the command that trains by a method of the registry."""
+def _add_training_command(method: str) -> None:
+    """Add the command that trains by a method of the registry to `app`."""
 
     @app.command(method, help=METHODS[method].help)
     def train(config: ConfigOption, out: OutOption = None) -> None:
-        run_job(method, config, out)
+        """Train by the method; its help text is the method's."""
+        _train(method, config, out)
 
 
-for known in reversed(METHODS):
-    add_method(known)
+for name in reversed(METHODS):
+    _add_training_command(name)
 
 
 @app.command()
@@ -42,72 +45,75 @@ def experiment(
     config: ConfigOption,
     out: OutOption = None,
     processes: Annotated[
-        int | None, flag("--processes", "Units at once, of one thread each. [default: one a core; 1 on a GPU]", min=1)
+        int | None,
+        flag("--processes", "Trainings at once, of one thread each. [default: one per core; 1 on a GPU]", min=1),
     ] = None,
 ) -> None:
-    """Compare REZE with its rivals: methods by targets by sizes by seeds, written as tables, pictures and one page."""
-    require_extra()
+    """Compare REZE with other methods on targets, sizes and seeds, and write tables, figures and a report."""
+    _require_training_extra()
     from training.encoder.devices import best_device
     from training.finetuning.job import read_settings
     from training.research.reze_experiment.report import format_terminal, write_report
     from training.research.reze_experiment.run import run_experiment
     from training.research.reze_experiment.settings import ExperimentSettings
 
-    settings, _ = state()
-    wanted = read_settings(config, ExperimentSettings)
-    at_once = processes or (settings.threads if (settings.device or best_device()) == "cpu" else 1)
+    settings, _ = load_state()
+    experiment_settings = read_settings(config, ExperimentSettings)
+    parallel = processes or (settings.threads if (settings.device or best_device()) == "cpu" else 1)
     with ProgressBar() as progress:
-        spec = find_encoder(settings, wanted.encoder)
-        folder = out or default_folder(config, "experiment")
-        found = run_experiment(wanted, spec, settings.device, folder, at_once, progress)
+        spec = find_encoder(settings, experiment_settings.encoder)
+        folder = out or _default_folder(config, "experiment")
+        results = run_experiment(experiment_settings, spec, settings.device, folder, parallel, progress)
         progress(1.0, "writing the report")
-        findings, files = write_report(found, folder)
-    typer.echo(format_terminal(found, findings))
+        findings, files = write_report(results, folder)
+    typer.echo(format_terminal(results, findings))
     typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
 
 
 @app.command()
 def mine(config: ConfigOption, out: OutOption = None) -> None:
-    """Mine the job's hard negatives and say what was found; a training into the same folder takes them from there."""
-    require_extra()
+    """Mine the job's hard negatives and print statistics; a training into the same folder uses them."""
+    _require_training_extra()
     from training.finetuning.job import Job, read_settings
     from training.finetuning.mining_run import run_mining
     from training.finetuning.parts import build_example_table, build_mining_table, build_rejection_table
 
-    settings, _ = state()
+    settings, _ = load_state()
     job = read_settings(config, Job)
-    folder = out or default_folder(config, "mine")
+    folder = out or _default_folder(config, "mine")
     with ProgressBar() as progress:
-        found = run_mining(job, auxiliary_of(settings, job), settings.device, folder, progress)
+        mined = run_mining(job, _find_mining_encoder(settings, job), settings.device, folder, progress)
     for build_table in (build_mining_table, build_rejection_table, build_example_table):
-        typer.echo(build_table(found).to_text() + "\n")
+        typer.echo(build_table(mined).to_text() + "\n")
     typer.echo(f"Pairs with their negatives, and the statistics, are in {folder / 'negatives'}", err=True)
 
 
 app.command()(synthesize)
 
 
-def default_folder(config: Path, method: str) -> Path:
-    """Where the results of a job go that names no folder."""
+def _default_folder(config: Path, method: str) -> Path:
+    """Return the folder for the results of a command without --out: JOB-METHOD in the current folder."""
     return Path(f"{config.stem}-{method}")
 
 
-def run_job(method: str, config: Path, out: Path | None) -> None:
-    """Read a job, do it, say what came of it."""
-    require_extra()
+def _train(method: str, config: Path, out: Path | None) -> None:
+    """Read a job, train, and print tables and a summary; under torchrun, only the first process prints."""
+    _require_training_extra()
     import torch
 
     from training.finetuning.job import Job, read_settings
-    from training.finetuning.report import build_source_table, sentences
+    from training.finetuning.report import build_source_table, summarize_offline_phase
     from training.finetuning.run import get_process_rank, run_training
 
-    settings, _ = state()
+    settings, _ = load_state()
     job = read_settings(config, Job)
-    torch.set_num_threads(max(1, settings.threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))  # torchrun's
+    torch.set_num_threads(max(1, settings.threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     spec = find_encoder(settings, job.encoder)
     with ProgressBar() as progress:
-        folder = out or default_folder(config, method)
-        outcome = run_training(method, job, spec, settings.device, folder, progress, auxiliary_of(settings, job))
+        folder = out or _default_folder(config, method)
+        outcome = run_training(
+            method, job, spec, settings.device, folder, progress, _find_mining_encoder(settings, job)
+        )
     if get_process_rank() > 0:
         return
     from training.finetuning.parts import build_mining_table
@@ -116,7 +122,7 @@ def run_job(method: str, config: Path, out: Path | None) -> None:
     typer.echo(build_source_table(outcome.mixture).to_text())
     if outcome.mined:
         typer.echo("\n" + build_mining_table(outcome.mined).to_text())
-    typer.echo("\n" + "\n".join(sentences(outcome.mixture, outcome.regularizer)))
+    typer.echo("\n" + "\n".join(summarize_offline_phase(outcome.mixture, outcome.regularizer)))
     for warning in outcome.warnings:
         typer.echo(f"Note: {warning}")
     trained = outcome.summary
@@ -129,13 +135,13 @@ def run_job(method: str, config: Path, out: Path | None) -> None:
     typer.echo(f"Serve it with: lathe encoders add NAME --model {outcome.model}", err=True)
 
 
-def auxiliary_of(settings: "Settings", job: "Job") -> "EncoderSpec":
-    """The encoder that hard negatives are mined with."""
+def _find_mining_encoder(settings: "Settings", job: "Job") -> "EncoderSpec":
+    """Return the spec of the encoder with which the job mines hard negatives; the default if it names none."""
     return find_encoder(settings, job.negatives.model if job.negatives else None)
 
 
-def require_extra() -> None:
-    """Raise `JobError` unless the extra is installed; be silent about the network, which is not needed."""
+def _require_training_extra() -> None:
+    """Raise `JobError` if the extra `training` is not installed; set TOKENIZERS_PARALLELISM to silence a warning."""
     from importlib.util import find_spec
 
     if find_spec("accelerate") is None or find_spec("datasets") is None:

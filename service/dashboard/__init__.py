@@ -1,7 +1,7 @@
-"""The dashboard: a page that shows and steers a server through its HTTP API, and nothing else.
+"""The dashboard: a web page that monitors and administers a server through its HTTP API alone.
 
 static/
-├── index.html     the frame: what is there before anything is known
-├── *.css, *.js    plain CSS and ES modules, sent as they lie here; no build step, nothing from elsewhere
+├── index.html     the page before any data is loaded
+├── *.css, *.js    plain CSS and ES modules, served as they are; no build step, nothing from other servers
 └── icon.svg
 """

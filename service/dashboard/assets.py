@@ -1,4 +1,4 @@
-"""The dashboard's files, as they are sent."""
+"""The dashboard's files, read once and served from memory."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -19,27 +19,27 @@ class Asset:
     """A file of the dashboard.
 
     Attributes:
-        content: its bytes.
-        media_type: for the header `content-type`.
-        etag: a hash of the content, in quotes: browsers ask again each time, and are sent only what changed.
+        content: bytes of the file.
+        media_type: value of the header `content-type`.
+        etag: hash of the content, in quotes; a browser that has this content is not sent it again.
     """
 
     content: bytes
     media_type: str
     etag: str
 
-    def is_known(self, if_none_match: str) -> bool:
-        """Whether a browser has it, by the header `if-none-match`: a list of tags, weak or not, or a star."""
+    def matches(self, if_none_match: str) -> bool:
+        """Return whether the header `if-none-match`, a list of strong or weak tags or a star, names this content."""
         tags = (tag.strip().removeprefix("W/") for tag in if_none_match.split(","))
         return any(tag in ("*", self.etag) for tag in tags)
 
 
 @cache
-def assets() -> dict[str, Asset]:
-    """Every file by its name; read once, they are some hundred kilobytes."""
-    found = {}
+def read_assets() -> dict[str, Asset]:
+    """Read all files of the dashboard and return them by name; cached, as they are some hundred kilobytes."""
+    assets = {}
     for file in (files("service.dashboard") / "static").iterdir():
         content = file.read_bytes()
         media_type = MEDIA_TYPES[PurePath(file.name).suffix]
-        found[file.name] = Asset(content, media_type, f'"{sha256(content).hexdigest()[:32]}"')
-    return found
+        assets[file.name] = Asset(content, media_type, f'"{sha256(content).hexdigest()[:32]}"')
+    return assets

@@ -12,7 +12,7 @@ second (`check_connections`), so that requests set no timers.
 
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -41,7 +41,7 @@ HEADERS = 100
 LINE_BYTES = 8_192
 """Maximum bytes of a path with its query, as in Apache and nginx."""
 
-PIPELINED_MOST = 16
+MAX_PIPELINED = 16
 """Maximum requests that a connection may send ahead of the response to an earlier one; no normal client sends more."""
 
 HEAD_SECONDS = 30.0
@@ -104,8 +104,8 @@ class Limits:
         now = time.monotonic()
         if now - self.logged_at >= LOG_SECONDS:
             self.logged_at = now
-            told = {"connections": connections, "max_connections": self.connections, "descriptors": self.descriptors}
-            log.warning("too many connections; new ones are answered 503", extra=told)
+            fields = {"connections": connections, "max_connections": self.connections, "descriptors": self.descriptors}
+            log.warning("too many connections; new ones are answered 503", extra=fields)
 
 
 class Connection(HttpToolsProtocol):
@@ -134,37 +134,48 @@ class Connection(HttpToolsProtocol):
         descriptor = transport.get_extra_info("socket").fileno()
         if self.limits.are_reached(len(self.connections), descriptor):
             self.limits.log_refusal(len(self.connections))
-            self.refuse(UnavailableError("the server has all the connections it can take", code="too_many_connections"))
+            self.refuse(
+                UnavailableError(
+                    "the server accepts no more connections (LATHE_MAX_CONNECTIONS, or its limit of open files)",
+                    code="too_many_connections",
+                )
+            )
             if self.limits.are_scarce(descriptor, self.limits.spare // 2):
-                transport.close()  # lingering ones would fill the table
+                transport.close()  # refused connections that linger would use up the descriptors
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes in pieces of at most `HEAD_BYTES`; refuse a head that exceeds the limit."""
         if self.deadline is None:
             self.deadline = self.loop.time() + HEAD_SECONDS
-        for piece in in_pieces(data):
+        for piece in _split(data):
             if self.refused or self.transport.is_closing():
                 return
             super().data_received(piece)
             self.unread = 0 if self.progressed else self.unread + len(piece)
             self.progressed = False
             if self.unread > HEAD_BYTES:
-                self.refuse(HeadTooLargeError(f"the headers of a request take more than {HEAD_BYTES} bytes"))
+                self.refuse(HeadTooLargeError(f"the request line and headers are larger than {HEAD_BYTES} bytes"))
 
     def on_headers_complete(self) -> None:
-        """Start the request and the time limit of its body, unless its head is too large.
+        """Start the request and the time limit of its body.
 
         Raises:
-            ServiceError: if the head is too large; the parser then stops and calls `send_400_response`.
+            ServiceError: if the head is too large, or too many requests are pipelined; the parser then stops and
+                calls `send_400_response`.
         """
         self.progressed = True
         if len(self.headers) > HEADERS:
-            self.refusal = HeadTooLargeError(f"a request may have {HEADERS} headers, this one has {len(self.headers)}")
+            self.refusal = HeadTooLargeError(
+                f"this request has {len(self.headers)} headers; at most {HEADERS} are allowed"
+            )
         elif len(self.url) > LINE_BYTES:
-            self.refusal = UriTooLongError(f"path and query may take {LINE_BYTES} bytes, these take {len(self.url)}")
-        elif len(self.pipeline) >= PIPELINED_MOST:
+            self.refusal = UriTooLongError(
+                f"path and query have {len(self.url)} bytes; at most {LINE_BYTES} are allowed"
+            )
+        elif len(self.pipeline) >= MAX_PIPELINED:
             self.refusal = MalformedError(
-                f"at most {PIPELINED_MOST} requests may be sent ahead of their answers", code="too_many_pipelined"
+                f"at most {MAX_PIPELINED} requests may be sent before the response to an earlier one",
+                code="too_many_pipelined",
             )
         if self.refusal is not None:
             raise self.refusal
@@ -194,27 +205,27 @@ class Connection(HttpToolsProtocol):
         self.refused = True
         REFUSED.labels(error.code).inc()
         if self.cycle is not None and not self.cycle.response_complete:
-            if self.cycle.response_started or not self.cycle.more_body:  # another answer is under way
+            if self.cycle.response_started or not self.cycle.more_body:  # another response has begun
                 self.transport.close()
                 return
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.deadline = self.loop.time() + LINGER_SECONDS
-        self.flow.resume_reading()  # what still comes is dropped, not left to reset the connection
-        self.transport.write(written(error))
+        self.flow.resume_reading()  # further bytes are dropped; unread, they would reset the connection
+        self.transport.write(_serialize_response(error))
         self.transport.write_eof()
 
     def check(self, now: float) -> None:
-        """End the connection if a deadline has passed, or its client takes the response too slowly."""
+        """End the connection past a deadline, or if its client reads too slowly; called once a second."""
         if self.deadline is not None and now > self.deadline:
-            self.time_out()
+            self._time_out()
         elif now - self.unsent_since > SENT_SECONDS:
-            self.check_answer(now)
+            self._check_response(now)
 
-    def time_out(self) -> None:
-        """End a connection past its deadline with 408, or silently if nothing was requested.
+    def _time_out(self) -> None:
+        """End a connection past its deadline: with 408, silently if nothing was requested, at once if it was refused.
 
-        Nothing happens while the server itself keeps the request waiting.
+        Do nothing while the server itself keeps the request waiting.
         """
         answering = self.cycle is not None and not self.cycle.response_complete
         if self.refused:
@@ -223,14 +234,14 @@ class Connection(HttpToolsProtocol):
             return
         elif answering:
             seconds = self.limits.body_seconds
-            self.refuse(RequestTimeoutError(f"the body was not whole after {seconds:g} s (LATHE_BODY_SECONDS)"))
+            self.refuse(RequestTimeoutError(f"the body was not complete after {seconds:g} s (LATHE_BODY_SECONDS)"))
         elif self.unread:
-            self.refuse(RequestTimeoutError(f"the headers were not whole after {HEAD_SECONDS:g} s"))
-        else:  # nothing was asked, or it was answered before its body came
+            self.refuse(RequestTimeoutError(f"the headers were not complete after {HEAD_SECONDS:g} s"))
+        else:  # no request has begun, or it was answered before its body came
             REFUSED.labels("idle").inc()
             self.transport.close()
 
-    def check_answer(self, now: float) -> None:
+    def _check_response(self, now: float) -> None:
         """Abort the connection if its client took under `SENT_BYTES` of a finished response since the last check."""
         earlier, self.unsent_since = self.unsent, now
         self.unsent = 0
@@ -241,18 +252,15 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
 
-def in_pieces(data: bytes) -> Iterable[bytes]:
-    """Return the data in pieces of at most `HEAD_BYTES`."""
-    return (data,) if len(data) <= HEAD_BYTES else _views(memoryview(data))
+def _split(data: bytes) -> Iterable[Any]:
+    """Return the data in pieces of at most `HEAD_BYTES`, without copying it."""
+    if len(data) <= HEAD_BYTES:
+        return (data,)
+    view = memoryview(data)
+    return (view[start : start + HEAD_BYTES] for start in range(0, len(data), HEAD_BYTES))
 
 
-def _views(data: memoryview) -> Iterator[Any]:
-    """Yield the data in slices of at most `HEAD_BYTES`."""
-    for start in range(0, len(data), HEAD_BYTES):
-        yield data[start : start + HEAD_BYTES]
-
-
-def written(error: ServiceError) -> bytes:
+def _serialize_response(error: ServiceError) -> bytes:
     """Serialize an error to the bytes of an HTTP/1.1 response that closes its connection."""
     body = dump_json(error_body(error))
     lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", "content-type: application/json"]
@@ -269,7 +277,7 @@ def check_connections(connections: Iterable[object], now: float) -> None:
             connection.check(now)
 
 
-def descriptor_limit() -> int | None:
+def get_descriptor_limit() -> int | None:
     """Return how many files and sockets this process may have open; None if unlimited or unknown."""
     with suppress(ImportError, OSError):  # not on Windows
         import resource

@@ -1,8 +1,8 @@
 """Protection against requests that web pages of other origins make a browser send.
 
-A server without keys trusts whoever reaches it; a browser on the same machine does, for any page it shows.
+A server without keys trusts every client that reaches it, and a browser on the same machine reaches it for any page.
 
-page of another origin ── fetch(…, {mode: "no-cors"}) ──► `Origin`, `Sec-Fetch-Site` say so: 403
+page of another origin ── fetch(…, {mode: "no-cors"}) ──► `Origin` or `Sec-Fetch-Site` names it: 403
 page whose domain resolves to 127.0.0.1 ────────────────► `Host` is still that domain: 403 (DNS rebinding)
 any other program ──────────────────────────────────────► sends neither, and names the server it wants
 
@@ -17,7 +17,7 @@ from functools import lru_cache
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import ForbiddenError
-from service.middleware import is_health, send_error
+from service.http.middleware import is_health, send_error
 from service.settings import Settings
 
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]?#]+)(?::\d+)?")
@@ -42,16 +42,16 @@ class OriginMiddleware:
             return
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if not is_health(scope["path"]) and not all(map(self.hosts.allow, hosts)):
-            named = ", ".join(host.decode("latin-1")[:100] for host in hosts)
-            message = f"this server has no Host {named!r}; LATHE_ALLOWED_HOSTS names those it answers to"
+            names = ", ".join(host.decode("latin-1")[:100] for host in hosts)
+            message = f"this server does not answer to the Host {names!r}; LATHE_ALLOWED_HOSTS names allowed hosts"
             await send_error(ForbiddenError(message, code="host_not_allowed"), send)
-        elif scope["method"] not in SAFE_METHODS and self.is_foreign(scope, hosts):
-            message = "pages of this origin may not call the server; LATHE_CORS_ORIGINS names those that may"
+        elif scope["method"] not in SAFE_METHODS and self.is_cross_origin(scope, hosts):
+            message = "pages of this origin may not call the server; LATHE_CORS_ORIGINS names allowed origins"
             await send_error(ForbiddenError(message, code="origin_not_allowed"), send)
         else:
             await self.app(scope, receive, send)
 
-    def is_foreign(self, scope: Scope, hosts: list[bytes]) -> bool:
+    def is_cross_origin(self, scope: Scope, hosts: list[bytes]) -> bool:
         """Return whether a page of an origin that is not allowed sent a request.
 
         Follows Go's `CrossOriginProtection`: browsers send `Sec-Fetch-Site` to https and to loopback addresses, and
@@ -62,10 +62,12 @@ class OriginMiddleware:
         site = next((value for name, value in headers if name == b"sec-fetch-site"), None)
         if site in (b"same-origin", b"none") or (site is None and origin is None):
             return False
-        named = (origin or b"").decode("latin-1").lower()
-        if self.origins == ("*",) or named in self.origins:
+        page_origin = (origin or b"").decode("latin-1").lower()
+        if self.origins == ("*",) or page_origin in self.origins:
             return False
-        return site is not None or named.partition("://")[2] not in [host.decode("latin-1").lower() for host in hosts]
+        return site is not None or page_origin.partition("://")[2] not in [
+            host.decode("latin-1").lower() for host in hosts
+        ]
 
 
 class Hosts:
@@ -87,10 +89,10 @@ class Hosts:
         """Return whether the server answers to a `Host` header's value."""
         if self.any:
             return True
-        found = HOST.fullmatch(header.decode("latin-1").lower())
-        if found is None:
+        match = HOST.fullmatch(header.decode("latin-1").lower())
+        if match is None:
             return False
-        name = found[1].strip("[]").removesuffix(".")
+        name = match[1].strip("[]").removesuffix(".")
         if name in self.names or name == "localhost" or name.endswith(".localhost"):
             return True
         try:

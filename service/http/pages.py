@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 
 
-def page_headers(sources: Mapping[str, str], *directives: str) -> dict[str, str]:
-    """Return headers that let a page load only the resources it names, and forbid other pages to frame it.
+def build_page_headers(sources: Mapping[str, str], *directives: str) -> dict[str, str]:
+    """Return security headers by which a page loads only resources from these sources, and no other page frames it.
 
     Args:
         sources: allowed sources of each kind of resource, in the syntax of a content security policy.
         directives: further directives of the policy.
     """
     policy = [f"{kind}-src {allowed}" for kind, allowed in sources.items()]
-    policy += [f"{what} 'none'" for what in ("base-uri", "form-action", "frame-ancestors")]
+    policy += [f"{name} 'none'" for name in ("base-uri", "form-action", "frame-ancestors")]
     return {
         "content-security-policy": "; ".join([*policy, *directives]),
         "x-frame-options": "DENY",  # what `frame-ancestors` says, for browsers that do not read it

@@ -1,14 +1,33 @@
-"""Choice of the backend that stores the indexes: the state folder or Milvus."""
+"""Choice of the backend that stores the indexes: the state folder or Milvus.
 
+A server opens the indexes with `open_indexes`. Commands read them with `describe_indexes` and `read_items`, which own
+no index, so that a server goes on serving it.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from service.errors import ServiceError, convert_error
 from service.home import Home
-from service.index.index import Texts
-from service.index.indexes import Indexes
+from service.index.embedded.backup import require_index
+from service.index.embedded.index import Texts
+from service.index.embedded.indexes import EmbeddedIndexes, list_index_folders
+from service.index.embedded.record import IndexRecord
 from service.index.milvus.indexes import MilvusIndexes
-from service.index.protocol import SearchIndexes
+from service.index.protocol import Capabilities, Payload, SearchIndexes
+from service.index.reducer import Vectors
+from service.index.spec import IndexSpec
 from service.settings import Settings
 
 
-def open_indexes(settings: Settings, home: Home, encode: Texts) -> SearchIndexes:
+def refuse_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
+    """Raise `NotImplementedError`: the encoder of processes that open indexes and write no texts."""
+    raise NotImplementedError
+
+
+def open_indexes(settings: Settings, home: Home, encode: Texts = refuse_texts) -> SearchIndexes:
     """Return the indexes of the backend that the settings choose: Milvus if `index_url` is set, else the state folder.
 
     Args:
@@ -18,4 +37,62 @@ def open_indexes(settings: Settings, home: Home, encode: Texts) -> SearchIndexes
     """
     if settings.index_url:
         return MilvusIndexes(settings.index_url, settings.index_token)
-    return Indexes(home.indexes, settings.threads, settings.job_threads, encode)
+    return EmbeddedIndexes(home.indexes, settings.threads, settings.job_threads, encode)
+
+
+def get_capabilities(settings: Settings) -> Capabilities:
+    """Return what the backend that the settings choose supports, without opening it."""
+    return MilvusIndexes.capabilities if settings.index_url else EmbeddedIndexes.capabilities
+
+
+def find_problem(settings: Settings, home: Home) -> str | None:
+    """List the indexes, and return why their backend cannot be reached; None if it can."""
+    with closing(open_indexes(settings, home)) as indexes:
+        try:
+            indexes.names()
+        except ServiceError as error:
+            return error.message
+    return None
+
+
+def describe_indexes(settings: Settings, home: Home) -> list[dict[str, Any]]:
+    """Describe all indexes without owning them; one that cannot be read is described by its error."""
+    if get_capabilities(settings).in_state_folder:
+        return [describe_folder(folder) for folder in list_index_folders(home.indexes)]
+    with closing(open_indexes(settings, home)) as indexes:
+        return indexes.describe()
+
+
+def describe_folder(folder: Path) -> dict[str, Any]:
+    """Describe the embedded index in a folder by its record: name, counts, settings, bytes; or name and error."""
+    try:
+        with closing(IndexRecord(folder / "record.db", read_only=True)) as record:
+            return {
+                "name": folder.name,
+                **record.count_items(),
+                **record.spec.to_json(),
+                "record_bytes": record.measure_bytes(),
+            }
+    except Exception as error:
+        return {"name": folder.name, "error": convert_error(error).message}
+
+
+@contextmanager
+def read_items(
+    settings: Settings, home: Home, name: str, batch_rows: int
+) -> Iterator[tuple[int, Iterator[tuple[list[Payload], Vectors]]]]:
+    """Open an index without owning it, for the block, and yield its number of items and its items in batches.
+
+    A batch has ids and metadata, and original vectors `(n, d)`.
+
+    Raises:
+        UnknownNameError: if the index does not exist.
+    """
+    if get_capabilities(settings).in_state_folder:
+        require_index(home.indexes / name)
+        with closing(IndexRecord(home.indexes / name / "record.db", read_only=True)) as record:
+            yield record.count_items()["count"], record.scan(batch_rows)
+        return
+    with closing(open_indexes(settings, home)) as indexes:
+        index = indexes.get(name)
+        yield index.describe()["count"], index.scan(batch_rows)

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from service.index.reducer import Vectors
-from service.index.spec import IndexSpec, spec_of
+from service.index.spec import IndexSpec, parse_spec
 from transforms.chain import Chain
 from transforms.files import replace_synced
 from transforms.linear import LowRankAffine
 from transforms.quality import cross_recall_at_k
 from transforms.vectors import FloatArray
 
-FOLDER = "alignment"
+ALIGNMENT_FOLDER = "alignment"
 """Name of the folder of the alignment in that of a generation; also the stem of its JSON file."""
-PAIRS_LEAST = 60
+MIN_PAIRS = 60
 """Minimum number of pairs to fit an alignment."""
 HELDOUT_SHARE = 5
 """Interval of held-out pairs: every fifth one is used to measure the recall."""
@@ -44,8 +44,8 @@ class Bridge:
 
     def __call__(self, vectors: Vectors) -> Vectors:
         """Map vectors `(n, d)` of the new encoder to the space of the current originals."""
-        crossed: Vectors = self.chain.floats(vectors)
-        return crossed
+        mapped: Vectors = self.chain.floats(vectors)
+        return mapped
 
     def describe(self) -> dict[str, Any]:
         """Return encoder, space, number of pairs and recall as a dict, for responses."""
@@ -68,17 +68,17 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
         spec: settings that the index is moving to.
         folder: folder of the new generation.
     """
-    aside = slice(None, None, HELDOUT_SHARE)
-    kept = [row for row in range(len(new)) if row % HELDOUT_SHARE]
-    if len(kept) < PAIRS_LEAST:
+    held_out = slice(None, None, HELDOUT_SHARE)
+    fitted_on = [row for row in range(len(new)) if row % HELDOUT_SHARE]
+    if len(fitted_on) < MIN_PAIRS:
         return
-    chain = Chain([LowRankAffine()]).fit(new[kept], targets=old[kept])
-    crossed = chain.transform(new[aside])
-    recall = cross_recall_at_k(crossed, old[aside], 10) if len(crossed) > 10 else None
-    chain.save(folder / FOLDER)
+    chain = Chain([LowRankAffine()]).fit(new[fitted_on], targets=old[fitted_on])
+    mapped = chain.transform(new[held_out])
+    recall = cross_recall_at_k(mapped, old[held_out], 10) if len(mapped) > 10 else None
+    chain.save(folder / ALIGNMENT_FOLDER)
     replace_synced(
-        folder / f"{FOLDER}.json",
-        json.dumps({"spec": spec.json(), "pairs": len(kept), "recall_at_10": recall}).encode(),
+        folder / f"{ALIGNMENT_FOLDER}.json",
+        json.dumps({"spec": spec.to_json(), "pairs": len(fitted_on), "recall_at_10": recall}).encode(),
     )
 
 
@@ -89,8 +89,8 @@ def load_bridge(folder: Path) -> Bridge | None:
         ArtifactError: if it is damaged.
     """
     try:
-        content = json.loads((folder / f"{FOLDER}.json").read_bytes())
+        content = json.loads((folder / f"{ALIGNMENT_FOLDER}.json").read_bytes())
     except FileNotFoundError:
         return None
-    chain = Chain.load(folder / FOLDER).fold()
-    return Bridge(spec_of(content["spec"]), chain, content["pairs"], content["recall_at_10"])
+    chain = Chain.load(folder / ALIGNMENT_FOLDER).fold()
+    return Bridge(parse_spec(content["spec"]), chain, content["pairs"], content["recall_at_10"])

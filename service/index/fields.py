@@ -14,35 +14,35 @@ from service.errors import BadValueError
 INDEXED_CHARACTERS = 200
 """Number of characters of a text that filters compare; a digest of longer ones keeps equality exact, order nearly."""
 
-THERE = b"\x02"
-"""Value stored for an object or an empty list: the field exists, and equals nothing."""
+PRESENT = b"\x02"
+"""Stored value of an object or an empty list: the field exists, and equals nothing."""
 
-FIELDS_MOST = 256
+MAX_FIELDS = 256
 """Maximum number of entries per item."""
-NAME_MOST = 256
+MAX_NAME = 256
 """Maximum number of characters of a dotted field name, because the record stores the name once per value."""
-DEPTH_MOST = 8
+MAX_DEPTH = 8
 """Maximum nesting depth of metadata."""
 
 Value = int | float | str | bytes
 """Stored form of a JSON scalar."""
 
 
-def entries(metadata: Mapping[str, Any]) -> set[tuple[str, Value]]:
+def list_entries(metadata: Mapping[str, Any]) -> set[tuple[str, Value]]:
     """Return the pairs of dotted field name and stored value by which filters find an item.
 
     Raises:
         BadValueError: if the metadata has too many values, too long names or too many levels.
     """
     found = set()
-    for entry in walk(metadata, "", 0):
+    for entry in _walk_values(metadata, "", 0):
         found.add(entry)
-        if len(found) > FIELDS_MOST:
-            raise BadValueError(f"the metadata of an item may have at most {FIELDS_MOST} values", param="metadata")
+        if len(found) > MAX_FIELDS:
+            raise BadValueError(f"the metadata of an item may have at most {MAX_FIELDS} values", param="metadata")
     return found
 
 
-def walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value]]:
+def _walk_values(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value]]:
     """Yield the pairs of dotted field name and stored value of a JSON value and everything nested in it.
 
     Args:
@@ -53,25 +53,25 @@ def walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value]]:
     Raises:
         BadValueError: if a name is too long, or the value is nested too deep.
     """
-    if depth > DEPTH_MOST:
-        raise BadValueError(f"metadata may be nested at most {DEPTH_MOST} deep", param="metadata")
-    if len(name) > NAME_MOST:
+    if depth > MAX_DEPTH:
+        raise BadValueError(f"metadata may be nested at most {MAX_DEPTH} deep", param="metadata")
+    if len(name) > MAX_NAME:
         raise BadValueError(
-            f"a name in metadata may have at most {NAME_MOST} characters with its dots", param="metadata"
+            f"a name in metadata may have at most {MAX_NAME} characters with its dots", param="metadata"
         )
     if name and (isinstance(value, Mapping) or value == []):
-        yield name, THERE
+        yield name, PRESENT
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from walk(inner, f"{name}.{key}" if name else key, depth + 1)
+            yield from _walk_values(inner, f"{name}.{key}" if name else key, depth + 1)
     elif isinstance(value, list):
         for inner in value:
-            yield from walk(inner, name, depth + 1)
+            yield from _walk_values(inner, name, depth + 1)
     else:
-        yield name, stored(value)
+        yield name, convert_to_stored(value)
 
 
-def stored(value: Any) -> Value:
+def convert_to_stored(value: Any) -> Value:
     """Convert a JSON scalar to the form in which the record stores it.
 
     null, true and false become blobs, integers beyond 64 bits become floats, and long texts are cut and get a digest.

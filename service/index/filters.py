@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import BadValueError
-from service.index.fields import Value, stored
+from service.index.fields import Value, convert_to_stored
 
-CONDITIONS_MOST = 256
+MAX_CONDITIONS = 256
 """Maximum number of conditions in a filter."""
-DEPTH_MOST = 16
+MAX_DEPTH = 16
 """Maximum nesting depth of a filter."""
 Range = Literal["gt", "gte", "lt", "lte"]
 """Operator that compares with one bound."""
@@ -41,7 +41,7 @@ class Condition:
     Attributes:
         field: name of the field, nested names joined by dots.
         test: `exists`, `in` (the field has or contains one of the values), or a range operator with one value.
-        values: values as `stored` converts them; none for `exists`.
+        values: values as `convert_to_stored` converts them; none for `exists`.
     """
 
     field: str
@@ -72,27 +72,27 @@ def parse_filter(given: Any) -> Filter:
     Raises:
         BadValueError: if it is not a valid filter, or has too many conditions or levels; the message names the part.
     """
-    return parse(given, 0, Budget())
+    return _parse_part(given, 0, _ConditionBudget())
 
 
-class Budget:
+class _ConditionBudget:
     """Counter of the conditions that a filter may still have; an empty object costs one too, as it is evaluated."""
 
     def __init__(self) -> None:
-        self.left = CONDITIONS_MOST
+        self.left = MAX_CONDITIONS
 
     def spend(self) -> None:
-        """Decrement the counter, before a condition is created.
+        """Count one condition, before it is created.
 
         Raises:
             BadValueError: if no condition is left.
         """
         if self.left == 0:
-            raise BadValueError(f"a filter may have at most {CONDITIONS_MOST} conditions", param="filter")
+            raise BadValueError(f"a filter may have at most {MAX_CONDITIONS} conditions", param="filter")
         self.left -= 1
 
 
-def parse(given: Any, depth: int, budget: Budget) -> Filter:
+def _parse_part(given: Any, depth: int, budget: _ConditionBudget) -> Filter:
     """Parse a filter or a nested part of one; several keys are combined by `and`.
 
     Args:
@@ -105,15 +105,15 @@ def parse(given: Any, depth: int, budget: Budget) -> Filter:
     """
     if not isinstance(given, dict):
         raise BadValueError('a filter is an object such as {"field": "value"}', param="filter")
-    if depth > DEPTH_MOST:
-        raise BadValueError(f"a filter may be nested at most {DEPTH_MOST} deep", param="filter")
+    if depth > MAX_DEPTH:
+        raise BadValueError(f"a filter may be nested at most {MAX_DEPTH} deep", param="filter")
     if not given:
         budget.spend()
-    parts = [parse_entry(key, value, depth, budget) for key, value in given.items()]
+    parts = [_parse_entry(key, value, depth, budget) for key, value in given.items()]
     return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
 
 
-def parse_entry(key: str, value: Any, depth: int, budget: Budget) -> Filter:
+def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> Filter:
     """Parse one key of a filter object with its value: a logical operator, or a field with a value or operators.
 
     Raises:
@@ -123,9 +123,9 @@ def parse_entry(key: str, value: Any, depth: int, budget: Budget) -> Filter:
     if plain in ("and", "or"):
         if not isinstance(value, list) or not value:
             raise BadValueError(f"{key} takes a list of filters", param="filter")
-        return Junction(plain, tuple(parse(part, depth + 1, budget) for part in value))
+        return Junction(plain, tuple(_parse_part(part, depth + 1, budget) for part in value))
     if plain == "not":
-        return Junction("not", (parse(value, depth + 1, budget),))
+        return Junction("not", (_parse_part(value, depth + 1, budget),))
     if not isinstance(value, dict):
         value = {"eq": value}
     if not value:
@@ -133,22 +133,22 @@ def parse_entry(key: str, value: Any, depth: int, budget: Budget) -> Filter:
     parts = []
     for operator, wanted in value.items():
         budget.spend()
-        parts.append(parse_operator(key, operator.removeprefix("$"), wanted))
+        parts.append(_parse_operator(key, operator.removeprefix("$"), wanted))
     return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
 
 
-def parse_operator(field: str, operator: str, wanted: Any) -> Filter:
+def _parse_operator(field: str, operator: str, wanted: Any) -> Filter:
     """Parse `{"field": {operator: wanted}}`; negative operators become a `not` of the positive condition.
 
     Raises:
         BadValueError: if the operator is unknown or the value has the wrong type.
     """
     if operator == "eq":
-        return equal(field, wanted)
+        return _build_equality(field, wanted)
     if operator == "ne":
-        return Junction("not", (equal(field, wanted),))
+        return Junction("not", (_build_equality(field, wanted),))
     if operator in ("in", "nin"):
-        found = among(field, wanted)
+        found = _build_membership(field, wanted)
         return found if operator == "in" else Junction("not", (found,))
     if operator == "exists":
         if not isinstance(wanted, bool):
@@ -157,16 +157,16 @@ def parse_operator(field: str, operator: str, wanted: Any) -> Filter:
         return there if wanted else Junction("not", (there,))
     for side in RANGES:
         if operator == side:
-            return within(field, side, wanted)
+            return _build_range(field, side, wanted)
     raise BadValueError(f"{field}: there is no operator {operator!r}; there are {', '.join(OPERATORS)}", param="filter")
 
 
-def equal(field: str, wanted: Any) -> Condition:
+def _build_equality(field: str, wanted: Any) -> Condition:
     """Build the condition that the field equals the value, or is a list that contains it."""
-    return Condition(field, "in", (scalar(field, wanted),))
+    return Condition(field, "in", (_convert_comparable(field, wanted),))
 
 
-def among(field: str, wanted: Any) -> Condition:
+def _build_membership(field: str, wanted: Any) -> Condition:
     """Build the condition that the field equals, or contains, one of the values.
 
     Raises:
@@ -174,10 +174,10 @@ def among(field: str, wanted: Any) -> Condition:
     """
     if not isinstance(wanted, list) or not 0 < len(wanted) <= 1000:
         raise BadValueError(f"{field}: in and nin take a list of 1 to 1,000 values", param="filter")
-    return Condition(field, "in", tuple(scalar(field, value) for value in wanted))
+    return Condition(field, "in", tuple(_convert_comparable(field, value) for value in wanted))
 
 
-def within(field: str, side: Range, wanted: Any) -> Condition:
+def _build_range(field: str, side: Range, wanted: Any) -> Condition:
     """Build the range condition `field side wanted`, such as year ≥ 2000.
 
     Raises:
@@ -185,10 +185,10 @@ def within(field: str, side: Range, wanted: Any) -> Condition:
     """
     if isinstance(wanted, bool) or not isinstance(wanted, int | float | str):
         raise BadValueError(f"{field}: {side} takes a number or a text", param="filter")
-    return Condition(field, side, (stored(wanted),))
+    return Condition(field, side, (convert_to_stored(wanted),))
 
 
-def scalar(field: str, value: Any) -> Value:
+def _convert_comparable(field: str, value: Any) -> Value:
     """Convert a value to compare with to the form in which the record stores it.
 
     Raises:
@@ -196,23 +196,23 @@ def scalar(field: str, value: Any) -> Value:
     """
     if isinstance(value, dict | list):
         raise BadValueError(f"{field}: compare with a text, a number, true, false or null", param="filter")
-    return stored(value)
+    return convert_to_stored(value)
 
 
-def evaluate(found: Filter, mask_of: Callable[[Condition], Mask], rows: int) -> Mask:
+def evaluate_filter(parsed: Filter, mask_of: Callable[[Condition], Mask], rows: int) -> Mask:
     """Return the mask `(rows,)` of the rows that satisfy a filter.
 
     Args:
-        found: filter.
+        parsed: filter.
         mask_of: returns the mask of one condition.
         rows: number of rows.
     """
-    if isinstance(found, Condition):
-        return mask_of(found)
-    if found.kind == "not":
-        return ~evaluate(found.parts[0], mask_of, rows)
-    everything = np.full(rows, found.kind == "and")
-    combine = np.logical_and if found.kind == "and" else np.logical_or
-    for part in found.parts:  # one mask at a time: a filter of 256 conditions would hold 256 bytes of each row
-        combine(everything, evaluate(part, mask_of, rows), out=everything)
+    if isinstance(parsed, Condition):
+        return mask_of(parsed)
+    if parsed.kind == "not":
+        return ~evaluate_filter(parsed.parts[0], mask_of, rows)
+    everything = np.full(rows, parsed.kind == "and")
+    combine = np.logical_and if parsed.kind == "and" else np.logical_or
+    for part in parsed.parts:  # one mask at a time: a filter of 256 conditions would hold 256 bytes of each row
+        combine(everything, evaluate_filter(part, mask_of, rows), out=everything)
     return everything

@@ -13,7 +13,7 @@ import orjson
 from service.errors import BadValueError
 from service.index.items import require_ids
 from service.index.protocol import SearchIndex
-from service.index.reducer import Reducer, Vectors, require_lengths
+from service.index.reducer import Reducer, Vectors, require_finite_norms
 from service.index.spec import IndexSpec
 from training.encoder.encoder import Encoder
 from training.fitting.encoding import format_progress
@@ -34,8 +34,8 @@ LINK_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Row:
-    """Row of the store.
+class ImportedRow:
+    """Row of a vector store to import.
 
     Attributes:
         id: id of the item.
@@ -78,12 +78,12 @@ class Ids:
     """
 
     def __init__(self, listed: Path | None, field: str | None, total: int) -> None:
-        self.listed = read_ids(listed) if listed else None
+        self.listed = _read_ids(listed) if listed else None
         self.field = field
         if self.listed is not None and len(self.listed) != total:
             raise BadValueError(f"there are {len(self.listed):,} ids for {total:,} rows", param="ids")
 
-    def rows(self, batch: Batch, first: int, left_out: str, text_field: str | None) -> list[Row]:
+    def build_rows(self, batch: Batch, first: int, vector_field: str, text_field: str | None) -> list[ImportedRow]:
         """Return the rows of a batch, with id and metadata.
 
         If a field `metadata` holds an object, or its JSON text, its fields are merged into the metadata, because `lathe
@@ -92,31 +92,31 @@ class Ids:
         Args:
             batch: batch of the source.
             first: row number of its first row.
-            left_out: field with the vectors or texts, which is not metadata.
+            vector_field: field with the vectors or texts, which is not metadata.
             text_field: field in which the index stores texts; None if it stores none.
         """
         records: list[Record] = batch.records or [{} for _ in range(len(batch))]
         rows = []
-        for place, record in enumerate(records):
-            field = self.field_of(record)
-            item = self.id_of(record, field, first + place)
-            rest = {key: value for key, value in record.items() if key not in (left_out, field)}
-            nested = as_object(rest.get("metadata"))
+        for position, record in enumerate(records):
+            field = self._find_id_field(record)
+            item = self._get_id(record, field, first + position)
+            rest = {key: value for key, value in record.items() if key not in (vector_field, field)}
+            nested = parse_object(rest.get("metadata"))
             if nested is not None:
                 del rest["metadata"]
                 rest |= nested
             if text_field is not None and isinstance(batch.values, list):
-                rest[text_field] = batch.values[place]
-            rows.append(Row(item, orjson.loads(orjson.dumps(rest, default=str)) if rest else None))
+                rest[text_field] = batch.values[position]
+            rows.append(ImportedRow(item, orjson.loads(orjson.dumps(rest, default=str)) if rest else None))
         return rows
 
-    def field_of(self, record: Mapping[str, Any]) -> str | None:
+    def _find_id_field(self, record: Mapping[str, Any]) -> str | None:
         """Return the field that holds the id of a row; None if there is none, or the ids come from a list."""
         if self.listed is not None:
             return None
         return self.field or next((field for field in ID_FIELDS if field in record), None)
 
-    def id_of(self, record: Mapping[str, Any], field: str | None, number: int) -> str:
+    def _get_id(self, record: Mapping[str, Any], field: str | None, number: int) -> str:
         """Return the id of one row: from the list, else from the field, else its row number.
 
         Raises:
@@ -131,7 +131,7 @@ class Ids:
         return str(record[field])
 
 
-def read_ids(path: Path) -> list[str]:
+def _read_ids(path: Path) -> list[str]:
     """Read ids from a file: one per line, or the integers of a .npy array.
 
     Raises:
@@ -149,7 +149,7 @@ def read_ids(path: Path) -> list[str]:
     return lines
 
 
-def as_object(value: Any) -> dict[str, Any] | None:
+def parse_object(value: Any) -> dict[str, Any] | None:
     """Return the value if it is a dict, or the dict that a JSON text encodes; None for anything else."""
     if isinstance(value, str) and value.startswith("{"):
         with suppress(orjson.JSONDecodeError):
@@ -157,7 +157,9 @@ def as_object(value: Any) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def measure(source: Source, encoder: Encoder | None, spec: IndexSpec, reduce: Reducer, on_progress: Progress) -> Cost:
+def measure_cost(
+    source: Source, encoder: Encoder | None, spec: IndexSpec, reduce: Reducer, on_progress: Progress
+) -> Cost:
     """Measure how a chain changes the geometry and the size of a store, on up to 2,000 rows spread over the source.
 
     Args:
@@ -173,14 +175,14 @@ def measure(source: Source, encoder: Encoder | None, spec: IndexSpec, reduce: Re
     total = source.count()
     wanted = np.unique(np.linspace(0, max(total - 1, 0), SAMPLE_ROWS).astype(int))
     taken: list[Any] = []
-    seen = 0
+    read = 0
     for batch in source.batches():
-        inside = wanted[(wanted >= seen) & (wanted < seen + len(batch))] - seen
-        taken += [batch.values[place] for place in inside]
-        seen += len(batch)
-        on_progress(0.5 * min(seen / max(total, 1), 1), f"reading a sample, {seen:,} of {total:,} rows")
+        inside = wanted[(wanted >= read) & (wanted < read + len(batch))] - read
+        taken += [batch.values[position] for position in inside]
+        read += len(batch)
+        on_progress(0.5 * min(read / max(total, 1), 1), f"reading a sample, {read:,} of {total:,} rows")
     on_progress(0.5, f"measuring {spec.chain} on {len(taken):,} rows")
-    sample = np.unique(vectors_of(taken, encoder, spec), axis=0)
+    sample = np.unique(_load_vectors(taken, encoder, spec), axis=0)
     sample = sample[sample.any(axis=1)]
     sizes = {"before": 4 * spec.width, "after": 4 * spec.dimensions}
     return Cost(
@@ -192,8 +194,14 @@ def measure(source: Source, encoder: Encoder | None, spec: IndexSpec, reduce: Re
     )
 
 
-def fill(
-    index: SearchIndex, source: Source, encoder: Encoder | None, ids: Ids, key: str, on_progress: Progress, zeros: bool
+def add_rows(
+    index: SearchIndex,
+    source: Source,
+    encoder: Encoder | None,
+    ids: Ids,
+    key: str,
+    on_progress: Progress,
+    skip_zeros: bool,
 ) -> dict[str, int]:
     """Add all rows of a source to an index, in batches; a run that was stopped resumes after its last batch.
 
@@ -204,7 +212,7 @@ def fill(
         ids: assigns ids and metadata.
         key: identifies this import; only an import with the same key is resumed.
         on_progress: called with progress in [0, 1] and a message with rows, rate and time left.
-        zeros: whether to skip zero vectors instead of raising.
+        skip_zeros: whether to skip zero vectors instead of raising.
 
     Returns:
         {imported, left_out, replaced}: number of rows added in this run, of zero rows skipped, and of existing items
@@ -214,43 +222,43 @@ def fill(
         BadValueError: if an id occurs twice in a batch, or a row cannot be stored.
     """
     spec = index.spec
-    note = index.note(NOTE) or {}
+    note = index.read_note(NOTE) or {}
     done = int(note.get("rows", 0)) if note.get("key") == key else 0
     total, seen, put, left_out, replaced, begun = source.count(), 0, 0, 0, 0, time.monotonic()
     for batch in source.batches():
         first, seen = seen, seen + len(batch)
         if seen <= done:
             continue
-        vectors = vectors_of(batch.values, encoder, spec)
-        rows = ids.rows(batch, first, source.field, spec.text_field)
-        kept = kept_rows(vectors, rows, spec, zeros)
+        vectors = _load_vectors(batch.values, encoder, spec)
+        rows = ids.build_rows(batch, first, source.field, spec.text_field)
+        kept = _select_rows(vectors, rows, spec, skip_zeros)
         if kept:
-            named, said = zip(*((rows[place].id, rows[place].metadata) for place in kept), strict=True)
+            named, said = zip(*((rows[position].id, rows[position].metadata) for position in kept), strict=True)
             require_ids(named)
             written = index.upsert(named, vectors[kept], said, None, note={NOTE: {"key": key, "rows": seen}}).result()
-            replaced += written.gone or 0
+            replaced += written.removed or 0
         put, left_out = put + len(kept), left_out + len(batch) - len(kept)
         on_progress(seen / max(total, 1), format_progress(seen, total, seen - done, time.monotonic() - begun))
-    index.forget_note(NOTE)
+    index.delete_note(NOTE)
     return {"imported": put, "left_out": left_out, "replaced": replaced}
 
 
-def kept_rows(vectors: Vectors, rows: list[Row], spec: IndexSpec, zeros: bool) -> list[int]:
+def _select_rows(vectors: Vectors, rows: list[ImportedRow], spec: IndexSpec, skip_zeros: bool) -> list[int]:
     """Return the indices of the rows to import: all, but for cosine only those with a nonzero vector.
 
     Raises:
-        BadValueError: if a vector is zero, the metric is cosine, and `zeros` is false.
+        BadValueError: if a vector is zero, the metric is cosine, and `skip_zeros` is false.
     """
     if spec.metric != "cosine":
         return list(range(len(rows)))
     there = vectors.any(axis=1)
-    if not there.all() and not zeros:
+    if not there.all() and not skip_zeros:
         item = rows[int((~there).argmax())].id
-        raise BadValueError(f"the vector of {item!r} is zero and has no direction; --skip-zeros leaves such rows out")
-    return [int(place) for place in np.flatnonzero(there)]
+        raise BadValueError(f"the vector of {item!r} is zero and has no direction; --skip-zeros skips such rows")
+    return [int(position) for position in np.flatnonzero(there)]
 
 
-def vectors_of(values: Any, encoder: Encoder | None, spec: IndexSpec) -> Vectors:
+def _load_vectors(values: Any, encoder: Encoder | None, spec: IndexSpec) -> Vectors:
     """Return the original vectors `(n, d)` float32 of a batch, encoding the values if they are texts.
 
     Raises:
@@ -263,6 +271,8 @@ def vectors_of(values: Any, encoder: Encoder | None, spec: IndexSpec) -> Vectors
         return encoder.encode(list(values)).vectors
     vectors: Vectors = np.asarray(values, np.float32).reshape(len(values), -1)
     if len(values) and vectors.shape[1] != spec.width:
-        raise BadValueError(f"the index takes vectors {spec.width} wide, these are {vectors.shape[1]}", param="vectors")
-    require_lengths(vectors)
+        raise BadValueError(
+            f"the index takes vectors of {spec.width} dimensions, not {vectors.shape[1]}", param="vectors"
+        )
+    require_finite_norms(vectors)
     return vectors

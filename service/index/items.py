@@ -1,17 +1,20 @@
 """Validation of ids and metadata of items."""
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from service.errors import BadValueError, TooLargeError
+from service.errors import BadValueError, ConflictError, TooLargeError
 
 ID_CHARACTERS = 512
 """Maximum number of characters of an id."""
 METADATA_BYTES = 262_144
 """Maximum size of an item's metadata as JSON, in bytes."""
+MAX_ANSWER_BYTES = 64_000_000
+"""Maximum size of metadata and vectors in one response, in bytes; each entry of a vector counts 12."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 """Pattern of a control character, which ids must not contain."""
 
@@ -19,21 +22,23 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 def require_ids(ids: Sequence[str]) -> None:
     """Raise `BadValueError` unless all ids are distinct, 1 to 512 characters long, and free of control characters."""
     seen = set()
-    for place, item in enumerate(ids):
+    for position, item in enumerate(ids):
         if not 0 < len(item) <= ID_CHARACTERS:
-            raise BadValueError(f"ids[{place}] has {len(item)} characters: an id has 1 to {ID_CHARACTERS}", param="ids")
+            raise BadValueError(
+                f"ids[{position}] has {len(item)} characters: an id has 1 to {ID_CHARACTERS}", param="ids"
+            )
         if CONTROL.search(item):
-            raise BadValueError(f"ids[{place}] holds a control character", param="ids")
+            raise BadValueError(f"ids[{position}] holds a control character", param="ids")
         if item in seen:
-            raise BadValueError(f"the id {item[:80]!r} stands twice", param="ids")
+            raise BadValueError(f"the id {item[:80]!r} occurs twice", param="ids")
         seen.add(item)
 
 
-def payload(place: int, metadata: Mapping[str, Any] | None) -> bytes | None:
+def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> bytes | None:
     """Serialize metadata as JSON bytes; return None if there is none or it is empty.
 
     Args:
-        place: index of the item, for error messages.
+        position: index of the item, for error messages.
         metadata: metadata of the item.
 
     Raises:
@@ -45,7 +50,41 @@ def payload(place: int, metadata: Mapping[str, Any] | None) -> bytes | None:
     try:
         found = orjson.dumps(metadata)
     except orjson.JSONEncodeError:
-        raise BadValueError(f"metadata[{place}] is nested too deep", param="metadata") from None
+        raise BadValueError(f"metadata[{position}] is nested too deep", param="metadata") from None
     if len(found) > METADATA_BYTES:
-        raise TooLargeError(f"metadata[{place}] is larger than {METADATA_BYTES:,} bytes", param="metadata")
+        raise TooLargeError(f"metadata[{position}] is larger than {METADATA_BYTES:,} bytes", param="metadata")
     return found
+
+
+def get_text(item: str, metadata: bytes | None, text_field: str) -> str:
+    """Return the text of an item from its metadata.
+
+    Raises:
+        ConflictError: if the field is missing, not a text, or blank.
+    """
+    text = json.loads(metadata).get(text_field) if metadata else None
+    if not isinstance(text, str) or not text.strip():
+        raise ConflictError(
+            f"the item {item!r} has no text in its metadata field {text_field!r} to encode with the new encoder",
+            param="texts",
+        )
+    return text
+
+
+def require_small_response(items: Iterable[Mapping[str, Any] | None]) -> None:
+    """Raise `TooLargeError` if the metadata and vectors of the items would make the response too large."""
+    size = 0
+    sizes: dict[int, int] = {}  # of metadata that several items share, measured once
+    for item in items:
+        if item is None:
+            continue
+        metadata = item["metadata"]
+        if metadata is not None:
+            if id(metadata) not in sizes:
+                sizes[id(metadata)] = len(orjson.dumps(metadata))
+            size += sizes[id(metadata)]
+        size += 12 * len(item.get("vector", ()))
+        if size > MAX_ANSWER_BYTES:
+            raise TooLargeError(
+                f"the metadata and vectors of these items take more than {MAX_ANSWER_BYTES:,} bytes: ask for fewer"
+            )

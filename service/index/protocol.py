@@ -1,4 +1,4 @@
-"""Protocols that every backend of indexes implements: the embedded one (`index`, `indexes`) and Milvus (`milvus`)."""
+"""Protocols that every backend of indexes implements: `embedded`, in the state folder, and `milvus`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -7,7 +7,7 @@ from threading import Event
 from typing import Any, Protocol
 
 from service.index.bridge import Bridge
-from service.index.filters import Filter
+from service.index.query import Query
 from service.index.reducer import Vectors
 from service.index.spec import IndexSpec
 from transforms.progress import Progress
@@ -28,11 +28,34 @@ class Change:
 
     Attributes:
         sequence: number of the write; None where writes are not numbered.
-        gone: number of items that were replaced or deleted; None where that is not counted.
+        removed: number of items that were replaced or deleted; None where that is not counted.
     """
 
     sequence: int | None
-    gone: int | None
+    removed: int | None
+
+
+class SpaceMovedError(Exception):
+    """Error for vectors of a space that the index no longer serves; the caller must encode the texts again."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend of indexes supports; whoever uses indexes reads this instead of asking which backend it is.
+
+    Attributes:
+        name: name of the backend in messages.
+        in_state_folder: whether the indexes are stored in the state folder, which must then be writable.
+        reindexing: whether a job can build an index's next generation while the index serves.
+        ordered: whether `SearchIndex.scan` yields the items in the order in which they were written.
+        backup_tool: tool that backs indexes up; None if `lathe index backup` and `restore` do.
+    """
+
+    name: str
+    in_state_folder: bool
+    reindexing: bool
+    ordered: bool
+    backup_tool: str | None
 
 
 class Serving(Protocol):
@@ -42,16 +65,8 @@ class Serving(Protocol):
     def spec(self) -> IndexSpec:
         """Settings of the index at that moment."""
 
-    def search(
-        self,
-        queries: Vectors,
-        k: int,
-        ef: int | None = None,
-        rescoring: float | None = None,
-        wanted: Filter | None = None,
-        reduced: bool = False,
-    ) -> list[list[Hit]]:
-        """Return the k nearest items to each query, best first; the arguments are those of `Generation.search`."""
+    def search(self, query: Query) -> list[list[Hit]]:
+        """Return the k nearest items to each vector of the query, best first."""
 
 
 class SearchIndex(Protocol):
@@ -69,7 +84,10 @@ class SearchIndex(Protocol):
     def bridge(self) -> Bridge | None:
         """Alignment for queries of the encoder that the index is moving to; None if there is none."""
 
-    def serving(self) -> Serving:
+    def read_artifact(self) -> Artifact:
+        """Return manifest and tensors of the chain that the current settings name; None for raw vectors."""
+
+    def get_serving(self) -> Serving:
         """Return the current state to search in; it stays consistent if the index changes."""
 
     def upsert(
@@ -80,7 +98,7 @@ class SearchIndex(Protocol):
         raw_space_id: str | None,
         note: Mapping[str, Any] | None = None,
     ) -> "Future[Change]":
-        """Queue the insertion of items with their vectors, replacing those with the same ids; see `Index.upsert`."""
+        """Queue the insertion of items, replacing those with the same ids; see `EmbeddedIndex.upsert`."""
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
         """Queue the deletion of the items with these ids; ids that do not exist are ignored."""
@@ -91,14 +109,14 @@ class SearchIndex(Protocol):
     def describe(self) -> dict[str, Any]:
         """Return the settings, counts and state of the index as a dict."""
 
-    def note(self, key: str) -> Any:
+    def read_note(self, key: str) -> Any:
         """Return the value that a write stored under the key, or None."""
 
-    def forget_note(self, key: str) -> None:
+    def delete_note(self, key: str) -> None:
         """Delete the value that a write stored under the key."""
 
-    def scan(self, most: int) -> Iterator[tuple[list[Payload], Vectors]]:
-        """Yield all items in batches of at most `most`: ids and metadata, and original vectors `(n, d)`."""
+    def scan(self, max_items: int) -> Iterator[tuple[list[Payload], Vectors]]:
+        """Yield all items in batches of at most `max_items`: ids and metadata, and original vectors `(n, d)`."""
 
     def wait_until_linked(self, on_progress: Progress) -> None:
         """Block until the graph contains every item, reporting progress."""
@@ -109,16 +127,16 @@ class SearchIndexes(Protocol):
 
     Attributes:
         ready: event that is set once every index that can be opened at the start is open.
-        needs_home: whether the indexes are stored in the state folder.
+        capabilities: what the backend supports.
     """
 
     ready: Event
-    needs_home: bool
+    capabilities: Capabilities
 
     def warnings(self) -> list[str]:
-        """Return messages about unusable or damaged indexes, from the last check; nothing is read or asked now."""
+        """Return messages about unusable or damaged indexes, from the last check; nothing is read now."""
 
-    def states(self) -> dict[str, int]:
+    def count_states(self) -> dict[str, int]:
         """Return the number of indexes in each state, for the metrics."""
 
     def start(self) -> None:

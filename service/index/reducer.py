@@ -13,7 +13,7 @@ from transforms.artifact import MANIFEST, TENSORS
 from transforms.chain import Chain
 from transforms.statistics import row_norms, unit_rows, without_direction
 
-HALF_MOST, HALF_LEAST = 65504.0, 2.0**-14
+MAX_HALF, MIN_HALF = 65504.0, 2.0**-14
 """Largest float16, and smallest float16 with full precision."""
 
 Vectors = NDArray[np.float32]
@@ -32,7 +32,7 @@ class Reducer:
         self.metric: Metric = spec.metric
         self.chain = None
         if artifact is not None:
-            chain = load_chain(artifact)
+            chain = _load_chain(artifact)
             cut = spec.dimensions if chain.nested else None
             self.chain = chain.fold(cut)
 
@@ -44,24 +44,24 @@ class Reducer:
         """
         reduced = originals if self.chain is None else self.chain.floats(originals)
         if self.metric == "cosine":
-            reduced = unit(reduced)
+            reduced = normalize_rows(reduced)
         if not np.isfinite(reduced).all():
             raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
         return np.ascontiguousarray(reduced)
 
-    def half(self, originals: Vectors) -> NDArray[np.float16]:
+    def convert_to_half(self, originals: Vectors) -> NDArray[np.float16]:
         """Convert originals to float16 for rescoring, normalized first if the metric is cosine.
 
         Raises:
             BadValueError: if the metric is not cosine, and float16 cannot hold the vectors.
         """
         if self.metric == "cosine":
-            return unit(originals).astype(np.float16)
-        require_half(originals)
+            return normalize_rows(originals).astype(np.float16)
+        require_float16(originals)
         return originals.astype(np.float16)
 
 
-def load_chain(artifact: tuple[bytes, bytes]) -> Chain:
+def _load_chain(artifact: tuple[bytes, bytes]) -> Chain:
     """Load a chain from the bytes of its manifest and tensors, by way of a temporary folder.
 
     Raises:
@@ -78,19 +78,19 @@ def read_artifact_files(folder: Path) -> tuple[bytes, bytes]:
     return (folder / MANIFEST).read_bytes(), (folder / TENSORS).read_bytes()
 
 
-def unit(vectors: Vectors) -> Vectors:
+def normalize_rows(vectors: Vectors) -> Vectors:
     """Return the rows normalized to length 1."""
     rows: Vectors = unit_rows(torch.from_numpy(np.require(vectors, np.float32, ["C", "W"]))).numpy()
     return rows
 
 
-def require_lengths(vectors: Vectors) -> None:
+def require_finite_norms(vectors: Vectors) -> None:
     """Raise `BadValueError` if the squared norm of a vector overflows float32."""
     with np.errstate(over="ignore"):
-        beyond = ~np.isfinite(np.einsum("ij,ij->i", vectors, vectors))
-    if beyond.any():
+        invalid = ~np.isfinite(np.einsum("ij,ij->i", vectors, vectors))
+    if invalid.any():
         raise BadValueError(
-            f"vector {int(beyond.argmax())} is longer than float32 can compare (1.8e19)", param="vectors"
+            f"vector {int(invalid.argmax())} is longer than float32 can compare (1.8e19)", param="vectors"
         )
 
 
@@ -105,14 +105,14 @@ def require_directions(vectors: Vectors) -> None:
         )
 
 
-def require_half(vectors: Vectors) -> None:
+def require_float16(vectors: Vectors) -> None:
     """Raise `BadValueError` if float16 cannot hold a vector, or only with a digit or two."""
     largest = np.abs(vectors).max(axis=1, initial=0)
-    beyond = (largest > HALF_MOST) | ((largest > 0) & (largest < HALF_LEAST))
-    if beyond.any():
+    invalid = (largest > MAX_HALF) | ((largest > 0) & (largest < MIN_HALF))
+    if invalid.any():
         raise BadValueError(
-            f"vector {int(beyond.argmax())} is too large or too small for float16, in which it would be kept "
-            f"(its largest entry must lie between {HALF_LEAST:.1e} and {HALF_MOST:,.0f}): scale the vectors, or use "
+            f"vector {int(invalid.argmax())} is too large or too small for float16, in which it would be stored "
+            f"(its largest entry must lie between {MIN_HALF:.1e} and {MAX_HALF:,.0f}): scale the vectors, or use "
             "the metric cosine with originals in float32",
             param="vectors",
         )

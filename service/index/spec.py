@@ -5,12 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
+from service.errors import ConflictError
+
 Metric = Literal["cosine", "ip", "l2"]
 """Similarity measure: cosine, inner product or Euclidean distance."""
 OriginalsDtype = Literal["float32", "float16"]
 """Dtype in which the record stores the original vectors."""
 
-WIDTH_MOST = 65_536
+MAX_WIDTH = 65_536
 """Maximum number of dimensions, equal to that of vector sources, whose module is not imported to list indexes."""
 
 
@@ -50,13 +52,31 @@ class IndexSpec:
     generation: str = "1"
     vectors: int = 1
 
-    def json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the settings as a dict, as the record stores them."""
         return asdict(self)
 
+    def describe(self, name: str, count: int, state: str) -> dict[str, Any]:
+        """Return the part of an index's description that all backends share: name, number of items, state, settings."""
+        return {
+            "name": name,
+            "count": count,
+            "chain": self.chain,
+            "space_id": self.space_id,
+            "dimensions": self.dimensions,
+            "state": state,
+            "encoder": self.encoder,
+            "raw_space_id": self.raw_space_id,
+            "width": self.width,
+            "metric": self.metric,
+            "m": self.m,
+            "ef_construction": self.ef_construction,
+            "originals": self.originals,
+        }
 
-def spec_of(content: Mapping[str, Any]) -> IndexSpec:
-    """Build and validate settings from a dict that `IndexSpec.json` returned.
+
+def parse_spec(content: Mapping[str, Any]) -> IndexSpec:
+    """Build and validate settings from a dict that `IndexSpec.to_json` returned.
 
     They are validated because a backup's record may come from someone else: settings become names of folders and
     tables, and decide how much space rows take.
@@ -67,19 +87,35 @@ def spec_of(content: Mapping[str, Any]) -> IndexSpec:
     try:
         spec = IndexSpec(**content)
     except TypeError:
-        raise ValueError("the settings of the index are not those that this Lathe knows") from None
-    for name, can_be in POSSIBLE.items():
-        if not can_be(value := getattr(spec, name)):
+        raise ValueError("the settings of the index are not those of this version of Lathe") from None
+    for name, is_valid in VALIDATORS.items():
+        if not is_valid(value := getattr(spec, name)):
             raise ValueError(f"the settings of the index cannot be used: {name} is {value!r:.80}")
     return spec
 
 
-def _one_of(*kinds: Any) -> Callable[[Any], bool]:
+def require_same_settings(name: str, spec: IndexSpec, asked: Mapping[str, Any]) -> None:
+    """Raise `ConflictError`, naming the settings, if an existing index has other settings than those requested.
+
+    Args:
+        name: name of the index, for the message.
+        spec: its settings.
+        asked: requested settings by name; settings that are left out may differ.
+    """
+    found = spec.to_json()
+    differ = [f"{key} {found[key]} (requested: {value})" for key, value in asked.items() if found[key] != value]
+    if differ:
+        raise ConflictError(
+            f"the index {name} exists with {', '.join(differ)}: reindex it, or delete it first", param="name"
+        )
+
+
+def _build_choice_check(*kinds: Any) -> Callable[[Any], bool]:
     """Return a function that tells whether a value is one of these texts."""
     return lambda value: isinstance(value, str) and value in kinds
 
 
-def _whole(least: int, most: int) -> Callable[[Any], bool]:
+def _build_range_check(least: int, most: int) -> Callable[[Any], bool]:
     """Return a function that tells whether a value is an integer in the range, bounds included."""
     return lambda value: type(value) is int and least <= value <= most
 
@@ -94,25 +130,25 @@ def _is_text_or_none(value: Any) -> bool:
     return value is None or isinstance(value, str)
 
 
-def _names_a_folder(value: Any) -> bool:
+def _is_folder_suffix(value: Any) -> bool:
     """Return whether a value can be part of the name of a generation's folder."""
     return isinstance(value, str) and re.fullmatch("[0-9A-Za-z]{1,64}", value) is not None
 
 
-POSSIBLE: dict[str, Callable[[Any], bool]] = {
+VALIDATORS: dict[str, Callable[[Any], bool]] = {
     "encoder": _is_text_or_none,
     "encoder_fingerprint": _is_text_or_none,
-    "width": _whole(1, WIDTH_MOST),
+    "width": _build_range_check(1, MAX_WIDTH),
     "raw_space_id": _is_text,
     "chain": _is_text,
-    "dimensions": _whole(1, WIDTH_MOST),
+    "dimensions": _build_range_check(1, MAX_WIDTH),
     "space_id": _is_text,
-    "metric": _one_of(*get_args(Metric)),
-    "m": _whole(2, 1024),
-    "ef_construction": _whole(1, 100_000),
+    "metric": _build_choice_check(*get_args(Metric)),
+    "m": _build_range_check(2, 1024),
+    "ef_construction": _build_range_check(1, 100_000),
     "text_field": _is_text_or_none,
-    "originals": _one_of(*get_args(OriginalsDtype)),
-    "generation": _names_a_folder,
-    "vectors": _whole(1, 10**9),
+    "originals": _build_choice_check(*get_args(OriginalsDtype)),
+    "generation": _is_folder_suffix,
+    "vectors": _build_range_check(1, 10**9),
 }
 """Function that tells whether a value is valid, for each setting."""

@@ -20,7 +20,7 @@ class ResultFile:
     pieces: Iterator[bytes]
 
     @classmethod
-    def of(cls, file: BinaryIO) -> "ResultFile":
+    def from_file(cls, file: BinaryIO) -> "ResultFile":
         """Return the size and pieces of an open file, which is closed after the last piece.
 
         It can be read to the end even if the job is removed meanwhile.
@@ -73,11 +73,11 @@ class Jobs(Protocol):
     def list(self) -> list[Job]:
         """Return all jobs, newest first."""
 
-    def request(self, job_id: str) -> JobRequest | None:
+    def read_request(self, job_id: str) -> JobRequest | None:
         """Return a job's request, None if it is damaged; raises as `get`."""
 
     def cancel(self, job_id: str) -> Job:
         """Stop a job and return it; an ended one stays unchanged. Raises as `get`."""
 
-    def result(self, job_id: str, name: str) -> ResultFile | None:
+    def open_result(self, job_id: str, name: str) -> ResultFile | None:
         """Return a result file of a job, None if it has none of that name; raises as `get`."""

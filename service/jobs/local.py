@@ -15,7 +15,7 @@ from transforms.beneath import OutsideError, open_beneath
 from transforms.files import continue_file
 
 POLL_SECONDS = 0.2
-"""Seconds between two looks at the jobs."""
+"""Seconds between two checks of the jobs."""
 
 log = logging.getLogger(__name__)
 
@@ -79,20 +79,20 @@ class LocalJobs:
         """Return all jobs, newest first."""
         return self.store.list()
 
-    def request(self, job_id: str) -> JobRequest | None:
+    def read_request(self, job_id: str) -> JobRequest | None:
         """Return a job's request; if it is damaged, log the error and return None."""
-        job, content = self.store.read(job_id), self.store.request(job_id)
+        job, content = self.store.read(job_id), self.store.read_request(job_id)
         try:
             return parse_request(job.kind, content)
         except ValueError as error:
             log.error("job %s: %s", job_id, error)
             return None
 
-    def result(self, job_id: str, name: str) -> ResultFile | None:
+    def open_result(self, job_id: str, name: str) -> ResultFile | None:
         """Open a result file of a job; return None if there is none of that name."""
-        self.store.folder(job_id)
+        self.store.find_folder(job_id)
         try:
-            return ResultFile.of(open_beneath(self.store.root, f"{job_id}/{name}"))
+            return ResultFile.from_file(open_beneath(self.store.root, f"{job_id}/{name}"))
         except (FileNotFoundError, OutsideError):
             return None
 
@@ -112,27 +112,27 @@ class LocalJobs:
         """Manage the jobs at intervals until the thread is stopped; log errors and go on."""
         while not self.stopping.wait(POLL_SECONDS):
             try:
-                self.look_after_jobs()
+                self.manage_jobs()
             except Exception:
-                log.exception("looking after the jobs failed; trying again")
+                log.exception("managing the jobs failed; trying again")
 
-    def look_after_jobs(self) -> None:
+    def manage_jobs(self) -> None:
         """Remove ended jobs from the queue, and start the first job if it is queued and not started yet."""
         with self.guard:
             waiting = list(self.active)
         for job_id in waiting:
-            if self.ended(job_id):
+            if self._has_ended(job_id):
                 child = self.children.pop(job_id, None)
                 if child is not None:
-                    child.wait()  # it wrote its end, so it is about to exit
+                    child.wait()  # it has written its end and is about to exit
                 with self.guard:
                     self.active.remove(job_id)
                 continue
             if job_id not in self.children and self.store.read(job_id).state == "queued":
-                self.spawn(job_id)
+                self._start_or_fail(job_id)
             return  # one at a time, in the order they came
 
-    def ended(self, job_id: str) -> bool:
+    def _has_ended(self, job_id: str) -> bool:
         """Return whether a job has ended; a job whose process ended without a result is marked as failed first."""
         try:
             job = self.store.get(job_id)
@@ -143,21 +143,21 @@ class LocalJobs:
             job = self.store.settle(self.store.read(job_id))
         return job.ended
 
-    def spawn(self, job_id: str) -> None:
+    def _start_or_fail(self, job_id: str) -> None:
         """Start a job's process; if that fails, log the error and mark the job as failed."""
         try:
-            self.children[job_id] = self.start_process(job_id)
+            self.children[job_id] = self._start_process(job_id)
         except OSError:
             log.exception("the process of job %s cannot be started", job_id)
             self.store.settle(self.store.read(job_id))
 
-    def start_process(self, job_id: str) -> Process:
+    def _start_process(self, job_id: str) -> Process:
         """Start the process of a job, which outlives this server and appends its output to the job's `log.txt`.
 
         Raises:
             OSError: if the process cannot be started.
         """
-        folder = self.store.folder(job_id)
+        folder = self.store.find_folder(job_id)
         with continue_file(folder / "log.txt", append=True) as output:
             program = Program(
                 "service.jobs.local_process", (str(folder),), self.environment, output=output.fileno(), lasting=True

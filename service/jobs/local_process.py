@@ -7,7 +7,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from service.jobs.runners import Reporter, carry_out, share_machine
+from service.jobs.runners import ProgressReporter, limit_resources, run_request
 from service.jobs.store import Job, JobStore
 from service.settings import Settings, read_settings
 
@@ -19,22 +19,22 @@ def run_job(folder: Path, settings: Settings) -> None:
         with store.lock(folder.name).acquire(blocking=False):
             job = store.read(folder.name)
             if job.state == "queued":
-                work(store, job, settings)
+                _run_queued_job(store, job, settings)
     except Timeout:
-        return  # another process has it
+        return  # another process runs the job
 
 
-def work(store: JobStore, job: Job, settings: Settings) -> None:
+def _run_queued_job(store: JobStore, job: Job, settings: Settings) -> None:
     """Run a queued job, whose lock is held, to its end: write its state as it changes, and remove its inputs."""
-    folder = store.folder(job.id)
+    folder = store.find_folder(job.id)
     if (folder / "cancel").exists():
         store.end_orphan(job)
         return
     running = store.write(replace(job, state="running", message="starting", pid=os.getpid()))
-    reporter = Reporter(running, store.write)
-    request = store.request(job.id)
-    store.write(carry_out(job.kind, request, folder, settings, reporter).ended(reporter.job))
-    store.drop_inputs(job.id)
+    reporter = ProgressReporter(running, store.write)
+    request = store.read_request(job.id)
+    store.write(run_request(job.kind, request, folder, settings, reporter).end_job(reporter.job))
+    store.delete_inputs(job.id)
 
 
 def main(arguments: list[str]) -> None:
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
         arguments: the job's folder.
     """
     settings = read_settings()
-    share_machine(settings)
+    limit_resources(settings)
     run_job(Path(arguments[0]), settings)
 
 

@@ -4,22 +4,35 @@ A job is data only: its kind selects a function in `service.jobs.runners.RUNNERS
 the parameters below.
 """
 
+import json
+from contextlib import suppress
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
-from service.hosted import NAME_PATTERN
+from service.chains.names import is_name
+from service.encoder_settings import NAME_PATTERN
 from service.index.spec import IndexSpec
-from service.jobs.sources import FILE_OF_TARGETS, FILE_OF_TEXTS, FILE_OF_VECTORS
-from service.jobs.store import describe
-from service.names import is_name
+from service.jobs.sources import (
+    FILE_OF_QUERIES,
+    FILE_OF_QUERY_TEXTS,
+    FILE_OF_TARGETS,
+    FILE_OF_TEXTS,
+    FILE_OF_VECTORS,
+)
+from service.jobs.store import describe_validation_error
 from training.advice.request import AdviceRequest
 from training.encoder.spec import EncoderSpec
 from training.fitting.fit_request import FitRequest
 from transforms.artifact import MANIFEST, TENSORS
 
 FILE_OF_NEW_TEXTS = "source.texts.json"
-INPUT_NAMES = frozenset({FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS, FILE_OF_NEW_TEXTS, MANIFEST, TENSORS})
+INPUT_NAMES = frozenset(
+    {
+        *(FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS, FILE_OF_QUERY_TEXTS, FILE_OF_QUERIES),
+        *(FILE_OF_NEW_TEXTS, MANIFEST, TENSORS),
+    }
+)
 """Names that input files of a job may have."""
 
 
@@ -75,7 +88,7 @@ class FitJob(JobRequest):
     @property
     def paths(self) -> list[str]:
         """Sources that the job reads from outside its folder."""
-        asked = [self.request.source, self.request.targets, *self.request.foreign.values()]
+        asked = [self.request.source, self.request.targets, self.request.queries, *self.request.out_of_domain.values()]
         return [path for path in asked if path is not None and path not in self.files]
 
 
@@ -112,6 +125,15 @@ def parse_request(kind: str, content: bytes) -> FitJob | AdviseJob | ReindexJob:
     if kind not in KINDS:
         raise ValueError(f"there is no kind of job {kind[:40]!r}; there are {', '.join(KINDS)}")
     try:
-        return KINDS[kind].model_validate_json(content)
+        return KINDS[kind].model_validate_json(_rename_old_fields(content) if kind == "fit" else content)
     except ValidationError as error:
-        raise ValueError(f"the request of the job is damaged: {describe(error)}") from None
+        raise ValueError(f"the request of the job is damaged: {describe_validation_error(error)}") from None
+
+
+def _rename_old_fields(content: bytes) -> bytes:
+    """Rename `foreign` to `out_of_domain` in a fit's request: servers before that name may queue jobs in an upgrade."""
+    with suppress(ValueError, TypeError, KeyError, RecursionError):  # a damaged request is reported by its validation
+        parsed = json.loads(content)
+        parsed["request"]["out_of_domain"] = parsed["request"].pop("foreign")
+        return json.dumps(parsed).encode()
+    return content

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from service.advise_job import run_advise_request
 from service.errors import ServiceError
-from service.fit_job import run_fit_request
+from service.jobs.kinds.advise import run_advice_job
+from service.jobs.kinds.fit import run_fit_job
+from service.jobs.kinds.reindex import run_reindex
 from service.jobs.requests import JobRequest, parse_request
 from service.jobs.store import Job
-from service.reindex_job import run_reindex
 from service.settings import Settings
 from training.errors import TrainingError
 from transforms.errors import TransformError
@@ -26,13 +26,13 @@ PROGRESS_SECONDS = 0.25
 Runner = Callable[[Any, Path, Settings, Progress], dict[str, Any]]
 """Runs a validated request, see `service.jobs.requests`, in the job's folder, and returns the result as JSON."""
 RUNNERS: dict[str, Runner] = {
-    "fit": run_fit_request,
-    "advise": run_advise_request,
+    "fit": run_fit_job,
+    "advise": run_advice_job,
     "reindex": run_reindex,
 }
 
 
-class Reporter:
+class ProgressReporter:
     """A progress callback that updates a job, and writes it at most every `PROGRESS_SECONDS`.
 
     Args:
@@ -60,7 +60,7 @@ class Outcome:
     result: dict[str, Any] | None = None
     error: str | None = None
 
-    def ended(self, job: Job) -> Job:
+    def end_job(self, job: Job) -> Job:
         """Return the job as ended with this outcome."""
         done = self.error is None
         return replace(
@@ -75,7 +75,7 @@ class Outcome:
         )
 
 
-def carry_out(
+def run_request(
     kind: str,
     content: bytes,
     folder: Path,
@@ -104,7 +104,9 @@ def carry_out(
     except (TrainingError, TransformError, ServiceError) as error:
         return Outcome(error=str(error))
     except OSError as error:
-        file = f": {Path(str(error.filename)).name}" if error.filename else ""  # its folder is the machine's own affair
+        file = (
+            f": {Path(str(error.filename)).name}" if error.filename else ""
+        )  # without the folder, which callers need not know
         return Outcome(error=f"{error.strerror}{file}")
     except MemoryError:
         return Outcome(error="out of memory")
@@ -113,7 +115,7 @@ def carry_out(
         return Outcome(error=f"{type(error).__name__}; the log of the job's process says more")
 
 
-def share_machine(settings: Settings) -> None:
+def limit_resources(settings: Settings) -> None:
     """Lower this process's priority, and limit torch and BLAS to the settings' number of job threads."""
     os.nice(5)
     import torch

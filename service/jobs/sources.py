@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from service.codec import as_vectors, dump_json, dump_npy
 from service.errors import BadValueError, ForbiddenError, UnknownNameError
@@ -14,16 +14,22 @@ from training.sources.readers import BUILT_IN
 from training.sources.remote import is_remote
 from training.sources.source import open_source
 
-if TYPE_CHECKING:
-    from service.bodies import SourceBody
-
 FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
-COUNTED_MOST = 1000
+FILE_OF_QUERY_TEXTS, FILE_OF_QUERIES = "queries.jsonl", "queries.npy"
+MAX_COUNTED = 1000
 """Maximum number of vectors whose distinct rows are counted before the job begins."""
 
 
+class SentSource(Protocol):
+    """Protocol of a request's source: exactly one of its attributes is not None."""
+
+    texts: list[str] | None
+    vectors: list[Any] | None
+    path: str | None
+
+
 @dataclass(frozen=True)
-class Received:
+class JobSource:
     """A checked source as a job reads it.
 
     Attributes:
@@ -41,25 +47,25 @@ class Received:
     files: dict[str, bytes] = field(default_factory=dict)
 
 
-def receive(source: "SourceBody", data_root: Path | None) -> Received:
+def receive(source: SentSource, data_root: Path | None) -> JobSource:
     """Check a source as far as possible before the job begins, and serialize data sent with the request.
 
     Raises:
         ServiceError, SourceError: if the source cannot be used.
     """
     if source.texts is not None:
-        content = texts_file(source.texts)
-        return Received(FILE_OF_TEXTS, True, distinct=len(set(source.texts)), files={FILE_OF_TEXTS: content})
+        content = _serialize_texts(source.texts)
+        return JobSource(FILE_OF_TEXTS, True, distinct=len(set(source.texts)), files={FILE_OF_TEXTS: content})
     if source.vectors is not None:
-        vectors = as_vectors(source.vectors, most=len(source.vectors) + 1)
-        few = len(vectors) <= COUNTED_MOST
+        vectors = as_vectors(source.vectors, max_rows=len(source.vectors) + 1)
+        few = len(vectors) <= MAX_COUNTED
         distinct = len({row.tobytes() for row in vectors}) if few else None
-        return Received(FILE_OF_VECTORS, False, vectors.shape[1], distinct, {FILE_OF_VECTORS: dump_npy(vectors)})
-    path = allowed_path(str(source.path), data_root)
-    return Received(path, open_source(path).kind() == "texts")
+        return JobSource(FILE_OF_VECTORS, False, vectors.shape[1], distinct, {FILE_OF_VECTORS: dump_npy(vectors)})
+    path = resolve_allowed_path(str(source.path), data_root)
+    return JobSource(path, open_source(path).kind() == "texts")
 
 
-def require_distinct(sent: Received, what: str) -> None:
+def require_distinct(sent: JobSource, what: str) -> None:
     """Raise `BadValueError` if fewer than `MIN_DISTINCT_ROWS` distinct rows were sent for the operation `what`."""
     if sent.distinct is not None and sent.distinct < MIN_DISTINCT_ROWS:
         raise BadValueError(
@@ -67,7 +73,7 @@ def require_distinct(sent: Received, what: str) -> None:
         )
 
 
-def texts_file(texts: list[str]) -> bytes:
+def _serialize_texts(texts: list[str]) -> bytes:
     """Serialize texts to JSON lines.
 
     Raises:
@@ -81,7 +87,7 @@ def texts_file(texts: list[str]) -> bytes:
     return b"\n".join(dump_json({"text": text}) for text in texts)
 
 
-def allowed_path(written: str, data_root: Path | None) -> str:
+def resolve_allowed_path(written: str, data_root: Path | None) -> str:
     """Return a path in the data root in the form that `open_source` and jobs read; names of built-in sources stay.
 
     No link may lead out of the data root, neither now nor when the job opens the path.
@@ -103,22 +109,22 @@ def allowed_path(written: str, data_root: Path | None) -> str:
         raise ForbiddenError(
             "paths are off on this server: set LATHE_DATA_ROOT to the folder they may lie in", param="source.path"
         )
-    place, separator, field = written.partition("#")
-    if is_remote(place):
+    path, separator, field = written.partition("#")
+    if is_remote(path):
         raise ForbiddenError("the server reads no URLs: put the file into its data folder", param="source.path")
     try:
-        return open_source(f"{RootedFile(data_root, relative_to(data_root, place))}{separator}{field}").written
+        return open_source(f"{RootedFile(data_root, _make_relative(data_root, path))}{separator}{field}").written
     except OutsideSourceError as error:
-        raise ForbiddenError(f"{place[:80]!r} lies outside the server's data folder: {error}", "source.path") from None
+        raise ForbiddenError(f"{path[:80]!r} lies outside the server's data folder: {error}", "source.path") from None
     except SourceError:
         raise UnknownNameError(
-            f"there is no source {place[:80]!r} in the server's data folder", param="source.path"
+            f"there is no source {path[:80]!r} in the server's data folder", param="source.path"
         ) from None
 
 
-def relative_to(data_root: Path, place: str) -> str:
+def _make_relative(data_root: Path, path: str) -> str:
     """Return the path relative to the data root if it begins with it, else unchanged."""
     for root in (data_root, data_root.resolve()):
-        if place.startswith(f"{root}/"):
-            return place[len(f"{root}/") :].lstrip("/")
-    return place
+        if path.startswith(f"{root}/"):
+            return path[len(f"{root}/") :].lstrip("/")
+    return path

@@ -37,7 +37,7 @@ from transforms.files import create_file, make_folder, make_root, sync_folder, w
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
-KEPT_MOST = 200
+MAX_JOBS = 200
 """Maximum number of jobs kept; older ones that have ended are removed with their results."""
 
 
@@ -69,7 +69,7 @@ class Job:
         """Whether the job has succeeded, failed or been cancelled."""
         return self.state in ENDED
 
-    def public(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return the job as JSON for callers, without the process id."""
         return {key: value for key, value in asdict(self).items() if key != "pid"}
 
@@ -86,14 +86,14 @@ def parse_job(job_id: str, content: bytes) -> Job:
     try:
         job = JOB.validate_json(content)
     except ValidationError as error:
-        raise ValueError(describe(error)) from None
+        raise ValueError(describe_validation_error(error)) from None
     if job.id != job_id or not 0 <= job.progress <= 1:
         raise ValueError("its id or progress cannot be that of this job")
-    dump_json(job.public())  # numbers beyond 64 bits, for instance, are no JSON here
+    dump_json(job.to_json())  # numbers beyond 64 bits, for instance, are no JSON here
     return job
 
 
-def describe(error: ValidationError) -> str:
+def describe_validation_error(error: ValidationError) -> str:
     """Describe the first error of a validation in one line, without the value."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     return f"{'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg']}"[:200]
@@ -105,7 +105,7 @@ class JobStore:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def folder(self, job_id: str) -> Path:
+    def find_folder(self, job_id: str) -> Path:
         """Return the folder of a job.
 
         Raises:
@@ -122,7 +122,7 @@ class JobStore:
         Raises:
             OSError: if the job cannot be written.
         """
-        job = new_job(kind)
+        job = create_job(kind)
         staging = self.root / f".{job.id}"
         try:
             make_root(self.root)
@@ -138,16 +138,16 @@ class JobStore:
         self.prune()
         return job
 
-    def request(self, job_id: str) -> bytes:
+    def read_request(self, job_id: str) -> bytes:
         """Return a job's request as the JSON that was written.
 
         Raises:
             UnknownNameError: if there is no such job.
         """
-        self.folder(job_id)
+        self.find_folder(job_id)
         return read_beneath(self.root, f"{job_id}/request.json")
 
-    def ids(self) -> list[str]:
+    def list_ids(self) -> list[str]:
         """Return the ids of all jobs, newest first."""
         if not self.root.is_dir():
             return []
@@ -159,7 +159,7 @@ class JobStore:
         Raises:
             UnknownNameError: if there is no such job.
         """
-        self.folder(job_id)
+        self.find_folder(job_id)
         try:
             return parse_job(job_id, read_beneath(self.root, f"{job_id}/job.json"))
         except FileNotFoundError:  # removed in this moment
@@ -179,7 +179,7 @@ class JobStore:
     def list(self) -> list[Job]:
         """Return all jobs in their current state, newest first."""
         found = []
-        for job_id in self.ids():
+        for job_id in self.list_ids():
             with suppress(UnknownNameError):  # removed meanwhile
                 found.append(self.get(job_id))
         return found
@@ -219,12 +219,12 @@ class JobStore:
             finished_at=datetime.now(UTC).isoformat(),
             pid=None,
         )
-        with suppress(OSError):  # on a full disk the answer is still the truth
+        with suppress(OSError):  # on a full disk, the returned state is still right
             self.write(ended)
-            self.drop_inputs(job.id)
+            self.delete_inputs(job.id)
         return ended
 
-    def drop_inputs(self, job_id: str) -> None:
+    def delete_inputs(self, job_id: str) -> None:
         """Delete the texts or vectors that a caller sent with the job."""
         for path in (self.root / job_id).glob("source.*"):
             path.unlink(missing_ok=True)
@@ -245,14 +245,14 @@ class JobStore:
         return self.settle(job)
 
     def prune(self) -> None:
-        """Delete ended jobs beyond the `KEPT_MOST` newest jobs, with their results."""
-        for job_id in self.ids()[KEPT_MOST:]:
+        """Delete ended jobs beyond the `MAX_JOBS` newest jobs, with their results."""
+        for job_id in self.list_ids()[MAX_JOBS:]:
             with suppress(UnknownNameError):
                 if self.get(job_id).ended:
                     shutil.rmtree(self.root / job_id, ignore_errors=True)
 
 
-def new_job(kind: str) -> Job:
+def create_job(kind: str) -> Job:
     """Return a queued job with a new id that begins with the current time."""
     now = datetime.now(UTC)
     return Job(id=f"{now:%Y%m%d%H%M%S}{secrets.token_hex(4)}", kind=kind, created_at=now.isoformat())

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from service.processes.fork_server import BOUND, LASTING, NUMBER, PRELOADED, SINGLE_THREADED
-from service.processes.program import ProcessStarter, Program, Spawner, environment_without_keys
+from service.processes.program import ProcessStarter, Program, Spawner, get_environment_without_keys
 
 LOST = -signal.SIGHUP
 """Exit status of a process that could not be forked, or whose fork server was killed, so that its own is unknown."""
@@ -61,13 +61,13 @@ class ForkServer:
             "has_output": program.output is not None,
         }
         ours, theirs = socket.socketpair()
-        with theirs, os.fdopen(os.memfd_create("request"), "wb") as file:  # a socket might be too small for it
+        with theirs, os.fdopen(os.memfd_create("request"), "wb") as file:  # a socket's buffer may be too small
             file.write(json.dumps(request).encode())
             file.flush()
             passed = [given for given in (program.output, program.descriptor) if given is not None]
             try:
                 with self._guard:
-                    self._ask(LASTING if program.lasting else BOUND, [theirs.fileno(), file.fileno(), *passed])
+                    self._send_request(LASTING if program.lasting else BOUND, [theirs.fileno(), file.fileno(), *passed])
             except BaseException:
                 ours.close()
                 raise
@@ -83,12 +83,12 @@ class ForkServer:
                 self._server.wait()
                 self._server = None
 
-    def _ask(self, message: bytes, descriptors: list[int]) -> None:
+    def _send_request(self, message: bytes, descriptors: list[int]) -> None:
         """Send a request to the fork server; if it was killed, start a new one and send it there."""
         try:
             socket.send_fds(self._ensure_running(), [message], descriptors)
         except OSError:
-            log.warning("the process that others are forked from is gone; starting it again")
+            log.warning("the fork server is gone; starting it again")
             if self._control is not None:
                 self._control.close()
                 self._control = None
@@ -104,7 +104,7 @@ class ForkServer:
                 self._server = subprocess.Popen(
                     [sys.executable, "-m", "service.processes.fork_server", str(theirs.fileno()), *self._preloaded],
                     stdin=subprocess.DEVNULL,
-                    env=environment_without_keys() | SINGLE_THREADED,
+                    env=get_environment_without_keys() | SINGLE_THREADED,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,  # Ctrl-C is for the server
                 )
@@ -127,21 +127,21 @@ class ForkedProcess:
         self._returncode: int | None = None
 
     def __del__(self) -> None:
-        """Close the socket, which is still open if nobody asked for the exit status."""
+        """Close the socket, which is still open if the exit status was not read."""
         self._status.close()
 
     @property
     def pid(self) -> int:
         """Process id, waiting until the process is forked; 0 if the fork failed."""
         while self.poll() is None and self._pid is None:
-            self._wait_for_news(None)
+            self._wait_for_message(None)
         return self._pid or 0
 
     def poll(self) -> int | None:
         """Return the exit status; None while the process runs or is about to."""
         with self._guard:
             while self._returncode is None and select.select([self._status], [], [], 0)[0]:
-                self._take(self._status.recv(NUMBER.size, socket.MSG_WAITALL))
+                self._store_message(self._status.recv(NUMBER.size, socket.MSG_WAITALL))
             return self._returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -151,7 +151,7 @@ class ForkedProcess:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise subprocess.TimeoutExpired(f"process {self._pid}", timeout or 0.0)
-            self._wait_for_news(left)
+            self._wait_for_message(left)
         return status
 
     def terminate(self) -> None:
@@ -166,30 +166,30 @@ class ForkedProcess:
         """Send a signal to the process; cancel the fork if there is none yet; do nothing if the process has ended."""
         if self.poll() is None and self._pid is None:
             with suppress(OSError):
-                self._status.shutdown(socket.SHUT_WR)  # the fork server starts nothing that nobody waits for
+                self._status.shutdown(socket.SHUT_WR)  # the fork server then does not start the program
         elif self._pid and self._returncode in (None, LOST):
             with suppress(ProcessLookupError):
                 os.kill(self._pid, number)
 
-    def _wait_for_news(self, seconds: float | None) -> None:
+    def _wait_for_message(self, seconds: float | None) -> None:
         """Wait until the fork server writes to the socket, at most `seconds`."""
-        with suppress(ValueError, OSError):  # another thread has just seen the end
+        with suppress(ValueError, OSError):  # another thread has just closed the socket
             select.select([self._status], [], [], seconds)
 
-    def _take(self, number: bytes) -> None:
+    def _store_message(self, number: bytes) -> None:
         """Store what the fork server wrote: the process id, then the exit status; `LOST` if the server is gone."""
         found = NUMBER.unpack(number)[0] if len(number) == NUMBER.size else None
         if self._pid is None and found is not None and found > 0:
             self._pid = found
             return
         if self._pid is None and found is not None:
-            log.error("the system starts no more processes: %s", os.strerror(-found))
+            log.error("the system cannot start a process: %s", os.strerror(-found))
             found = None
         self._returncode = LOST if found is None else found
         self._status.close()
 
 
-def process_starter(device: str | None) -> ProcessStarter:
+def create_process_starter(device: str | None) -> ProcessStarter:
     """Return a fork server on Linux if encoders cannot use a GPU, else a `Spawner`.
 
     Args:

@@ -1,4 +1,4 @@
-"""The process that others are forked from: `python -m service.processes.fork_server FD MODULE …`, see `client`.
+"""The fork server, from which processes are forked: `python -m service.processes.fork_server FD MODULE …`.
 
 It imports the modules in order and answers requests in between, so that an encoder need not wait for what only jobs
 use. A request comes with a file that describes the program, descriptors to inherit, and a socket, to which the server
@@ -27,7 +27,7 @@ from typing import Any
 from setproctitle import setproctitle
 
 PRELOADED = (
-    "service.engine.worker",
+    "service.encoders.engine.worker",
     "sentence_transformers",
     "transformers.models.bert.modeling_bert",  # of the default encoder; other models are imported by their processes
     "service.jobs.local_process",
@@ -49,7 +49,7 @@ LASTING, BOUND = b"lasting", b"bound"
 """A request's message: whether the fork goes on when the server ends, or is killed."""
 
 
-class ForkServer:
+class ForkLoop:
     """A loop that forks on request, until the other side of its socket is closed."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -59,54 +59,54 @@ class ForkServer:
         self.wakeup, self.woken = socket.socketpair()
         self.wakeup.setblocking(False)
         self.woken.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would wake nobody
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would not write to the wakeup descriptor
         signal.set_wakeup_fd(self.wakeup.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGIO, lambda *_: self._end_with_server())
+        signal.signal(signal.SIGIO, lambda *_: self._exit_if_server_is_gone())
         fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(control, fcntl.F_SETFL, fcntl.fcntl(control, fcntl.F_GETFL) | os.O_ASYNC)
 
     def serve(self, preloaded: Sequence[str]) -> Callable[[], None]:
         """Import the modules and serve requests; return only in a fork, with the function that runs its program."""
-        self._end_with_server()  # it may be gone already
+        self._exit_if_server_is_gone()  # it may be gone already
         gc.disable()  # imports make so many objects that collecting takes a quarter of their time
         setproctitle(f"{sys.executable} -m service.processes.fork_server")  # `ps` need not list the modules
         for name in preloaded:
             with suppress(ImportError):  # the program that needs the module says so in its own output
                 import_module(name)
-            while self._wait(0):
-                if program := self._answer():
+            while self._wait_for_request(0):
+                if program := self._fork_for_request():
                     return program
         while True:
-            self._wait(None)
-            if program := self._answer():
+            self._wait_for_request(None)
+            if program := self._fork_for_request():
                 return program
 
-    def _wait(self, seconds: float | None) -> bool:
+    def _wait_for_request(self, seconds: float | None) -> bool:
         """Wait for a request up to `seconds`, reporting ended forks meanwhile; return whether a request came."""
         while True:
             ready = select.select([self.control, self.woken], [], [], seconds)[0]
             if self.woken in ready:
                 self.woken.recv(4096)
-                self._pass_on_ends()
+                self._report_ended_forks()
             if self.control in ready:
                 return True
             if not ready:
                 return False
 
-    def _answer(self) -> Callable[[], None] | None:
+    def _fork_for_request(self) -> Callable[[], None] | None:
         """Fork for one request and report the process id; return the program in the fork, None in the server."""
         message, descriptors, *_ = socket.recv_fds(self.control, len(LASTING), MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not message:
-            self._end_with_server()
+            self._exit_if_server_is_gone()
         status = socket.socket(fileno=descriptors[0])
-        gc.freeze()  # what is there now is never collected in the fork, which would write to pages that forks share
-        child = -errno.ECANCELED if is_closed(status) else try_to_fork()
+        gc.freeze()  # a collection in the fork would write to pages that forks share
+        child = -errno.ECANCELED if _is_closed(status) else _try_to_fork()
         if child == 0:
             status.close()
-            return self._become(*descriptors[1:])
+            return self._set_up_fork(*descriptors[1:])
         for descriptor in descriptors[1:]:
             os.close(descriptor)
-        with suppress(OSError):  # nobody waits any more
+        with suppress(OSError):  # the requester has closed the socket
             status.sendall(NUMBER.pack(child))
         if child < 0:
             status.close()
@@ -116,7 +116,7 @@ class ForkServer:
             self.bound.add(child)
         return None
 
-    def _become(self, request_file: int, *inherited: int) -> Callable[[], None]:
+    def _set_up_fork(self, request_file: int, *inherited: int) -> Callable[[], None]:
         """Set up descriptors, environment and arguments of this fork as requested, and return the function to run."""
         gc.enable()
         signal.set_wakeup_fd(-1)
@@ -139,9 +139,9 @@ class ForkServer:
         arguments = [*request["arguments"], *map(str, left)]
         sys.argv = [request["module"], *arguments]
         setproctitle(f"{sys.executable} -m {' '.join(sys.argv)}")  # what a new Python's would be
-        return partial(run, request["module"], arguments)
+        return partial(_run_module, request["module"], arguments)
 
-    def _pass_on_ends(self) -> None:
+    def _report_ended_forks(self) -> None:
         """Write the exit status of each ended fork to the socket of whoever requested the fork."""
         while self.statuses:
             child, ending = os.waitpid(-1, os.WNOHANG)
@@ -151,15 +151,15 @@ class ForkServer:
             with self.statuses.pop(child) as status, suppress(OSError):
                 status.sendall(NUMBER.pack(os.waitstatus_to_exitcode(ending)))
 
-    def _end_with_server(self) -> None:
+    def _exit_if_server_is_gone(self) -> None:
         """If the server's socket is closed, kill the forks that are not lasting and exit; also run on SIGIO."""
-        if is_closed(self.control):
+        if _is_closed(self.control):
             for child in self.bound:
                 os.kill(child, signal.SIGKILL)  # they are children of this process, so the number is still theirs
             os._exit(0)
 
 
-def is_closed(connection: socket.socket) -> bool:
+def _is_closed(connection: socket.socket) -> bool:
     """Return whether the other side of a socket is closed or will send nothing more."""
     try:
         return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
@@ -169,7 +169,7 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def try_to_fork() -> int:
+def _try_to_fork() -> int:
     """Fork; return the process id, 0 in the fork, or the negative error number if the system refuses."""
     try:
         return os.fork()
@@ -177,14 +177,14 @@ def try_to_fork() -> int:
         return -(error.errno or errno.EAGAIN)
 
 
-def run(module: str, arguments: list[str]) -> None:
+def _run_module(module: str, arguments: list[str]) -> None:
     """Import the module and call its `main` with the arguments."""
     import_module(module).main(arguments)
 
 
 def main(arguments: list[str]) -> None:
     """Serve fork requests on the socket in `arguments[0]`; in each fork, run the requested program."""
-    run_program = ForkServer(socket.socket(fileno=int(arguments[0]))).serve(arguments[1:])
+    run_program = ForkLoop(socket.socket(fileno=int(arguments[0]))).serve(arguments[1:])
     run_program()
 
 

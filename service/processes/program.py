@@ -98,6 +98,6 @@ class Spawner:
         """Do nothing: started processes go on."""
 
 
-def environment_without_keys() -> dict[str, str]:
+def get_environment_without_keys() -> dict[str, str]:
     """Return this process's environment variables except those that hold keys or name files with keys."""
     return {name: value for name, value in os.environ.items() if name not in KEY_VARIABLES}

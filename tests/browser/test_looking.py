@@ -100,7 +100,7 @@ def test_a_chain_shows_its_certificate_in_figures_sentences_and_pictures(open_pa
         card = page.locator(".figure-card", has_text="Local Spearman")
         expect(card.locator(".value")).to_have_text(f"{found['local_spearman']:.3f}")
         expect(card).to_contain_text("neighbours")
-        for picture in ("Quality by size", "Spectrum", "Length of the mean", "Recall@10 on foreign text"):
+        for picture in ("Quality by size", "Spectrum", "Length of the mean", "Recall@10 on out-of-domain text"):
             expect(page.get_by_role("img", name=re.compile(picture))).to_be_visible()
         page.click("summary")
         expect(page.get_by_role("table", name="Quality by size").locator("tbody tr")).to_have_count(4)

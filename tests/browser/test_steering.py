@@ -162,7 +162,7 @@ def test_a_job_is_followed_and_cancelled(open_page, server, vectors, give_key):
 def test_a_server_with_keys_is_read_only_by_who_has_one(open_page, keyed, give_key):
     with open_page("#/chains", at=keyed, allowed=ASKED) as page:
         page.click("#key-cancel")
-        expect(page.get_by_role("alert")).to_contain_text("this server wants an API key")
+        expect(page.get_by_role("alert")).to_contain_text("the API key is missing or unknown")
         page.wait_for_timeout(5500)  # it asks again, but not whoever looks
         expect(page.locator("#key-dialog")).to_be_hidden()
         page.click("text=Give a key")

@@ -115,7 +115,7 @@ TESTS = {
     "tests/training/export/test_faiss_transforms.py": (
         "test_an_index_behind_the_transforms_holds_what_the_chain_gives",
     ),
-    "tests/service/engine/test_worker.py": (
+    "tests/service/encoders/engine/test_worker.py": (
         "TestWorkerProcess::test_vectors_equal_those_of_the_encoder_itself",
         "TestWorkerProcess::test_chains_are_applied_in_the_process_as_they_are_outside",
     ),

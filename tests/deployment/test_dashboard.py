@@ -21,10 +21,10 @@ def dashboard(root):
 
 @pytest.fixture(scope="module")
 def exported():
-    import service.shared
+    import service.redis
 
     importlib.import_module("service.app")  # what these import may count something
-    for module in pkgutil.iter_modules(service.shared.__path__, "service.shared."):
+    for module in pkgutil.iter_modules(service.redis.__path__, "service.redis."):
         importlib.import_module(module.name)
     return {family.name + suffix for family in REGISTRY.collect() for suffix in SUFFIXES.get(family.type, [])}
 

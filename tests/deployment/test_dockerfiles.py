@@ -61,7 +61,7 @@ def test_the_packages_of_the_distribution_are_all_copied(stages, root):
         ("service/__pycache__/app.pyc", True),
         ("service/jobs/__pycache__/store.pyc", True),
         ("service/app.py", False),
-        ("service/starter_chains/compact/1/manifest.json", False),
+        ("service/chains/starter_chains/compact/1/manifest.json", False),
     ],
 )
 def test_the_builder_is_sent_no_secret_and_nothing_stale(root, dockerfile, path, kept):
@@ -88,7 +88,7 @@ def test_its_state_is_a_volume_and_its_command_the_one_that_is_installed(stages,
 
 
 def test_the_health_check_asks_for_readiness(stages):
-    from service.routes.health import router
+    from service.http.routes.health import router
 
     (check,) = last(stages, "HEALTHCHECK")
     path = re.search(r"http://127\.0\.0\.1:8080(/[\w/]+)", check.value)[1]

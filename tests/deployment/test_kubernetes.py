@@ -102,7 +102,7 @@ def test_the_user_is_the_images_own(root, manifests, dockerfile):
 
 
 def test_probes_ask_what_the_service_answers(manifests):
-    from service.routes.health import router
+    from service.http.routes.health import router
 
     paths = {route.path for route in router.routes}
     for name in ("api", "index"):

@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.helpers import eventually
+
 pytestmark = pytest.mark.services
 
 EVENTS = 4
@@ -191,10 +193,7 @@ def test_a_replica_comes_back_after_seconds(proxy, instances):
     for _ in range(20):
         post(proxy, "/embed")
     instances["one"].mode = "answer"
-    deadline = time.monotonic() + 5
-    while post(proxy, "/embed")[2]["from"] != "one":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: post(proxy, "/embed")[2]["from"] == "one", 5)
 
 
 def test_with_nobody_left_the_answer_is_an_error_in_the_services_shape(proxy, instances):

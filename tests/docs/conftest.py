@@ -56,9 +56,9 @@ def pytest_sessionfinish(session):
 
 
 @pytest.fixture(scope="session")
-def workshop(tmp_path_factory, foreign):
+def workshop(tmp_path_factory, out_of_domain):
     """Servers and a state folder; nothing is started before a block needs it."""
-    made = Workshop(tmp_path_factory.mktemp("docs"), foreign)
+    made = Workshop(tmp_path_factory.mktemp("docs"), out_of_domain)
     yield made
     made.close()
 

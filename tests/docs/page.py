@@ -13,7 +13,8 @@ from tests.docs import commands, data
 from tests.docs.blocks import CONFIGURATION, ROOT, Block
 from tests.docs.configurations import READERS
 from tests.docs.shape import missing
-from tests.docs.workshop import Workshop, free_port
+from tests.docs.workshop import Workshop
+from tests.helpers import find_free_port
 
 SECONDS = {"quick": 60, "services": 120, "long": 3000}
 LOCAL = re.compile(r"\b(?:localhost|127\.0\.0\.1):8080\b")
@@ -70,7 +71,7 @@ class Page:
             text = text.replace(shown, used.replace("{redis}", self.workshop.redis) if "{redis}" in used else used)
         data.put(text, self.folder, self.workshop)
         if STARTS_SERVER.search(text):
-            self.own_address = f"127.0.0.1:{free_port()}"
+            self.own_address = f"127.0.0.1:{find_free_port()}"
         return LOCAL.sub(lambda _: self.own_address or self.workshop.address, text)
 
     def environment(self) -> dict[str, str]:

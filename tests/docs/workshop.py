@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import chdir, closing, suppress
+from contextlib import chdir, suppress
 from functools import cached_property
 from pathlib import Path
 from unittest.mock import patch
@@ -19,6 +19,7 @@ import httpx
 from service.processes.client import ForkedProcess, ForkServer
 from service.processes.program import Program
 from tests.docs.blocks import ROOT
+from tests.helpers import accepts_connections, eventually, find_free_port
 
 HERE = Path(__file__).resolve().parent
 PASSWORD = "correct-horse"
@@ -102,17 +103,17 @@ class Workshop:
 
     Args:
         root: an empty folder.
-        foreign: where a fit keeps the vectors of foreign text; shared with other tests, or in `root`.
+        out_of_domain: where a fit keeps the vectors of out-of-domain text; shared with other tests, or in `root`.
     """
 
-    def __init__(self, root: Path, foreign: Path) -> None:
+    def __init__(self, root: Path, out_of_domain: Path) -> None:
         self.root = root
         self.home, self.programs, self.running = (root / name for name in ("home", "bin", "running"))
-        for folder in (self.home, self.programs, self.running, foreign):
+        for folder in (self.home, self.programs, self.running, out_of_domain):
             folder.mkdir(parents=True, exist_ok=True)
         vectors = self.home / ".lathe/vectors"
         vectors.mkdir(parents=True)
-        (vectors / "foreign").symlink_to(foreign)
+        (vectors / "out_of_domain").symlink_to(out_of_domain)
         for name, text in STAND_INS.items():
             (self.programs / name).write_text(f"#!/bin/sh\n{text}")
             (self.programs / name).chmod(0o755)
@@ -133,7 +134,7 @@ class Workshop:
             "DOCS_RUNNING": str(self.running),
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
-            "LATHE_DTYPE": "float32",  # so that vectors of foreign text are those of other tests
+            "LATHE_DTYPE": "float32",  # so that vectors of out-of-domain text are those of other tests
             "LATHE_THREADS": "1",
             "LATHE_JOB_THREADS": "1",
         }
@@ -161,15 +162,11 @@ class Workshop:
     @cached_property
     def redis(self) -> str:
         """The URL of a Redis with a password."""
-        port = free_port()
+        port = find_free_port()
         command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(self.root), "--save", ""]
         self.processes.append(subprocess.Popen([*command, "--requirepass", PASSWORD], stdout=subprocess.DEVNULL))
-        deadline = time.monotonic() + START_SECONDS
-        while True:
-            with suppress(OSError), closing(socket.create_connection(("127.0.0.1", port), 1)):
-                return f"redis://default:{PASSWORD}@127.0.0.1:{port}/0"
-            assert time.monotonic() < deadline, "no Redis came up"
-            time.sleep(0.02)
+        eventually(lambda: accepts_connections(port), START_SECONDS)
+        return f"redis://default:{PASSWORD}@127.0.0.1:{port}/0"
 
     def embed(self, texts: list[str]) -> bytes:
         """Their raw vectors as .npy, from the server."""
@@ -200,9 +197,3 @@ class Workshop:
             process.wait(STOP_SECONDS)
         self.commands.close()
         shutil.rmtree(self.root, ignore_errors=True)
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody has."""
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return bound.getsockname()[1]

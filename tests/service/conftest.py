@@ -19,17 +19,16 @@ import redis
 from starlette.testclient import TestClient
 
 from service.app import create_app
+from service.chains.registry import Registry
+from service.chains.starters import STARTERS
 from service.home import Home
-from service.processes.client import process_starter
-from service.registry import Registry
+from service.processes.client import create_process_starter
+from service.redis.replica import Replica
 from service.settings import read_settings
-from service.shared.replica import Replica
-from service.starters import STARTERS
+from tests.helpers import LATHE, eventually, find_free_port
 from tests.service.memory import MemoryWatch
 from training.sources.docstrings import distinct_paragraphs, read_docstrings
 from transforms import Chain, certify, parse_steps
-
-LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
 
 SENTENCES = [
     "The ledger is closed at the end of every month.",
@@ -48,15 +47,6 @@ def clean_environment():
     os.environ["LATHE_DTYPE"] = "float32"  # what the tests compare holds to 1e-5 there
     for name in ("LATHE_WORKERS", "LATHE_THREADS", "LATHE_JOB_THREADS"):  # more would wait for a core, at full speed
         os.environ[name] = "1"
-
-
-def wait_for(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"{condition} did not hold within {seconds} s")
 
 
 def is_ready(client):
@@ -109,7 +99,7 @@ class LiveServer:
     def workers(self):
         """The process ids of its encoders' processes."""
         (fork_server,) = children_of(self.process.pid, "service.processes.fork_server")
-        return children_of(fork_server, "service.engine.worker")
+        return children_of(fork_server, "service.encoders.engine.worker")
 
     def wait(self, job_id, *states, seconds=120):
         deadline = time.monotonic() + seconds
@@ -148,7 +138,7 @@ class MilvusServer:
         command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(self.folder)]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(self.answers)
+        eventually(self.answers)
 
     def answers(self):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
@@ -197,7 +187,7 @@ class SharedStarter:
 @pytest.fixture(scope="session")
 def processes(clean_environment):
     """What starts the processes of encoders and jobs for the apps and engines of all tests."""
-    starter = process_starter("cpu")
+    starter = create_process_starter("cpu")
     yield SharedStarter(starter)
     starter.close()
 
@@ -227,7 +217,7 @@ def start_app(processes, memory):
         watched = memory.around(app)
         with TestClient(watched, base_url="http://localhost", raise_server_exceptions=False) as client:
             services = app.state.services
-            wait_for(services.indexes.ready.is_set if indexes_only else lambda: is_ready(client))
+            eventually(services.indexes.ready.is_set if indexes_only else lambda: is_ready(client))
             yield AppUnderTest(client, services, built)
 
     return start
@@ -245,12 +235,12 @@ def quick_polls():
 
 
 @pytest.fixture(scope="session")
-def start_milvus(tmp_path_factory, free_port, quick_polls):
+def start_milvus(tmp_path_factory, quick_polls):
     """Start a Milvus Lite; it ends with the tests, unless they end it."""
     started = []
 
     def start():
-        started.append(MilvusServer(tmp_path_factory.mktemp("milvus") / "data", free_port()))
+        started.append(MilvusServer(tmp_path_factory.mktemp("milvus") / "data", find_free_port()))
         started[-1].start()
         return started[-1]
 
@@ -281,7 +271,7 @@ class RedisServer:
         command += ["--save", "", "--requirepass", self.password, *options]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         self.client = redis.Redis.from_url(self.url)
-        wait_for(self.answers, 10)
+        eventually(self.answers, 10)
 
     def answers(self):
         with contextlib.suppress(redis.exceptions.ConnectionError):
@@ -294,12 +284,12 @@ class RedisServer:
 
 
 @pytest.fixture(scope="session")
-def start_redis(tmp_path_factory, free_port):
+def start_redis(tmp_path_factory):
     """Start a Redis; it ends with the tests, unless they end it."""
     started = []
 
     def start():
-        started.append(RedisServer(tmp_path_factory.mktemp("redis"), free_port()))
+        started.append(RedisServer(tmp_path_factory.mktemp("redis"), find_free_port()))
         return started[-1]
 
     yield start
@@ -332,7 +322,7 @@ def open_replica(redis_server, tmp_path):
 
     yield open_one
     for replica in opened:
-        replica.follower.stopping.set()  # all end at once
+        replica.replicator.stopping.set()  # all end at once
     for replica in opened:
         replica.stop()
 
@@ -368,7 +358,7 @@ def finish(lathe):
             job = app.client.get(f"/jobs/{job_id}").json()
             return job if job["state"] in ("succeeded", "failed", "cancelled") else None
 
-        return wait_for(ended, seconds)
+        return eventually(ended, seconds)
 
     return wait
 
@@ -399,13 +389,13 @@ def write_suite(write_data_set):
 
 
 @pytest.fixture(scope="session")
-def new_home(tmp_path_factory, foreign):
-    """Make a state folder; all share the vectors of foreign text."""
+def new_home(tmp_path_factory, out_of_domain):
+    """Make a state folder; all share the vectors of out-of-domain text."""
 
     def make():
         home = tmp_path_factory.mktemp("home")
         (home / "vectors").mkdir()
-        (home / "vectors" / "foreign").symlink_to(foreign)
+        (home / "vectors" / "out_of_domain").symlink_to(out_of_domain)
         return home
 
     return make

@@ -17,20 +17,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service import bodies
-from service.codec import as_vectors, count_containers, dump_json, parse_json, parse_npy
-from service.engine import wire
+from service.chains.pointer import Pointer
+from service.chains.registry import Registry
+from service.chains.size_routes import parse_size_routes
+from service.chains.starters import STARTERS
+from service.codec import as_vectors, dump_json, parse_npy
+from service.encoders.engine import framing
 from service.errors import ServiceError
-from service.index.filters import CONDITIONS_MOST, Condition, evaluate, parse_filter
-from service.places import parse_places
-from service.registry import Pointer, Registry
-from service.starters import STARTERS
+from service.http import schemas
+from service.http.json_body import count_containers, parse_json, validate_json
+from service.index.filters import MAX_CONDITIONS, Condition, evaluate_filter, parse_filter
 from transforms.artifact import MANIFEST
 from transforms.artifact.folder import manifest_digest
 from transforms.errors import ArtifactError
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
-MODELS = [model for model in vars(bodies).values() if isinstance(model, type) and issubclass(model, bodies.Body)]
+MODELS = [model for model in vars(schemas).values() if isinstance(model, type) and issubclass(model, schemas.Body)]
 
 
 def fuzz(examples, **inputs):
@@ -155,7 +157,7 @@ def test_a_body_of_anything_is_read_or_refused(model, content):
     fields = dict.fromkeys(model.model_fields, content)
     for body in (content, fields):
         try:
-            parsed = bodies.parse(orjson.dumps(body), model)
+            parsed = validate_json(orjson.dumps(body), model)
         except (ServiceError, TypeError) as refused:
             assert isinstance(refused, ServiceError) or "Recursion" in str(refused)  # what orjson cannot write
         else:
@@ -269,8 +271,8 @@ def test_a_filter_is_refused_or_asks_no_more_than_it_may(wanted):
         found = parse_filter(wanted)
     except ServiceError:
         return
-    assert evaluate(found, mask_of, 2).shape == (2,)
-    assert len(asked) <= CONDITIONS_MOST
+    assert evaluate_filter(found, mask_of, 2).shape == (2,)
+    assert len(asked) <= MAX_CONDITIONS
 
 
 @pytest.fixture(scope="module")
@@ -321,13 +323,13 @@ def test_a_pointer_of_anything_is_numbers_or_refused(content):
     except ArtifactError:
         return
     assert all(type(version) is int for version in (*pointer.earlier, pointer.last, *pointer.forced))
-    assert Pointer.parse("odd", pointer.dump()) == pointer
+    assert Pointer.parse("odd", pointer.serialize()) == pointer
 
 
 @fuzz(40, content=st.one_of(odd, like({"128": "compact", "nested": "compact"})))
 def test_places_of_anything_are_names_by_size_or_refused(content):
     try:
-        found = parse_places(content)
+        found = parse_size_routes(content)
     except (ValueError, AttributeError):
         return
     assert all(isinstance(ref, str) and (place == "nested" or int(place) >= 0) for place, ref in found.items())
@@ -360,7 +362,7 @@ def test_what_is_no_message_between_server_and_worker_ends_the_connection_and_no
             for message in messages:
                 theirs.send_bytes(message)
         try:
-            head, found = wire.receive(ours)
+            head, found = framing.receive(ours)
         except (OSError, EOFError):
             return
         assert isinstance(head, dict) and all(array.dtype.kind in "fiu" for array in found)
@@ -374,5 +376,5 @@ def test_any_bytes_on_the_connection_to_a_worker_end_it(raw):
             os.write(theirs.fileno(), raw)
         with pytest.raises((OSError, EOFError)):
             while True:
-                wire.receive(ours)
+                framing.receive(ours)
     assert threading.active_count() < 100

@@ -9,7 +9,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from service import logs
-from service.middleware import RequestMiddleware
+from service.http.middleware import RequestMiddleware
 from service.settings import read_settings
 
 SECRET = "what-a-caller-sent"
@@ -69,7 +69,7 @@ def test_a_request_is_one_line_of_json_with_its_route_and_sizes(configured, clie
     assert line.pop("timestamp").endswith("Z") and line.pop("milliseconds") > 0
     assert line == {
         "level": "info",
-        "logger": "service.middleware",
+        "logger": "service.http.middleware",
         "event": "request",
         "request_id": answered.headers["x-request-id"],
         "method": "POST",

@@ -15,6 +15,8 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.helpers import find_free_port
+
 pytestmark = pytest.mark.services
 
 SERVING = """
@@ -64,7 +66,7 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory, free_port, one_redis):
+def served(tmp_path_factory, one_redis):
     environment = {
         "LATHE_REDIS_URL": one_redis.url,
         "LATHE_ADMIN_KEYS": "for-all-replicas",
@@ -73,7 +75,7 @@ def served(tmp_path_factory, free_port, one_redis):
         "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
         "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
     }
-    served = Served(tmp_path_factory.mktemp("served"), free_port(), **environment)
+    served = Served(tmp_path_factory.mktemp("served"), find_free_port(), **environment)
     yield served
     served.stop()
 

@@ -145,7 +145,7 @@ def test_files_in_folders_below_are_named_with_these(folder, tmp_path):
 def test_what_most_rows_are_tells_what_is_left_out(folder, tmp_path):
     as_npy(folder / "0.npy", vectors(rows=9, width=WIDTH + 1))
     (folder / "1.txt").write_text("a text")
-    assert open_source(str(folder), "skip").width() == WIDTH
+    assert open_source(str(folder), "skip").detect_kind() == WIDTH
     certificate, provenance, found = fit(folder, tmp_path / "work", bad_shards="skip")
     np.testing.assert_array_equal(found, np.concatenate([vectors(seed=1), vectors(seed=2)]))
     assert list(provenance["left_out"]) == ["0.npy", "1.txt"]

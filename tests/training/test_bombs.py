@@ -127,7 +127,7 @@ def test_what_a_small_file_holds_is_known_or_refused_without_unpacking_it(tmp_pa
 @pytest.mark.parametrize("mapped", [False, True])
 def test_every_flat_index_is_read(tmp_path, metric, mapped):
     faiss_index(tmp_path / "a.faiss", mapped, metric=metric)
-    assert open_source(str(tmp_path / "a.faiss")).width() == 8
+    assert open_source(str(tmp_path / "a.faiss")).detect_kind() == 8
 
 
 def test_vectors_of_the_largest_width_are_read(tmp_path):

@@ -19,7 +19,7 @@ from training.fitting.fit import (
     split_heldout,
 )
 from training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
-from training.fitting.gates import failed_gates, require_gates
+from training.fitting.gates import list_failed_gates, require_gates
 from training.sources.docstrings import read_docstring_paragraphs
 from training.sources.source import open_source
 from transforms import Chain, StepError
@@ -76,7 +76,9 @@ def source(texts, tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(source, brief_encoder, workspace):
     """A whole fit of real text with the real model."""
-    return fit(source, brief_encoder, workspace, gates={"recall_at_10": 0.99, "foreign.pydoc.local_spearman": 0.2})
+    return fit(
+        source, brief_encoder, workspace, gates={"recall_at_10": 0.99, "out_of_domain.pydoc.local_spearman": 0.2}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,17 @@ def vectors(whole, tmp_path_factory):
 
 def test_a_certificate_has_the_keys_of_the_contract_and_is_json(whole):
     assert set(whole.certificate) == QUALITIES | {
-        *("n_fit", "n_heldout", "seed", "mean_norm", "isoscore", "bytes_per_vector", "diagnostics", "sizes", "foreign"),
+        *(
+            "n_fit",
+            "n_heldout",
+            "seed",
+            "mean_norm",
+            "isoscore",
+            "bytes_per_vector",
+            "diagnostics",
+            "sizes",
+            "out_of_domain",
+        ),
         "warnings",
     }
     for key in ("mean_norm", "isoscore", "bytes_per_vector"):
@@ -98,7 +110,7 @@ def test_a_certificate_has_the_keys_of_the_contract_and_is_json(whole):
 
 
 def test_every_measure_of_a_whole_fit_was_taken(whole):
-    parts = [whole.certificate, *whole.certificate["sizes"].values(), *whole.certificate["foreign"].values()]
+    parts = [whole.certificate, *whole.certificate["sizes"].values(), *whole.certificate["out_of_domain"].values()]
     assert set(whole.certificate["sizes"]) == {"8", "16", "24"}
     for part in parts:
         assert all(0 < part[measure] <= 1 for measure in QUALITIES)
@@ -119,9 +131,9 @@ def test_every_row_is_fitted_on_or_held_out_and_a_repeated_one_counts_in_the_fit
 
 
 def test_a_fit_is_certified_on_docstrings_as_foreign_text(whole):
-    assert set(whole.certificate["foreign"]) == {"pydoc"}
-    assert set(whole.certificate["foreign"]["pydoc"]) == QUALITIES | {"n"}
-    assert whole.certificate["foreign"]["pydoc"]["n"] == OUT_OF_DOMAIN_ROWS
+    assert set(whole.certificate["out_of_domain"]) == {"pydoc"}
+    assert set(whole.certificate["out_of_domain"]["pydoc"]) == QUALITIES | {"n"}
+    assert whole.certificate["out_of_domain"]["pydoc"]["n"] == OUT_OF_DOMAIN_ROWS
 
 
 def test_blank_and_repeated_rows_are_warned_of(whole):
@@ -136,7 +148,7 @@ def test_provenance_names_the_source_but_no_path_and_no_text(whole, source, text
     assert provenance["rows"] == DISTINCT + 1
     assert provenance["seed"] == 0
     assert provenance["command"] == "lathe fit"
-    assert provenance["gates"] == {"recall_at_10": 0.99, "foreign.pydoc.local_spearman": 0.2}
+    assert provenance["gates"] == {"recall_at_10": 0.99, "out_of_domain.pydoc.local_spearman": 0.2}
     assert set(provenance["libraries"]) == {"python", "torch", "numpy"}
     told = json.dumps(whole.chain.metadata)
     for secret in ("secret-folder", str(Path.cwd()), str(Path.home()), workspace.name, *texts[:-1]):
@@ -161,13 +173,13 @@ def test_progress_never_goes_back_and_tells_of_every_stage(whole):
     assert 0 <= whole.progress[0]
     assert 0.95 < whole.progress[-1] <= 1
     told = "\n".join(whole.messages)
-    for stage in ("rows encoded", "fitting r2", "fitting geopres", "foreign text: pydoc", "held-out"):
+    for stage in ("rows encoded", "fitting r2", "fitting geopres", "out-of-domain text: pydoc", "held-out"):
         assert stage in told
 
 
 def test_after_a_fit_the_workspace_holds_foreign_vectors_only(source, counting_hashes, tmp_path):
     fit(source, counting_hashes(), tmp_path / "work", [{"kind": "r2"}, {"kind": "pca", "dimensions": 8}])
-    assert [path.name for path in (tmp_path / "work").iterdir() if path.is_dir()] == ["foreign"]
+    assert [path.name for path in (tmp_path / "work").iterdir() if path.is_dir()] == ["out_of_domain"]
 
 
 def test_foreign_text_is_encoded_once_and_anew_when_its_file_is_damaged(counting_hashes, tmp_path):
@@ -181,42 +193,44 @@ def test_foreign_text_is_encoded_once_and_anew_when_its_file_is_damaged(counting
     assert (len(first.texts), len(second.texts), len(third.texts)) == (OUT_OF_DOMAIN_ROWS, 0, OUT_OF_DOMAIN_ROWS)
 
 
-@pytest.mark.parametrize(("written", "foreign"), [("pydoc:", "pydoc-topics"), ("pydoc:topics", "pydoc")])
-def test_a_fit_on_a_built_in_source_is_certified_on_the_other_one(written, foreign, counting_hashes, tmp_path):
+@pytest.mark.parametrize(("written", "out_of_domain"), [("pydoc:", "pydoc-topics"), ("pydoc:topics", "pydoc")])
+def test_a_fit_on_a_built_in_source_is_certified_on_the_other_one(written, out_of_domain, counting_hashes, tmp_path):
     fitted = fit(written, counting_hashes(), tmp_path, [{"kind": "r2"}])
-    assert set(fitted.certificate["foreign"]) == {foreign}
+    assert set(fitted.certificate["out_of_domain"]) == {out_of_domain}
     assert fitted.chain.metadata["provenance"]["source"] == written
 
 
 def test_corpora_asked_for_are_certified_on_besides(counting_hashes, source, tmp_path):
-    request = {"steps": [{"kind": "r2"}], "foreign": {"mine": str(source)}}
+    request = {"steps": [{"kind": "r2"}], "out_of_domain": {"mine": str(source)}}
     fitted = fit(source, counting_hashes(), tmp_path, **request)
-    assert set(fitted.certificate["foreign"]) == {"pydoc", "mine"}
-    assert fitted.certificate["foreign"]["mine"]["n"] == DISTINCT
+    assert set(fitted.certificate["out_of_domain"]) == {"pydoc", "mine"}
+    assert fitted.certificate["out_of_domain"]["mine"]["n"] == DISTINCT
 
 
 def test_a_foreign_source_of_vectors_is_refused(source, vectors, counting_hashes, tmp_path):
     with pytest.raises(SourceError, match=r"docs\.npy.* holds vectors"):
-        fit(source, counting_hashes(), tmp_path, foreign={"mine": str(vectors)}, steps=[{"kind": "r2"}])
+        fit(source, counting_hashes(), tmp_path, out_of_domain={"mine": str(vectors)}, steps=[{"kind": "r2"}])
 
 
 def test_a_foreign_source_without_texts_is_refused(source, counting_hashes, tmp_path):
     (tmp_path / "blank.txt").write_text("\n")
     with pytest.raises(SourceError, match=r"blank\.txt"):
-        fit(source, counting_hashes(), tmp_path, foreign={"mine": f"{tmp_path}/blank.txt"}, steps=[{"kind": "r2"}])
+        fit(
+            source, counting_hashes(), tmp_path, out_of_domain={"mine": f"{tmp_path}/blank.txt"}, steps=[{"kind": "r2"}]
+        )
 
 
 def test_vectors_of_nobodys_are_warned_to_lack_foreign_text(vectors, workspace):
     fitted = fit(vectors, None, workspace)
-    assert fitted.certificate["foreign"] == {}
-    assert any("foreign" in warning for warning in fitted.certificate["warnings"])
+    assert fitted.certificate["out_of_domain"] == {}
+    assert any("out-of-domain" in warning for warning in fitted.certificate["warnings"])
     assert fitted.chain.metadata["encoder"] is None
 
 
 def test_vectors_of_a_known_encoder_are_certified_on_foreign_text(whole, vectors, brief_encoder, workspace):
     fitted = fit(vectors, brief_encoder, workspace)
-    assert fitted.certificate["foreign"].keys() == {"pydoc"}
-    assert not any("foreign" in warning for warning in fitted.certificate["warnings"])
+    assert fitted.certificate["out_of_domain"].keys() == {"pydoc"}
+    assert not any("out-of-domain" in warning for warning in fitted.certificate["warnings"])
 
 
 def test_the_same_seed_gives_the_same_tensors_and_another_seed_others(vectors, workspace, tmp_path):
@@ -244,7 +258,7 @@ def test_outputs_are_unit_vectors_unless_asked_otherwise(vectors, workspace):
 
 def test_gates_of_a_fit_pass_and_fail_by_its_certificate(whole):
     assert whole.certificate["recall_at_10"] < 0.99
-    assert whole.certificate["foreign"]["pydoc"]["local_spearman"] > 0.2
+    assert whole.certificate["out_of_domain"]["pydoc"]["local_spearman"] > 0.2
     assert whole.failed_gates == ["recall_at_10"]
 
 
@@ -256,7 +270,7 @@ CERTIFICATE = {
     "isoscore": {"before": 0.1, "after": 0.6},
     "bytes_per_vector": {"before": 1536, "after": 512},
     "sizes": {"8": {"recall_at_10": 0.4, "positional_stress": 0.3}},
-    "foreign": {"pydoc": {"recall_at_10": 0.5}, "wiki.v2": {"recall_at_10": 0.6, "positional_stress": 0.2}},
+    "out_of_domain": {"pydoc": {"recall_at_10": 0.5}, "wiki.v2": {"recall_at_10": 0.6, "positional_stress": 0.2}},
 }
 
 
@@ -265,12 +279,12 @@ CERTIFICATE = {
     [
         ("local_spearman", 0.8, True),
         ("isoscore.after", 0.6, True),
-        ("foreign.pydoc.recall_at_10", 0.5, True),
-        ("foreign.wiki.v2.recall_at_10", 0.6, True),
+        ("out_of_domain.pydoc.recall_at_10", 0.5, True),
+        ("out_of_domain.wiki.v2.recall_at_10", 0.6, True),
         ("sizes.8.recall_at_10", 0.4, True),
         ("positional_stress", 0.1, False),
         ("sizes.8.positional_stress", 0.3, False),
-        ("foreign.wiki.v2.positional_stress", 0.2, False),
+        ("out_of_domain.wiki.v2.positional_stress", 0.2, False),
         ("mean_norm.after", 0.2, False),
         ("bytes_per_vector.after", 512, False),
     ],
@@ -278,29 +292,29 @@ CERTIFICATE = {
 def test_a_gate_holds_at_its_value_and_on_the_better_side_of_it(key, value, larger_is_better):
     require_gates({key: value})
     better, worse = (value * 0.9, value * 1.1) if larger_is_better else (value * 1.1, value * 0.9)
-    assert failed_gates({key: value}, CERTIFICATE) == []
-    assert failed_gates({key: better}, CERTIFICATE) == []
-    assert failed_gates({key: worse}, CERTIFICATE) == [key]
+    assert list_failed_gates({key: value}, CERTIFICATE) == []
+    assert list_failed_gates({key: better}, CERTIFICATE) == []
+    assert list_failed_gates({key: worse}, CERTIFICATE) == [key]
 
 
 @pytest.mark.parametrize(
-    "key", ["recall_at_10", "recall_at_10_rescored_4x", "foreign.other.recall_at_10", "sizes.9.recall_at_10"]
+    "key", ["recall_at_10", "recall_at_10_rescored_4x", "out_of_domain.other.recall_at_10", "sizes.9.recall_at_10"]
 )
 def test_a_gate_on_what_was_not_measured_does_not_hold(key):
     require_gates({key: 0.0})
-    assert failed_gates({key: 0.0}, CERTIFICATE) == [key]
+    assert list_failed_gates({key: 0.0}, CERTIFICATE) == [key]
 
 
 @pytest.mark.parametrize("key", ["local_spearman", "positional_stress"])
 def test_a_gate_does_not_hold_where_the_measure_or_the_value_is_not_a_number(key):
-    assert failed_gates({key: 0.5}, {key: float("nan")}) == [key]
-    assert failed_gates({key: float("nan")}, {key: 0.5}) == [key]
+    assert list_failed_gates({key: 0.5}, {key: float("nan")}) == [key]
+    assert list_failed_gates({key: float("nan")}, {key: 0.5}) == [key]
 
 
 @pytest.mark.parametrize(
     "key",
-    ["", "spearman", "n_fit", "mean_norm", "mean_norm.before", "isoscore.before", "warnings", "foreign.pydoc.n"]
-    + ["foreign.pydoc", "foreign", "other.pydoc.recall_at_10", "foreign.pydoc.mean_norm.after"],
+    ["", "spearman", "n_fit", "mean_norm", "mean_norm.before", "isoscore.before", "warnings", "out_of_domain.pydoc.n"]
+    + ["out_of_domain.pydoc", "out_of_domain", "other.pydoc.recall_at_10", "out_of_domain.pydoc.mean_norm.after"],
 )
 def test_an_unknown_gate_is_refused_with_those_there_are_and_before_any_text_is_encoded(
     key, source, counting_hashes, tmp_path

@@ -16,6 +16,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from tests.helpers import find_free_port
 from training.errors import AccessError, SourceError
 from training.fitting.encoding import encode_source
 from training.sources.hub import is_hub
@@ -95,7 +96,7 @@ def test_a_split_is_a_source_of_texts(data_set, counting_hashes, tmp_path):
 
 def test_a_column_of_lists_is_a_source_of_vectors(data_set, tmp_path):
     source = open_source(f"hf:{data_set}/vectors#embedding")
-    assert (source.kind(), source.width(), source.count()) == ("vectors", 5, 2 * ROWS)
+    assert (source.kind(), source.detect_kind(), source.count()) == ("vectors", 5, 2 * ROWS)
     encoded = encode_source(source, None, tmp_path / "work", no_progress)
     np.testing.assert_array_equal(np.asarray(encoded.vectors), np.concatenate([vectors(0), vectors(1)]))
     assert len(list((tmp_path / "work").rglob("vectors.f32"))) == 4  # two of each file: a full batch, and the rest
@@ -321,7 +322,7 @@ def test_the_hub_is_read_and_the_token_told_to_it_alone(hub, tmp_path):
     assert not list(Path(tmp_path).rglob("*.parquet"))  # streamed, not downloaded
 
 
-def test_a_hub_out_of_reach_is_told(tmp_path, free_port):
-    (said,), wrote = ask(f"http://127.0.0.1:{free_port()}", tmp_path, "hf:me/news/en:train")
+def test_a_hub_out_of_reach_is_told(tmp_path):
+    (said,), wrote = ask(f"http://127.0.0.1:{find_free_port()}", tmp_path, "hf:me/news/en:train")
     assert said[0] == "AccessError" and said[1].startswith("hf:me/news/en:train cannot be reached: ")
     assert TOKEN not in wrote

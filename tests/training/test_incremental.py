@@ -79,8 +79,8 @@ def test_rows_are_counted_old_and_new_and_only_new_ones_are_held_out(added):
 def test_a_certificate_compares_with_the_old_version_on_the_same_rows(added):
     versions, _, heldout = added
     compared = versions[2][1]["compared_to"]
-    assert set(compared) == QUALITIES | SIDES | {"chain", "sizes", "foreign"}
-    assert compared["chain"] == "name@2" and compared["foreign"].keys() == {"pydoc"}
+    assert set(compared) == QUALITIES | SIDES | {"chain", "sizes", "out_of_domain"}
+    assert compared["chain"] == "name@2" and compared["out_of_domain"].keys() == {"pydoc"}
     expected = versions[1][0].floats(heldout)
     assert compared["mean_norm"]["after"] == pytest.approx(float(np.linalg.norm(expected.mean(0))), abs=1e-5)
     assert "compared_to" not in versions[0][1]

@@ -31,6 +31,7 @@ API = [
     "RandomSelection",
     "StepError",
     "Transform",
+    "TransformCoding",
     "TransformError",
     "Truncation",
     "Whitening",

@@ -12,6 +12,7 @@ from transforms import (
     certify,
     isoscore,
     local_spearman,
+    parse_steps,
     positional_stress,
     recall_at_k,
 )
@@ -26,7 +27,7 @@ CONTRACT = {
     "isoscore",
     "bytes_per_vector",
     "diagnostics",
-    "foreign",
+    "out_of_domain",
     "warnings",
 }
 
@@ -53,12 +54,12 @@ def unit(rows):
 def test_it_holds_what_the_contract_says_and_nothing_else(chain, heldout, embeddings):
     certificate = certify(chain, heldout, n_fit=400, seed=3, out_of_domain={"pydoc": embeddings(60, 24, seed=6)})
     assert set(certificate) == CONTRACT
-    assert set(certificate["foreign"]["pydoc"]) == {"n", *QUALITY}
+    assert set(certificate["out_of_domain"]["pydoc"]) == {"n", *QUALITY}
     for name in ("mean_norm", "isoscore", "bytes_per_vector"):
         assert set(certificate[name]) == {"before", "after"}
     assert (certificate["n_fit"], certificate["n_heldout"], certificate["seed"]) == (400, 120, 3)
     assert certificate["bytes_per_vector"] == {"before": 96, "after": 32}
-    assert certificate["foreign"]["pydoc"]["n"] == 60
+    assert certificate["out_of_domain"]["pydoc"]["n"] == 60
     assert certificate["warnings"] == []
 
 
@@ -70,7 +71,7 @@ def test_it_is_json(nested, heldout):
 def test_its_numbers_are_those_of_the_metrics(chain, heldout, embeddings):
     other = embeddings(70, 24, seed=7)
     certificate = certify(chain, heldout, n_fit=400, out_of_domain={"other": other})
-    for measured, rows in ((certificate, heldout), (certificate["foreign"]["other"], other)):
+    for measured, rows in ((certificate, heldout), (certificate["out_of_domain"]["other"], other)):
         after = chain.transform(rows)
         assert measured["local_spearman"] == local_spearman(rows, after)
         assert measured["recall_at_10"] == recall_at_k(rows, after, 10)
@@ -103,7 +104,7 @@ def test_it_shows_that_debiasing_took_the_mean_away(chain, heldout):
 def test_what_too_few_rows_do_not_allow_to_measure_is_null_with_a_warning(chain, heldout, n, nulls):
     certificate = certify(chain, heldout[:n], n_fit=400, out_of_domain={"few": heldout[:n]})
     assert {name for name in QUALITY if certificate[name] is None} == nulls
-    assert {name for name in QUALITY if certificate["foreign"]["few"][name] is None} == nulls
+    assert {name for name in QUALITY if certificate["out_of_domain"]["few"][name] is None} == nulls
     assert any(f"{n} held-out rows are too few" in warning for warning in certificate["warnings"]) == bool(nulls)
 
 
@@ -150,7 +151,7 @@ def test_held_out_rows_may_lie_on_disk_in_any_float(chain, heldout, tmp_path, to
         certificate = certify(chain, on_disk, n_fit=400, out_of_domain={"same": on_disk})
         for name in QUALITY:
             assert certificate[name] == pytest.approx(expected[name], rel=1e-5)
-            assert certificate["foreign"]["same"][name] == pytest.approx(expected[name], rel=1e-5)
+            assert certificate["out_of_domain"]["same"][name] == pytest.approx(expected[name], rel=1e-5)
 
 
 def test_outputs_that_do_not_vary_are_warned_of_unless_the_inputs_had_as_many(embeddings):
@@ -174,3 +175,33 @@ def test_a_training_that_could_have_gone_on_or_went_astray_is_warned_of(embeddin
     chain[0].training_log.diverged = True
     (warning,) = certify(chain, rows[200:], n_fit=200)["warnings"]
     assert "diverged after 60 steps" in warning
+
+
+def test_the_certificate_of_codes_measures_float_queries_in_codes(embeddings):
+    rows, heldout = embeddings(2000, 32), embeddings(300, 32, seed=1)
+    chain = Chain(parse_steps("r2,codes:8")).fit(rows)
+    found = certify(chain, heldout, n_fit=2000, out_of_domain={"other": embeddings(120, 32, seed=2)})
+    queries, decoded = chain.transform_queries(heldout), chain.floats(heldout)
+    scores, exact = queries @ decoded.T, heldout / np.linalg.norm(heldout, axis=1, keepdims=True)
+    cosines = exact @ exact.T
+    for matrix in (scores, cosines):
+        np.fill_diagonal(matrix, -9)
+    nearest, answers = np.argsort(-cosines, axis=1)[:, :10], np.argsort(-scores, axis=1)
+    for key, count in (("recall_at_10", 10), ("recall_at_10_rescored_4x", 40)):
+        expected = np.mean([np.isin(n, a[:count]).mean() for n, a in zip(nearest, answers, strict=True)])
+        assert found[key] == pytest.approx(expected, abs=1e-3)
+    errors = (scores - queries @ queries.T)[~np.eye(300, dtype=bool)]
+    assert found["codes"]["score_bias"] == pytest.approx(errors.mean(), abs=1e-6)
+    assert found["codes"]["score_variance"] == pytest.approx(errors.var(), rel=1e-3)
+    assert (found["codes"]["bytes"], found["bytes_per_vector"]) == (8, {"before": 128, "after": 8})
+    assert sum(int(bits) * count for bits, count in found["codes"]["bits"].items()) == 64
+    assert found["out_of_domain"]["other"]["recall_at_10"] > 0.2
+    assert not any("standard deviations" in warning for warning in found["warnings"])
+
+
+def test_a_certificate_warns_of_values_that_codes_clip(embeddings):
+    rows = embeddings(2000, 32)
+    chain = Chain(parse_steps("codes:8"), normalize=False).fit(rows)
+    far = certify(chain, 20 * embeddings(100, 32, seed=1), n_fit=2000)
+    assert far["codes"]["clipped_share"] > 0.01
+    assert any("lie beyond 5 standard deviations of the fit" in warning for warning in far["warnings"])

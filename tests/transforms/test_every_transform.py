@@ -23,7 +23,7 @@ from transforms.chain import deserialize_chain, serialize_chain
 
 WIDTH = 24
 PAIRED = ("procrustes", "low_rank_affine")
-CODES = ("int8", "binary")
+CODES = ("int8", "binary", "codes")
 BLIND = ("normalize", "rand", "random_projection", "random_selection", "truncation")
 """Of the rows these learn the width at most, so nothing in a row can be wrong for them."""
 
@@ -40,6 +40,26 @@ SPECS = [
         "seed": 1,
     },
     {"kind": "binary"},
+    {
+        "kind": "codes",
+        "bytes": 5,
+        "weighting": 0.5,
+        "bits": None,
+        "rotation": "none",
+        "seed": 0,
+        "restore_norm": True,
+        "codec_version": 1,
+    },
+    {
+        "kind": "codes",
+        "bytes": 2,
+        "weighting": 0.0,
+        "bits": 2,
+        "rotation": "random",
+        "seed": 1,
+        "restore_norm": False,
+        "codec_version": 1,
+    },
     {
         "kind": "flow",
         "blocks": 2,
@@ -332,7 +352,7 @@ def test_an_array_gives_an_array_and_a_tensor_a_tensor(spec, fitted, fresh):
     array, tensor = step.transform(fresh), step.transform(torch.from_numpy(fresh))
     assert isinstance(array, np.ndarray)
     assert isinstance(tensor, torch.Tensor)
-    expected = {"int8": np.int8, "binary": np.uint8}.get(spec["kind"], np.float32)
+    expected = {"int8": np.int8, "binary": np.uint8, "codes": np.uint8}.get(spec["kind"], np.float32)
     assert array.dtype == expected
     assert tensor.numpy().dtype == expected
     np.testing.assert_array_equal(tensor, array)
@@ -408,6 +428,8 @@ def test_folded_equals_unfolded_between_other_steps(spec, normalize, rows, fresh
     whole, folded = chain.transform(fresh), chain.fold().transform(fresh)
     if spec["kind"] == "int8":
         assert np.abs(whole.astype(int) - folded).max() <= 1
+    elif spec["kind"] == "codes":
+        assert (whole != folded).mean() < 0.01
     elif spec["kind"] == "binary":
         sure = np.abs(Chain(chain.float_steps, normalize).transform(fresh)) > 1e-5
         bits, others = (np.unpackbits(codes, axis=1)[:, :10][sure] for codes in (whole, folded))
@@ -645,7 +667,7 @@ def test_r2_and_a_random_projection_work_on_vectors_4096_wide():
 UNIT_ROWS = ("r1", "r2")
 
 
-@those(lambda spec: spec["kind"] in ("pca", "abtt", "whitening", "mc", *UNIT_ROWS, *BLIND))
+@those(lambda spec: spec["kind"] in ("pca", "abtt", "whitening", "mc", "codes", *UNIT_ROWS, *BLIND))
 def test_moments_fit_like_the_rows_they_are_of(spec, rows, fitted):
     data = rows.astype(np.float64)
     if spec["kind"] in UNIT_ROWS:

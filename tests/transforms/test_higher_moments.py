@@ -96,3 +96,11 @@ def test_pairs_that_do_not_correspond_are_refused():
         PairedMoments.from_pairs(np.ones((3, 2)), np.array([[1.0], [np.nan], [1.0]]))
     with pytest.raises(InputError, match="from 3 dimensions into pairs from 2"):
         PairedMoments(split=2).merge(PairedMoments.from_pairs(np.ones((3, 3)), np.ones((3, 2))))
+
+
+def test_the_variance_of_squared_norms_follows_from_the_moments():
+    rows = np.random.default_rng(3).normal(0.3, 1, (700, 9)) * np.linspace(0.5, 2, 700)[:, None]
+    moments = Moments.from_vectors(rows[:200]).merge(Moments.from_vectors(rows[200:]))
+    assert moments.squared_norm_variance() == pytest.approx(np.square(rows).sum(1).var(), rel=1e-10)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    assert abs(Moments.from_vectors(unit).squared_norm_variance()) < 1e-14

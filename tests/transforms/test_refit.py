@@ -120,6 +120,24 @@ def test_a_quantisation_gets_the_ranges_of_the_new_rows_through_the_new_steps(mo
     assert float(np.abs(added.floats(months[1]) - floats).max()) < float(added.quantizer.scale.max())
 
 
+def test_codes_are_fitted_on_the_moments_of_all_rows(months):
+    added, whole = month_by_month("r2,codes:6", months), fitted("r2,codes:6", np.concatenate(months))
+    rows = np.concatenate(months)
+    assert float(added.chain.quantizer.norm) == pytest.approx(1, abs=1e-3)
+    assert added.retained == {}
+    exact = Chain([whole.chain[0]]).transform(rows)
+    errors = [np.square(fit.chain.floats(rows) - exact).sum(1).mean() for fit in (added, whole)]
+    assert errors[0] < 1.02 * errors[1]
+
+
+def test_codes_weighted_by_queries_keep_their_weights(months):
+    chain = Chain(parse_steps("r2,codes:6")).fit(months[0], queries=months[1][:50])
+    moments = Stages.of(chain).take_moments(chain, months[0])
+    added = update_chain(chain, moments, months[1])
+    assert added.retained == {1: "it is weighted by queries, whose moments are not stored"}
+    assert torch.equal(added.chain.quantizer.decoder, chain.quantizer.decoder)
+
+
 @pytest.mark.parametrize("steps", ["geopres:8,steps=5", "random_projection:4", "truncation:4", "geopres:8,steps=0"])
 def test_a_chain_of_which_nothing_can_be_refitted_is_refused(months, steps):
     old = fitted(steps, months[0])
@@ -151,7 +169,7 @@ def test_adding_no_more_than_a_few_rows_changes_little(months):
     np.testing.assert_allclose(added.transform(months[1]), old.chain.transform(months[1]), atol=0.05)
 
 
-LEARNS_FROM_MOMENTS = ["r1", "r2", "mc", "abtt", "pca", "whitening:4", "geopres:4,steps=0"]
+LEARNS_FROM_MOMENTS = ["r1", "r2", "mc", "abtt", "pca", "whitening:4", "codes:4", "geopres:4,steps=0"]
 
 
 @pytest.mark.parametrize("step", LEARNS_FROM_MOMENTS)

@@ -49,6 +49,7 @@ def test_there_are_these_kinds_of_step():
         "abtt",
         "autoencoder",
         "binary",
+        "codes",
         "flow",
         "geopres",
         "int8",

@@ -60,7 +60,7 @@ class Advice:
         best: recommended chain; None with fewer than `MIN_ROWS` rows.
         confirmed: measurements of the recommended chain, refitted at its own dimensions; None without a reducer.
         second: runner-up, or None.
-        elsewhere: transfer evaluation of the recommended chain, on held-out rows and on out-of-domain text; empty if no
+        transfer: transfer evaluation of the recommended chain, on held-out rows and on out-of-domain text; empty if no
             steps are recommended.
         shortages: questions for which the sample is too small.
         notes: further remarks, as sentences.
@@ -82,7 +82,7 @@ class Advice:
     best: Recommendation | None = None
     confirmed: SizeTrial | None = None
     second: Recommendation | None = None
-    elsewhere: list[TransferResult] = field(default_factory=list)
+    transfer: list[TransferResult] = field(default_factory=list)
     shortages: list[Shortage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -90,12 +90,13 @@ class Advice:
 def advise(request: AdviceRequest, encoder: Encoder | None, workspace: Path, on_progress: Progress) -> Advice:
     """Sample a source, encode texts if it holds texts, compare transforms on held-out rows, and return the advice.
 
-    Vectors of the texts are written to the workspace folder, so that a killed run resumes without encoding them again.
+    Vectors of the texts are kept in a folder within the workspace until the advice is done, so that a killed run
+    resumes without encoding them again. Vectors of the built-in out-of-domain text stay cached there for later calls.
 
     Args:
         request: the source, and what the recommended chain must preserve.
         encoder: encoder of the texts; None for a source of vectors.
-        workspace: folder of the vectors.
+        workspace: folder of the vectors; created if missing.
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
@@ -123,9 +124,9 @@ def advise(request: AdviceRequest, encoder: Encoder | None, workspace: Path, on_
         sample = build_text_sample(row_sample, encoding.vectors, encoding.failed)
         require_enough_encoded(source.name, sample, len(row_sample), encoding.failed)
         if len(sample.row_sample) >= MIN_ROWS:
-            on_progress(ENCODED, "encoding foreign text")
+            on_progress(ENCODED, "encoding out-of-domain text")
             other = "pydoc:topics" if request.source == "pydoc:" else "pydoc:"
-            out_of_domain, remarks = encode_out_of_domain(other, encoder, workspace / "foreign")
+            out_of_domain, remarks = encode_out_of_domain(other, encoder, workspace / "out_of_domain")
             sample = replace(sample, out_of_domain=out_of_domain)
         advice = build_advice(request, source.name, sample, encoder.describe(), part_of(on_progress, ENCODED, 1))
     return replace(advice, notes=[*advice.notes, *encoding.list_remarks(), *remarks])
@@ -195,7 +196,7 @@ def build_advice(
         confirmed = measurer.measure(best.reducer, chain, best.dimensions) if best.reducer else None
         transfer = list(evaluate_transfer(sample, chain))
         changed = describe_changed_neighbours(debiasing.trial(best.debiasing), confirmed is not None, transfer[0])
-        best = replace(best, price=" ".join([best.price, *changed]))
+        best = replace(best, cost=" ".join([best.cost, *changed]))
     enough = len(sample.heldout) >= MIN_COORDINATE_ROWS
     return replace(
         advice,
@@ -205,7 +206,7 @@ def build_advice(
         best=best,
         confirmed=confirmed,
         second=second,
-        elsewhere=transfer,
+        transfer=transfer,
         shortages=list_shortages(sample, debiasing, best),
         notes=[*advice.notes, *list_warnings(debiasing, sizes, confirmed, request.keep)],
     )
@@ -225,7 +226,7 @@ def _unit_mean(vectors: FloatArray) -> NDArray[np.float64]:
 def list_warnings(
     debiasing: DebiasingComparison, sizes: SizeComparison, confirmed: SizeTrial | None, keep: float
 ) -> Iterator[str]:
-    """Yield warnings: methods that could not be fitted, and what the refitted chain preserves less of than `keep`.
+    """Yield warnings: methods that could not be fitted, and one if the refitted chain preserves less than `keep`.
 
     Args:
         debiasing: comparison of debiasing methods.

@@ -8,7 +8,7 @@ from training.advice.transfer import TransferResult
 
 
 def describe_cost(sizes: SizeComparison, own: SizeTrial, debiasing: str) -> str:
-    """Return a sentence on the bytes and time that a reduction saves and the recall it loses, against full dimensions.
+    """Return a sentence on the bytes and time that a reduction saves and the recall it loses; without one, on bytes.
 
     Args:
         sizes: comparison of reducers.
@@ -33,7 +33,7 @@ def describe_cost(sizes: SizeComparison, own: SizeTrial, debiasing: str) -> str:
 
 
 def describe_changed_neighbours(trial: DebiasingTrial, reduced: bool, here: TransferResult) -> Iterator[str]:
-    """Yield sentences on how many nearest neighbours of the raw vectors a debiasing chain changes; none without it.
+    """Yield sentences on how many nearest neighbours of the raw vectors a chain changes; nothing if it does not debias.
 
     Args:
         trial: measurements of the chain's debiasing method.

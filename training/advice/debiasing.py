@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.advice.sample import MIN_HALVES, Sample, TextHalves
-from training.advice.split_half import reciprocal_ranks
 from training.evaluation.methods import DEBIASING
 from training.evaluation.statistics import Interval, mean_interval
+from training.split_half import reciprocal_ranks
 from transforms.chain import Chain, parse_steps
 from transforms.errors import TransformError
 from transforms.quality import recall_at_k
@@ -135,7 +135,7 @@ def rank_halves(chain: Chain, cut: TextHalves, dimensions: int | None = None) ->
 
 
 def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:
-    """Measure a fitted method on the held-out rows; retrieval and gain are None if `ranks` lacks the method.
+    """Measure a fitted method on held-out rows, recall on `GEOMETRY_ROWS`; `ranks` gives retrieval and gain, or None.
 
     Args:
         method: key of `METHODS`.

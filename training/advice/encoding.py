@@ -99,9 +99,9 @@ def encode_out_of_domain(
     good, cut = _find_finite(whole), _find_finite(first) & _find_finite(second)
     if good.all() and cut.all():
         return OutOfDomainVectors(whole, TextHalves(first, second)), []
-    left_out = f"The encoder fails on {(~good).sum():,} of {len(good):,} built-in foreign texts"
+    left_out = f"The encoder fails on {(~good).sum():,} of {len(good):,} built-in out-of-domain texts"
     if good.sum() < MIN_ROWS:
-        return None, [f"{left_out}: how a chain does on foreign text is not told."]
+        return None, [f"{left_out}: how a chain does on out-of-domain text is not told."]
     halves = TextHalves(first[cut], second[cut]) if cut.sum() >= MIN_HALVES else None
     return OutOfDomainVectors(whole[good], halves), [
         f"{left_out} and on halves of {(~cut).sum():,}, which were left out."
@@ -109,14 +109,14 @@ def encode_out_of_domain(
 
 
 def _load_or_encode_one_by_one(
-    folder: Path, of: str, encoder: Encoder, texts: Callable[[], Sequence[str]]
+    folder: Path, key: str, encoder: Encoder, texts: Callable[[], Sequence[str]]
 ) -> FloatArray:
-    """Load the vectors cached in `folder` under `of`, `(n, d)`, or encode the texts and cache them.
+    """Load the vectors cached in `folder` under `key`, `(n, d)`, or encode the texts and cache them.
 
     If the encoder raises, texts are encoded one by one, a failing one gets a row of NaN, and nothing is cached.
     """
     try:
-        return load_or_encode(folder, of, lambda: encoder.encode(texts()).vectors)
+        return load_or_encode(folder, key, lambda: encoder.encode(texts()).vectors)
     except Exception:  # models raise anything; which text it was is found by trying each
         return np.concatenate([_encode_leniently(encoder, [text])[0] for text in texts()])
 
@@ -124,7 +124,7 @@ def _load_or_encode_one_by_one(
 def _encode_leniently(encoder: Encoder, texts: Sequence[str]) -> tuple[FloatArray, dict[str, str]]:
     """Encode texts in one call, or one by one if it raises; return vectors `(n, d)`, and reasons of failures by text.
 
-    A text on which the encoder raises gets a row of NaN.
+    A text on which the encoder raises gets a row of NaN. A vector with NaN or inf is a failure too.
     """
     try:
         vectors = encoder.encode(texts).vectors

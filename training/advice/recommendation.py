@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from training.advice.cost import describe_cost
 from training.advice.debiasing import NOTHING, DebiasingComparison
+from training.advice.retained_share import compute_retained_share
 from training.advice.sizes import REDUCERS, SizeComparison, SizeTrial
-from training.advice.split_half import compute_retained_share
 from training.evaluation.statistics import Interval
 
 MIN_HELDOUT = 500
@@ -29,7 +29,7 @@ class Recommendation:
         bytes: bytes of an output vector in float32.
         keeps: whether the chain preserves the required share; a runner-up may not.
         reasons: reasons, as sentences.
-        price: cost, as sentences.
+        cost: cost, as sentences.
     """
 
     steps: str
@@ -39,7 +39,7 @@ class Recommendation:
     bytes: int
     keeps: bool
     reasons: list[str]
-    price: str
+    cost: str
 
 
 def recommend(
@@ -84,7 +84,10 @@ def compute_preserved_shares(trial: SizeTrial, full: SizeTrial) -> dict[str, Int
 
 
 def rank_reductions(trials: list[SizeTrial]) -> list[SizeTrial]:
-    """Sort reductions by dimensions, smallest first, then by recall@10, but the simplest of the best ones first."""
+    """Sort reductions by dimensions, smallest first, and those of equal dimensions by recall@10, highest first.
+
+    Of equal dimensions, the simplest of those within `EQUAL_RECALL` of the highest recall is moved to the front.
+    """
     found: list[SizeTrial] = []
     for size in sorted({trial.dimensions for trial in trials}):
         some = sorted((t for t in trials if t.dimensions == size), key=lambda t: -t.recall_at_10)
@@ -114,7 +117,7 @@ def _build_recommendation(
             _explain_size(sizes, trial, keep),
             *([] if trial is None else [_explain_reducer(sizes, trial)]),
         ],
-        price=describe_cost(sizes, own, debiasing.chosen),
+        cost=describe_cost(sizes, own, debiasing.chosen),
     )
 
 

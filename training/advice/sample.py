@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from training.advice.row_sample import RowSample
-from training.advice.split_half import count_scripts, cut_in_two
+from training.split_half import count_scripts, cut_in_two
 from transforms.vectors import FloatArray
 
 VectorsOf = Callable[[Sequence[str]], FloatArray]
@@ -82,12 +82,15 @@ def count_heldout(rows: int) -> int:
 
 
 def cut_texts_in_two(texts: Sequence[str]) -> list[tuple[str, str]]:
-    """List the halves of those texts that are long enough to be cut in two."""
+    """Return the two halves of each text that is long enough to be cut in two; skip the other texts."""
     return [cut for text in texts if (cut := cut_in_two(text))]
 
 
 def list_texts_to_encode(row_sample: RowSample) -> list[str]:
-    """List the texts that `build_text_sample` needs vectors of: all sampled ones, then halves of the held-out ones."""
+    """List the texts that `build_text_sample` needs vectors of: all sampled ones, then halves of the held-out ones.
+
+    Held-out texts that are too short to be cut in two have no halves.
+    """
     pairs = cut_texts_in_two(row_sample.texts[: count_heldout(len(row_sample))])
     return [*row_sample.texts, *(half for pair in pairs for half in pair)]
 

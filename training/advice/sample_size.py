@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from training.advice.debiasing import DebiasingComparison
 from training.advice.recommendation import MIN_HELDOUT, Recommendation
 from training.advice.sample import HELDOUT_SHARE, MAX_HELDOUT, MIN_HALVES, SMALL_HELDOUT, Sample
-from training.advice.split_half import MIN_WORDS
+from training.split_half import MIN_WORDS
 from transforms.quality import MIN_ROWS_PER_DIMENSION
 
 MIN_ROWS = 100
@@ -70,7 +70,11 @@ def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator
 
 
 def _check_cutting(sample: Sample) -> Shortage:
-    """Build the shortage of texts that can be cut in two, with the rows needed if the share of such texts stays."""
+    """Build the shortage for too few texts that can be cut in two.
+
+    Its `more` assumes that the same share of further texts can be cut; it is None if no text can, or if even
+    `MAX_HELDOUT` held-out rows would not be enough.
+    """
     told = "whether debiasing helps cannot be told"
     if sample.cut == 0:
         return Shortage(

@@ -84,7 +84,7 @@ class SizeComparison:
 
 
 def list_sizes(dimensions: int) -> list[int]:
-    """List the numbers of dimensions to compare, all below `dimensions`, largest first; empty for small vectors."""
+    """List the numbers of dimensions to compare: multiples of `MULTIPLE` below `dimensions`, largest first, or none."""
     found = {round(dimensions * share / MULTIPLE) * MULTIPLE for share in SHARES}
     return sorted((size for size in found if 0 < size < dimensions), reverse=True)
 
@@ -111,7 +111,7 @@ class SizeMeasurer:
         self.full = self.measure_vectors("", self.before, self.ranks)
 
     def compare(self, on_progress: Progress) -> SizeComparison:
-        """Fit every reducer once and measure it at every number of dimensions; note a failed fit in `problems`.
+        """Fit every reducer at the largest compared size, and measure it at all sizes; note a failed fit in `problems`.
 
         Args:
             on_progress: called with progress in [0, 1] and a message.
@@ -142,11 +142,11 @@ class SizeMeasurer:
         return self.measure_vectors(reducer, chain.floats(self.heldout, size), ranks)
 
     def measure_vectors(self, reducer: str, after: FloatArray, ranks: NDArray[np.float64] | None) -> SizeTrial:
-        """Measure reduced held-out rows `after` `(n, k)` against the unreduced ones; return the measurements.
+        """Compare reduced held-out rows with `before`, the unreduced ones; take the matrix product's time of `seconds`.
 
         Args:
             reducer: name in the result.
-            after: reduced held-out rows, `(n, k)`.
+            after: reduced held-out rows, `(n, k)`; k is a compared number of dimensions or the full one.
             ranks: reciprocal ranks of split-half retrieval after the reduction, `(m,)`, or None.
         """
         width = int(after.shape[1])

@@ -34,7 +34,11 @@ def summarize_advice(advice: Advice) -> list[str]:
 
 
 def judge_transfer(here: Interval, there: Interval, keep: float) -> str:
-    """Return a clause that judges transfer from the shares preserved on held-out rows and on out-of-domain text.
+    """Return a clause on whether a chain preserves `keep` on held-out rows and on out-of-domain text, by the intervals.
+
+    One of four: both preserve it, neither does, the chain is specific to the source, or undecided. It is specific if
+    out-of-domain text certainly does not reach `keep`, or is below held-out rows by over `MIN_TRANSFER_DROP`, intervals
+    apart.
 
     Args:
         here: share on held-out rows.

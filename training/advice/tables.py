@@ -15,16 +15,16 @@ FORMAT_MRR = partial(format_number, spec=".2f", scale=100)
 def build_tables(advice: Advice) -> dict[str, Table]:
     """Build every table for which the advice has data; return tables by title."""
     tables = {
-        "Mean direction": _mean_direction_table(advice),
+        "Mean direction": _build_mean_direction_table(advice),
         "Debiasing: do halves of a text find each other": build_debiasing_table(advice),
-        "Fewer dimensions": _size_table(advice),
-        "Do the first coordinates hold more: recall@10 in per cent": _first_coordinate_table(advice),
-        f"The recommended chain, {advice.best.steps if advice.best else ''}": _transfer_table(advice),
+        "Fewer dimensions": _build_size_table(advice),
+        "Do the first coordinates hold more: recall@10 in per cent": _build_first_coordinate_table(advice),
+        f"The recommended chain, {advice.best.steps if advice.best else ''}": _build_transfer_table(advice),
     }
     return {title: table for title, table in tables.items() if table}
 
 
-def _mean_direction_table(advice: Advice) -> Table:
+def _build_mean_direction_table(advice: Advice) -> Table:
     """Build the table of ‖μ‖ against its noise floor, of IsoScore and of row counts."""
     found = advice.diagnosis
     return Table.from_rows(
@@ -57,7 +57,7 @@ def build_debiasing_table(advice: Advice) -> Table:
     )
 
 
-def _size_table(advice: Advice) -> Table:
+def _build_size_table(advice: Advice) -> Table:
     """Build the table of full dimensions and of every reducer at every size; the recommended ones are marked."""
     sizes, marks = advice.sizes, {}
     for chain, mark in ((advice.second, " (second)"), (advice.best, " ←")):
@@ -83,7 +83,7 @@ def _size_table(advice: Advice) -> Table:
     )
 
 
-def _first_coordinate_table(advice: Advice) -> Table:
+def _build_first_coordinate_table(advice: Advice) -> Table:
     """Build the table of recall@10 of the first coordinates and of random coordinates."""
     return Table.from_records(
         (
@@ -99,7 +99,7 @@ def _first_coordinate_table(advice: Advice) -> Table:
     )
 
 
-def _transfer_table(advice: Advice) -> Table:
+def _build_transfer_table(advice: Advice) -> Table:
     """Build the table of the recommended chain's measures on held-out rows and on out-of-domain text."""
     gain = "gain, 95 % interval"
     return Table.from_records(
@@ -113,7 +113,7 @@ def _transfer_table(advice: Advice) -> Table:
                 "MRR × 100 raw": one.retrieval,
                 gain: one.gain,
             }
-            for one in advice.elsewhere
+            for one in advice.transfer
         ),
         {"rows": ",", "MRR × 100 raw": FORMAT_MRR, gain: format_points},
         ".3f",

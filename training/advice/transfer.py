@@ -6,14 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from training.advice.debiasing import GEOMETRY_ROWS, rank_halves
+from training.advice.retained_share import compute_retained_share
 from training.advice.sample import Sample, TextHalves
-from training.advice.split_half import compute_retained_share, reciprocal_ranks
 from training.evaluation.statistics import Interval, mean_interval
+from training.split_half import reciprocal_ranks
 from transforms.chain import Chain
 from transforms.quality import geometry_measures
 from transforms.vectors import FloatArray
 
-HELD_OUT, OUT_OF_DOMAIN = "held out", "foreign"
+HELD_OUT, OUT_OF_DOMAIN = "held out", "out of domain"
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,14 @@ class TransferResult:
     gain: Interval | None
 
     @property
-    def kept_of_halves(self) -> Interval | None:
+    def retained_retrieval(self) -> Interval | None:
         """Share of the raw vectors' split-half MRR that the chain retains, with its interval; None if not measured."""
         if self.gain is None or not self.retrieval:
             return None
         return compute_retained_share(self.retrieval, self.gain)
 
     @property
-    def kept_of_neighbours(self) -> Interval | None:
+    def retained_neighbours(self) -> Interval | None:
         """Recall@10 of the raw neighbours with 4× oversampling and rescoring, no interval; None if not measured."""
         rescored = self.measures["recall_at_10_rescored_4x"]
         return None if rescored is None else Interval(rescored, None, None)
@@ -51,7 +52,7 @@ class TransferResult:
 def evaluate_transfer(sample: Sample, chain: Chain) -> Iterator[TransferResult]:
     """Measure a fitted chain on held-out rows and, if the sample has it, on out-of-domain text; yield each result.
 
-    Both results use the same number of rows, and of text halves, so that they are comparable.
+    Both results use the same number of rows, at most `GEOMETRY_ROWS`, and of text halves, so that they are comparable.
     """
     out_of_domain = sample.out_of_domain
     rows = min(len(sample.heldout), GEOMETRY_ROWS, len(out_of_domain.vectors) if out_of_domain else GEOMETRY_ROWS)
@@ -68,7 +69,7 @@ def _measure_transfer(
     """Measure a fitted chain on vectors `(n, d)`, and in split-half retrieval on the first `halves` texts of `cut`.
 
     Args:
-        name: value of `Elsewhere.text`.
+        name: value of `TransferResult.text`.
         chain: fitted chain.
         vectors: raw vectors `(n, d)`.
         cut: raw vectors of text halves; None leaves `retrieval` and `gain` None.

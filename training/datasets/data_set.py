@@ -24,7 +24,7 @@ class DataSet(RowReader, Protocol):
     def layout(self) -> Layout:
         """Layout of the task: its fields, and how its test is read, checked and built."""
 
-    def splits(self) -> list[str]:
+    def list_splits(self) -> list[str]:
         """Return the names of the splits, in the order of preference for training."""
 
 
@@ -56,12 +56,12 @@ class FoundPairs:
 
 
 def find_pairs(data: DataSet, settings: PairSettings) -> FoundPairs:
-    """Build the anchor–positive pairs of a data set's split, by its layout.
+    """Build the anchor–positive pairs of one split by the data set's layout: the settings' split, else the first one.
 
     Raises:
         DataSetError: if there is no such split, a row lacks a field, or no pair is found.
     """
-    splits = data.splits()
+    splits = data.list_splits()
     if not splits:
         raise DataSetError(f"{data.name} has no split to train on")
     split = settings.split or splits[0]

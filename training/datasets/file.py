@@ -7,7 +7,7 @@ from pathlib import Path
 from training.datasets.layout import Layout
 from training.datasets.layouts import LAYOUTS
 from training.datasets.pairs import Judgement
-from training.datasets.records import Record, file_records
+from training.datasets.records import Record, read_file_records
 from training.errors import DataSetError
 
 
@@ -25,11 +25,11 @@ class FileDataSet:
         layout = LAYOUTS[self.task]
         return layout if layout.fields else LAYOUTS["pairs"]
 
-    def splits(self) -> list[str]:
+    def list_splits(self) -> list[str]:
         """Return the only split, `["file"]`."""
         return ["file"]
 
-    def rows(self, name: str) -> Iterator[Record]:
+    def read_rows(self, name: str) -> Iterator[Record]:
         """Yield the rows of the file, whatever `name` is.
 
         Raises:
@@ -37,12 +37,12 @@ class FileDataSet:
         """
         if not self.path.is_file():
             raise DataSetError(f"there is no file {self.path.name}")
-        yield from file_records(self.path)
+        yield from read_file_records(self.path)
 
-    def judgements(self, split: str) -> list[Judgement]:
+    def read_judgements(self, split: str) -> list[Judgement]:
         """Return an empty list: each row holds its own positive."""
         return []
 
-    def labels(self) -> dict[str, str]:
+    def read_labels(self) -> dict[str, str]:
         """Return an empty dict: a file has no label texts besides those in the job."""
         return {}

@@ -14,7 +14,7 @@ from training.datasets.layout import Layout
 from training.datasets.layouts import LAYOUTS
 from training.datasets.layouts.retrieval import read_judgements
 from training.datasets.pairs import Judgement
-from training.datasets.records import Record, Warnings, data_file, file_records
+from training.datasets.records import Record, Warnings, find_required_file, read_file_records
 from training.errors import DataSetError
 
 if TYPE_CHECKING:
@@ -42,27 +42,31 @@ class FolderDataSet:
         """Layout of the files."""
         return LAYOUTS[self.task]
 
-    def splits(self) -> list[str]:
+    def list_splits(self) -> list[str]:
         """Return the names of the splits, in the order of preference for training."""
         return self.layout.list_splits(self.folder)
 
-    def rows(self, name: str) -> Iterator[Record]:
+    def read_rows(self, name: str) -> Iterator[Record]:
         """Yield the rows of the file `name.jsonl` or `name.jsonl.gz`.
 
         Raises:
             DataSetError: if the file is missing or malformed.
         """
-        yield from file_records(data_file(self.folder, name))
+        yield from read_file_records(find_required_file(self.folder, name))
 
-    def judgements(self, split: str) -> list[Judgement]:
-        """Read the relevance judgements of `qrels/{split}.tsv`."""
+    def read_judgements(self, split: str) -> list[Judgement]:
+        """Read the relevance judgements of `qrels/{split}.tsv`.
+
+        Raises:
+            DataSetError: if the file is missing, empty or malformed.
+        """
         return read_judgements(self.folder / "qrels" / f"{split}.tsv")
 
-    def labels(self) -> dict[str, str]:
+    def read_labels(self) -> dict[str, str]:
         """Read the text of each label from `labels.json`; return an empty dict if there is no such file.
 
         Raises:
-            DataSetError: if the file is not a JSON object whose values are strings.
+            DataSetError: if the file cannot be read, or is not a JSON object whose values are strings.
         """
         path = self.folder / "labels.json"
         if not path.is_file():

@@ -47,11 +47,11 @@ class HubDataSet:
         """Layout of the task: its fields, and how its test is read, checked and built."""
         return LAYOUTS[self.task]
 
-    def splits(self) -> list[str]:
+    def list_splits(self) -> list[str]:
         """Return the only split: the one that is asked for, else `train`."""
         return [self.split or "train"]
 
-    def rows(self, name: str) -> Iterator[Record]:
+    def read_rows(self, name: str) -> Iterator[Record]:
         """Yield the rows of a split with our field names; `corpus` and `queries` are configurations, as in mteb.
 
         A column that is not renamed is left out if a renamed column takes its name.
@@ -69,17 +69,25 @@ class HubDataSet:
             read = {ours.get(key, key): value for key, value in row.items() if key not in unread}
             yield Record(f"{name} row {number}", read)
 
-    def judgements(self, split: str) -> list[Judgement]:
-        """Load a split's relevance judgements from the configuration `default`, as in mteb; grades are rounded up."""
+    def read_judgements(self, split: str) -> list[Judgement]:
+        """Load a split's relevance judgements from the configuration `default`, as in mteb; grades are rounded up.
+
+        Raises:
+            DataSetError: if the split cannot be loaded.
+        """
         rows = self._load("default", split)
         return [
             (f"row {i}", str(r["query-id"]), str(r["corpus-id"]), ceil(float(r["score"]))) for i, r in enumerate(rows)
         ]
 
-    def labels(self) -> dict[str, str]:
-        """Return the class names by class number, as text; an empty dict if the label column has no class names."""
+    def read_labels(self) -> dict[str, str]:
+        """Load the split and return its class names by class number as text; an empty dict without class names.
+
+        Raises:
+            DataSetError: if the split cannot be loaded.
+        """
         column = dict(self.columns).get("label", "label")
-        names = getattr(self._load(None, self.splits()[0]).features.get(column), "names", None) or []
+        names = getattr(self._load(None, self.list_splits()[0]).features.get(column), "names", None) or []
         return {str(number): str(name) for number, name in enumerate(names)}
 
     def read_test(self, warnings: Warnings) -> Tables | Search:
@@ -91,7 +99,7 @@ class HubDataSet:
         with TemporaryDirectory() as folder:
             for name in self.layout.test_splits:
                 with (Path(folder) / f"{name}.jsonl").open("wb") as file:
-                    split = self.splits()[0] if name == "test" else name
+                    split = self.list_splits()[0] if name == "test" else name
                     file.writelines(orjson.dumps(row) + b"\n" for row in self._read_fields(split))
             return self.layout.read_test(Path(folder), warnings)
 
@@ -105,7 +113,7 @@ class HubDataSet:
 
         if not self.layout.fields:
             source = {"path": self.path, "revision": self.revision or "main"}
-            return build_hub_task(self.layout, self.name, self.language, source, self.splits()[0])
+            return build_hub_task(self.layout, self.name, self.language, source, self.list_splits()[0])
         return build_task(self.layout, self.name, self.language, self.read_test(warnings))
 
     def _read_fields(self, split: str) -> Iterator[dict[str, Any]]:

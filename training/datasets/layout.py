@@ -88,8 +88,8 @@ class Layout(ABC):
 
     def count_rows(self, data: RowReader, split: str) -> int:
         """Count the rows of a split that training pairs are made of; raise `DataSetError` if they cannot be read."""
-        return sum(1 for _ in data.rows(split))
+        return sum(1 for _ in data.read_rows(split))
 
     def read_corpus(self, data: RowReader) -> Iterator[str] | None:
-        """Return an iterator over the documents that are not positives alone; None if there is no such corpus."""
+        """Return an iterator over the documents to search, not just positives; None if the layout has no corpus."""
         return None

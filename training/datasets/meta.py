@@ -28,14 +28,15 @@ class Meta:
 
 
 def read_meta(folder: Path, task: str | None = None) -> Meta:
-    """Read the META.json of a data set.
+    """Read the META.json of a data set; the language is "en" if it names none.
 
     Args:
         folder: folder of the data set.
-        task: task that takes precedence over that of the file, which may then be missing; None to require the file.
+        task: task that takes precedence over that of the file, which may then be missing or damaged; None to require
+            it.
 
     Raises:
-        DataSetError: if no task is given, and the file is missing or names none.
+        DataSetError: if no task is given, and the file is missing, damaged or names none.
     """
     try:
         found = orjson.loads((folder / META).read_bytes())

@@ -56,18 +56,18 @@ def build_task(layout: Layout, name: str, language: str, data: Tables | Search) 
         data: content of the test.
     """
     source = {"path": name, "revision": "local"}
-    task = _task_class(layout, name, language, layout.mteb_attributes(data), source, "test")()
-    task.dataset = _search_data(data) if isinstance(data, Search) else _table_data(data)
+    task = _create_task_class(layout, name, language, layout.mteb_attributes(data), source, "test")()
+    task.dataset = _convert_search(data) if isinstance(data, Search) else _convert_tables(data)
     task.data_loaded = True
     return task
 
 
 def build_hub_task(layout: Layout, name: str, language: str, source: dict[str, str], split: str) -> AbsTask:
     """Build an mteb task of which mteb loads the data from the hub itself, by `path` and `revision` in `source`."""
-    return _task_class(layout, name, language, {}, source, split)()
+    return _create_task_class(layout, name, language, {}, source, split)()
 
 
-def _task_class(
+def _create_task_class(
     layout: Layout, name: str, language: str, attributes: dict[str, Any], source: dict[str, str], split: str
 ) -> type[AbsTask]:
     """Create a subclass of the layout's mteb class, with metadata and class attributes, for one data set."""
@@ -87,12 +87,12 @@ def _task_class(
     return type("LocalTask", bases, {"metadata": metadata} | attributes)
 
 
-def _table_data(data: Tables) -> DatasetDict:
+def _convert_tables(data: Tables) -> DatasetDict:
     """Convert splits of columns to a `DatasetDict`."""
     return DatasetDict({split: Dataset.from_dict(found) for split, found in data.splits.items()})
 
 
-def _search_data(data: Search) -> dict[str, Any]:
+def _convert_search(data: Search) -> dict[str, Any]:
     """Convert a search to the nested dict of corpus, queries, judgements and candidates that mteb expects."""
     corpus = [{"id": key, "title": title, "text": text} for key, (title, text) in data.corpus.items()]
     queries = {"id": list(data.queries), "text": list(data.queries.values())}

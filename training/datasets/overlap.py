@@ -29,7 +29,7 @@ def collect_test_texts(target: EvaluatedDataSet) -> set[str]:
     Raises:
         DataSetError: if the data set cannot be read.
     """
-    return {normalize_text(text) for text in read_test_texts(target)} if "test" in target.splits() else set()
+    return {normalize_text(text) for text in read_test_texts(target)} if "test" in target.list_splits() else set()
 
 
 def collect_training_texts(target: DataSet, settings: PairSettings | None = None) -> set[str]:
@@ -42,7 +42,7 @@ def collect_training_texts(target: DataSet, settings: PairSettings | None = None
     Raises:
         DataSetError: if the data set cannot be read.
     """
-    if "train" not in target.splits():
+    if "train" not in target.list_splits():
         return set()
     wanted = (settings or PairSettings()).model_copy(update={"split": "train"})
     return {normalize_text(text) for pair in find_pairs(target, wanted).pairs for text in pair.parts}

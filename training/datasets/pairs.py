@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BeforeValidator
 
-from training.datasets.records import MAX_NAMED, Record, Warnings, is_blank, is_label, name_places, shortened
+from training.datasets.records import MAX_NAMED, Record, Warnings, is_blank, is_label, name_places, shorten_value
 from training.errors import DataSetError
 from training.settings import Count, Settings
 
@@ -17,12 +17,12 @@ Judgement = tuple[str, str, str, int]
 """A relevance judgement: its position in the file (for messages), query id, document id, grade."""
 
 
-def _with_text_keys(value: Any) -> Any:
+def _convert_keys_to_text(value: Any) -> Any:
     """Convert the keys of a dict to strings, since YAML reads some labels as numbers; return other values unchanged."""
     return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
 
 
-Labels = Annotated[dict[str, str], BeforeValidator(_with_text_keys)]
+Labels = Annotated[dict[str, str], BeforeValidator(_convert_keys_to_text)]
 
 
 class PairSettings(Settings):
@@ -81,13 +81,13 @@ class RowReader(Protocol):
     def name(self) -> str:
         """Name in tables and messages."""
 
-    def rows(self, name: str) -> Iterator[Record]:
+    def read_rows(self, name: str) -> Iterator[Record]:
         """Yield the rows of a split, or of `corpus` or `queries`."""
 
-    def judgements(self, split: str) -> list[Judgement]:
+    def read_judgements(self, split: str) -> list[Judgement]:
         """Return the relevance judgements of a split; an empty list unless the task is retrieval."""
 
-    def labels(self) -> dict[str, str]:
+    def read_labels(self) -> dict[str, str]:
         """Return the text of each label; an empty dict if only the labels themselves are known."""
 
 
@@ -111,13 +111,13 @@ class PairRows:
 
     def read(self, *fields: str) -> Iterator[Record]:
         """Yield and count the rows of the split; raise `DataSetError` at a row that lacks one of the fields."""
-        for record in self.data.rows(self.split):
+        for record in self.data.read_rows(self.split):
             record.require(*fields)
             self.count += 1
             yield record
 
     def read_nonblank(self, *fields: str) -> Iterator[Record]:
-        """Yield the rows whose first field is not blank; record the others as left out.
+        """Yield the rows whose first field is not blank, and record the others as left out; count all of them.
 
         Raises:
             DataSetError: if a row lacks one of the fields.
@@ -176,8 +176,10 @@ class PairRows:
         """
         for row in rows:
             if not is_label(row["label"]) or isinstance(row["label"], bool):
-                raise DataSetError(f"{row.place}: 'label' must be a string or a number, not {shortened(row['label'])}")
-        known: Mapping[str, str] = self.data.labels() | self.settings.labels
+                raise DataSetError(
+                    f"{row.place}: 'label' must be a string or a number, not {shorten_value(row['label'])}"
+                )
+        known: Mapping[str, str] = self.data.read_labels() | self.settings.labels
         texts = {label: known.get(label, label) for label in dict.fromkeys(str(row["label"]) for row in rows)}
         silent = [label for label, text in texts.items() if not text.strip(digits + punctuation + whitespace)]
         if silent:

@@ -41,7 +41,7 @@ class Record:
         """Return a field; raise `DataSetError` if it is not a string."""
         value = self[name]
         if not isinstance(value, str):
-            raise DataSetError(f"{self.place}: {name!r} must be a string, not {shortened(value)}")
+            raise DataSetError(f"{self.place}: {name!r} must be a string, not {shorten_value(value)}")
         return value
 
     def texts(self, name: str) -> list[str]:
@@ -53,7 +53,7 @@ class Record:
         value = self[name]
         listed = [value] if isinstance(value, str) else value or []
         if not is_texts(listed):
-            raise DataSetError(f"{self.place}: {name!r} must be texts, not {shortened(value)}")
+            raise DataSetError(f"{self.place}: {name!r} must be texts, not {shorten_value(value)}")
         return [text for text in listed if not is_blank(text)]
 
 
@@ -144,7 +144,7 @@ def find_file(folder: Path, stem: str) -> Path | None:
     )
 
 
-def data_file(folder: Path, stem: str) -> Path:
+def find_required_file(folder: Path, stem: str) -> Path:
     """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder.
 
     Raises:
@@ -156,7 +156,7 @@ def data_file(folder: Path, stem: str) -> Path:
     return found
 
 
-def file_records(path: Path) -> Iterator[Record]:
+def read_file_records(path: Path) -> Iterator[Record]:
     """Yield a record for each line of a JSON-lines file.
 
     Raises:
@@ -183,17 +183,19 @@ def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warni
         DataSetError: if the file is missing, empty, not JSON, a row lacks a field or has a value of another type, or
             all rows have blank texts.
     """
-    path = data_file(folder, stem)
+    path = find_required_file(folder, stem)
     records = []
-    for record in file_records(path):
+    for record in read_file_records(path):
         _require_types(record, fields)
         records.append(record)
     if not records:
         raise DataSetError(f"{path.name} has no rows")
-    kept = [record for record in records if not _blank_field(record, fields)]
+    kept = []
     for record in records:
-        if name := _blank_field(record, fields):
+        if name := _find_blank_field(record, fields):
             warnings.add(f"rows left out because {name!r} holds only spaces", record.place)
+        else:
+            kept.append(record)
     if not kept:
         raise DataSetError(f"{path.name} holds nothing but blank texts")
     return kept
@@ -219,15 +221,15 @@ def _require_types(record: Record, fields: Mapping[str, FieldType]) -> None:
     for name, wanted in fields.items():
         record.require(name)
         if not wanted.accepts(record[name]):
-            raise DataSetError(f"{record.place}: {name!r} must be {wanted.name}, not {shortened(record[name])}")
+            raise DataSetError(f"{record.place}: {name!r} must be {wanted.name}, not {shorten_value(record[name])}")
 
 
-def _blank_field(record: Record, fields: Mapping[str, FieldType]) -> str | None:
+def _find_blank_field(record: Record, fields: Mapping[str, FieldType]) -> str | None:
     """Return the name of a row's first text field that holds only whitespace; None if there is none."""
     return next((name for name, kind in fields.items() if kind.skips_blank and not record[name].strip()), None)
 
 
-def shortened(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     """Return the `repr` of a value for a message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"

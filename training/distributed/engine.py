@@ -76,8 +76,8 @@ class RayEngine:
                 tasks.record_outcome(done, report)
         return tasks.damaged
 
-    def rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Return the chosen rows as a lazy view whose moments the workers compute; see `Engine.rows`."""
+    def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
+        """Return the chosen rows as a lazy view whose moments the workers compute; see `Engine.select_rows`."""
         return SharedRows(vectors, chosen, self.compute_moments)
 
     def compute_moments(self, blocks: Iterator[Block], chain: bytes | None, unit: bool) -> Iterator[Moments]:
@@ -146,6 +146,6 @@ def require_same_versions(mine: Mapping[str, Any], theirs: Introduction) -> None
         if here == there:
             continue
         if what == "encoder" and here and there:
-            differs = next(key for key in here if here[key] != there.get(key))
-            what, here, there = f"the encoder's {differs}", here[differs], there.get(differs)
+            differs = next(key for key in {**here, **there} if here.get(key) != there.get(key))
+            what, here, there = f"the encoder's {differs}", here.get(differs), there.get(differs)
         raise EngineError(f"{theirs.node} is unlike this process: {what} is {there} there and {here} here")

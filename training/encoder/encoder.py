@@ -215,7 +215,12 @@ class Encoder:
     ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
         """Tokenize texts and yield batches of similar length, each with the positions `(b,)` of its texts in the input.
 
-        `WINDOW_BATCHES` batches are tokenized at a time.
+        The longest texts come first, and `WINDOW_BATCHES` batches are tokenized at a time.
+
+        Args:
+            texts: the texts.
+            prompt: text put before each, or None.
+            truncation_side: the end of a text that is cut off.
         """
         estimates = [estimate_tokens(text, self.max_length) for text in texts]
         order = np.array(sort_longest_first(estimates), dtype=np.int64)
@@ -226,7 +231,7 @@ class Encoder:
                 yield window[batch.rows], batch
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
-        """Cut long texts to what the model reads, tokenize all texts and divide them into batches by true length."""
+        """Cut long texts to what the model reads, tokenize them with truncation, and divide them into batches."""
         texts = [self.cut(text, prompt, truncation_side).text for text in texts]
         if self.static:  # it takes its tokens in a row
             features = self._tokenize_pieces(texts, prompt)
@@ -276,11 +281,17 @@ class Encoder:
 
     @torch.inference_mode()
     def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
-        """Run one batch through the model; return its vectors `(b, d)` in float32, on the model's device."""
+        """Run one batch through the model and return its vectors `(b, d)` in float32, on the model's device.
+
+        No gradients are recorded.
+        """
         return self.pool(self.run_transformer(batch), list(self.model)[1:], len(batch.rows), normalize)
 
     def run_transformer(self, batch: Batch) -> dict[str, Any]:
-        """Run one batch through the transformer alone; return its output dict, with the token embeddings in float32."""
+        """Run one batch through the transformer alone, on its device; return its output, token embeddings in float32.
+
+        Gradients are recorded unless the caller disables them.
+        """
         device = self.model.device
         on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
         features: dict[str, Any] = self.transformer(on_device)
@@ -432,7 +443,10 @@ def _choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None
 
 
 def _require_layer(spec: EncoderSpec) -> None:
-    """Raise `EncoderError` if the model lacks the spec's layer, which transformers would fill with random weights."""
+    """Raise `EncoderError` if the model lacks the spec's layer, which transformers would fill with random weights.
+
+    The model's configuration is read for that, perhaps from the Hub. Without a layer in the spec, nothing is done.
+    """
     if spec.layer is None:
         return
     from transformers import AutoConfig

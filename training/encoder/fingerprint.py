@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ def compute_fingerprint(model: Any, max_length: int, prompts: Mapping[str, str])
     and the dtype it runs in later do not matter.
     """
     digest = hashlib.sha256()
-    for name, tensor in _sort_tensors(model):
+    for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
     rest = {
@@ -31,8 +31,3 @@ def _describe_module(module: Any) -> str:
     """Return a module's settings that its weights do not show: class, pooling mode, and whether prompts are pooled."""
     words = f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}"
     return words if getattr(module, "include_prompt", True) else f"{words} without prompt"
-
-
-def _sort_tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and tensor of each entry of the model's state dict, sorted by name."""
-    yield from sorted(model.state_dict().items())

@@ -1,7 +1,6 @@
 """Ids of vector spaces: vectors may be compared only if their space ids are equal."""
 
-import hashlib
-import json
+from training.digests import digest
 
 
 def compute_space_id(
@@ -18,5 +17,4 @@ def compute_space_id(
         chain_digest: SHA-256 of the chain's tensors; None for raw vectors.
         dimensions: dimensions of the vectors served.
     """
-    parts = [encoder_fingerprint, chain, chain_digest, dimensions]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+    return digest(encoder_fingerprint, chain, chain_digest, dimensions)[:24]

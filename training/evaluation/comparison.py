@@ -148,7 +148,10 @@ def average_differences(grid: Grid, labels: Sequence[str]) -> dict[str, Interval
 
 
 def summarize_families(grid: Grid, found: Sequence[Cell]) -> list[FamilyRow]:
-    """Summarize t, wins, ties and losses by label and family of tasks, with and without each family of encoders."""
+    """Summarize t, wins, ties and losses by label and family of tasks, with and without each family of encoders.
+
+    Only encoders with at least `MIN_TASKS` tasks of a family count; a family without any has no row.
+    """
     rows = []
     for label in dict.fromkeys(cell.label for cell in found):
         for family in dict.fromkeys(name for cell in found for name in cell.families):

@@ -51,7 +51,11 @@ class Member:
     published_mean_norm: float | None = None
 
     def prompt(self, name: str | None) -> str | None:
-        """Return the text that precedes an input under a prompt name; the default prompt if `name` is None."""
+        """Return the text that precedes an input under a prompt name; the default prompt if `name` is None.
+
+        Raises:
+            KeyError: if there is no prompt of that name.
+        """
         return self.default_prompt if name is None else self.prompts[name]
 
 
@@ -87,7 +91,10 @@ class RequestedEncoder:
 
 
 def plan_groups(wanted: Sequence[RequestedEncoder], device: str | None) -> list[Callable[[], Group]]:
-    """Return a loader function for each group of requested encoders; variants of a model share a group."""
+    """Return a loader function for each group of requested encoders; variants of a model share a group.
+
+    Nothing is loaded before a loader is called.
+    """
     found: list[Callable[[], Group]] = []
     layered: list[tuple[EncoderSpec, list[str]]] = []
     for one in wanted:

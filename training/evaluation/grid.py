@@ -15,7 +15,7 @@ OTHER = "Other"
 """Family of all other types of tasks."""
 
 
-def task_family(task_type: str) -> str:
+def find_task_family(task_type: str) -> str:
     """Return the family of a task type of mteb: Retrieval, Classification or Other."""
     return FAMILIES.get(task_type, OTHER)
 
@@ -56,12 +56,12 @@ class Grid:
         return list(dict.fromkeys(found))
 
     def complete_tasks(self, encoder: str, methods: Iterable[Method]) -> list[str]:
-        """List the tasks that the control and all the methods completed on an encoder."""
+        """List the tasks that the control and all the methods completed on an encoder, in the order of `tasks`."""
         names = [CONTROL, *(method.name for method in methods)]
         return [task for task in self.tasks if all((encoder, name, task) in self.values for name in names)]
 
     def common_tasks(self, methods: Mapping[str, Iterable[Method]]) -> list[str]:
-        """List the tasks that are complete on every encoder, each with its own methods; all tasks without encoders."""
+        """List the tasks that, on every encoder, the control and its own methods completed; all without encoders."""
         complete = [set(self.complete_tasks(encoder, some)) for encoder, some in methods.items()]
         return [task for task in self.tasks if all(task in some for some in complete)]
 
@@ -74,7 +74,11 @@ class Grid:
         return self.scores(encoder, CONTROL, tasks)
 
     def label_scores(self, encoder: str, label: str, tasks: Sequence[str]) -> Array:
-        """Return the scores `(n,)` of a label on an encoder for the tasks: the mean over its seeds or samples."""
+        """Return the scores `(n,)` of a label on an encoder for the tasks: the mean over its seeds or samples.
+
+        Raises:
+            KeyError: if a score is missing.
+        """
         found = [self.scores(encoder, method.name, tasks) for method in self.methods(encoder, label)]
         return np.asarray(np.mean(found, axis=0))
 
@@ -89,5 +93,5 @@ class Grid:
         """Return the positions of the tasks in the list, by family."""
         found: dict[str, list[int]] = {}
         for kind, positions in self.group_by_type(tasks).items():
-            found.setdefault(task_family(kind), []).extend(positions)
+            found.setdefault(find_task_family(kind), []).extend(positions)
         return found

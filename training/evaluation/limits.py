@@ -17,7 +17,9 @@ from training.evaluation.tasks import iterate_splits
 
 
 def limit_rows(task: AbsTask, rows: int) -> None:
-    """Reduce a loaded mteb task in place to at most `rows` rows in each split.
+    """Reduce a loaded mteb task in place to at most `rows` rows in each split, the same ones each time.
+
+    Clusterings that hold lists keep all rows and are limited within them; training rows are limited by label.
 
     Raises:
         DataSetError: if no query fits into the limit with all its relevant documents.
@@ -44,7 +46,10 @@ def _shuffle_rows(rows: int, seed: int) -> list[int]:
 
 
 def _limit_dataset(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Return a random subset of `rows` rows in their original order, or the whole data set if it is not larger."""
+    """Return a random subset of `rows` rows in their original order, or the whole data set if it is not larger.
+
+    The subset is the same for the same size and seed.
+    """
     return data if len(data) <= rows else data.select(sorted(_shuffle_rows(len(data), seed)[:rows]))
 
 
@@ -54,7 +59,11 @@ def _holds_lists(data: Dataset) -> bool:
 
 
 def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Return all rows, with every list of a row cut to the same random items, `rows` items over all rows."""
+    """Return all rows, each with its lists cut to the same random items.
+
+    A row keeps `rows` divided by the number of rows, at least one; its lists are cut to the length of the shortest
+    first.
+    """
     share = max(1, rows // len(data))
 
     def cut(row: dict[str, list[Any]]) -> dict[str, list[Any]]:

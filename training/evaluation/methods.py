@@ -3,13 +3,12 @@
 All methods are fitted once, on one corpus of sentences without labels, and never on a task.
 """
 
-import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
+from training.digests import digest
 from training.errors import EvaluationError
 from transforms import Chain
 
@@ -110,16 +109,15 @@ class Method:
         """
         if not self.steps:
             return self.key or CONTROL
-        what = [self.steps, self.normalize, self.sentences, self.draw, fingerprint, corpus]
-        return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+        return digest(self.steps, self.normalize, self.sentences, self.draw, fingerprint, corpus)[:32]
 
 
-def control_method() -> Method:
+def build_control_method() -> Method:
     """Return the method that leaves vectors unchanged, with which all others are compared."""
     return Method(CONTROL, "control", CONTROL)
 
 
-def ladder_methods() -> list[Method]:
+def list_debiasing_methods() -> list[Method]:
     """List the debiasing methods of the mean-bias paper, without the control."""
     return [
         Method(name, "ladder", "random direction" if name.startswith("random") else name, steps, name != MEAN_CENTRING)
@@ -127,7 +125,7 @@ def ladder_methods() -> list[Method]:
     ]
 
 
-def sweep_methods(sizes: Iterable[int]) -> list[Method]:
+def list_reducer_methods(sizes: Iterable[int]) -> list[Method]:
     """List every reducer at every number of dimensions, as methods to fit."""
     return [
         Method(reducer.format(k=size), "sweep", label_reducer(reducer), reducer.format(k=size), size=size)
@@ -137,7 +135,7 @@ def sweep_methods(sizes: Iterable[int]) -> list[Method]:
 
 
 def label_reducer(reducer: str) -> str:
-    """Return the name of a reducer at all sizes: the kinds of its steps up to the first parameter."""
+    """Return the name of a reducer at all sizes: its text up to the first colon, and "uncentred" for uncentred PCA."""
     kinds, _, rest = reducer.partition(":")
     return f"{kinds} uncentred" if "center=none" in rest else kinds
 
@@ -165,11 +163,10 @@ def resolve_size(size: Fraction, dimensions: int) -> int | None:
 
 def hash_chain(chain: Chain) -> str:
     """Return a hash of a fitted chain's tensors, steps and normalization; the chain must come from disk."""
-    what = [chain.metadata["tensors_sha256"], chain.normalize, chain.specs()]
-    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
+    return digest(chain.metadata["tensors_sha256"], chain.normalize, chain.specs())[:32]
 
 
-def mean_methods(counts: Iterable[int]) -> list[Method]:
+def list_mean_estimation_methods(counts: Iterable[int]) -> list[Method]:
     """List R1 and R2 fitted on so many sentences, three random samples each, to measure the error of the mean."""
     return [
         Method(f"{name} of {count}, draw {draw}", "means", f"{name} of {count}", steps, sentences=count, draw=draw)

@@ -50,7 +50,11 @@ class StoredModel(AbsEncoder):
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[np.float32]:
-        """Return the transformed vectors `(n, d)` float32 of the texts; raise `KeyError` if one is not stored."""
+        """Return the vectors `(n, d)` float32 of the texts, transformed if there is a chain, else raw.
+
+        Raises:
+            KeyError: if a text's vector is not stored.
+        """
         vectors = self.store.get(self.keys(list_texts(inputs), task_metadata, prompt_type))
         if self.chain is None or not len(vectors):
             return vectors

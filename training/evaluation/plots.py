@@ -27,7 +27,7 @@ def draw_all(results: Results, findings: Findings) -> dict[str, str]:
     return draw_figures(PLOTS, results, findings)
 
 
-def difference_map(results: Results, findings: Findings) -> Any:
+def plot_differences(results: Results, findings: Findings) -> Any:
     """Plot a heat map of mean differences to raw vectors, encoders by methods; return None without cells."""
     encoders = list(dict.fromkeys(cell.encoder for cell in findings.cells))
     if not encoders:
@@ -42,7 +42,7 @@ def difference_map(results: Results, findings: Findings) -> Any:
     return figure
 
 
-def gain_by_norm(results: Results, findings: Findings) -> Any:
+def plot_gain_by_norm(results: Results, findings: Findings) -> Any:
     """Plot R2's mean difference against ‖μ‖, a point for each encoder; return None with fewer than three."""
     grid = Grid(results)
     cells = [c for c in findings.cells if c.label == "R2" and grid.encoders[c.encoder].mean_norm is not None]
@@ -60,7 +60,7 @@ def gain_by_norm(results: Results, findings: Findings) -> Any:
     return figure
 
 
-def retention_curves(results: Results, findings: Findings) -> Any:
+def plot_retention(results: Results, findings: Findings) -> Any:
     """Plot the retained share of the score against the share of dimensions, over all tasks and by type, if measured."""
     if not findings.retentions:
         return None
@@ -77,7 +77,7 @@ def retention_curves(results: Results, findings: Findings) -> Any:
     return figure
 
 
-def geometry_and_scores(results: Results, findings: Findings) -> Any:
+def plot_geometry_and_scores(results: Results, findings: Findings) -> Any:
     """Plot the mean score of each reduction against its local Spearman; return None if not measured."""
     grid = Grid(results)
     if not findings.intrinsic:
@@ -95,7 +95,7 @@ def geometry_and_scores(results: Results, findings: Findings) -> Any:
     return figure
 
 
-def estimation_curves(results: Results, findings: Findings) -> Any:
+def plot_estimation_errors(results: Results, findings: Findings) -> Any:
     """Plot the error of R1's and R2's scores against the number of sentences of the mean; None if not measured."""
     if not findings.estimation:
         return None
@@ -112,10 +112,10 @@ def estimation_curves(results: Results, findings: Findings) -> Any:
 
 
 PLOTS: dict[str, Plot] = {
-    "Differences to raw vectors, in points": difference_map,
-    "R2's gain and the norm of the mean": gain_by_norm,
-    "Means estimated from few sentences": estimation_curves,
-    "What reducers keep": retention_curves,
-    "What is kept of the geometry, and scores": geometry_and_scores,
+    "Differences to raw vectors, in points": plot_differences,
+    "R2's gain and the norm of the mean": plot_gain_by_norm,
+    "Means estimated from few sentences": plot_estimation_errors,
+    "What reducers keep": plot_retention,
+    "What is kept of the geometry, and scores": plot_geometry_and_scores,
 }
 """Plot functions by title of the figure."""

@@ -66,7 +66,10 @@ class Workers:
                 yield index, self._run_alone(waiting.pop(index))
 
     def _run_parallel(self, jobs: dict[int, Job]) -> Iterator[tuple[int, Any]]:
-        """Run jobs in parallel; yield each job's index and its result or exception; stop early if a process dies."""
+        """Run jobs in parallel; yield each job's index and its result or exception; stop early if a process dies.
+
+        The jobs that are left then have no result, and the next job starts new processes.
+        """
         futures = {self._submit(job): index for index, job in jobs.items()}
         for future in as_completed(futures):
             error = future.exception()
@@ -76,7 +79,10 @@ class Workers:
             yield futures[future], error or future.result()
 
     def _run_alone(self, job: Job) -> Any:
-        """Run one job while no other runs; return its result or exception, an `EvaluationError` if the process dies."""
+        """Run one job while no other runs; return its result or exception, an `EvaluationError` if the process dies.
+
+        Nothing is raised. If the process dies, the next job starts new processes.
+        """
         future = self._submit(job)
         error = future.exception()
         if isinstance(error, BrokenProcessPool):

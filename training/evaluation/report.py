@@ -11,12 +11,12 @@ from training.evaluation.plots import draw_all
 from training.evaluation.run import Results
 from training.evaluation.summary import summarize
 from training.evaluation.tables import (
+    build_difference_table,
+    build_raw_score_table,
+    build_retention_table,
+    build_score_records,
     build_tables,
-    difference_table,
-    problem_lines,
-    raw_score_table,
-    retention_table,
-    score_records,
+    list_problems,
 )
 from training.reporting.files import describe_environment, write_files
 from training.reporting.page import Section, format_text, render_page
@@ -62,21 +62,21 @@ def write_report(results: Results, supplements: Sequence[Supplement] = ()) -> tu
         sentences=summarize(findings),
         figures=draw_all(results, findings),
         tables=build_tables(results, findings),
-        problems=list(problem_lines(results)),
+        problems=list(list_problems(results)),
     )
     page = render_page(
         [section, *(part for one in supplements for part in one.page)],
-        about=describe(results),
+        about=describe_evaluation(results),
         files=f"{JSON} and {CSV}",
         reference=results.request.suite.reference,
     )
-    scores = Table.from_records(score_records(results)).to_csv()
+    scores = Table.from_records(build_score_records(results)).to_csv()
     return findings, write_files(
         results.request.out, {JSON: as_json(results, findings, supplements), CSV: scores, HTML: page}
     )
 
 
-def describe(results: Results) -> str:
+def describe_evaluation(results: Results) -> str:
     """Return a sentence on what was evaluated: data sets, rows, encoders, corpus, version of mteb."""
     request = results.request
     usable = [task for task in results.tasks if task.error is None]
@@ -105,22 +105,21 @@ def as_json(results: Results, findings: Findings, supplements: Sequence[Suppleme
         "sentences": summarize(findings),
         "findings": findings,
         **{one.key: one.content for one in supplements},
-        "scores": score_records(results, metrics=True),
+        "scores": build_score_records(results, metrics=True),
     }
 
 
 def format_report(results: Results, findings: Findings, supplements: Sequence[Supplement] = ()) -> str:
     """Format the main tables, sentences, supplements and problems as plain text for a terminal."""
+    differences = "Differences to raw vectors in points (half the 95 % interval), over tasks complete for all"
     tables = {
-        "Mean score of the raw vectors × 100, by type of task (number of tasks)": raw_score_table(results),
-        "Differences to raw vectors in points (half the 95 % interval), over tasks complete for all": difference_table(
-            results, findings
-        ),
-        "Share of the score that is kept, in per cent": retention_table(findings),
+        "Mean score of the raw vectors × 100, by type of task (number of tasks)": build_raw_score_table(results),
+        differences: build_difference_table(results, findings),
+        "Share of the score that is kept, in per cent": build_retention_table(findings),
     }
     sections = [
         Section("", summarize(findings), tables={title: table for title, table in tables.items() if table}),
         *(part for one in supplements for part in one.overview),
-        Section("", problems=list(problem_lines(results))),
+        Section("", problems=list(list_problems(results))),
     ]
     return "\n\n".join(text for section in sections if (text := format_text(section)))

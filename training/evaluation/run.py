@@ -10,7 +10,6 @@ OUT/
 """
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -18,9 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from training.digests import digest
 from training.errors import EncoderError, EvaluationError, TrainingError
 from training.evaluation.corpus import Corpus, read_corpus_sentences, split_corpus
 from training.evaluation.encoders import Group, Member, RequestedEncoder, encode_checked, plan_groups
@@ -28,11 +25,11 @@ from training.evaluation.inspection import EncodedGroup, Inspect
 from training.evaluation.method_cache import MethodCache
 from training.evaluation.methods import (
     Method,
-    control_method,
-    ladder_methods,
-    mean_methods,
+    build_control_method,
+    list_debiasing_methods,
+    list_mean_estimation_methods,
+    list_reducer_methods,
     resolve_size,
-    sweep_methods,
 )
 from training.evaluation.pool import Workers
 from training.evaluation.progress import StagedProgress
@@ -84,14 +81,14 @@ class Request:
         """List all methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
         sizes = list(dict.fromkeys(size for one in self.sizes if (size := resolve_size(one, dimensions)) is not None))
         cut = [chain.cut(size) for chain in self.chains for size in sizes if chain.cuts_to(size)]
-        debiasing = ladder_methods() if self.ladder else []
+        debiasing = list_debiasing_methods() if self.ladder else []
         return [
-            control_method(),
+            build_control_method(),
             *self.chains,
             *cut,
             *debiasing,
-            *sweep_methods(sizes),
-            *mean_methods(dict.fromkeys(self.sentences)),
+            *list_reducer_methods(sizes),
+            *list_mean_estimation_methods(dict.fromkeys(self.sentences)),
         ]
 
 
@@ -224,7 +221,10 @@ class Evaluation:
     def run_group(self, group: Group, workers: Workers) -> list[EncoderResult]:
         """Collect texts, encode them, fit the methods and score them for one group; return a result for each encoder.
 
+        Descriptions of tasks, vectors, methods and scores are written to the output folder.
+
         Raises:
+            EncoderError: if an encoder cannot encode the texts.
             EvaluationError: if no data set can be evaluated.
         """
         todo = [trial for trial in self.trials if not self.is_finished(trial, group)]
@@ -321,9 +321,10 @@ class Evaluation:
     def fit(
         self, member: Member, store: VectorStore, index: int, members: int
     ) -> tuple[EncoderResult, list[FittedMethod]]:
-        """Fit every method on one encoder's corpus, or take it from the cache; return the result and fitted methods.
+        """Fit every method on one encoder's corpus, or load it from the cache; return the result and fitted methods.
 
-        Methods that cannot be fitted are left out, with their reason in the result's `problems`.
+        The vectors of the corpus must be in the store. Methods that do not suit the encoder or cannot be fitted, and
+        sizes that it cannot be reduced to, are left out, with their reason in the result's `problems`.
 
         Args:
             member: the encoder.
@@ -333,7 +334,8 @@ class Evaluation:
         """
         corpus: Corpus | None = None
         if self.sentences:
-            corpus = split_corpus(self._get_corpus_vectors(member, store), self.digest)
+            keys = [text_key(sentence, member.prompt(None)) for sentence in self.sentences]
+            corpus = split_corpus(store.get(keys), self.digest)
         asked = self.request.methods(member.dimensions)
         reasons = {method.name: method.unsuited_reason(member.fingerprint, member.dimensions) for method in asked}
         methods = [method for method in asked if reasons[method.name] is None]
@@ -359,10 +361,6 @@ class Evaluation:
         norm = corpus.mean_norm if corpus else None
         working = {method.name: method for method in methods if method.name not in problems}
         return EncoderResult(member, norm, working, measures, problems), fitted
-
-    def _get_corpus_vectors(self, member: Member, store: VectorStore) -> NDArray[np.float32]:
-        """Return an encoder's stored vectors of the sentences, `(n, d)`."""
-        return store.get([text_key(sentence, member.prompt(None)) for sentence in self.sentences])
 
     def score(
         self,
@@ -404,7 +402,10 @@ class Evaluation:
 
 
 def _require_distinct_names(encoders: Sequence[RequestedEncoder]) -> None:
-    """Raise `EvaluationError` if two encoders have the same name, since results could not tell them apart."""
+    """Raise `EvaluationError` if two encoders have the same name and variant, since their results would be mixed up.
+
+    The bag of words is not checked.
+    """
     names = [f"{one.spec.name}:{one.variant}" for one in encoders if one.spec is not None]
     for name in names:
         if names.count(name) > 1:
@@ -414,4 +415,4 @@ def _require_distinct_names(encoders: Sequence[RequestedEncoder]) -> None:
 
 def compute_trial_key(entry: Entry, limit: int | None) -> str:
     """Return the key of a task in the results log: a hash of its data set and the row limit."""
-    return hashlib.sha256(json.dumps([entry.digest(), limit]).encode()).hexdigest()[:32]
+    return digest(entry.digest(), limit)[:32]

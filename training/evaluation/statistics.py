@@ -75,7 +75,7 @@ class PairedTest:
 
     @property
     def verdict(self) -> Verdict:
-        """Outcome of the test: "win" if t > 2, "loss" if t < −2, else "tie"."""
+        """Outcome of the test: "win" if t > 2, "loss" if t < −2, else "tie", also without t."""
         t = self.t or 0.0
         return "win" if t > DECISIVE_T else "loss" if t < -DECISIVE_T else "tie"
 
@@ -91,7 +91,10 @@ class Correlation:
 
 
 def paired_test(scores: Array, control: Array) -> PairedTest:
-    """Compute the paired t-test of scores `(n,)` against the control's, and σ_cell = n·Δ̄ / s_control (Eq. 12)."""
+    """Compute the paired t-test of scores `(n,)` against the control's, and σ_cell = n·Δ̄ / s_control (Eq. 12).
+
+    Scores are fractions; the test is in points. Without any task the mean is 0.
+    """
     differences = 100 * (scores - control)
     n = len(differences)
     mean = float(differences.mean()) if n else 0.0
@@ -131,7 +134,8 @@ def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
 def bootstrap(values: Array, seed: int = 0) -> Interval:
     """Return the mean of values `(n,)`, or of `(n, m)`, with a 95 % bootstrap interval that resamples the n rows.
 
-    Rows are tasks, which another study would sample differently. With fewer than two rows there are no bounds.
+    Rows are tasks, which another study would sample differently. With fewer than two rows there are no bounds,
+    and without rows the mean is 0.
     """
     rows = values if values.ndim == 1 else values.mean(axis=1)
     if len(rows) < 2:
@@ -169,7 +173,11 @@ def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, s
 
 
 def correlate(x: Array, y: Array, seed: int = 0) -> Correlation | None:
-    """Correlate x `(n,)` with y `(n,)`; return None with fewer than 3 pairs, or if x or y is constant."""
+    """Compute Pearson's r and Spearman's ρ of x `(n,)` and y `(n,)`, each with a 95 % bootstrap interval, and ρ's p.
+
+    Return None with fewer than 3 pairs, or if x or y is constant. With fewer than `MIN_RESAMPLED_PAIRS` pairs the
+    intervals have no bounds.
+    """
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     drawn = np.random.default_rng(seed).integers(0, len(x), (RESAMPLES, len(x)))

@@ -158,6 +158,8 @@ def open_suite(written: str) -> Suite:
 def open_folder_suite(written: str, root: Path) -> Suite:
     """Return the suite of all data sets below a folder; unusable ones become its `problems`.
 
+    A folder with JSON lines but without a META.json is unusable. Data sets that have nothing to evaluate are left out.
+
     Raises:
         EvaluationError: if there is no data set.
     """
@@ -196,7 +198,13 @@ def _read_folder_entry(name: str, folder: Path) -> Entry | None:
 
 
 def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
-    """Yield an entry for each distinct mteb task; benchmarks are expanded to their tasks."""
+    """Yield an entry for each distinct mteb task; benchmarks are expanded to their tasks.
+
+    mteb is imported, which takes seconds.
+
+    Raises:
+        EvaluationError: if mteb does not know a name.
+    """
     from training.evaluation.tasks import list_tasks  # seconds of import
 
     found = {task.metadata.name: task for name in names for task in list_tasks(name)}

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from training.evaluation.findings import Findings
-from training.evaluation.grid import Grid, task_family
+from training.evaluation.grid import Grid, find_task_family
 from training.evaluation.methods import CONTROL
 from training.evaluation.reduction import RIVAL, Retention
 from training.evaluation.run import EncoderResult, Results
@@ -26,25 +26,25 @@ MAX_EFFECTS = 50
 def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
     """Build every table for which there are findings; return tables by title."""
     tables = {
-        "Raw vectors: mean score × 100 by type of task": raw_score_table(results),
-        "Differences to raw vectors, in points": difference_table(results, findings),
-        "By family of tasks: paired t": _family_table(findings),
-        "By encoder, method and family of tasks": _cell_table(findings),
-        "Gain and ‖μ‖ over encoders": _norm_table(findings),
+        "Raw vectors: mean score × 100 by type of task": build_raw_score_table(results),
+        "Differences to raw vectors, in points": build_difference_table(results, findings),
+        "By family of tasks: paired t": _build_family_table(findings),
+        "By encoder, method and family of tasks": _build_cell_table(findings),
+        "Gain and ‖μ‖ over encoders": _build_norm_table(findings),
         "Mean t of R2 by ‖μ‖": Table.from_records(findings.norm_bins, {"encoders": "d"}, "+.2f"),
-        "Large effects (more than .1 and 2 %) by encoder": _effect_summary(findings, "encoder"),
-        "Large effects by task": _effect_summary(findings, "task"),
-        "The largest effects": _effect_table(findings),
-        "Share of the score kept, per cent": retention_table(findings),
-        "By type of task, and ahead of PCA, points of retention": _type_table(findings),
-        "Retention in other languages less that in English": _language_table(findings),
-        "Every score × 100": _score_table(results),
+        "Large effects (more than .1 and 2 %) by encoder": _build_effect_summary_table(findings, "encoder"),
+        "Large effects by task": _build_effect_summary_table(findings, "task"),
+        "The largest effects": _build_effect_table(findings),
+        "Share of the score kept, per cent": build_retention_table(findings),
+        "By type of task, and ahead of PCA, points of retention": _build_type_table(findings),
+        "Retention in other languages less that in English": _build_language_table(findings),
+        "Every score × 100": _build_score_table(results),
     }
     return {title: table for title, table in tables.items() if table}
 
 
-def raw_score_table(results: Results) -> Table:
-    """Build the table of the raw vectors' mean score by type, over the tasks that all encoders completed."""
+def build_raw_score_table(results: Results) -> Table:
+    """Build the table of the raw vectors' ‖μ‖ and mean score by type, over the tasks that all encoders completed."""
     grid = Grid(results)
     tasks = grid.common_tasks({name: [] for name in grid.encoders})
     types = {
@@ -73,8 +73,8 @@ def _mean_score(grid: Grid, encoder: str, tasks: Sequence[str]) -> float | None:
     return 100 * float(np.mean(grid.control_scores(encoder, tasks))) if tasks else None
 
 
-def difference_table(results: Results, findings: Findings) -> Table:
-    """Build the table of differences to raw vectors in points: encoders by methods, and a last row over encoders."""
+def build_difference_table(results: Results, findings: Findings) -> Table:
+    """Build the table of differences to raw vectors in points: encoders by methods; of several, a last row over all."""
     rows: list[dict[str, Any]] = []
     for result in results.encoders:
         cells = {cell.label: cell for cell in findings.cells if cell.encoder == result.member.name}
@@ -88,8 +88,8 @@ def difference_table(results: Results, findings: Findings) -> Table:
     return Table.from_records(rows, {"‖μ‖": ".2f", "tasks": "d"}, format_half_width)
 
 
-def retention_table(findings: Findings) -> Table:
-    """Build the table of the retained share of the score: reducers by share of the dimensions."""
+def build_retention_table(findings: Findings) -> Table:
+    """Build the table of the retained share of the score: a row per reducer, a column per share of the dimensions."""
     rows: dict[str, dict[str, Any]] = {}
     shares = dict.fromkeys(format_fraction(s) for s in sorted({one.share for one in findings.retentions}, reverse=True))
     for one in findings.retentions:
@@ -98,8 +98,11 @@ def retention_table(findings: Findings) -> Table:
     return Table.from_records(rows.values(), default=format_percent)
 
 
-def _family_table(findings: Findings) -> Table:
-    """Build the table of mean t, wins, ties and losses by family of tasks, also without each family of encoders."""
+def _build_family_table(findings: Findings) -> Table:
+    """Build the table of mean t, wins, ties and losses, with a row for each method and family of tasks.
+
+    Further columns leave out one family of encoders each.
+    """
     return Table.from_records(
         {"method": row.label, "family": row.family, "encoders": row.all.encoders}
         | {"mean t": f"{row.all.mean_t:+.2f}", "W/T/L": f"{row.all.wins}/{row.all.ties}/{row.all.losses}"}
@@ -111,7 +114,7 @@ def _family_table(findings: Findings) -> Table:
     )
 
 
-def _cell_table(findings: Findings) -> Table:
+def _build_cell_table(findings: Findings) -> Table:
     """Build the table of paired tests by encoder, method and family of tasks."""
     return Table.from_records(
         (
@@ -124,8 +127,8 @@ def _cell_table(findings: Findings) -> Table:
     )
 
 
-def _norm_table(findings: Findings) -> Table:
-    """Build the table of correlations between each method's gain and ‖μ‖."""
+def _build_norm_table(findings: Findings) -> Table:
+    """Build the table of Pearson's r and Spearman's ρ between each method's gain and ‖μ‖ over encoders."""
     return Table.from_records(
         (
             {"method": label, "what": what, "encoders": one.n, "r": one.pearson, "ρ": one.spearman}
@@ -137,7 +140,7 @@ def _norm_table(findings: Findings) -> Table:
     )
 
 
-def _effect_table(findings: Findings) -> Table:
+def _build_effect_table(findings: Findings) -> Table:
     """Build the table of the largest effects, at most `MAX_EFFECTS`."""
     return Table.from_records(
         (
@@ -149,7 +152,7 @@ def _effect_table(findings: Findings) -> Table:
     )
 
 
-def _effect_summary(findings: Findings, by: Literal["encoder", "task"]) -> Table:
+def _build_effect_summary_table(findings: Findings, by: Literal["encoder", "task"]) -> Table:
     """Build the table of large effects by method and encoder, or task: count, mean and largest, upward and downward.
 
     Values are scores, not points (Tables 8 and 9 of the mean-bias paper).
@@ -168,8 +171,11 @@ def _effect_summary(findings: Findings, by: Literal["encoder", "task"]) -> Table
     return Table.from_records(rows, {"up": "d", "down": "d"}, "+.3f")
 
 
-def _type_table(findings: Findings) -> Table:
-    """Build the table of the retained share by type of task, with its difference to that of PCA in points."""
+def _build_type_table(findings: Findings) -> Table:
+    """Build the table of the retained share, with its difference to that of PCA in points.
+
+    Each reducer and share of the dimensions has a row, each type of task a column.
+    """
     kinds = dict.fromkeys(kind for one in findings.retentions for kind in one.types)
     return Table.from_records(
         {"reducer": one.label, "dimensions": format_fraction(one.share)}
@@ -185,8 +191,11 @@ def _format_retention(one: Retention, kind: str) -> str:
     return share if ahead is None or one.label == RIVAL else f"{share}; {100 * ahead.value:+.1f}"
 
 
-def _language_table(findings: Findings) -> Table:
-    """Build the table of retention in other languages minus that in English, by encoder, reducer and size."""
+def _build_language_table(findings: Findings) -> Table:
+    """Build the table of retention in other languages minus that in English, a column for each language.
+
+    Each encoder, reducer, size and data set has a row.
+    """
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in findings.cross_lingual:
         key = {"encoder": one.encoder, "reducer": one.label, "size": str(one.size), "data set": one.task}
@@ -194,18 +203,18 @@ def _language_table(findings: Findings) -> Table:
     return Table.from_records(rows.values(), default="+.3f")
 
 
-def _score_table(results: Results) -> Table:
+def _build_score_table(results: Results) -> Table:
     """Build the table of all scores × 100: a row for each task and encoder, a column for each method."""
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    columns = dict.fromkeys(row["method"] for row in score_records(results))
-    for one in score_records(results):
+    columns = dict.fromkeys(row["method"] for row in build_score_records(results))
+    for one in build_score_records(results):
         key = {name: one[name] for name in ("task", "type", "encoder")}
         row = rows.setdefault(tuple(key.values()), key | columns)
         row[one["method"]] = None if one["score"] is None else 100 * one["score"]
     return Table.from_records((rows[key] for key in sorted(rows)), default=".2f")
 
 
-def score_records(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
+def build_score_records(results: Results, metrics: bool = False) -> list[dict[str, Any]]:
     """Return a dict for each score with names, raw score, difference and retention, sorted by encoder and task.
 
     Args:
@@ -223,7 +232,7 @@ def score_records(results: Results, metrics: bool = False) -> list[dict[str, Any
             {
                 "task": score.task,
                 "type": task.type if task else "",
-                "family": task_family(task.type) if task else "",
+                "family": find_task_family(task.type) if task else "",
                 "language": task.language if task else "",
                 "metric": task.main_score if task else "",
                 "encoder": result.member.name,
@@ -244,7 +253,7 @@ def score_records(results: Results, metrics: bool = False) -> list[dict[str, Any
     return sorted(rows, key=lambda row: (row["encoder"], row["task"]))
 
 
-def problem_lines(results: Results) -> Iterator[str]:
+def list_problems(results: Results) -> Iterator[str]:
     """Yield a line for each problem: unusable encoders, tasks and methods, left-out rows, failed scores."""
     yield from (f"an encoder was left out: {problem}" for problem in results.problems)
     for task in results.tasks:

@@ -53,6 +53,8 @@ def list_tasks(name: str) -> list[AbsTask]:
 def load_data(task: AbsTask) -> AbsTask:
     """Load the data of a task in place, unless it has them, and return the task.
 
+    A search in mteb's old format is converted to the new one.
+
     Raises:
         DataSetError: if the data cannot be loaded.
     """

@@ -194,8 +194,9 @@ def open_store(raw: Raw) -> VectorStore:
 def measure(model: Any, task: Any) -> tuple[float, dict[str, float]]:
     """Evaluate a model on a task with mteb; return the main score and all other scalar metrics by name.
 
-    mteb's cache of results is off, because `scores.py` keeps the results. Metrics that are NaN, or named nauc, are left
-    out.
+    The task's random state is reset to its seed first. mteb's cache of results is off, because `scores.py` keeps the
+    results. Metrics that are NaN, or named nauc, are left out. With several splits or subsets, names begin with
+    `SPLIT.SUBSET.`.
 
     Raises:
         EvaluationError: if the main score is NaN.

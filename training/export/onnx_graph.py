@@ -97,7 +97,7 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
         require_encoder(chain, encoder)
     require_exportable(chain)
     with open_staging_folder(folder) as staging:
-        graph = ChainGraph(onnx, chain).model()
+        graph = ChainGraph(onnx, chain).build_model()
         onnx.checker.check_model(graph, full_check=True)
         onnx.save(graph, staging / "chain.onnx")
         session = onnxruntime.InferenceSession(staging / "chain.onnx")
@@ -146,7 +146,7 @@ class ChainGraph:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def model(self) -> Any:
+    def build_model(self) -> Any:
         """Build the ONNX model of the chain: input `vectors`, outputs `embeddings` and, with a quantizer, `codes`.
 
         Adds nodes to the builder, so it must be called only once.
@@ -157,15 +157,15 @@ class ChainGraph:
             if isinstance(step, Int8 | Binary):
                 kind = kinds.INT8 if isinstance(step, Int8) else kinds.UINT8
                 outputs.append(helper.make_tensor_value_info(CODES, kind, ["batch", "bytes"]))
-            at = self.write(step, at)
-        self.node("Identity", [at], EMBEDDINGS)
+            at = self.add_step(step, at)
+        self.add_node("Identity", [at], EMBEDDINGS)
         width = self.chain.output_dimensions
         outputs.insert(0, helper.make_tensor_value_info(EMBEDDINGS, kinds.FLOAT, ["batch", width]))
         inputs = [helper.make_tensor_value_info(VECTORS, kinds.FLOAT, ["batch", self.chain.input_dimensions])]
         graph = helper.make_graph(self.nodes, "chain", inputs, outputs, self.constants)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
 
-    def write(self, step: Map, x: str) -> str:
+    def add_step(self, step: Map, x: str) -> str:
         """Add the nodes of one step with input name `x`; return the name of its output.
 
         Raises:
@@ -173,101 +173,105 @@ class ChainGraph:
         """
         match step:
             case Normalize():
-                return self.unit(x)
+                return self.add_normalization(x)
             case Selection():
-                return self.node("Gather", [x, self.constant(step.columns.cpu().numpy())], axis=-1)
+                return self.add_node("Gather", [x, self.add_constant(step.columns.cpu().numpy())], axis=-1)
             case Affine():
-                return self.affine(x, step)
+                return self.add_affine(x, step)
             case Int8():
-                return self.int8(x, step)
+                return self.add_int8(x, step)
             case Binary():
-                return self.binary(x, step)
+                return self.add_binary(x, step)
         raise ExportError(f"there is no ONNX form of {step.kind}")
 
-    def affine(self, x: str, step: Affine) -> str:
-        """Add the nodes of W x + b for each row, with rounding-error rows set to zero; return the name of the output.
+    def add_affine(self, x: str, step: Affine) -> str:
+        """Add the nodes of W x + b for each row of input `x`; return the name of the output.
 
-        The output is normalized if `step.normalize`.
+        Rows that are only rounding error become zero. The output is normalized if `step.normalize`.
         """
-        y = self.node("MatMul", [x, self.constant(step.weight.T.cpu().numpy())])
+        y = self.add_node("MatMul", [x, self.add_constant(step.weight.T.cpu().numpy())])
         if step.bias is not None:
-            y = self.node("Add", [y, self.constant(step.bias.cpu().numpy())])
-        before = self.length(x)
-        tolerance = self.node("Mul", [before, self.number(rounding_threshold(step.weight.float(), step.gain))])
-        nothing = self.node("Equal", [before, self.number(0.0)])
-        residue_only = self.node("LessOrEqual", [self.length(y), tolerance])  # false for NaN, which stays
-        y = self.node("Where", [self.node("Or", [nothing, residue_only]), self.number(0.0), y])
-        return self.unit(y) if step.normalize else y
+            y = self.add_node("Add", [y, self.add_constant(step.bias.cpu().numpy())])
+        before = self.add_norm(x)
+        tolerance = self.add_node("Mul", [before, self.add_number(rounding_threshold(step.weight.float(), step.gain))])
+        nothing = self.add_node("Equal", [before, self.add_number(0.0)])
+        residue_only = self.add_node("LessOrEqual", [self.add_norm(y), tolerance])  # false for NaN, which stays
+        y = self.add_node("Where", [self.add_node("Or", [nothing, residue_only]), self.add_number(0.0), y])
+        return self.add_normalization(y) if step.normalize else y
 
-    def unit(self, x: str) -> str:
-        """Add the nodes that normalize each row to L2 norm 1, zero rows to zero; return the name of the output."""
-        scaled, _ = self.scaled(x)
-        length = self.node("ReduceL2", [scaled, self.constant(np.array([-1]))], keepdims=1)
-        return self.node("Div", [scaled, self.or_one(length)])
+    def add_normalization(self, x: str) -> str:
+        """Add the nodes that L2-normalize each row of input `x`, but not zero rows; return the name of the output."""
+        scaled, _ = self.add_scaling(x)
+        length = self.add_node("ReduceL2", [scaled, self.add_constant(np.array([-1]))], keepdims=1)
+        return self.add_node("Div", [scaled, self.add_zero_replacement(length)])
 
-    def length(self, x: str) -> str:
-        """Add the nodes of the L2 norm of each row, `(n, 1)`; return the name of the output."""
-        scaled, largest = self.scaled(x)
-        length = self.node("ReduceL2", [scaled, self.constant(np.array([-1]))], keepdims=1)
-        return self.node("Mul", [length, largest])
+    def add_norm(self, x: str) -> str:
+        """Add the nodes of the L2 norm of each row of input `x`, `(n, 1)`; return the name of the output."""
+        scaled, largest = self.add_scaling(x)
+        length = self.add_node("ReduceL2", [scaled, self.add_constant(np.array([-1]))], keepdims=1)
+        return self.add_node("Mul", [length, largest])
 
-    def scaled(self, x: str) -> tuple[str, str]:
-        """Add the nodes that divide each row by its largest absolute entry; return the names of quotient and divisor.
+    def add_scaling(self, x: str) -> tuple[str, str]:
+        """Add the nodes that divide each row of input `x` by its largest absolute entry.
 
         Without this, squares of entries such as 1e-30 or 1e30 underflow or overflow in float32.
+
+        Returns:
+            the names of quotient and divisor.
         """
-        largest = self.node("ReduceMax", [self.node("Abs", [x]), self.constant(np.array([-1]))], keepdims=1)
-        return self.node("Div", [x, self.or_one(largest)]), largest
+        largest = self.add_node("ReduceMax", [self.add_node("Abs", [x]), self.add_constant(np.array([-1]))], keepdims=1)
+        return self.add_node("Div", [x, self.add_zero_replacement(largest)]), largest
 
-    def or_one(self, x: str) -> str:
-        """Add the nodes that replace zeros by ones; return the name of the output."""
-        odd = self.node("Equal", [x, self.number(0.0)])
-        return self.node("Where", [odd, self.number(1.0), x])
+    def add_zero_replacement(self, x: str) -> str:
+        """Add the nodes that replace zeros of input `x` by ones; return the name of the output."""
+        odd = self.add_node("Equal", [x, self.add_number(0.0)])
+        return self.add_node("Where", [odd, self.add_number(1.0), x])
 
-    def int8(self, x: str, step: Int8) -> str:
-        """Add the nodes that quantize to int8, output `codes`, and dequantize; return the name of the floats."""
-        scale = self.constant(step.scale.cpu().numpy())
-        zero = self.constant(step.zero_point.cpu().numpy().astype(np.int8))
-        codes = self.node("QuantizeLinear", [x, scale, zero], CODES, axis=1)
-        return self.node("DequantizeLinear", [codes, scale, zero], axis=1)
+    def add_int8(self, x: str, step: Int8) -> str:
+        """Add the nodes that quantize input `x` to int8, output `codes`, and decode them; return the floats' name."""
+        scale = self.add_constant(step.scale.cpu().numpy())
+        zero = self.add_constant(step.zero_point.cpu().numpy().astype(np.int8))
+        codes = self.add_node("QuantizeLinear", [x, scale, zero], CODES, axis=1)
+        return self.add_node("DequantizeLinear", [codes, scale, zero], axis=1)
 
-    def binary(self, x: str, step: Binary) -> str:
-        """Add the nodes that pack signs to bits, output `codes`, and decode them; return the name of the floats.
+    def add_binary(self, x: str, step: Binary) -> str:
+        """Add the nodes that pack signs of input `x` to bits, output `codes`, and decode them; return the floats' name.
 
         The bits of a dimension are x > 0, the first in the highest bit, padded to whole bytes; they decode to ±size,
         and rows without a positive entry to zero.
         """
         size = step.size.cpu().numpy()
-        bits = self.node("Greater", [x, self.number(0.0)])
-        floats = self.node("Cast", [bits], to=self.onnx.TensorProto.FLOAT)
-        padding = self.constant(np.array([0, 0, 0, -len(size) % 8]))
-        octets = self.node(
-            "Reshape", [self.node("Pad", [floats, padding]), self.constant(np.array([0, -(-len(size) // 8), 8]))]
+        bits = self.add_node("Greater", [x, self.add_number(0.0)])
+        floats = self.add_node("Cast", [bits], to=self.onnx.TensorProto.FLOAT)
+        padding = self.add_constant(np.array([0, 0, 0, -len(size) % 8]))
+        octets = self.add_node(
+            "Reshape",
+            [self.add_node("Pad", [floats, padding]), self.add_constant(np.array([0, -(-len(size) // 8), 8]))],
         )
-        weights = self.constant(np.array([128, 64, 32, 16, 8, 4, 2, 1], np.float32))
-        weighted = self.node("Mul", [octets, weights])
-        values = self.node("ReduceSum", [weighted, self.constant(np.array([-1]))], keepdims=0)
-        self.node("Cast", [values], CODES, to=self.onnx.TensorProto.UINT8)
-        signed = self.node("Where", [bits, self.constant(size), self.constant(-size)])
-        some = self.node("ReduceMax", [floats, self.constant(np.array([-1]))], keepdims=1)
-        return self.node("Mul", [signed, some])
+        weights = self.add_constant(np.array([128, 64, 32, 16, 8, 4, 2, 1], np.float32))
+        weighted = self.add_node("Mul", [octets, weights])
+        values = self.add_node("ReduceSum", [weighted, self.add_constant(np.array([-1]))], keepdims=0)
+        self.add_node("Cast", [values], CODES, to=self.onnx.TensorProto.UINT8)
+        signed = self.add_node("Where", [bits, self.add_constant(size), self.add_constant(-size)])
+        some = self.add_node("ReduceMax", [floats, self.add_constant(np.array([-1]))], keepdims=1)
+        return self.add_node("Mul", [signed, some])
 
-    def node(self, operator: str, inputs: list[str], output: str | None = None, **attributes: Any) -> str:
+    def add_node(self, operator: str, inputs: list[str], output: str | None = None, **attributes: Any) -> str:
         """Add a node; return the name of its output, a new one if none is given."""
         output = output or f"chain_{len(self.nodes)}"
         self.nodes.append(self.onnx.helper.make_node(operator, inputs, [output], **attributes))
         return output
 
-    def constant(self, values: NDArray[Any]) -> str:
+    def add_constant(self, values: NDArray[Any]) -> str:
         """Add an initializer, float64 converted to float32; return its name."""
         values = values.astype(np.float32) if values.dtype == np.float64 else values
         name = f"chain_constant_{len(self.constants)}"
         self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
-    def number(self, value: float) -> str:
+    def add_number(self, value: float) -> str:
         """Add a float32 scalar as an initializer; return its name."""
-        return self.constant(np.array(value, np.float32))
+        return self.add_constant(np.array(value, np.float32))
 
 
 class TokensToVectors(torch.nn.Module):

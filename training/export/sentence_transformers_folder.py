@@ -21,6 +21,7 @@ from torch import Tensor
 
 from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
+from training.errors import ExportError
 from training.export.folder import (
     PROBE_TEXTS,
     Exported,
@@ -32,7 +33,7 @@ from training.export.folder import (
 )
 from transforms.base import Map
 from transforms.chain import Chain
-from transforms.codes import Quantizer
+from transforms.codes import Binary, Int8, Quantizer
 from transforms.linear import Affine, Normalize, Selection
 
 SHIPPED = Path(__file__).parent / "shipped" / "lathe_quantization.py"
@@ -117,6 +118,10 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
         names = {"module_input_name": FEATURE, "module_output_name": FEATURE}
         return [_write_module(folder, index, "Normalize", NORMALIZE, names, {})]
     if isinstance(step, Quantizer):
+        if not isinstance(step, Int8 | Binary):
+            raise ExportError(
+                f"there is no sentence-transformers module of {step.kind}: export the chain without that step"
+            )
         shutil.copyfile(SHIPPED, folder / SHIPPED.name)
         tensors = {name: buffer.float() for name, buffer in step.named_buffers()}
         kind = f"{SHIPPED.stem}.Quantization"

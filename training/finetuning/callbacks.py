@@ -57,7 +57,10 @@ class LossReporter(TrainerCallback):
         logs: dict[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Append step, mean losses and learning rate to the log, and report progress; do nothing without a loss."""
+        """Append step, mean losses since the last line and learning rate to the log, and report progress.
+
+        The loss sums are averaged over all processes and reset. Without a loss in `logs`, nothing is done.
+        """
         if logs is None or "loss" not in logs:
             return
         self.components.average_over_processes()
@@ -91,12 +94,19 @@ class Checkpoints(TrainerCallback):
         self.require_finite = require_finite
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Check that the model is finite if a checkpoint is about to be saved."""
+        """Check that the model is finite if a checkpoint is about to be saved.
+
+        Raises:
+            NonFiniteLossError: if a weight or embedding is not finite.
+        """
         if control.should_save:
             self.require_finite()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Write the file that marks the checkpoint of this step as complete."""
+        """Write the file that marks the checkpoint of this step as complete.
+
+        The loss sums, which the file holds, are averaged over all processes first.
+        """
         self.components.average_over_processes()
         if state.is_world_process_zero:
             folder = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}"

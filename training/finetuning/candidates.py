@@ -24,21 +24,21 @@ class Candidates:
         queries: queries by normalized text, each in the spelling that came first.
         answers: for each normalized query, the normalized documents that answer it, and the query itself if it is a
             document.
-        barred: normalized positives of training pairs that are also texts of the target's test, which the job may
-            allow; never negatives.
+        test_positives: normalized positives of training pairs that are also texts of the target's test, which the job
+            may allow; they are documents, but must not become negatives.
         forbidden: number of documents left out because they are texts of the target's test.
     """
 
     documents: dict[str, str]
     queries: dict[str, str]
     answers: dict[str, set[str]]
-    barred: set[str]
+    test_positives: set[str]
     forbidden: int
 
     def digest(self) -> str:
-        """Return a SHA-256 digest of documents, queries, answers and `barred`, part of the key of mined negatives."""
+        """Return a SHA-256 digest of documents, queries, answers and `test_positives`, to identify mined negatives."""
         answers = [sorted(self.answers[query]) for query in self.queries]
-        return digest(list(self.documents.values()), list(self.queries.values()), answers, sorted(self.barred))
+        return digest(list(self.documents.values()), list(self.queries.values()), answers, sorted(self.test_positives))
 
 
 def find_candidates(
@@ -73,7 +73,7 @@ def find_candidates(
         documents=kept | {words: text for words, text in known.items() if words not in kept},
         queries=queries,
         answers=answers,
-        barred=trained & set(forbidden),
+        test_positives=trained & set(forbidden),
         forbidden=len(documents) - len(kept),
     )
 
@@ -88,7 +88,7 @@ def _index_by_words(texts: Iterable[str]) -> dict[str, str]:
 
 def _read_pairs_of_all_splits(data: DataSet, source: SourceSettings) -> Iterator[Pair]:
     """Yield the pairs of every split of a data set; skip splits that raise `DataSetError`."""
-    for split in data.splits():
+    for split in data.list_splits():
         try:
             yield from find_pairs(data, source.model_copy(update={"split": split})).pairs
         except DataSetError:  # a split that nothing is trained on may be without a positive

@@ -157,7 +157,7 @@ class TaskEvaluator:
         return f"{self.settings.metric or self.task.metadata.main_score} of {self.name}"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the test's texts, run mteb's evaluator, and return the metric."""
+        """Encode the test's texts, run mteb's evaluator, and return the metric; random states stay as they were."""
         from training.evaluation.model import PromptedModel
         from training.evaluation.store import MemoryStore
         from training.evaluation.worker import measure
@@ -177,9 +177,9 @@ def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | No
     """
     assert settings.folder is not None  # asked for only where one is named
     data = open_target(TargetSettings(folder=settings.folder))
-    if "test" not in data.splits():
+    if "test" not in data.list_splits():
         raise JobError(f"evaluate: {data.name} has no test split")
-    if target is not None and "test" in target.splits():
+    if target is not None and "test" in target.list_splits():
         shared = collect_measured_texts(data) & collect_measured_texts(target)
         if shared:
             raise JobError(

@@ -67,7 +67,12 @@ class LocationSettings(Settings):
 
     @model_validator(mode="after")
     def require_one_place(self) -> Self:
-        """Return the settings; raise `ValueError` unless one location is named, with a task if it is on the hub."""
+        """Return the settings, after checking the location.
+
+        Raises:
+            ValueError: unless exactly one of folder, file and hub data set is named; for a hub data set without a task;
+                and for columns of anything but a hub data set.
+        """
         if self.columns and self.hub is None:
             raise ValueError("columns are those of a hub data set; a file names its anchor and positive")
         given = [name for name in ("folder", "jsonl", "hub") if getattr(self, name) is not None]
@@ -223,9 +228,9 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
 
 
 def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any]:
-    """Return a copy of the settings in which relative paths of files and folders start at `beside`.
+    """Return a copy of the settings in which the paths of each section (`_PATHS`) are absolute, relative to `beside`.
 
-    Encoders and suites become paths only if such a path exists there; else they stay names.
+    Encoders and suites (`_NAMES_OR_PATHS`) become paths only if such a path exists there; else they stay names.
 
     Args:
         written: the settings as read from YAML.
@@ -257,7 +262,10 @@ def _exists_at(value: Any, beside: Path) -> bool:
 
 
 def _make_absolute(item: Any, beside: Path) -> Any:
-    """Return a section of the job with its paths made absolute, relative to `beside`; anything but a dict unchanged."""
+    """Return a section of the job with the settings in `_PATHS` made absolute, relative to `beside`, and `~` expanded.
+
+    Anything but a dict is returned unchanged, and so is a setting that is not a string.
+    """
     if not isinstance(item, dict):
         return item
     paths = {name: item[name] for name in _PATHS if isinstance(item.get(name), str)}

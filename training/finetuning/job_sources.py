@@ -38,7 +38,13 @@ class JobSources:
     def split(self) -> tuple[Mixture, Evaluator | None]:
         """Return the mixture to train on, and the evaluation during training; None if the job has none.
 
-        Without a data set to evaluate on, some pairs are held out of the mixture.
+        Without a data set to evaluate on, some pairs are held out of the mixture. With one, its test is read, and
+        mteb's evaluator runs once on random vectors.
+
+        Raises:
+            JobError: if no source has enough pairs to hold some out, or mteb does not measure the metric on the data
+                set.
+            DataSetError: if the data set cannot be read.
         """
         mixture, settings = self.builder.build(), self.job.evaluate
         if settings is None:

@@ -103,11 +103,14 @@ class ContrastiveLoss(nn.Module):
         self.components = LossComponents()
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """Encode the columns of a batch and return its loss, a scalar.
+        """Encode the columns of a batch and return its loss, a scalar, whose parts are added to `components`.
 
         Args:
             sentence_features: tokens of anchors, of positives, and of all hard negatives if there are any.
             labels: indices of the pairs in the mixture, `(b,)`.
+
+        Raises:
+            NonFiniteLossError: if the loss is NaN or infinite.
         """
         columns = list(sentence_features)
         if self.first_position is None:

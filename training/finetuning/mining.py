@@ -53,17 +53,17 @@ class AuxiliaryEncoder:
         self.reference, self.prompts = reference, prompts
 
     def encode(self, candidates: Candidates, on_progress: Progress) -> None:
-        """Encode the queries and documents that the cache lacks, with their prompts, and store their vectors."""
+        """Encode the queries and documents that the cache on disk lacks, with their prompts, and add their vectors."""
         queries = [self.prompts.anchor + text for text in candidates.queries.values()]
         documents = [self.prompts.positive + text for text in candidates.documents.values()]
         self.reference.encode([*queries, *documents], on_progress)
 
     def encode_query(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
-        """Return the cached unit vectors of queries, `(n, d)`."""
+        """Return the cached unit vectors of queries, `(n, d)`; errors are those of `ReferenceVectors.vectors`."""
         return self.reference.vectors([self.prompts.anchor + text for text in texts])
 
     def encode_document(self, texts: Sequence[str], **_: Any) -> NDArray[Any]:
-        """Return the cached unit vectors of documents, `(n, d)`."""
+        """Return the cached unit vectors of documents, `(n, d)`; errors are those of `ReferenceVectors.vectors`."""
         return self.reference.vectors([self.prompts.positive + text for text in texts])
 
     def similarity(self, queries: Any, documents: Any) -> torch.Tensor:
@@ -76,7 +76,7 @@ class AuxiliaryEncoder:
 
 
 def count_negatives_per_query(candidates: Candidates, settings: NegativeSettings, name: str) -> int:
-    """Return the number of negatives to mine for each query: `num_negatives`, or fewer if `allow_fewer` permits.
+    """Return the number of negatives to mine for each query: `num_negatives`, or fewer, even 0, with `allow_fewer`.
 
     Raises:
         JobError: if there are too few documents and `allow_fewer` is not set.
@@ -97,7 +97,9 @@ def mine_negatives(
 ) -> list[MiningResult]:
     """Mine the hard negatives of each query with the library's `mine_hard_negatives`; return one result for each query.
 
-    Known positives of a query are never its negatives, nor are texts equal to one except for case and punctuation.
+    Known positives of a query are never its negatives, nor are texts equal to one except for case and punctuation, nor
+    texts of the target's test, so a query may get fewer than `count`. The vectors must be in the cache of `auxiliary`.
+    The library's messages are hidden.
 
     Args:
         candidates: queries, documents and known answers.
@@ -105,6 +107,9 @@ def mine_negatives(
         settings: ranges, scores and margins.
         count: number of negatives of each query, at least one.
         seed: seed of random sampling.
+
+    Raises:
+        JobError: if a vector is zero or not finite.
     """
     answered = list(_list_answers(candidates))
     rows = Dataset.from_dict({"query": [query for query, _ in answered], "positive": [text for _, text in answered]})
@@ -136,11 +141,15 @@ def _list_answers(candidates: Candidates) -> Iterator[tuple[str, str]]:
 
 
 def _group_by_query(candidates: Candidates, auxiliary: AuxiliaryEncoder, found: Dataset) -> list[MiningResult]:
-    """Group the library's triplets by query, and add the scores of all known answers; negatives may be empty."""
-    barred = {candidates.documents[words] for words in candidates.barred}
+    """Group the library's triplets by query, and compute the scores of all known answers from the cached vectors.
+
+    Triplets are dropped if their negative is a positive that the target's test holds (`candidates.test_positives`). A
+    query without negatives gets a result too.
+    """
+    tested = {candidates.documents[words] for words in candidates.test_positives}
     negatives: dict[str, dict[str, float]] = {query: {} for query in candidates.queries.values()}
     for row in found:
-        if row["negative"] not in barred:
+        if row["negative"] not in tested:
             negatives[row["query"]][row["negative"]] = row["scores"][1]
     positives: dict[str, dict[str, float]] = {query: {} for query in negatives}
     answered = list(_list_answers(candidates))

@@ -35,6 +35,7 @@ def run_mining(
 
     Raises:
         JobError: if the job has no settings for mining, a source has too few documents, or another job uses the folder.
+        DataSetError: if a data set or corpus cannot be read.
     """
     if job.negatives is None:
         raise JobError("the job says nothing of hard negatives; add negatives: {num_negatives: 3}")
@@ -49,9 +50,13 @@ def run_mining(
 def mine_if_configured(
     builder: MixtureBuilder, job: Job, auxiliary: EncoderSpec, device: str | None, out: Path, on_progress: Progress
 ) -> dict[str, MiningStatistics]:
-    """Mine hard negatives for the mixture's sources, add them to its pairs in place, and return statistics by source.
+    """Mine hard negatives if the job has settings for it, and add them to the mixture's pairs in place.
 
-    If the job has no settings for mining, nothing is changed and the dict is empty.
+    The auxiliary encoder is loaded. Negatives that the job's folder holds already are reused. Errors are those of
+    `mine_sources`.
+
+    Returns:
+        the statistics by source; empty if the job has no settings for mining.
     """
     if job.negatives is None:
         return {}

@@ -77,7 +77,12 @@ class MixtureBuilder:
         self.known: set[tuple[str, str]] = set()
 
     def open_data_sets(self, source: SourceSettings) -> Iterator[DataSet]:
-        """Yield the usable data sets of a source; add a report for each other one, including the target."""
+        """Yield the usable data sets of a source; add a report for each other one, including the target.
+
+        Raises:
+            JobError: if there is no such folder, or no data set in it.
+            DataSetError: if the data set that the source names cannot be used.
+        """
         found, problems = open_data_sets(source)
         self.reports += [SourceReport(name, problem=problem) for name, problem in problems.items()]
         for data in found:
@@ -115,7 +120,8 @@ class MixtureBuilder:
         """Select the training pairs of a data set, and return them with the completed report.
 
         Duplicates, pairs that share texts with the evaluation during training, false negatives and pairs over the cap
-        are dropped. Pairs that share texts with the target are dropped if `overlap` is `drop`, else only counted.
+        are dropped. Pairs that share texts with the target are dropped if `overlap` is `drop`, else only counted. The
+        pairs are added to `known`, so that later sources count them as repeated.
 
         Raises:
             DataSetError: if the job wants the negatives that rows give, and none can be used.

@@ -15,9 +15,11 @@ from training.finetuning.job import SourceSettings, TargetSettings
 def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
     """Return the data sets of a source, and for each unusable or excluded one of its folder the reason, by name.
 
+    Only META.json files are read; a file or a hub data set is not opened yet, so that it may still be missing.
+
     Raises:
         JobError: if there is no such folder, or no data set in it.
-        DataSetError: if the data set that the source names cannot be used.
+        DataSetError: if the folder that the source names is a data set that cannot be used.
     """
     if settings.jsonl is not None:
         name = settings.name or settings.jsonl.name.partition(".")[0]

@@ -45,7 +45,7 @@ class Page:
         """
         from training.finetuning.callbacks import TrainingLog
         from training.finetuning.parts import build_comparison_section, build_curve_section, build_mining_section
-        from training.finetuning.report import offline_page, sources_csv
+        from training.finetuning.report import format_sources_csv, render_offline_page
         from training.finetuning.trainer import LOG
 
         parts = [build_mining_section(self.mined)] if self.mined else []
@@ -54,6 +54,6 @@ class Page:
             parts.append(build_curve_section(lines, kept))
         if compared:
             parts.append(build_comparison_section(compared))
-        replace_synced(self.out / "sources.csv", sources_csv(self.mixture).encode())
-        page = offline_page(self.mixture, self.regularizer, self.report, self.warnings, parts)
+        replace_synced(self.out / "sources.csv", format_sources_csv(self.mixture).encode())
+        page = render_offline_page(self.mixture, self.regularizer, self.report, self.warnings, parts)
         replace_synced(self.out / "report.html", page.encode())

@@ -19,7 +19,7 @@ QUANTILES = ("5 %", "25 %", "median", "75 %", "95 %")
 
 
 def build_mining_table(mined: Mapping[str, MiningStatistics]) -> Table:
-    """Build the table of what was mined of each source."""
+    """Build the table of each source's queries, documents, mined negatives, median rank and median margin."""
     return Table.from_records(
         (
             {
@@ -99,7 +99,7 @@ def build_curve_section(lines: Sequence[Mapping[str, Any]], kept: int) -> Sectio
     """Build the report's section on the evaluation during training: the best step, a curve and a table.
 
     Args:
-        lines: entries of the training log.
+        lines: entries of the training log, at least one of them an evaluation.
         kept: step whose model is kept.
     """
     measured = {line["step"]: line["measured"] for line in lines if "measured" in line}

@@ -67,6 +67,10 @@ class ReferenceVectors:
         Args:
             mixture: pairs whose texts were encoded.
             rows: slice of the pairs; None for all.
+
+        Raises:
+            JobError: if a vector is zero or not finite.
+            KeyError: if a text was not encoded.
         """
         rows = rows or slice(None)
         return np.hstack([self.vectors(mixture.anchors[rows]), self.vectors(mixture.positives[rows])])

@@ -55,7 +55,10 @@ def build_length_table(mixture: Mixture) -> Table:
 
 
 def _list_lengths(report: SourceReport, separator: str) -> dict[str, float | None]:
-    """Return the length statistics of a source's anchors and positives by name; None if nothing is kept."""
+    """Return the length statistics of a source's anchors and positives by name, such as `anchor_mean`.
+
+    The separator stands between side and statistic. A value is None if nothing of the source is kept.
+    """
     return {
         f"{side}{separator}{name}": getattr(lengths, name, None)
         for side, lengths in (("anchor", report.anchors), ("positive", report.positives))
@@ -63,7 +66,7 @@ def _list_lengths(report: SourceReport, separator: str) -> dict[str, float | Non
     }
 
 
-def sources_csv(mixture: Mixture) -> str:
+def format_sources_csv(mixture: Mixture) -> str:
     """Format counts, reasons and text lengths of all sources as CSV, with unformatted numbers for other software."""
     names = ("name", "task", "split", "rows", "found", "kept", "shared", "repeated", "negatives")
     return Table.from_records(
@@ -74,13 +77,13 @@ def sources_csv(mixture: Mixture) -> str:
     ).to_csv()
 
 
-def sentences(mixture: Mixture, regularizer: Regularizer) -> list[str]:
+def summarize_offline_phase(mixture: Mixture, regularizer: Regularizer) -> list[str]:
     """Summarize the offline phase: pairs and sources, then what the regularizer was prepared with."""
     used = sum(report.kept > 0 for report in mixture.reports)
     return [f"{len(mixture):,} pairs of {used} sources are trained on.", *regularizer.summarize(mixture)]
 
 
-def offline_page(
+def render_offline_page(
     mixture: Mixture,
     regularizer: Regularizer,
     report: RegularizerReport,
@@ -104,7 +107,7 @@ def offline_page(
     }
     section = Section(
         title="Before training: the sources" + report.title,
-        sentences=sentences(mixture, regularizer),
+        sentences=summarize_offline_phase(mixture, regularizer),
         figures=report.figures,
         tables={title: table for title, table in tables.items() if table},
         problems=warnings,

@@ -226,8 +226,9 @@ class TrainingRun:
             raise JobError(f"{self.out} was begun with another {name}; name another folder with --out")
 
     def _train(self, mixture: Mixture, evaluator: Evaluator | None) -> dict[str, Any]:
-        """Train the base model, save model and training.json, delete the checkpoints, and return the summary.
+        """Train the base model, or resume from the last checkpoint; save model and training.json; return the summary.
 
+        Checkpoints are deleted then. LoRA's adapters are merged into the model, and also written if the job keeps them.
         The saved model reads texts of the base model's maximum length, also if training cut them shorter.
         """
         from training.finetuning.trainer import train
@@ -272,7 +273,10 @@ class TrainingRun:
 
 
 def save_model(model: Any, path: Path) -> None:
-    """Write a sentence-transformers model to a folder in one step: a killed run leaves no half-written model."""
+    """Write a sentence-transformers model to a folder, replacing an existing one.
+
+    The model is written beside it first, so that a killed run leaves no half-written model.
+    """
     written = path.with_name(f".{path.name}")
     shutil.rmtree(written, ignore_errors=True)
     model.save_pretrained(str(written), create_model_card=False)

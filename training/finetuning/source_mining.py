@@ -79,7 +79,7 @@ def mine_sources(
 
 
 def _is_mined(source: SourceSettings, pairs: Sequence[Pair]) -> bool:
-    """Return whether hard negatives are mined for a source: if it says so, or says nothing and no pair has any."""
+    """Return whether hard negatives are mined for a source: as its settings say, else if no pair has any of its own."""
     if source.negatives is not None:
         return source.negatives == "mined"
     return not any(pair.negatives for pair in pairs)
@@ -115,7 +115,11 @@ class MinedCache:
         self.about, self.key = folder / f"{plain}.json", key
 
     def read(self) -> list[MiningResult] | None:
-        """Return the cached results, one for each query; None if there are none, or they have another key."""
+        """Return the cached results, one for each query; None if there are none, or they have another key.
+
+        Raises:
+            JobError: if a line of the cache is damaged.
+        """
         if not self.about.is_file() or orjson.loads(self.about.read_bytes()).get("key") != self.key:
             return None
         found: dict[str, MiningResult] = {}

@@ -119,13 +119,14 @@ def train(
 ) -> TrainingResult:
     """Train the model in place, resuming from the last complete checkpoint in the folder, and return the result.
 
-    With evaluation during training, the model of the best step is restored at the end. Adapters are merged.
+    With evaluation during training, the model of the best step is restored at the end. Adapters are merged. The model
+    is left in evaluation mode.
 
     Args:
         model: sentence-transformers model.
         mixture: pairs; batches mix all sources (Section 3.2 of the REZE paper), with and without hard negatives.
         settings: settings of the training.
-        folder: folder for checkpoints and the training log.
+        folder: folder for checkpoints and the training log; created if missing.
         on_progress: called with progress in [0, 1] and a message.
         regularizer: the prepared regularizer.
         checkpoints: whether to write checkpoints at intervals.
@@ -206,7 +207,10 @@ def build_dataset(mixture: Mixture, model: Any) -> Dataset:
 
 
 def _encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Encode texts with a model that is being trained; return unit vectors, `(n, d)`, and restore its training mode."""
+    """Encode texts, which carry their prompts, with a model that is being trained; return unit vectors `(n, d)`.
+
+    The model encodes in evaluation mode, without its default prompt, and is then in the mode it was in.
+    """
     training = model.training
     found = model.eval().encode(
         list(texts), prompt="", batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False
@@ -266,10 +270,11 @@ def _require_finite(model: Any) -> None:
 def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
     """Build the loss for model and mixture, with cached gradients if `mini_batch_size` is smaller than `batch_size`.
 
-    On a CPU the model is switched to take texts without padding if that gives the same vectors.
+    Without cached gradients, on a CPU, the model is switched to take texts without padding if that gives the same
+    vectors. With `mask_identical`, in-batch negatives equal to a text of the pair are excluded.
 
     Raises:
-        JobError: if `mini_batch_size` is set for a static encoder.
+        JobError: if the gradients of a static encoder would be cached.
     """
     text_ids = assign_text_ids(mixture.anchors, mixture.positives) if settings.mask_identical else None
     negative_ids = assign_negative_ids(mixture.positives, mixture.negatives)
@@ -285,7 +290,9 @@ def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regula
 def _build_arguments(
     model: Any, settings: TrainingSettings, folder: Path, pairs: int, checkpoints: bool
 ) -> SentenceTransformerTrainingArguments:
-    """Convert the settings to the arguments of the library's trainer.
+    """Convert the settings to the arguments of the library's trainer: AdamW and a cosine schedule.
+
+    Precision "auto" is bfloat16 if the model's device has it, else float32.
 
     Args:
         model: model to train; its device matters.

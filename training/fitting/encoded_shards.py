@@ -181,7 +181,7 @@ def _encode_batch(
         payloads = [row.tobytes() for row in vectors]
     if encoder is not None:
         require_encoder_dimensions(vectors.shape[1], encoder)
-    return vectors, np.array([_hash_row(payload) for payload in payloads], dtype=np.uint64)
+    return vectors, np.array([hash_row(payload) for payload in payloads], dtype=np.uint64)
 
 
 def require_encoder_dimensions(width: int, encoder: Encoder) -> None:
@@ -190,6 +190,6 @@ def require_encoder_dimensions(width: int, encoder: Encoder) -> None:
         raise FitError(f"the vectors are {width} wide, those of {encoder.name} are {encoder.dimensions}")
 
 
-def _hash_row(payload: bytes) -> int:
+def hash_row(payload: bytes) -> int:
     """Return the first 64 bits of the BLAKE2b digest of a row's bytes, as an integer."""
     return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little")

@@ -81,7 +81,7 @@ def encode_source(
             space for all vectors.
         EngineError: if the engine's workers cannot do the work.
     """
-    if source.width() is None and encoder is None:
+    if source.detect_kind() is None and encoder is None:
         raise FitError("texts need an encoder to become vectors")
     damaged: dict[str, str] = {}
     while True:

@@ -36,7 +36,7 @@ class Engine(Protocol):
             EngineError: if the workers cannot do the work.
         """
 
-    def rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
+    def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
         """Return the rows of encoded vectors at the ascending indices `chosen`, read lazily, to fit a chain on."""
 
 
@@ -56,14 +56,27 @@ class LocalEngine:
         return damaged
 
     def encode_file(self, run: EncodingRun, shards: list[Shard], report: Report) -> None:
-        """Encode consecutive shards of one file in one pass; a remote file is first downloaded to a temporary copy."""
+        """Encode consecutive shards of one file in one pass, and write the vectors of each into its folder of the run.
+
+        Batches that an earlier run wrote are skipped. A remote file is first downloaded to a temporary copy.
+
+        Args:
+            run: the folders, the encoder and the source.
+            shards: shards of one file, from its first unfinished one on.
+            report: called with a shard and its rows done.
+
+        Raises:
+            SourceError: if the file cannot be read, or has fewer rows than planned.
+            FitError: if the vectors' dimensions are not the encoder's.
+            EngineError: if another process holds a shard's lock for too long.
+        """
         with open_local_copy(shards[0].file, run.root) as file:
             batches = read_shards(file, shards[0], shards[-1], run.source.field)
             for shard in shards:
                 write_shard(shard, batches, run.encoder, run.folders[shard], partial(report, shard))
 
-    def rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
-        """Return the chosen rows as a lazy view that reads them when indexed; see `Engine.rows`."""
+    def select_rows(self, vectors: Vectors, chosen: NDArray[np.int64]) -> Vectors:
+        """Return the chosen rows as a lazy view that reads them when indexed; see `Engine.select_rows`."""
         return Rows(vectors, chosen)
 
 

@@ -17,10 +17,17 @@ from numpy.typing import NDArray
 from training.encoder.devices import best_device
 from training.encoder.encoder import Encoder
 from training.errors import FitError, SourceError
+from training.fitting.code_search import (
+    WeightingTrial,
+    choose_weighting,
+    describe_choice,
+    encode_heldout_halves,
+    read_queries,
+)
 from training.fitting.encoding import EncodedSource, encode_source
 from training.fitting.engines import LOCAL, Engine
 from training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
-from training.fitting.gates import failed_gates, require_gates
+from training.fitting.gates import list_failed_gates, require_gates
 from training.fitting.incremental import EarlierVersion, Version, compute_stored_moments
 from training.fitting.pairs import encode_targets, require_pairs_or_none
 from training.fitting.rows import Rows
@@ -34,7 +41,7 @@ from transforms.files import create_file, make_folder
 from transforms.progress import Progress, part_of
 from transforms.quality import Certificate, certify
 from transforms.statistics import Moments
-from transforms.vectors import FloatArray
+from transforms.vectors import FloatArray, Vectors
 
 HELDOUT_SHARE = 0.2
 """Share of the distinct rows that is held out."""
@@ -49,6 +56,9 @@ MIN_HELDOUT = 50
 SPLIT_ROWS = 1_000_000
 """Rows processed at a time when rows are split."""
 
+FITTED = 0.8
+"""Progress of the stage `fit` at which the steps are fitted; the search for a weighting takes the rest."""
+
 OUT_OF_DOMAIN_ROWS = 1000
 """Maximum number of texts sampled from each out-of-domain corpus."""
 
@@ -56,7 +66,7 @@ STAGES = {
     "encode": (0.0, 0.7),
     "targets": (0.7, 0.8),
     "fit": (0.8, 0.93),
-    "foreign": (0.93, 0.98),
+    "out-of-domain": (0.93, 0.98),
     "certify": (0.98, 1.0),
 }
 """Start and end of each stage of the job on the progress scale, from 0 to 1."""
@@ -117,7 +127,7 @@ def fit_chain(
         TransformError: if the steps do not fit the vectors.
         EngineError: if the engine's workers cannot do the work.
     """
-    chain = Chain(build_steps(request.steps), request.normalize) if earlier is None else earlier.chain
+    chain = Chain(build_steps(request.all_steps), request.normalize) if earlier is None else earlier.chain
     source = open_source(request.source, request.bad_shards)
     require_gates(request.gates)
     if earlier is None:
@@ -139,19 +149,22 @@ def fit_chain(
             encode_targets(request.targets, source, target_encoder, encoded, workspace, on_targets, engine)
         )
         fit_rows, heldout_rows = split_heldout(encoded.hashes, request.seed)
-        rows, reporting = engine.rows(encoded.vectors, fit_rows), _stage_progress("fit", on_progress)
+        rows, reporting = engine.select_rows(encoded.vectors, fit_rows), _stage_progress("fit", on_progress)
         moments: dict[int, Moments] = {}
         said: list[str] = []
+        trials: list[WeightingTrial] = []
         if earlier is None:
-            chain.to(_choose_fitting_device(encoder)).fit(
-                rows, reporting, None if targets is None else Rows(targets, fit_rows), checkpoints=folder
+            paired = None if targets is None else Rows(targets, fit_rows)
+            chain, trials = _fit_new_chain(
+                request, chain, encoder, source, encoded, heldout_rows, rows, paired, folder, reporting
             )
-            chain.to("cpu")
             if request.keep_moments:
                 moments, said = compute_stored_moments(chain, rows)
         else:
             chain, moments, said = earlier.refit_with_rows(rows, reporting)
-        foreign = encode_out_of_domain(request, encoder, workspace / "foreign", _stage_progress("foreign", on_progress))
+        out_of_domain = encode_out_of_domain(
+            request, encoder, workspace / "out_of_domain", _stage_progress("out-of-domain", on_progress)
+        )
         on_progress(STAGES["certify"][0], "measuring on held-out vectors")
         heldout = np.array(encoded.vectors[heldout_rows])
         certificate = certify(
@@ -159,10 +172,12 @@ def fit_chain(
             heldout,
             n_fit=len(fit_rows) + (earlier.count if earlier else 0),
             seed=request.seed,
-            out_of_domain=foreign,
-            warnings=_list_source_warnings(encoded, foreign) + said,
+            out_of_domain=out_of_domain,
+            warnings=_list_source_warnings(encoded, out_of_domain) + said,
             targets=None if targets is None else np.array(targets[heldout_rows]),
         )
+        if "codes" in certificate:
+            certificate["codes"] |= describe_choice(trials)
         chain.metadata = {
             "encoder": encoder.describe() if encoder else None,
             "target_encoder": target_encoder.describe() if target_encoder else None,
@@ -174,12 +189,54 @@ def fit_chain(
         if earlier is None or before is not None:  # else nobody knows what the older rows looked like
             distribution = FitDistribution.measure(rows, heldout, retained_subspace(chain), before)
         if (version := earlier or replaced) is not None:
-            certificate["compared_to"] = version.certify_on(heldout, foreign, request.seed)
+            certificate["compared_to"] = version.certify_on(heldout, out_of_domain, request.seed)
         if earlier is not None:
             chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
             chain.metadata["provenance"] |= earlier.provenance()
         statistics = FitStatistics(moments, distribution)
-        yield FittedChain(chain, statistics, certificate, failed_gates(request.gates, certificate), encoded)
+        yield FittedChain(chain, statistics, certificate, list_failed_gates(request.gates, certificate), encoded)
+
+
+def _fit_new_chain(
+    request: FitRequest,
+    chain: Chain,
+    encoder: Encoder | None,
+    source: Source,
+    encoded: EncodedSource,
+    heldout_rows: NDArray[np.int64],
+    rows: Vectors,
+    targets: Rows | None,
+    folder: Path,
+    on_progress: Progress,
+) -> tuple[Chain, list[WeightingTrial]]:
+    """Fit the steps of a chain, and search the weighting of codes if the request sets a budget of bytes.
+
+    Args:
+        request: what to fit.
+        chain: unfitted.
+        encoder: encoder of the source, or None.
+        source: the source, read again for a search.
+        encoded: its vectors.
+        heldout_rows: indices of the held-out rows.
+        rows: rows to fit on, `(n, d)`.
+        targets: targets of these rows, or None.
+        folder: folder for the state of training.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Returns:
+        The chain on the CPU, and the weightings that were tried, none without a search.
+    """
+    queries = None if request.queries is None else read_queries(request.queries, encoder, encoded.vectors.shape[1])
+    on_device = chain.to(_choose_fitting_device(encoder))
+    on_device.fit(rows, part_of(on_progress, 0, FITTED), targets, checkpoints=folder, queries=queries)
+    chain.to("cpu")
+    halves = None
+    if request.bytes is not None:
+        halves = encode_heldout_halves(source, encoder, encoded.hashes[heldout_rows], request.seed)
+    if halves is None:
+        return chain, []
+    heldout = np.array(encoded.vectors[heldout_rows])
+    return choose_weighting(chain, rows, halves, heldout, queries, part_of(on_progress, FITTED, 1))
 
 
 def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -244,10 +301,10 @@ def encode_out_of_domain(
     if encoder is None:
         return {}
     built_in = {"pydoc-topics": "pydoc:topics"} if request.source == "pydoc:" else {"pydoc": "pydoc:"}
-    corpora = built_in | dict(request.foreign)
+    corpora = built_in | dict(request.out_of_domain)
     found = {}
     for done, (name, written) in enumerate(corpora.items()):
-        on_progress(done / len(corpora), f"encoding foreign text: {name}")
+        on_progress(done / len(corpora), f"encoding out-of-domain text: {name}")
         found[name] = _load_sample_vectors(open_source(written), encoder, folder / encoder.fingerprint)
     return found
 
@@ -283,27 +340,27 @@ def sample_texts(source: Source) -> list[str]:
     texts: list[str] = []
     for batch in source.batches():
         if not isinstance(batch.values, list):
-            raise SourceError(f"the foreign source {source.written!r} holds vectors; it must hold texts")
+            raise SourceError(f"the out-of-domain source {source.written!r} holds vectors; it must hold texts")
         texts.extend(text for text in batch.values if text.strip())
     texts = list(dict.fromkeys(texts))
     if not texts:
-        raise SourceError(f"the foreign source {source.written!r} holds no texts")
+        raise SourceError(f"the out-of-domain source {source.written!r} holds no texts")
     return [texts[i] for i in np.linspace(0, len(texts) - 1, min(OUT_OF_DOMAIN_ROWS, len(texts))).astype(int)]
 
 
-def load_or_encode(folder: Path, of: str, encoded: Callable[[], FloatArray]) -> FloatArray:
-    """Return the vectors cached in `folder` under the key `of`; if missing or damaged, compute and cache them.
+def load_or_encode(folder: Path, key: str, compute: Callable[[], FloatArray]) -> FloatArray:
+    """Load the vectors cached in `folder` under `key`; if they are missing or damaged, compute and cache them.
 
     Args:
         folder: cache folder; created if needed.
-        of: key, hashed for the file name.
-        encoded: computes the vectors.
+        key: any text, hashed for the file name.
+        compute: returns the vectors.
     """
-    kept = folder / f"{hashlib.sha256(of.encode()).hexdigest()[:32]}.npy"
+    kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
     try:
         return np.asarray(np.load(kept, allow_pickle=False))
     except (OSError, ValueError, EOFError):
-        vectors = encoded()
+        vectors = compute()
     make_folder(folder)
     staging = kept.with_suffix(f".{os.getpid()}.npy")
     with create_file(staging) as file:
@@ -345,14 +402,14 @@ def list_training_logs(chain: Chain) -> list[dict[str, Any]]:
     return [{"kind": step.kind} | step.training_log.as_json() for step in steps if step.training_log is not None]
 
 
-def _list_source_warnings(encoded: EncodedSource, foreign: Mapping[str, FloatArray]) -> list[str]:
+def _list_source_warnings(encoded: EncodedSource, out_of_domain: Mapping[str, FloatArray]) -> list[str]:
     """Return warnings about the source for the certificate.
 
     They report missing out-of-domain text, files left out or empty, blank texts, and repeated rows.
     """
     found = []
-    if not foreign:
-        found.append("not measured on foreign text: the vectors name no encoder to make any with")
+    if not out_of_domain:
+        found.append("not measured on out-of-domain text: the vectors name no encoder to make any with")
     found += [f"{name} was left out: {reason}" for name, reason in encoded.left_out.items()]
     found += [f"{name} holds no rows" for name in encoded.empty]
     if encoded.blank:

@@ -6,6 +6,9 @@ from typing import Any
 
 from training.sources.bad_shards import BadShards
 
+CODES = "codes"
+"""Kind of the step that a budget of bytes adds."""
+
 MIN_DISTINCT_ROWS = 4
 """Minimum number of distinct rows of a source, so that some can be fitted on and some held out."""
 
@@ -22,13 +25,16 @@ class FitRequest:
         gates: minimum value by certificate key, where dots separate nested keys; a maximum for some keys, see
             `training.fitting.gates`.
         promote: whether the new version becomes live if its gates hold; None promotes it only if no version is live.
-        foreign: further out-of-domain corpora to certify on: sources by name.
+        out_of_domain: further out-of-domain corpora to certify on: sources by name.
         seed: seed of the split into fitted and held-out rows.
         targets: source of the target of each row, for steps fitted on pairs.
         keep_moments: whether the moments of the fitted rows are stored with the chain, so that rows can be added later.
         add_to: version `name@version` that the source's rows are added to; its steps and normalize apply.
         refit_of: version that the new one replaces; the certificate compares the two.
         because: reason for an automatic fit; None for one that a user requested.
+        bytes: budget of a vector in bytes: codes of that size follow the steps, and their weighting is searched; None
+            for no such codes.
+        queries: source of queries that will search the vectors, to weight codes by; None weights by the rows.
         bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
     """
 
@@ -38,7 +44,7 @@ class FitRequest:
     normalize: bool = True
     gates: Mapping[str, float] = field(default_factory=dict)
     promote: bool | None = None
-    foreign: Mapping[str, str] = field(default_factory=dict)
+    out_of_domain: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     targets: str | None = None
     keep_moments: bool = False
@@ -46,3 +52,10 @@ class FitRequest:
     refit_of: str | None = None
     because: str | None = None
     bad_shards: BadShards = "refuse"
+    bytes: int | None = None
+    queries: str | None = None
+
+    @property
+    def all_steps(self) -> list[dict[str, Any]]:
+        """Specs of the steps, and of codes at the end if there is a budget of bytes."""
+        return [*self.steps, *([] if self.bytes is None else [{"kind": CODES, "bytes": self.bytes}])]

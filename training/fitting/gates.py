@@ -18,16 +18,18 @@ UPPER_BOUNDS = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"
 def require_gates(gates: Mapping[str, float]) -> None:
     """Raise `FitError` if a gate's key is no metric of a certificate."""
     for key in gates:
+        if key.startswith("foreign."):
+            raise FitError(f"the gate {key!r} is called {key.replace('foreign', 'out_of_domain', 1)!r} now")
         place, _, measure = key.rpartition(".")
-        of_corpus = measure in QUALITIES and (not place or place.startswith(("foreign.", "sizes.")))
+        of_corpus = measure in QUALITIES and (not place or place.startswith(("out_of_domain.", "sizes.")))
         if not of_corpus and key not in {"isoscore.after", *ALIGNMENT, *UPPER_BOUNDS}:
             raise FitError(
                 f"there is no gate {key!r}; there are {', '.join(sorted(QUALITIES))}, isoscore.after, "
-                "mean_norm.after, bytes_per_vector.after and foreign.CORPUS.MEASURE"
+                "mean_norm.after, bytes_per_vector.after and out_of_domain.CORPUS.MEASURE"
             )
 
 
-def failed_gates(gates: Mapping[str, float], certificate: Mapping[str, Any]) -> list[str]:
+def list_failed_gates(gates: Mapping[str, float], certificate: Mapping[str, Any]) -> list[str]:
     """Return the keys of the gates that failed; a metric that was not measured fails."""
     return [
         gate for gate, wanted in gates.items() if not satisfies_gate(gate, wanted, read_gate_value(gate, certificate))

@@ -17,7 +17,7 @@ from transforms.vectors import FloatArray, Vectors
 
 COMPARED = (
     *("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"),
-    *("mean_norm", "isoscore", "bytes_per_vector", "sizes", "foreign"),
+    *("mean_norm", "isoscore", "bytes_per_vector", "sizes", "out_of_domain"),
 )
 """Certificate keys that are compared between two versions."""
 
@@ -39,15 +39,15 @@ class Version:
         """Number of rows it was fitted on."""
         return int(self.chain.metadata["certificate"]["n_fit"])
 
-    def certify_on(self, heldout: FloatArray, foreign: Mapping[str, FloatArray], seed: int) -> Certificate:
+    def certify_on(self, heldout: FloatArray, out_of_domain: Mapping[str, FloatArray], seed: int) -> Certificate:
         """Certify this version on the vectors that the new one is certified on; return its `ref` and main metrics.
 
         Args:
             heldout: held-out rows of the new fit `(n, d)`.
-            foreign: out-of-domain vectors by corpus name.
+            out_of_domain: out-of-domain vectors by corpus name.
             seed: seed of the certificate.
         """
-        found = certify(self.chain, heldout, n_fit=self.count, seed=seed, out_of_domain=foreign)
+        found = certify(self.chain, heldout, n_fit=self.count, seed=seed, out_of_domain=out_of_domain)
         return {"chain": self.ref} | {key: found[key] for key in COMPARED if key in found}
 
 
@@ -109,7 +109,7 @@ class EarlierVersion(Version):
         """
         done = update_chain(self.chain, self.moments, rows, on_progress)
         said = [f"{self.chain[i].kind} keeps the map of {self.ref}: {reason}" for i, reason in done.retained.items()]
-        if done.chain.quantizer is not None:
+        if done.chain.quantizer is not None and done.chain.quantizer.learns_from == "rows":
             said.append(f"{done.chain.quantizer.kind} has the ranges of the added rows alone")
         return (
             done.chain,

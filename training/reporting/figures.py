@@ -44,7 +44,7 @@ def to_png(figure: Any, dpi: int = 150) -> bytes:
 
 
 def draw_figures(plots: Mapping[str, Callable[..., Any]], *data: Any) -> dict[str, str]:
-    """Call each plot function with the data; return SVG text by title, without those that return None."""
+    """Call each plot function with the data, in `STYLE`; return SVG text by title, without those that return None."""
     with plt.rc_context(STYLE):
         return {title: to_svg(figure) for title, plot in plots.items() if (figure := plot(*data)) is not None}
 

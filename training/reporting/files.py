@@ -13,7 +13,7 @@ from transforms.files import replace_synced
 
 
 def write_files(folder: Path, contents: Mapping[str, str | bytes | Mapping[str, Any]]) -> list[Path]:
-    """Write files into a folder by name, replacing older ones atomically; return their paths.
+    """Write files into an existing folder by name, replacing older ones atomically; return their paths.
 
     Text is encoded as UTF-8, and a mapping is written as JSON.
     """
@@ -25,7 +25,11 @@ def write_files(folder: Path, contents: Mapping[str, str | bytes | Mapping[str, 
 
 
 def describe_environment(*libraries: str) -> dict[str, Any]:
-    """Return the versions of installed libraries, the number of cores and today's UTC date, for a JSON report."""
+    """Return the versions of installed libraries, the number of cores and today's UTC date, for a JSON report.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: if a library is not installed.
+    """
     return {
         "libraries": {name: version(name) for name in libraries},
         "cores": os.cpu_count(),

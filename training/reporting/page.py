@@ -33,7 +33,9 @@ class Section:
 
 
 def render_page(sections: Sequence[Section], about: str, files: str = "", reference: str | None = None) -> str:
-    """Render sections as one self-contained HTML page, each as sentences, figures, tables, problems.
+    """Render sections as one self-contained HTML page, with Lathe's version in it.
+
+    A section is rendered as sentences, figures, tables, problems.
 
     Args:
         sections: sections; the title of the first is the title of the page.

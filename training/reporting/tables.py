@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from training.reporting.text import MISSING
+from training.reporting.text import MISSING, align_columns
 
 Format = str | Callable[[Any], str]
 """Format specification such as `+.2f`, or a function that formats a value."""
@@ -60,10 +60,7 @@ class Table:
 
     def to_text(self) -> str:
         """Return the table as lines with aligned columns, the first to the left, the others to the right."""
-        rows = self.cells
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])] for first, *others in rows)
-        return "\n".join("  ".join(line).rstrip() for line in lines)
+        return align_columns(self.cells)
 
     def to_csv(self, columns: Sequence[str] | None = None) -> str:
         """Return the unformatted values as CSV text with a header, all columns or only those named."""

@@ -1,6 +1,7 @@
 """Numbers, intervals, p-values and counts as text, for tables, sentences and figures."""
 
 import math
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 MISSING = "–"
@@ -52,7 +53,7 @@ def format_interval(estimate: Estimate, spec: str = ".2f", scale: float = 1, uni
 
 
 def format_points(difference: Estimate) -> str:
-    """Format a difference in points with its interval, as "+1.23 points [+0.50, +2.00]"."""
+    """Format a difference in points with its interval if it has one, as "+1.23 points [+0.50, +2.00]"."""
     return format_interval(difference, "+.2f", unit=" points")
 
 
@@ -62,7 +63,10 @@ def format_percent(share: Estimate | float) -> str:
 
 
 def format_half_width(estimate: Estimate | None, spec: str = "+.2f", sign: str = " ±") -> str:
-    """Format an estimate with half the width of its interval, as "+1.23 ±0.45"; return a dash for None."""
+    """Format an estimate with half the width of its interval, as "+1.23 ±0.45".
+
+    Without bounds the estimate stands alone; None gives a dash. `spec` formats both numbers, the half width unsigned.
+    """
     if estimate is None:
         return MISSING
     value = f"{estimate.value:{spec}}"
@@ -92,3 +96,25 @@ def format_cosine(cosine: float | None) -> str:
 def format_count(count: int, noun: str) -> str:
     """Format a count with its noun, plural unless the count is 1, as "3 encoders"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def align_columns(rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
+    """Return rows of cells as lines with aligned columns, two spaces apart.
+
+    Args:
+        rows: cells; the first row has one for each column. A later row may have fewer; its last cell may be longer than
+            the column, such as an error in place of figures.
+        left: positions of the columns that are aligned to the left; the others are aligned to the right.
+    """
+    widths = [len(cell) for cell in rows[0]]
+    for row in rows:
+        aligned = row if len(row) == len(widths) else row[:-1]
+        for column, cell in enumerate(aligned):
+            widths[column] = max(widths[column], len(cell))
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ).rstrip()
+        for row in rows
+    )

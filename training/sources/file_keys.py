@@ -26,6 +26,10 @@ def file_key(file: str) -> str:
     - URL, size and version for a file at a URL
     - data set, commit, configuration, split and number for a file of the hub
     - the name and Python's version for a built-in source
+
+    Raises:
+        OSError: if a local file cannot be opened.
+        SourceError: if a file at a URL is missing or out of reach.
     """
     if file in BUILT_IN:
         return digest(file, sys.version)

@@ -105,7 +105,7 @@ class HubFile:
         return Path(self.dataset) if self.dataset.startswith("/") else None
 
     def stream(self) -> Any:
-        """Return the file's rows as a `datasets.IterableDataset` of Arrow tables; nothing is read yet."""
+        """Return the file's rows as a `datasets.IterableDataset` of Arrow tables; only the description is loaded."""
         return _load_split(replace(self, number=0))[1].shard(self.count, self.number).with_format("arrow")
 
     def count_rows(self) -> int:
@@ -178,6 +178,8 @@ _KINDS: dict[tuple[HubFile, str], Kind] = {}
 
 def detect_hub_kind(file: HubFile, field: str) -> Kind:
     """Return the kind of a file's rows, by the first row read of its split: None for texts, d for vectors of that size.
+
+    The result is cached for all files of the split.
 
     Raises:
         EmptyError: if the file has no rows.
@@ -280,7 +282,10 @@ def _load_builder(dataset: str, commit: str, config: str | None) -> Any:
 
 @lru_cache(64)
 def _load_split(file: HubFile) -> tuple[Any, Any]:
-    """Return the `datasets` builder and the streaming data set of the split that a file belongs to."""
+    """Return the `datasets` builder and the streaming data set of the split that a file belongs to.
+
+    The last 64 splits are cached.
+    """
     folder = file.dataset_folder
     builder = _load_builder(file.dataset, "" if folder else file.commit, file.config)
     return builder, builder.as_streaming_dataset(file.split)
@@ -296,6 +301,8 @@ def _folder_digest(builder: Any) -> str:
 @contextmanager
 def _explained_errors(name: str) -> Iterator[None]:
     """Raise errors of `datasets`, Arrow and the hub's client in the block as a `SourceError` that names the source.
+
+    A `SourceError` of the block passes unchanged.
 
     Raises:
         AccessError: if `datasets` is not installed, the hub is out of reach, or it refuses the credentials.

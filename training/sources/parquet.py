@@ -140,6 +140,11 @@ def _arrow_exception() -> type[Exception]:
 
 
 def count_parquet(file: Readable, field: str) -> int:
-    """Return the number of rows of a parquet file, from its footer; `field` is ignored."""
+    """Return the number of rows of a parquet file, from its footer; `field` is ignored.
+
+    Raises:
+        AccessError: if pyarrow is not installed.
+        SourceError: if the file is damaged.
+    """
     with _open_parquet(file) as parquet:
         return int(parquet.metadata.num_rows)

@@ -73,7 +73,7 @@ def read_rows(file: Readable | HubFile, field: str, rows: int, span: Span = WHOL
 
 
 def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
-    """Return the spans of `size` rows that cover a file; the list is empty for a file without rows.
+    """Return the spans of `size` rows that cover a file, none for a file without rows; a file of lines is read once.
 
     Raises:
         SourceError: if the file is damaged.
@@ -130,7 +130,11 @@ def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
 
 
 def _read_npy_shape(file: Readable, field: str) -> tuple[int, int]:
-    """Return rows and dimensions of a .npy file from its header; `field` is ignored."""
+    """Return rows and dimensions of a .npy file from its header; `field` is ignored.
+
+    Raises:
+        SourceError: if the file is damaged or does not hold floats `(n, d)`.
+    """
     rows, width = _require_floats(file, _open_npy(file)).shape
     return int(rows), int(width)
 

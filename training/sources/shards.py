@@ -52,8 +52,10 @@ class Shard(Span):
 def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
     """Return the spans of a file's shards, and the kind of its rows; no spans and None for a file without rows.
 
+    A file of lines is read once; a remote file is downloaded for that if its format needs it.
+
     Raises:
-        SourceError: if the file is damaged.
+        SourceError: if the file is damaged or out of reach.
     """
     with open_for_inspection(file) as found:
         spans = merge_into_shard_spans(find_spans(found, field, BATCH_ROWS))

@@ -97,6 +97,8 @@ class Source:
     def content_key(self, encoder: str | None) -> str:
         """Return a key of the files' content, the field and an encoder; a run resumes at a row only if it is the same.
 
+        Local files of up to `HASHED_BYTES` are read; see `file_key`.
+
         Args:
             encoder: fingerprint of the encoder; None for vectors without one.
         """
@@ -116,6 +118,8 @@ class Source:
     def batches(self, rows: int = BATCH_ROWS) -> Iterator[Batch]:
         """Read all rows in order, file by file, and yield validated batches of up to `rows`.
 
+        Remote files are downloaded one after the other. Damaged files are not skipped here, whatever `bad_shards` says.
+
         Raises:
             SourceError: for a row that cannot be read or is of another kind than the first, and for vectors that are
                 not finite or differ in their dimensions; names file and row.
@@ -128,18 +132,22 @@ class Source:
             yield validate_rows(raw, kind)
 
     def raw_batches(self, rows: int) -> Iterator[RawBatch]:
-        """Read all rows in order and yield batches of up to `rows`, not validated."""
+        """Read all rows in order and yield batches of up to `rows`, not validated.
+
+        Raises:
+            SourceError: if a file cannot be read.
+        """
         for file in self.files:
             with open_local_copy(file) as path:
                 yield from read_rows(path, self.field, rows)
 
-    def width(self, by_header: bool = False) -> Kind:
+    def detect_kind(self, by_header: bool = False) -> Kind:
         """Return the kind of the rows, by the first row: None for texts, d for vectors of d dimensions.
 
         If damaged files are skipped, every file is inspected, and the kind of most rows is returned if files differ.
 
         Args:
-            by_header: as in `detect_kind`.
+            by_header: as in `training.sources.readers.detect_kind`.
 
         Raises:
             SourceError: if the source is empty or cannot be read.
@@ -164,29 +172,35 @@ class Source:
         return kinds.pop() if len(kinds) == 1 else self.plan().shards[0].width
 
     def kind(self) -> Literal["texts", "vectors"]:
-        """Return whether the source holds texts or vectors, by its header or its first row; see `width`.
+        """Return whether the source holds texts or vectors, by its header or its first row; see `detect_kind`.
 
         Servers call this: no large parquet row is read.
 
         Raises:
             SourceError: if the source is empty or cannot be read.
         """
-        return "texts" if self.width(by_header=True) is None else "vectors"
+        return "texts" if self.detect_kind(by_header=True) is None else "vectors"
 
     def count(self) -> int:
-        """Return the number of rows; text files are read once to count them."""
+        """Return the number of rows; text files are read once to count them.
+
+        Raises:
+            SourceError: if a file is damaged or out of reach.
+        """
         return sum(span.rows or 0 for file in self.files for span in inspect_file(file, self.field)[0])
 
     def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
         """Divide the source's files into shards and return the plan; text files are read once to count their rows.
 
-        Files whose rows are of another kind than most rows of the source count as damaged.
+        Files whose rows are of another kind than most rows of the source count as damaged. Remote files are downloaded
+        if their format needs it.
 
         Args:
             damaged: names of files known to be damaged, with the reasons; they are left out.
 
         Raises:
             SourceError: at a damaged file, unless such files are skipped; and if no file is left.
+            AccessError: if a file is out of reach.
         """
         plan = Plan(left_out=dict(damaged))
         found: dict[str, tuple[list[Span], Kind]] = {}
@@ -246,7 +260,9 @@ def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
 
 
 def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
-    """Parse a source as the user writes it, list its files and return it; no file is read.
+    """Parse a source as the user writes it, list its files and return it.
+
+    No file is read, but an object store or the hub is asked for the list.
 
     Raises:
         SourceError: if there is no such file or folder, it has no file of a known format, or it is out of reach.

@@ -34,7 +34,11 @@ def read_hdf5(path: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
 
 
 def read_hdf5_shape(path: Readable, field: str) -> tuple[int, int]:
-    """Return rows and dimensions of an HDF5 data set, from the file's header."""
+    """Return rows and dimensions of an HDF5 data set, from the file's header.
+
+    Raises:
+        SourceError: as in `read_hdf5`.
+    """
     with open_hdf5(path) as file:
         rows, width = _open_dataset(file, path, field).shape
         return int(rows), int(width)
@@ -102,7 +106,11 @@ def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
 
 
 def read_faiss_shape(path: Readable, field: str) -> tuple[int, int]:
-    """Return rows and dimensions of a flat FAISS index; `field` is ignored."""
+    """Return rows and dimensions of a flat FAISS index; `field` is ignored.
+
+    Raises:
+        SourceError: as in `read_faiss`.
+    """
     with _open_faiss(path) as (flat, _):
         return int(flat.ntotal), int(flat.d)
 

@@ -50,7 +50,11 @@ class Estimate:
         return sum(stage.calls for stage in self.stages)
 
     def cost(self, most: bool = False) -> float:
-        """Return the cost in the prices' currency: expected, or with `most` the maximum. Prices must be set."""
+        """Return the cost in the prices' currency: expected, or with `most` the maximum.
+
+        Raises:
+            AssertionError: if there are no prices.
+        """
         assert self.prices is not None
         answers = sum(stage.most_tokens if most else stage.completion_tokens for stage in self.stages)
         prompts = sum(stage.prompt_tokens for stage in self.stages)

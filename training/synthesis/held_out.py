@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from training.datasets.overlap import normalize_text, read_test_texts
-from training.datasets.records import Record, file_records
+from training.datasets.records import Record, read_file_records
 from training.errors import DataSetError, EvaluationError, JobError
 from training.evaluation.suites import open_folder_suite
 from training.synthesis.job import HeldOutSettings
@@ -90,7 +90,7 @@ class HeldOut:
 
 
 def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared_words: int) -> HeldOut:
-    """Read the texts of the test sets that a job names, and index them.
+    """Read the texts of the test sets that a job names, and index them; sets of the same name become one.
 
     Args:
         settings: the test sets.
@@ -130,14 +130,17 @@ def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
-    """Read a file of JSON lines; return its name without the ending, and its texts.
+    """Read a file of JSON lines; return its name up to the first dot, and its texts.
+
+    Each non-blank string in one of the fields is a text of its own, also each in a list. Without `fields`, all fields
+    of a row are read.
 
     Raises:
         DataSetError: if the file cannot be read, lacks a field, or holds no text.
     """
     if not path.is_file():
         raise DataSetError(f"there is no file {path}")
-    found = [text for record in file_records(path) for text in _extract_texts(record, fields)]
+    found = [text for record in read_file_records(path) for text in _extract_texts(record, fields)]
     if not found:
         raise DataSetError("it holds no text")
     return path.name.partition(".")[0], found

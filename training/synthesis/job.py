@@ -87,7 +87,7 @@ class StageSettings(Settings):
     parameters: Parameters = {}
 
     @model_validator(mode="after")
-    def _some_length(self) -> Self:
+    def _require_ordered_lengths(self) -> Self:
         """Return the settings; raise `ValueError` if the minimum length exceeds the maximum."""
         if self.min_characters > self.max_characters:
             raise ValueError(f"min_characters {self.min_characters} is more than max_characters {self.max_characters}")
@@ -198,7 +198,7 @@ class HeldOutSettings(Settings):
     fields: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _one_place(self) -> Self:
+    def _require_one_location(self) -> Self:
         """Return the settings; raise `ValueError` for no location, for two, or for `fields` of a folder."""
         if (self.folder is None) == (self.jsonl is None):
             raise ValueError("name a folder or a jsonl file, one of them")

@@ -39,7 +39,7 @@ def shingles(text: str, run: int = RUN) -> set[str]:
 
 
 def jaccard(one: set[str], other: set[str]) -> float:
-    """Return the Jaccard similarity of two sets, in [0, 1]; not both may be empty."""
+    """Return the Jaccard similarity of two sets, in [0, 1]; raise `ZeroDivisionError` if both are empty."""
     return len(one & other) / len(one | other)
 
 

@@ -172,7 +172,7 @@ class Pipeline:
                     yield draft.with_item(stage, item, call.key)
 
     def _reject_duplicates(self, stage: StageName, drafts: Sequence[PairDraft]) -> list[PairDraft]:
-        """Return the drafts whose new text is no near duplicate of an earlier one; record the others as rejected."""
+        """Return the drafts whose new text nearly duplicates none of a draft before; record the others as rejected."""
         known, kept = NearDuplicates(self.job.similarity), []
         for draft in drafts:
             (text,) = draft.new_texts(stage)

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from training.digests import digest
+from training.journal import serialize_lines
 from training.reporting.sentences import render_sentences
 from training.synthesis.answer_log import AnswerLog
 from training.synthesis.endpoint import Endpoint
@@ -52,19 +53,14 @@ class Outcome:
         return self.sender.spent is None and self.sender.error is None and not self.sender.unanswered
 
 
-def write(outcome: Outcome, out: Path) -> None:
+def write_outcome(outcome: Outcome, out: Path) -> None:
     """Write pairs.jsonl, rejected.jsonl and report.json to a folder, replacing earlier ones."""
-    replace_synced(out / PAIRS, lines(pair_row(pair, outcome) for pair in outcome.pipeline.pairs))
-    replace_synced(out / REJECTED, lines(rejected_rows(outcome)))
+    replace_synced(out / PAIRS, serialize_lines(build_pair_row(pair, outcome) for pair in outcome.pipeline.pairs))
+    replace_synced(out / REJECTED, serialize_lines(list_rejected_rows(outcome)))
     replace_synced(out / REPORT, orjson.dumps(as_json(outcome), option=orjson.OPT_INDENT_2))
 
 
-def lines(rows: Iterable[dict[str, Any]]) -> bytes:
-    """Serialize rows as JSON lines."""
-    return b"".join(orjson.dumps(row) + b"\n" for row in rows)
-
-
-def pair_row(pair: PairDraft, outcome: Outcome) -> dict[str, Any]:
+def build_pair_row(pair: PairDraft, outcome: Outcome) -> dict[str, Any]:
     """Build the JSON object of a pair, which a training reads as a source, with seed and provenance of each stage."""
     good = {stage: outcome.log.find_usable(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
     return {
@@ -78,7 +74,7 @@ def pair_row(pair: PairDraft, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
+def list_rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
     """Yield a JSON object for each rejected text, with stage, reason and seed, then for each call without an answer."""
     for one in outcome.pipeline.rejected:
         row = {"stage": one.stage, "reason": one.reason, "text": one.text, "seed": one.seed.key}
@@ -99,9 +95,9 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "seeds": {
             "read": len(outcome.pipeline.seeds),
             "kept": outcome.pipeline.kept["seeds"],
-            "rejected": reasons(outcome, "seeds"),
+            "rejected": count_reasons(outcome, "seeds"),
         },
-        "stages": {stage: stage_figures(outcome, stage) for stage in STAGES},
+        "stages": {stage: compute_stage_figures(outcome, stage) for stage in STAGES},
         "tokens": {
             "prompt": prompt_tokens,
             "completion": completion_tokens,
@@ -126,7 +122,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-def stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
+def compute_stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
     """Return the statistics of one stage: calls, answers, kept and rejected texts, tokens."""
     records = [record for record in outcome.log if record.stage == stage]
     calls = outcome.pipeline.calls[stage]
@@ -139,33 +135,33 @@ def stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
         "answers": len(records),
         "asked_again": dict(Counter(record.dropped[0][0] for record in records if not record.items)),
         "kept": outcome.pipeline.kept[stage],
-        "rejected": reasons(outcome, stage),
+        "rejected": count_reasons(outcome, stage),
         "prompt_tokens": sum(record.prompt_tokens for record in records),
         "completion_tokens": sum(record.completion_tokens for record in records),
     }
 
 
-def reasons(outcome: Outcome, stage: str) -> dict[str, int]:
+def count_reasons(outcome: Outcome, stage: str) -> dict[str, int]:
     """Count the texts that a stage rejected, by reason, the most frequent first."""
     return dict(Counter(one.reason for one in outcome.pipeline.rejected if one.stage == stage).most_common())
 
 
-def rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
+def build_stage_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
     """Build the table of stages from the contents of report.json, as rows of text, the header first."""
     table: list[tuple[str, ...]] = [("stage", "calls", "answers", "kept", "left out", "answers that could not be used")]
     seeds = found["seeds"]
-    table.append(("seeds", "", "", f"{seeds['kept']:,}", counted(seeds["rejected"]), ""))
+    table.append(("seeds", "", "", f"{seeds['kept']:,}", format_counts(seeds["rejected"]), ""))
     for stage, figures in found["stages"].items():
         numbers = (f"{figures[name]:,}" for name in ("calls", "answers", "kept"))
-        table.append((stage, *numbers, counted(figures["rejected"]), counted(figures["asked_again"])))
+        table.append((stage, *numbers, format_counts(figures["rejected"]), format_counts(figures["asked_again"])))
     return table
 
 
-def counted(found: dict[str, int]) -> str:
+def format_counts(found: dict[str, int]) -> str:
     """Format counts by reason as text: "too long 3, refused 1", or "none"."""
     return ", ".join(f"{reason} {count:,}" for reason, count in found.items()) or "none"
 
 
-def sentences(found: dict[str, Any]) -> list[str]:
+def summarize_run(found: dict[str, Any]) -> list[str]:
     """Summarize a run, given the contents of report.json: requests, failures, tokens, cost, stop reason."""
-    return render_sentences(TEMPLATE, found | {"counted": counted, "format_amount": format_amount})
+    return render_sentences(TEMPLATE, found | {"format_counts": format_counts, "format_amount": format_amount})

@@ -29,7 +29,7 @@ from training.synthesis.estimate import Estimate, estimate
 from training.synthesis.held_out import HeldOut, read_held_out
 from training.synthesis.job import STAGES, StageName, SynthesisJob
 from training.synthesis.pipeline import Pipeline
-from training.synthesis.report import Outcome, write
+from training.synthesis.report import Outcome, write_outcome
 from training.synthesis.seeds import Seed, read_seeds
 from training.synthesis.sender import Sender
 from training.synthesis.templates import Prompt, read_templates, template_file_name
@@ -110,7 +110,8 @@ def estimate_run(prepared: Prepared, out: Path) -> Estimate:
 def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress) -> Outcome:
     """Ask all calls that are not settled yet, write the results to the folder, and return the outcome.
 
-    Results of the answers so far are also written if the endpoint fails.
+    The folder also gets job.json, the prompt templates and the answer log, from which a later run resumes. Results of
+    the answers so far are also written if the endpoint fails.
 
     Raises:
         JobError: if the endpoint fails, after the results are written; or if the folder holds another job's answers, or
@@ -123,7 +124,7 @@ def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress
         pipeline = prepared.pipeline(log)
         sender = asyncio.run(_ask_all(pipeline, endpoint, prepared.job, log, on_progress))
         outcome = Outcome(prepared.job, pipeline, log, sender, endpoint, time.monotonic() - begun)
-        write(outcome, out)  # what was answered makes pairs, however it ended
+        write_outcome(outcome, out)  # what was answered makes pairs, however it ended
         if sender.error is not None:
             raise sender.error
         return outcome

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from training.datasets.records import Record, file_records, name_places, shortened
+from training.datasets.records import Record, name_places, read_file_records, shorten_value
 from training.digests import digest
 from training.errors import JobError
 from training.synthesis.job import SeedSettings
@@ -49,7 +49,7 @@ def read_seeds(settings: SeedSettings) -> list[Seed]:
         raise JobError(f"there is no file {settings.jsonl}")
     found: dict[str, Seed] = {}
     lacking: dict[str, list[str]] = {"question": [], "answer": []}
-    for record in file_records(settings.jsonl):
+    for record in read_file_records(settings.jsonl):
         texts = {part: _read_text_field(record, getattr(settings, part)) for part in ("question", "answer", "context")}
         missing = next((part for part in lacking if not texts[part]), None)
         if missing:
@@ -79,5 +79,5 @@ def _read_text_field(record: Record, field: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise JobError(f"{record.place}: {field!r} must be a text, not {shortened(value)}")
+        raise JobError(f"{record.place}: {field!r} must be a text, not {shorten_value(value)}")
     return value.strip()

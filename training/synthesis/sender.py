@@ -79,7 +79,9 @@ class Sender:
     async def ask(self, stage: StageName, calls: Sequence[Call]) -> None:
         """Ask every call that is not settled in the answer log, concurrently, and add the answers to the log.
 
-        Returns early if the budget is spent or the endpoint fails; `spent` or `error` then says why.
+        Equal calls are asked once. The first time, a short request to each model checks the endpoint. Unusable answers
+        are asked again, up to the job's number of attempts. Returns early if the budget is spent or the endpoint fails;
+        `spent` or `error` then says why, and nothing is raised.
         """
         attempts = self.job.limits.attempts
         distinct = {call.key: call for call in calls}.values()
@@ -107,7 +109,10 @@ class Sender:
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _probe(self) -> None:
-        """Send a short request to each model; stop the run with an error if one fails and a retry would not help."""
+        """Send a short request to each model; stop the run with an error if one fails and a retry would not help.
+
+        The requests count towards the budget.
+        """
         self.probed = True
         for model, stage in {self.job.model_of(stage): stage for stage in STAGES}.items():
             parameters = self.job.parameters_of(stage) | {self.job.endpoint.limit_field: PROBE_TOKENS}
@@ -156,9 +161,10 @@ class Sender:
             )
 
     async def _send_with_retries(self, call: Call, parameters: dict[str, Any]) -> Answer | None:
-        """Send a call, with retries, and return the answer, usable or not; None if there is none or the run must stop.
+        """Send a call, with pauses and retries; return the answer, usable or not, or None if there is none.
 
-        A rejected key stops the run.
+        A call that is given up is recorded (`_give_up`), an answer ends the count of calls in a row, and a rejected key
+        stops the run.
         """
         for tried in range(self.job.limits.retries + 1):
             try:
@@ -205,7 +211,8 @@ class Sender:
     async def _pause(self, error: ChatError, tried: int) -> None:
         """Wait before a retry: with exponential backoff and jitter, or as long as the endpoint asks.
 
-        If the endpoint asks for more than `MAX_WAIT`, the run is stopped instead.
+        If the endpoint asks for a pause, all other requests are held as well; if it asks for more than `MAX_WAIT`, the
+        run is stopped instead.
         """
         seconds = min(MAX_PAUSE, self.job.limits.backoff * 2**tried) * random.uniform(0.5, 1)
         if error.after is not None:
@@ -231,7 +238,10 @@ class Sender:
         return lacking is not None
 
     def _give_up(self, call: Call, error: ChatError) -> None:
-        """Leave a call for the next run; stop the run if the endpoint failed `MAX_FAILED_CALLS` calls in a row."""
+        """Leave a call for the next run, in `unanswered`; stop the run after `MAX_FAILED_CALLS` such calls in a row.
+
+        Calls that failed with one of `PROMPT_STATUSES` do not count, since the prompt may be to blame.
+        """
         self.unanswered[call.key] = (call, str(error))
         self.in_a_row += error.status not in PROMPT_STATUSES
         if self.in_a_row >= MAX_FAILED_CALLS:

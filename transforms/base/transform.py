@@ -29,10 +29,12 @@ class FitContext:
     Attributes:
         report: callback called with progress in [0, 1] and a message; an exception it raises stops the fit.
         checkpoint: file for the state of long training, so that a killed fit can be resumed; None for no checkpoint.
+        queries: vectors `(m, d)` that will search the fitted ones, or their moments; None if none are known.
     """
 
     report: Progress = no_progress
     checkpoint: Checkpoint | None = None
+    queries: Moments | Vectors | None = None
 
 
 class Transform(Map):
@@ -48,6 +50,8 @@ class Transform(Map):
 
     paired: ClassVar[bool] = False
     """Whether the fit takes pairs: vectors, and the target vector that each should be mapped to."""
+    takes_queries: ClassVar[bool] = False
+    """Whether a fit can use vectors that will search the fitted ones."""
     normalizes_rows: ClassVar[bool] = False
     """Whether fitting and applying L2-normalize the rows first, or give the same result as if they did."""
     learns_from: LearnsFrom = "rows"
@@ -67,6 +71,7 @@ class Transform(Map):
         on_progress: Progress = no_progress,
         targets: Vectors | None = None,
         checkpoint: CheckpointPath | None = None,
+        queries: Moments | Vectors | None = None,
     ) -> Self:
         """Fit the buffers to moments, or to vectors `(n, d)` read in blocks, and return self.
 
@@ -78,6 +83,8 @@ class Transform(Map):
             targets: target vector of each row, `(n, k)`, for a transform that is fitted on pairs.
             checkpoint: file for the state of a training in steps. A killed fit with the same parameters and vectors is
                 resumed from it, with the same result. A `Checkpoint` also sets how often the file is written.
+            queries: vectors `(m, d)` that will search the fitted ones, or their moments; used by a transform whose
+                `takes_queries` is True and ignored by the others.
 
         Raises:
             StepError: for parameters out of range, or that make no sense for vectors of those dimensions.
@@ -102,10 +109,11 @@ class Transform(Map):
         self.output_signature(Signature(dimensions))
         # Read before the fit, because `learn` may store tensors made from NumPy arrays, which are on the CPU.
         device = self.device
+        context = FitContext(on_progress, None if checkpoint is None else Checkpoint.at(checkpoint), queries)
         # Overflow needs no NumPy warning: the check of the buffers reports it, inside the block, so that it restores.
         with restore_on_error([self]), np.errstate(over="ignore", invalid="ignore"):
             try:
-                self.learn(data, FitContext(on_progress, None if checkpoint is None else Checkpoint.at(checkpoint)))
+                self.learn(data, context)
             except np.linalg.LinAlgError as error:
                 raise InputError(f"{self.kind} cannot be fitted on these vectors: {error}") from error
             if not all(torch.isfinite(buffer).all() for buffer in self.buffers()):

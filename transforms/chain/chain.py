@@ -117,6 +117,7 @@ class Chain(nn.Module):
         targets: Vectors | None = None,
         refit: bool = True,
         checkpoints: CheckpointPath | None = None,
+        queries: Vectors | None = None,
     ) -> Self:
         """Fit the steps in order, each on the vectors as transformed by the preceding steps; return the chain itself.
 
@@ -128,6 +129,8 @@ class Chain(nn.Module):
             targets: what each row should become, `(n, k)`, for steps that are fitted on pairs.
             refit: whether to fit steps again that are already fitted.
             checkpoints: folder for the state of steps that are trained; see `Transform.fit`.
+            queries: vectors `(m, d)` that will search the fitted ones, transformed by the preceding steps like them;
+                for steps that weight directions by queries.
 
         Raises:
             InputError: for no rows, vectors a step cannot learn from (NaN and inf among them), or missing targets.
@@ -140,13 +143,15 @@ class Chain(nn.Module):
             raise InputError(f"{paired[0]} is fitted on pairs: give targets, what each vector should become")
         if targets is not None and not paired:
             raise InputError("no step is fitted on targets; procrustes and low_rank_affine are")
+        if queries is not None and not any(step.takes_queries for step in to_fit.values()):
+            raise InputError("no step is fitted on queries; codes is")
         # All steps are checked before the first is fitted, so that a later one is not refused after that work.
         self.signature(vectors.shape[1], refit, None if targets is None else targets.shape[1])
         with restore_on_error(self.transforms):
             for index, step in to_fit.items():
                 name = f"{index}-{step.kind}.safetensors"
                 checkpoint = None if checkpoints is None else Checkpoint.at(checkpoints).in_folder(name)
-                self.fit_step(index, vectors, on_progress, targets, checkpoint)
+                self.fit_step(index, vectors, on_progress, targets, checkpoint, queries)
         on_progress(1.0, "fitted")
         return self
 
@@ -173,6 +178,7 @@ class Chain(nn.Module):
         on_progress: Progress = no_progress,
         targets: Vectors | None = None,
         checkpoint: CheckpointPath | None = None,
+        queries: Vectors | None = None,
     ) -> None:
         """Fit step `index` on the outputs of the preceding, fitted steps; for a quantizer, normalized as in `forward`.
 
@@ -190,10 +196,14 @@ class Chain(nn.Module):
         before = Chain(self.transforms[:index], self.normalize and isinstance(step, Quantizer))
         if len(before) or before.normalize:  # the first step learns from the vectors in their own precision
             vectors = view_through(vectors, before)
-        step.fit(vectors, report, targets, checkpoint)
+            queries = None if queries is None else view_through(queries, before)
+        step.fit(vectors, report, targets, checkpoint, queries)
 
-    def forward(self, x: Tensor, dimensions: int | None = None) -> Tensor:
-        """Apply the steps to `(n, d)`; cut to `dimensions` leading columns, normalize if `normalize`, then quantize."""
+    def forward(self, x: Tensor, dimensions: int | None = None, quantize: bool = True) -> Tensor:
+        """Apply the steps to `(n, d)`; cut to `dimensions` leading columns, normalize if `normalize`, then quantize.
+
+        Without `quantize` the last is left out.
+        """
         quantizer = None
         for step in self.steps:
             if isinstance(step, Quantizer):
@@ -203,7 +213,7 @@ class Chain(nn.Module):
         # Cut first, because a prefix of a unit row is no unit row; quantize last, because codes cannot be normalized.
         x = x if dimensions is None else x[..., :dimensions]
         x = unit_rows(x) if self.normalize else x
-        return x if quantizer is None else quantizer(x)
+        return quantizer(x) if quantizer is not None and quantize else x
 
     @overload
     def transform(self, rows: Tensor, dimensions: int | None = None) -> Tensor: ...
@@ -228,6 +238,15 @@ class Chain(nn.Module):
     def floats(self, rows: Any, dimensions: int | None = None) -> Any:
         """Transform rows like `transform`, then decode the codes to floats if the chain ends in a quantizer."""
         return self.dequantize(self.transform(rows, dimensions))
+
+    def transform_queries(self, rows: Any, dimensions: int | None = None) -> Any:
+        """Transform rows like `transform`, but without a quantizer: floats that search what the chain encoded.
+
+        Their inner products with `floats` of other rows are the scores of those rows' codes. Parameters and errors are
+        those of `transform`.
+        """
+        self.require_dimensions(dimensions)
+        return apply(self, rows, dimensions=dimensions, quantize=False)
 
     def dequantize(self, codes: Any) -> Any:
         """Decode a quantizer's codes to floats `(n, k)`; return the input unchanged if the chain has no quantizer."""
@@ -272,13 +291,14 @@ class Chain(nn.Module):
 
     @property
     def bytes_per_vector(self) -> int | None:
-        """Bytes per output vector: 4 per dimension as floats, 1 as int8, 1/8 as bits, rounded up.
+        """Bytes per output vector: 4 per dimension as floats, for codes what the quantizer needs.
 
         None if the output dimensions are unknown.
         """
         width = self.output_dimensions
-        bits = 32 if self.quantizer is None else self.quantizer.bits
-        return None if width is None else -(-width * bits // 8)
+        if width is None:
+            return None
+        return 4 * width if self.quantizer is None else self.quantizer.code_bytes(width)
 
     @property
     def nested(self) -> bool:

@@ -1,5 +1,6 @@
-"""Quantizers, which store a vector in one byte or one bit per dimension."""
+"""Codes: vectors in a byte or a bit per dimension, or in a budget of bytes by transform coding."""
 
 from transforms.codes.quantization import Binary, Int8, Quantizer
+from transforms.codes.transform_coding import CLIP_DEVIATIONS, MAX_CLIPPED, CodeDecoder, TransformCoding
 
-__all__ = ["Binary", "Int8", "Quantizer"]
+__all__ = ["CLIP_DEVIATIONS", "MAX_CLIPPED", "Binary", "CodeDecoder", "Int8", "Quantizer", "TransformCoding"]

@@ -1,6 +1,6 @@
 """Quantizers: codes of one byte or one bit per dimension, as the last step of a chain."""
 
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,12 +25,17 @@ class Quantizer(Transform, registered=False):
     comparing them: the dot product of a float query and raw codes means nothing.
     """
 
-    bits: ClassVar[int]
-    """Number of bits that a code takes per dimension."""
-
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the input signature marked as codes of this kind, with the same dimensions; no step may follow."""
         return Signature(inputs.dimensions, inputs.zero_variance_directions, self.kind)
+
+    def code_bytes(self, dimensions: int) -> int:
+        """Return the number of bytes of the code of a vector of `dimensions` dimensions; subclasses define it."""
+        raise TypeError(f"{type(self).__name__} must define code_bytes")
+
+    def recode(self, floats: Any) -> Any:
+        """Return the codes of which `floats` `(n, k)` are what `inverse_transform` returned; by default encode them."""
+        return self.transform(floats)
 
     @property
     def inverse_kind(self) -> Inverse:
@@ -46,7 +51,6 @@ class Int8(Quantizer):
     """
 
     kind = "int8"
-    bits = 8
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,6 +58,10 @@ class Int8(Quantizer):
         self.zero_point: Tensor
         self.register_buffer("scale", torch.empty(0))
         self.register_buffer("zero_point", torch.empty(0))
+
+    def code_bytes(self, dimensions: int) -> int:
+        """Return the number of dimensions: a byte for each."""
+        return dimensions
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Compute the scale and zero point of each dimension from its range, extended to include 0."""
@@ -104,12 +112,15 @@ class Binary(Quantizer):
     """
 
     kind = "binary"
-    bits = 1
 
     def __init__(self) -> None:
         super().__init__()
         self.size: Tensor
         self.register_buffer("size", torch.empty(0))
+
+    def code_bytes(self, dimensions: int) -> int:
+        """Return ⌈k/8⌉ for k dimensions: a bit for each."""
+        return -(-dimensions // 8)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Store the mean magnitude of each dimension; fitted on moments, its root mean square.

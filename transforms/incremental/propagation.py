@@ -38,8 +38,8 @@ def approximate_normalized_moments(unit_before: Moments, raw_before: Moments, ra
     not determine it exactly. The change of the moments from y to y′ is known exactly and is added to the measured
     moments of z, as if all rows had the same norm (their root mean square ρ): E[z′] = E[z] + E[y′]/ρ′ − E[y]/ρ, and
     E[z′z′ᵀ] likewise. The error is of the order of the change times the spread of the norms; without a change it is
-    zero. z′ lies in the subspace of y′, so the estimate is projected on that subspace. `third` and `fourth` stay those
-    of z.
+    zero. z′ lies in the subspace of y′, so the estimate is projected on that subspace. `third` stays that of z, and
+    `fourth` is such that all rows have one norm, as normalized rows do.
 
     Args:
         unit_before: moments of z.
@@ -57,12 +57,13 @@ def approximate_normalized_moments(unit_before: Moments, raw_before: Moments, ra
     spanned = spectrum.directions[: spectrum.rank]
     project = spanned.T @ spanned
     found = Moments()
-    found.count, found.third, found.fourth = unit_before.count, unit_before.third.copy(), unit_before.fourth
+    found.count, found.third = unit_before.count, unit_before.third.copy()
     found.mean = project @ (
         unit_before.mean + raw_after.mean / np.sqrt(now_square) - raw_before.mean / np.sqrt(was_square)
     )
     second = project @ (unit_before.second_moment() + now / now_square - was / was_square) @ project
     found.scatter = unit_before.count * _nearest_covariance(second - np.outer(found.mean, found.mean))
+    found.fourth -= found.squared_norm_variance() * found.count
     return found
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from transforms.base import Map, Transform, view_through
 from transforms.chain import Chain, affine_parts
+from transforms.codes import Quantizer, TransformCoding
 from transforms.linear import Normalize
 from transforms.statistics import Moments, moments_of, unit_moments
 from transforms.vectors import Vectors
@@ -66,14 +67,22 @@ class Stages:
 
     @classmethod
     def of(cls, chain: Chain) -> "Stages":
-        """Divide a fitted chain, without its quantizer, into refit stages and find the steps that can be refitted.
+        """Divide a fitted chain into refit stages and find the steps that can be refitted.
+
+        A quantizer that learns from moments is the last step of a stage; one that learns from rows is in none.
 
         Steps that learn from data and cannot be refitted are listed in `retained`, with the reason.
         """
         found = cls([Stage(0, 0)], set(), {})
         unreachable = None
-        for index, step in enumerate(chain.float_steps):
+        for index, step in enumerate(chain.transforms):
             assert isinstance(step, Transform)
+            if isinstance(step, Quantizer):
+                if step.learns_from == "rows":
+                    break
+                # A chain normalizes once, before its quantizer.
+                if unreachable is None and chain.normalize:
+                    found._begin_stage(index)
             # Such a step learns from the moments of unit rows, so its stage has to begin before it.
             if unreachable is None and step.normalizes_rows:
                 found._begin_stage(index)
@@ -82,7 +91,9 @@ class Stages:
                 found.retained[index] = reason
             elif step.learns_from != "nothing":
                 found.refitted.add(index)
-            if unreachable is None and not found._add_step(index, step):
+            if unreachable is None and isinstance(step, Quantizer):
+                found.stages[-1].steps.append(index)
+            elif unreachable is None and not found._add_step(index, step):
                 # The moments of the rows are unknown from here on, and so are those of all later stages.
                 unreachable = f"it comes after {step.kind}, which is not an affine map"
         found._retain_axis_choosing_steps(chain)
@@ -130,7 +141,7 @@ class Stages:
         """
         trained = None
         # From the end, because a step that is retained here also needs the axes chosen before it.
-        for index in reversed(range(len(chain.float_steps))):
+        for index in reversed(range(len(chain))):
             step = chain.transforms[index]
             if trained is not None and index in self.refitted and isinstance(step, Transform) and step.chooses_axes:
                 self.refitted.remove(index)
@@ -145,6 +156,8 @@ def _reason_to_retain(step: Transform, stage: Stage) -> str | None:
         return "it is fitted on pairs" if step.paired else "it is trained on rows"
     if step.learns_from == "unit moments" and (stage.moved or not stage.unit):
         return "it learns from unit rows, and no step just before it normalizes them"
+    if isinstance(step, TransformCoding) and int(step.query_count):
+        return "it is weighted by queries, whose moments are not stored"
     if stage.moved and step.needs_higher_moments:
         return "it needs fourth moments, which cannot be propagated through the step before it"
     return None

@@ -36,7 +36,8 @@ def update_chain(
 
     Steps are refitted in order. Up to the first normalization after a refitted step the result equals a fit on all
     rows, up to rounding; after it, to first order in how much that step changed (see `approximate_normalized_moments`).
-    Trained steps are not refitted. A quantizer is fitted on the new rows alone, as the refitted chain transforms them.
+    Trained steps are not refitted. A quantizer that learns from rows is fitted on the new rows alone, as the refitted
+    chain transforms them.
 
     Args:
         chain: fitted; not changed.
@@ -83,7 +84,7 @@ def update_chain(
                 before = propagate_moments(before, part)
             for part in affine_parts(step) or []:
                 after, merged = propagate_moments(after, part), propagate_moments(merged, part)
-    if refitted.quantizer is not None:
+    if refitted.quantizer is not None and refitted.quantizer.learns_from == "rows":
         # Int8 codes need the ranges of entries, which moments do not hold.
         refitted.fit_step(len(chain) - 1, rows)
     on_progress(1.0, "fitted")

@@ -7,6 +7,7 @@ import numpy as np
 
 from transforms.base import Transform
 from transforms.chain import Chain
+from transforms.codes import CLIP_DEVIATIONS, MAX_CLIPPED, TransformCoding
 from transforms.quality.diagnostics import diagnose
 from transforms.quality.metrics import (
     cross_recall_at_k,
@@ -14,6 +15,8 @@ from transforms.quality.metrics import (
     normalized_rows,
     positional_stress,
     recall_at_k,
+    score_errors,
+    search_recall_of_anchors,
 )
 from transforms.vectors import FloatArray
 
@@ -52,19 +55,21 @@ def certify(
         A JSON object: `{n_fit, n_heldout, seed, local_spearman, recall_at_10,
         recall_at_10_rescored_4x, positional_stress, mean_norm: {before, after},
         isoscore: {before, after}, bytes_per_vector: {before, after}, diagnostics: {before, after},
-        foreign: {name: …}, warnings: []}`. `diagnostics` holds the results of `diagnose` for the held-out rows and
-        their outputs; `foreign` holds the out-of-domain measures. A measure that needs more rows is null. For a nested
-        chain, `sizes` holds `geometry_measures` of the first quarter, half and three quarters of the dimensions. Codes
-        are decoded to floats before they are measured. With targets, `alignment: {cosine, recall_at_10}` holds the mean
-        cosine of an output to its target, and the `cross_recall_at_k` of outputs and targets with k = 10.
+        out_of_domain: {name: …}, warnings: []}`. `diagnostics` holds the results of `diagnose` for the held-out rows
+        and their outputs; `out_of_domain` holds the measures by corpus. A measure that needs more rows is null. For a
+        nested chain, `sizes` holds `geometry_measures` of the first quarter, half and three quarters of the dimensions.
+        Codes are decoded to floats before they are measured; where a chain ends in `codes`, recall is that of float
+        queries in the codes, and `codes` holds `code_measures`. With targets, `alignment: {cosine, recall_at_10}` holds
+        the mean cosine of an output to its target, and the `cross_recall_at_k` of outputs and targets with k = 10.
     """
     after = chain.floats(heldout)
+    queries = _query_side(chain, heldout)
     diagnostics = {"before": diagnose(heldout), "after": diagnose(after)}
     certificate: Certificate = {
         "n_fit": n_fit,
         "n_heldout": heldout.shape[0],
         "seed": seed,
-        **geometry_measures(heldout, after),
+        **geometry_measures(heldout, after, queries),
         **{key: {side: found[key] for side, found in diagnostics.items()} for key in ("mean_norm", "isoscore")},
         "bytes_per_vector": {"before": 4 * heldout.shape[1], "after": chain.bytes_per_vector},
         "diagnostics": diagnostics,
@@ -76,32 +81,96 @@ def certify(
         certificate["sizes"] = {
             str(k): geometry_measures(heldout, chain.transform(heldout, dimensions=k)) for k in sizes
         }
+    if isinstance(chain.quantizer, TransformCoding) and queries is not None:
+        certificate["codes"] = code_measures(chain.quantizer, queries, after)
     if targets is not None:
         certificate["alignment"] = {
             "cosine": float((normalized_rows(after, np.float64) * normalized_rows(targets, np.float64)).sum(1).mean()),
             "recall_at_10": cross_recall_at_k(after, targets, 10) if len(targets) > 10 else None,
         }
-    certificate["foreign"] = {
-        name: {"n": len(vectors), **geometry_measures(vectors, chain.floats(vectors))}
+    certificate["out_of_domain"] = {
+        name: {
+            "n": len(vectors),
+            **geometry_measures(vectors, chain.floats(vectors), _query_side(chain, vectors)),
+        }
         for name, vectors in (out_of_domain or {}).items()
     }
     certificate["warnings"] = [
         *(warnings or []),
         *_fit_warnings(chain, n_fit, heldout.shape[0]),
         *_constant_output_warnings(heldout, after),
+        *_clipping_warnings(certificate),
     ]
     return certificate
 
 
-def geometry_measures(before: FloatArray, after: FloatArray) -> dict[str, float | None]:
-    """Return local Spearman, recall@10 (also rescored) and positional stress by name; None where rows are too few."""
+def geometry_measures(
+    before: FloatArray, after: FloatArray, queries: FloatArray | None = None
+) -> dict[str, float | None]:
+    """Return local Spearman, recall@10 (also rescored) and positional stress by name; None where rows are too few.
+
+    Args:
+        before: rows before the reduction, `(n, d)`.
+        after: rows after it, `(n, k)`.
+        queries: the rows as they search the others, `(n, k)`, where that is not `after`; recall is then measured by
+            their inner products with `after`.
+    """
     n = before.shape[0]
+
+    def recall(oversampling: int) -> float:
+        if queries is None:
+            return recall_at_k(before, after, 10, oversampling)
+        return float(search_recall_of_anchors(before, queries, after, 10, oversampling).mean())
+
     return {
         "local_spearman": local_spearman(before, after) if n >= 3 else None,
-        "recall_at_10": recall_at_k(before, after, 10) if n > 10 else None,
-        "recall_at_10_rescored_4x": recall_at_k(before, after, 10, oversampling=4) if n > 40 else None,
+        "recall_at_10": recall(1) if n > 10 else None,
+        "recall_at_10_rescored_4x": recall(4) if n > 40 else None,
         "positional_stress": positional_stress(before, after) if n >= 2 else None,
     }
+
+
+def code_measures(quantizer: TransformCoding, queries: FloatArray, decoded: FloatArray) -> Certificate:
+    """Return what codes cost and how their scores err, as a JSON object.
+
+    `{bytes, weighting, coordinates, bits: {bits: coordinates}, query_count, score_bias, score_variance,
+    clipped_share}`: the coordinates that are coded, how many have how many bits, the number of queries that weighted
+    them (0 if the fitted rows stood for them), mean and variance of the error of a score, and the share of coordinates
+    beyond `CLIP_DEVIATIONS` standard deviations.
+
+    Args:
+        quantizer: fitted.
+        queries: rows as floats, which search and are encoded, `(n, d)`.
+        decoded: what the codes of the same rows stand for, `(n, d)`.
+    """
+    bits, counts = np.unique(quantizer.layout[0].cpu().numpy(), return_counts=True)
+    bias, variance = score_errors(queries, queries, decoded) if len(queries) > 1 else (None, None)
+    return {
+        "bytes": quantizer.bytes,
+        "weighting": quantizer.weighting,
+        "coordinates": quantizer.learned_directions,
+        "bits": {str(b): int(count) for b, count in zip(bits[::-1], counts[::-1], strict=True)},
+        "query_count": int(quantizer.query_count),
+        "score_bias": bias,
+        "score_variance": variance,
+        "clipped_share": quantizer.clipped_share(queries),
+    }
+
+
+def _query_side(chain: Chain, vectors: FloatArray) -> FloatArray | None:
+    """Return vectors as they search the codes of others, `(n, k)`; None unless the chain ends in such codes."""
+    if not isinstance(chain.quantizer, TransformCoding):
+        return None
+    found: FloatArray = chain.transform_queries(vectors)
+    return found
+
+
+def _clipping_warnings(certificate: Certificate) -> list[str]:
+    """Return a warning, as a list of at most one, if values lie far outside the fitted range."""
+    share = certificate.get("codes", {}).get("clipped_share", 0)
+    if share <= MAX_CLIPPED:
+        return []
+    return [f"{100 * share:.2f} % of the coded values lie beyond {CLIP_DEVIATIONS:g} standard deviations of the fit"]
 
 
 def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:

@@ -129,6 +129,61 @@ def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> 
     return float(recalls.mean())
 
 
+def search_recall_of_anchors(
+    before: FloatArray, queries: FloatArray, documents: FloatArray, k: int = 10, oversampling: int = 1
+) -> NDArray[np.float64]:
+    """Return the recall@k of searches by inner product whose two sides are encoded differently, `(n,)` float64.
+
+    Row i of `queries` searches all documents except its own, i; its right answers are the k nearest neighbours of row i
+    by cosine before. With `oversampling`, the share of neighbours among the k·oversampling best, as in `recall_at_k`.
+
+    Args:
+        before: rows before the reduction, `(n, d)`.
+        queries: the same rows encoded as queries, `(n, m)`.
+        documents: the same rows encoded as documents, `(n, m)`.
+        k: number of neighbours.
+        oversampling: candidates for each neighbour.
+
+    Raises:
+        InputError: if there are not more than k·oversampling rows, or rows do not correspond.
+    """
+    _require_same_rows(queries, documents, at_least=k * oversampling + 1)
+    _require_same_rows(before, queries, at_least=1)
+    x = normalized_rows(before, np.float32)
+    asked, answered = (torch.from_numpy(as_numpy(side)) for side in (queries, documents))
+    recalls = np.empty(len(x))
+    for rows in anchor_blocks(len(x)):
+        itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
+        nearest = (x[rows] @ x.T).scatter(1, itself, -torch.inf).topk(k, dim=1).indices
+        found = (asked[rows] @ answered.T).scatter(1, itself, -torch.inf).topk(k * oversampling, dim=1).indices
+        recalls[rows] = (nearest.unsqueeze(2) == found.unsqueeze(1)).any(2).double().mean(1).numpy()
+    return recalls
+
+
+def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) -> tuple[float, float]:
+    """Return the mean and the variance of ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩ over all pairs of different rows i and j.
+
+    Args:
+        queries: q, `(n, m)`.
+        exact: the documents as floats, x, `(n, m)`.
+        documents: what their codes stand for, x̂, `(n, m)`.
+
+    Raises:
+        InputError: with fewer than 2 rows, or rows that do not correspond.
+    """
+    _require_same_rows(queries, documents, at_least=2)
+    _require_same_rows(exact, documents, at_least=2)
+    asked, errors = (torch.from_numpy(as_numpy(side).astype(np.float64)) for side in (queries, documents - exact))
+    pairs = len(asked) * (len(asked) - 1)
+    own = (asked * errors).sum(1)
+    total, squares = -float(own.sum()), -float(own.square().sum())
+    for rows in anchor_blocks(len(asked)):
+        block = asked[rows] @ errors.T
+        total, squares = total + float(block.sum()), squares + float(block.square().sum())
+    mean = total / pairs
+    return mean, squares / pairs - mean**2
+
+
 def positional_stress(before: FloatArray, after: FloatArray) -> float:
     """Return the mean over pairs of rows of (δ_ij − d_ij)², δ and d their distances before and after: GeoPres Eq. 1.
 

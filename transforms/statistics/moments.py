@@ -143,6 +143,16 @@ class Moments:
             raise InputError(f"a covariance with ddof={ddof} needs more than {ddof} rows, got {self.count}")
         return self.scatter / (self.count - ddof)
 
+    def squared_norm_variance(self) -> float:
+        """Return the variance of ‖x‖² over the rows: 0, up to rounding, if all rows have the same norm.
+
+        NaN if the third or fourth moments are NaN, as after `propagate_moments`.
+        """
+        # With y = x − μ, ‖x‖² = ‖y‖² + 2⟨μ, y⟩ + ‖μ‖², whose variance takes the moments of y up to the fourth.
+        spread = float(self.scatter.trace()) / self.count
+        mixed = 4 * float(self.mean @ self.third) + 4 * float(self.mean @ self.scatter @ self.mean)
+        return (self.fourth + mixed) / self.count - spread**2
+
     def second_moment(self) -> NDArray[np.float64]:
         """Return the uncentered second moment matrix `(d, d)`: the mean of xxᵀ over the rows."""
         # E[xxᵀ] = C + μμᵀ only adds; storing E[xxᵀ] and subtracting μμᵀ would cancel the digits of a small C.

@@ -124,8 +124,8 @@ export function warningList(certificate) {
 }
 
 /** The quality on text the chain was not fitted on, as rows of a table: corpus, then each measure. */
-export function foreignTable(certificate) {
-  const corpora = Object.entries(certificate.foreign ?? {});
+export function outOfDomainTable(certificate) {
+  const corpora = Object.entries(certificate.out_of_domain ?? {});
   const row = (name, measured, n) => [
     name,
     { number: number(measured.local_spearman) },
@@ -134,7 +134,7 @@ export function foreignTable(certificate) {
     { number: count(n) },
   ];
   return table(
-    "Own and foreign text",
+    "Held-out and out-of-domain text",
     ["text", "local Spearman", "recall@10", "rescored", "rows"],
     [
       row("its own, held out", certificate, certificate.n_heldout),

@@ -1,12 +1,12 @@
 // One chain: its versions, and the certificate of one of them in figures and pictures.
 
 import { get } from "./api.js";
-import { figureCards, foreignTable, rowsSentence, valueAt, warningList } from "./certificate.js";
+import { figureCards, outOfDomainTable, rowsSentence, valueAt, warningList } from "./certificate.js";
 import { chainLink, promote, rollBack, stateBadges, widths } from "./chains.js";
 import { h, section, table } from "./dom.js";
 import { drawDrift, loadDrift } from "./drift.js";
 import { count, number, percent, steps } from "./format.js";
-import { dimensionCurve, foreignBars, meanNormBars, numbersOf, ownSpectrum } from "./plots.js";
+import { dimensionCurve, outOfDomainBars, meanNormBars, numbersOf, ownSpectrum } from "./plots.js";
 import { drawShadow, loadShadow, startShadow } from "./shadow.js";
 
 /** The page of a chain: `#/chains/NAME` shows its live version, `#/chains/NAME@2` that one. */
@@ -116,9 +116,9 @@ function certificate(chain) {
     ),
     section(
       "In pictures",
-      h("div", { class: "charts" }, dimensionCurve(chain), ownSpectrum(chain), meanNormBars(found), foreignBars(found)),
+      h("div", { class: "charts" }, dimensionCurve(chain), ownSpectrum(chain), meanNormBars(found), outOfDomainBars(found)),
       numbersOf(chain),
-      Object.keys(found.foreign ?? {}).length ? foreignTable(found) : null,
+      Object.keys(found.out_of_domain ?? {}).length ? outOfDomainTable(found) : null,
     ),
   ];
 }

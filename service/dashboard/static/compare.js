@@ -103,14 +103,14 @@ function sameRows(one, other) {
 }
 
 function figureRows(one, other) {
-  const foreign = Object.keys(one.certificate.foreign ?? {}).filter(
-    (name) => name in (other.certificate.foreign ?? {}),
+  const shared = Object.keys(one.certificate.out_of_domain ?? {}).filter(
+    (name) => name in (other.certificate.out_of_domain ?? {}),
   );
-  const more = foreign.flatMap((name) =>
+  const more = shared.flatMap((name) =>
     FIGURES.slice(0, 2).map((figure) => ({
       ...figure,
       name: `${figure.name}, on ${name}`,
-      key: `foreign.${name}.${figure.key}`,
+      key: `out_of_domain.${name}.${figure.key}`,
       says: "The same, on text it was not fitted on.",
     })),
   );

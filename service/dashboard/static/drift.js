@@ -78,7 +78,7 @@ function drawEncoder(one, threshold) {
       { class: "charts" },
       barChart({
         title: "Live rows by their rank among held-out ones",
-        says: "As fitted, each tenth holds 10 %; foreign rows gather in the last.",
+        says: "As fitted, each tenth holds 10 %; out-of-domain rows gather in the last.",
         bars: one.tenths.map((share, index) => ({ name: `${10 * index} to ${10 * index + 10} %`, value: share })),
         to: Math.max(0.2, ...one.tenths),
         show: percent,

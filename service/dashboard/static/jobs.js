@@ -152,7 +152,7 @@ function outcome({ id, kind, result }) {
       {},
       chainLink(result.chain),
       result.promoted ? " is live." : " is not live: promote it on its page.",
-      result.places?.length ? ` It answers the sizes ${result.places.join(", ")}.` : "",
+      result.size_routes?.length ? ` It answers the sizes ${result.size_routes.join(", ")}.` : "",
     ),
     result.failed_gates.length
       ? h("p", { class: "notice bad" }, `Below its gates: ${result.failed_gates.join(", ")}.`)

@@ -92,9 +92,9 @@ function encoderSection(info) {
 }
 
 function sizes(encoder) {
-  const places = Object.entries(encoder.places ?? {}).map(([size, ref]) => [`${size}: `, chainLink(ref), " "]);
+  const routes = Object.entries(encoder.size_routes ?? {}).map(([size, ref]) => [`${size}: `, chainLink(ref), " "]);
   const nested = encoder.nested ? ["smaller: ", chainLink(encoder.nested)] : null;
-  return places.length || nested ? [places, nested] : "no chain yet";
+  return routes.length || nested ? [routes, nested] : "no chain yet";
 }
 
 function live(seen) {

@@ -92,15 +92,15 @@ export function meanNormBars(certificate) {
   });
 }
 
-/** Recall on its own and on foreign text; null where there was none to measure on. */
-export function foreignBars(certificate) {
-  const corpora = Object.entries(certificate.foreign ?? {});
+/** Recall on held-out on out-of-domain text; null where there was none to measure on. */
+export function outOfDomainBars(certificate) {
+  const corpora = Object.entries(certificate.out_of_domain ?? {});
   if (corpora.length === 0) {
     return null;
   }
   const bar = (name, measured, series) => ({ name, value: measured.recall_at_10, series });
   return barChart({
-    title: "Recall@10 on foreign text",
+    title: "Recall@10 on out-of-domain text",
     says: "On text the chain was not fitted on; far below its own, the chain serves that text badly.",
     bars: [bar("its own, held out", certificate, 0), ...corpora.map(([name, one]) => bar(name, one, 1))],
     to: 1,

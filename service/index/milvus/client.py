@@ -1,4 +1,4 @@
-"""Connection to a Milvus: time limits, and errors in Lathe's words."""
+"""Connection to a Milvus: time limits, and conversion of pymilvus's errors."""
 
 import logging
 import threading
@@ -42,7 +42,7 @@ class CollectionGoneError(Exception):
     """Error for a collection that does not exist, because another server dropped it."""
 
 
-class Connection:
+class MilvusConnection:
     """Client of a Milvus that connects on first use, and again after Milvus was unreachable.
 
     Args:
@@ -55,8 +55,8 @@ class Connection:
         self.token = token
         self.changing = threading.Lock()
         self.connected: MilvusClient | None = None
-        self.away: str | None = None
-        self.ask_again = 0.0
+        self.problem: str | None = None
+        self.retry_at = 0.0
 
     def call(self, name: str, collection: str, *arguments: Any, **options: Any) -> Any:
         """Call a client method on a collection with a time limit, and return its result.
@@ -74,8 +74,8 @@ class Connection:
             UnavailableError: if Milvus does not answer or reports another error.
         """
         options.setdefault("timeout", CALL_SECONDS)
-        with self.asking():
-            client = self.client()
+        with self.translate_errors():
+            client = self._get_client()
             method: Callable[..., Any] = getattr(client, name)
             try:
                 return method(collection, *arguments, **options)
@@ -85,20 +85,20 @@ class Connection:
                 client.load_collection(collection, timeout=CALL_SECONDS)
                 return method(collection, *arguments, **options)
 
-    def client(self) -> "MilvusClient":
-        """Return the client, connecting first if necessary; use it only within `asking`."""
+    def _get_client(self) -> "MilvusClient":
+        """Return the client, connecting first if necessary; use it only within `translate_errors`."""
         with self.changing:
             if self.connected is not None:
                 return self.connected
         try:
-            made = self.connect()
-        except ValueError as error:  # an address that only pymilvus finds to be none
-            raise self.gone_away(str(error)) from None
+            made = self._connect()
+        except ValueError as error:  # pymilvus rejects the address
+            raise self._note_failure(str(error)) from None
         with self.changing:
             self.connected = self.connected or made
             return self.connected
 
-    def connect(self) -> "MilvusClient":
+    def _connect(self) -> "MilvusClient":
         """Create a new client, and the folder of a Milvus Lite file if missing."""
         from pymilvus import MilvusClient
 
@@ -110,8 +110,8 @@ class Connection:
         )
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Run the block that calls Milvus, and convert pymilvus's errors to Lathe's.
+    def translate_errors(self) -> Iterator[None]:
+        """Run the block that calls Milvus, convert pymilvus's errors, and remember whether Milvus answered.
 
         While Milvus is unreachable, calls fail at once, and one caller a second tries again: waiting requests would
         hold threads that embedding needs too.
@@ -121,10 +121,10 @@ class Connection:
             UnavailableError: for every other error, with the message of Milvus; also without pymilvus.
         """
         with self.changing:
-            if self.away is not None:
-                if time.monotonic() < self.ask_again:
-                    raise self.unavailable(self.away)
-                self.ask_again = time.monotonic() + CALL_SECONDS  # the others wait for what this one finds
+            if self.problem is not None:
+                if time.monotonic() < self.retry_at:
+                    raise self.build_error(self.problem)
+                self.retry_at = time.monotonic() + CALL_SECONDS  # meanwhile other callers fail at once
         try:
             from grpc import RpcError
             from pymilvus import MilvusException
@@ -135,33 +135,35 @@ class Connection:
         try:
             yield
         except RpcError as error:
-            raise self.gone_away(f"it does not answer ({error.code().name})") from None
+            raise self._note_failure(f"it does not answer ({error.code().name})") from None
         except MilvusException as error:
             if error.code == NOT_FOUND:
-                self.is_back()
+                self._note_answer()
                 raise CollectionGoneError from None
             if error.code == UNREACHABLE or not isinstance(error.code, int):
-                raise self.gone_away(error.message) from None
-            self.is_back()
-            raise self.unavailable(error.message) from None
-        self.is_back()
+                raise self._note_failure(error.message) from None
+            self._note_answer()
+            raise self.build_error(error.message) from None
+        self._note_answer()
 
-    def is_back(self) -> None:
+    def _note_answer(self) -> None:
         """Record that Milvus answered, so that calls are made again."""
         with self.changing:
-            self.away = None
+            self.problem = None
 
-    def gone_away(self, reason: str) -> UnavailableError:
+    def _note_failure(self, reason: str) -> UnavailableError:
         """Record that Milvus did not answer, so that calls fail for a second, and return the error to raise."""
         with self.changing:
-            self.away, self.ask_again = reason, time.monotonic() + AWAY_SECONDS
-        return self.unavailable(reason)
+            self.problem, self.retry_at = reason, time.monotonic() + AWAY_SECONDS
+        return self.build_error(reason)
 
-    def unavailable(self, reason: str) -> UnavailableError:
+    def build_error(self, reason: str) -> UnavailableError:
         """Return the error for a failed call, with the address of Milvus but without credentials."""
-        place = self.url if "://" not in self.url else self.url.rpartition("@")[2].rpartition("//")[2]
+        address = self.url if "://" not in self.url else self.url.rpartition("@")[2].rpartition("//")[2]
         return UnavailableError(
-            f"the Milvus at {place} cannot do that now: {reason}", code="milvus", retry_after=ceil(AWAY_SECONDS)
+            f"the Milvus at {address} cannot answer this request: {reason}",
+            code="milvus",
+            retry_after=ceil(AWAY_SECONDS),
         )
 
     def close(self) -> None:

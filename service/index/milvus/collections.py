@@ -8,10 +8,10 @@ import numpy as np
 import orjson
 
 from service.errors import TooLargeError
-from service.index.fields import FIELDS_MOST, entries
+from service.index.fields import MAX_FIELDS, list_entries
 from service.index.items import ID_CHARACTERS
-from service.index.milvus.client import Connection
-from service.index.milvus.expressions import DIGEST_BYTES, entries_of, ranges_of
+from service.index.milvus.client import MilvusConnection
+from service.index.milvus.expressions import DIGEST_BYTES, build_entries, build_ranges
 from service.index.reducer import Vectors
 from service.index.spec import IndexSpec
 
@@ -23,24 +23,24 @@ BYTES_OF_A_CHARACTER = 4
 """Maximum number of bytes of a character in UTF-8."""
 JSON_BYTES = 65_536
 """Milvus's limit for a JSON field, in bytes."""
-NAMES_MOST = 4 * FIELDS_MOST
+MAX_NAMES = 4 * MAX_FIELDS
 """Capacity of the field `entries`, in digests per item."""
 
 Row = dict[str, Any]
 """Values of one item, by field."""
 
 
-def alias_of(index: str) -> str:
+def build_alias(index: str) -> str:
     """Return the unique Milvus alias of an index: other characters than letters and digits become hexadecimal."""
     return "lathe_" + "".join(c if c.isascii() and c.isalnum() else f"_{ord(c):02x}" for c in index)
 
 
-def collection_name(index: str) -> str:
+def generate_collection_name(index: str) -> str:
     """Return a new, random name for the collection of an index, which no collection or alias ever had."""
-    return f"{alias_of(index)}__{secrets.token_hex(6)}"
+    return f"{build_alias(index)}__{secrets.token_hex(6)}"
 
 
-def create_collection(connection: Connection, name: str, spec: IndexSpec) -> None:
+def create_collection(connection: MilvusConnection, name: str, spec: IndexSpec) -> None:
     """Create the collection of an index, with an HNSW graph on the reduced vectors, at strong consistency.
 
     Args:
@@ -54,7 +54,7 @@ def create_collection(connection: Connection, name: str, spec: IndexSpec) -> Non
     schema.add_field(ID, DataType.VARCHAR, is_primary=True, max_length=ID_CHARACTERS * BYTES_OF_A_CHARACTER)
     schema.add_field(METADATA, DataType.JSON)
     schema.add_field(
-        ENTRIES, DataType.ARRAY, element_type=DataType.VARCHAR, max_capacity=NAMES_MOST, max_length=2 * DIGEST_BYTES
+        ENTRIES, DataType.ARRAY, element_type=DataType.VARCHAR, max_capacity=MAX_NAMES, max_length=2 * DIGEST_BYTES
     )
     schema.add_field(RANGES, DataType.JSON)
     schema.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=spec.dimensions)
@@ -66,7 +66,7 @@ def create_collection(connection: Connection, name: str, spec: IndexSpec) -> Non
     connection.call("create_collection", name, schema=schema, index_params=indexes, consistency_level="Strong")
 
 
-def rows_of(
+def build_rows(
     ids: Sequence[str],
     originals: Vectors,
     reduced: Vectors,
@@ -87,28 +87,28 @@ def rows_of(
         BadValueError: if the metadata have too many values.
     """
     rows = []
-    for place, item in enumerate(ids):
-        found = entries(metadata[place] or {})
-        ranges = ranges_of(found)
-        for said in (payloads[place] or b"", orjson.dumps(ranges)):
-            if len(said) > JSON_BYTES:
+    for position, item in enumerate(ids):
+        found = list_entries(metadata[position] or {})
+        ranges = build_ranges(found)
+        for content in (payloads[position] or b"", orjson.dumps(ranges)):
+            if len(content) > JSON_BYTES:
                 raise TooLargeError(
-                    f"metadata[{place}] is larger than the {JSON_BYTES:,} bytes that Milvus keeps and filters by",
+                    f"metadata[{position}] is larger than the {JSON_BYTES:,} bytes that Milvus stores and filters by",
                     param="metadata",
                 )
         rows.append(
             {
                 ID: item,
-                METADATA: orjson.loads(payloads[place] or b"{}"),
-                ENTRIES: entries_of(found),
+                METADATA: orjson.loads(payloads[position] or b"{}"),
+                ENTRIES: build_entries(found),
                 RANGES: dict(ranges),
-                VECTOR: reduced[place],
-                ORIGINAL: originals[place],
+                VECTOR: reduced[position],
+                ORIGINAL: originals[position],
             }
         )
     return rows
 
 
-def matrix(rows: Sequence[Mapping[str, Any]], field: str) -> Vectors:
+def stack_vectors(rows: Sequence[Mapping[str, Any]], field: str) -> Vectors:
     """Stack a vector field of the rows to a float32 matrix `(n, d)`."""
     return np.array([row[field] for row in rows], np.float32)

@@ -10,20 +10,19 @@ import numpy as np
 import orjson
 
 from service.errors import UnavailableError, UnknownNameError
-from service.index.filters import Filter
-from service.index.generation import DEFAULT_EF, QUERIES_AT_ONCE, RESCORED_ENTRIES
-from service.index.items import payload
-from service.index.milvus.catalogue import NOTE, Catalogue, Entry
-from service.index.milvus.client import CollectionGoneError, Connection
-from service.index.milvus.collections import ID, METADATA, ORIGINAL, VECTOR, matrix, rows_of
-from service.index.milvus.expressions import EVERYTHING, among, expression
-from service.index.protocol import Change, Hit, Payload
-from service.index.reducer import Reducer, Vectors, unit
+from service.index.items import serialize_metadata
+from service.index.milvus.catalogue import NOTE, Catalogue, CatalogueEntry
+from service.index.milvus.client import CollectionGoneError, MilvusConnection
+from service.index.milvus.collections import ID, METADATA, ORIGINAL, VECTOR, build_rows, stack_vectors
+from service.index.milvus.expressions import EVERYTHING, build_id_filter, translate_filter
+from service.index.protocol import Artifact, Change, Hit, Payload
+from service.index.query import DEFAULT_EF, Query
+from service.index.reducer import Reducer, Vectors, normalize_rows
 from transforms.progress import Progress
 
-CANDIDATES_MOST = 16_384
+MAX_CANDIDATES = 16_384
 """Maximum number of candidates of a query, Milvus's limit; `k` is at most 10,000."""
-EF_MOST = 32_768
+MAX_EF = 32_768
 """Maximum size of the candidate list of a graph search."""
 IDS_AT_ONCE = 1000
 """Maximum number of ids in one expression."""
@@ -34,26 +33,31 @@ class MilvusIndex:
 
     Attributes:
         bridge: None, because an index in Milvus does not move to another encoder.
-        gone: whether its collection was found missing, because another server deleted or recreated the index.
+        is_deleted: whether its collection was found missing, because another server deleted or recreated the index.
     """
 
     bridge = None
 
-    def __init__(self, name: str, entry: Entry, connection: Connection, catalogue: Catalogue) -> None:
+    def __init__(self, name: str, entry: CatalogueEntry, connection: MilvusConnection, catalogue: Catalogue) -> None:
         self.name = name
+        self.entry = entry
         self.collection = entry.collection
         self.spec = entry.spec
         self.connection = connection
         self.catalogue = catalogue
-        self.reduce = Reducer(entry.spec, catalogue.artifact(entry))
+        self.reduce = Reducer(entry.spec, catalogue.read_artifact(entry))
         self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"milvus-{name}")
-        self.gone = False
+        self.is_deleted = False
 
     def close(self, wait: bool = True) -> None:
         """Accept no more writes and finish the accepted ones; wait for them if `wait`."""
         self.writer.shutdown(wait=wait)
 
-    def serving(self) -> "MilvusIndex":
+    def read_artifact(self) -> Artifact:
+        """Return manifest and tensors of the index's chain, read from Milvus; None for raw vectors."""
+        return self.catalogue.read_artifact(self.entry)
+
+    def get_serving(self) -> "MilvusIndex":
         """Return the index itself, because its settings never change."""
         return self
 
@@ -71,42 +75,42 @@ class MilvusIndex:
 
         See `SearchIndex.upsert`. The caller has compared `raw_space_id` with the settings, which never change.
         """
-        return self.in_turn(self.put, ids, vectors, metadata, note)
+        return self._run_in_writer(self._write_items, ids, vectors, metadata, note)
 
-    def put(
+    def _write_items(
         self,
         ids: Sequence[str],
         vectors: Vectors,
         metadata: Sequence[Mapping[str, Any] | None],
         note: Mapping[str, Any] | None,
     ) -> Change:
-        """Insert items in one request to Milvus, in the writer thread, then store the note; count nothing."""
-        payloads = [payload(place, given) for place, given in enumerate(metadata)]
-        rows = rows_of(ids, vectors, self.reduce(vectors), metadata, payloads)
-        self.call("upsert", rows)
+        """Insert items in one request to Milvus, in the writer thread, then store the note; count no replaced items."""
+        payloads = [serialize_metadata(position, given) for position, given in enumerate(metadata)]
+        rows = build_rows(ids, vectors, self.reduce(vectors), metadata, payloads)
+        self._call("upsert", rows)
         if note:
-            self.catalogue.write({f"{NOTE}{self.name}": orjson.dumps(note).decode()})
+            self.catalogue.write_values({f"{NOTE}{self.name}": orjson.dumps(note).decode()})
         return Change(None, None)
 
     def delete(self, ids: Sequence[str]) -> "Future[Change]":
         """Queue the deletion of the items with these ids, and return a future; unknown ids are ignored."""
-        return self.in_turn(self.remove, ids)
+        return self._run_in_writer(self._delete_items, ids)
 
-    def remove(self, ids: Sequence[str]) -> Change:
+    def _delete_items(self, ids: Sequence[str]) -> Change:
         """Delete items in the writer thread, and return how many existed.
 
         They are counted by a query first, because Milvus itself counts unknown ids too.
         """
         gone = 0
         for start in range(0, len(ids), IDS_AT_ONCE):
-            wanted = among(ids[start : start + IDS_AT_ONCE])
-            there = len(self.call("query", filter=wanted, output_fields=[ID]))
+            wanted = build_id_filter(ids[start : start + IDS_AT_ONCE])
+            there = len(self._call("query", filter=wanted, output_fields=[ID]))
             if there:
-                self.call("delete", filter=wanted)
+                self._call("delete", filter=wanted)
             gone += there
         return Change(None, gone)
 
-    def in_turn(self, work: Callable[..., Change], *arguments: Any) -> "Future[Change]":
+    def _run_in_writer(self, work: Callable[..., Change], *arguments: Any) -> "Future[Change]":
         """Queue a function call in the writer thread, and return its future.
 
         Raises:
@@ -119,61 +123,51 @@ class MilvusIndex:
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 
-    def search(
-        self,
-        queries: Vectors,
-        k: int,
-        ef: int | None = None,
-        rescoring: float | None = None,
-        wanted: Filter | None = None,
-        reduced: bool = False,
-    ) -> list[list[Hit]]:
-        """Return the k nearest items to each query, best first: candidates from Milvus, rescored here if asked for.
-
-        Rescoring uses the original vectors, if `rescoring` is given.
-        The arguments are those of `Generation.search`.
-        """
-        count = min(math.ceil(k * (rescoring or 1)), CANDIDATES_MOST)
-        asking = Asking(k, count, max(ef or DEFAULT_EF, count), "" if wanted is None else expression(wanted))
-        step = max(1, min(QUERIES_AT_ONCE, RESCORED_ENTRIES // (count * self.spec.width)))
+    def search(self, query: Query) -> list[list[Hit]]:
+        """Return the k nearest items to each vector of the query, best first: candidates from Milvus, rescored here."""
+        count = min(math.ceil(query.k * (query.rescoring or 1)), MAX_CANDIDATES)
+        condition = "" if query.wanted is None else translate_filter(query.wanted)
+        parameters = SearchParameters(query.k, count, max(query.ef or DEFAULT_EF, count), condition)
         found: list[list[Hit]] = []
-        for start in range(0, len(queries), step):
-            asked = queries[start : start + step]
-            directions = unit(asked) if self.spec.metric == "cosine" else asked
-            compact = directions if reduced else self.reduce(asked)
-            found += self.nearest(compact, directions, asking, rescored=rescoring is not None)
+        for part in query.slice_batches(count, self.spec.width):
+            vectors = query.vectors[part]
+            directions = normalize_rows(vectors) if self.spec.metric == "cosine" else vectors
+            compact = directions if query.reduced else self.reduce(vectors)
+            found += self._search_batch(compact, directions, parameters, rescored=query.rescoring is not None)
         return found
 
-    def nearest(self, compact: Vectors, originals: Vectors, asking: "Asking", rescored: bool) -> list[list[Hit]]:
+    def _search_batch(
+        self, compact: Vectors, originals: Vectors, parameters: "SearchParameters", rescored: bool
+    ) -> list[list[Hit]]:
         """Search one batch of queries in Milvus, and return the k best items of each, best first.
 
         Args:
             compact: reduced queries `(q, k)`.
             originals: original queries `(q, d)`; used only for rescoring.
-            asking: parameters of the search.
+            parameters: parameters of the search.
             rescored: whether to rank the candidates by the original vectors.
         """
         compared = ORIGINAL if rescored else VECTOR
         by_distance = self.spec.metric == "l2"  # which Milvus squares, and Milvus Lite does not
-        found = self.call(
+        found = self._call(
             "search",
             data=list(compact),
             anns_field=VECTOR,
-            limit=asking.count,
-            filter=asking.filter,
-            search_params={"params": {"ef": min(asking.ef, EF_MOST)}},
+            limit=parameters.count,
+            filter=parameters.filter,
+            search_params={"params": {"ef": min(parameters.ef, MAX_EF)}},
             output_fields=[METADATA, *([compared] if rescored or by_distance else [])],
         )
         answers = []
-        for place, hits in enumerate(found):
+        for position, hits in enumerate(found):
             scores = np.array([hit["distance"] for hit in hits], np.float32)
             if len(hits) and (rescored or by_distance):
-                vectors = matrix([hit["entity"] for hit in hits], compared)
+                vectors = stack_vectors([hit["entity"] for hit in hits], compared)
                 if self.spec.metric == "cosine":
-                    vectors = unit(vectors)
-                scores = compare(vectors, (originals if rescored else compact)[place], by_distance)
-            best = np.argsort(scores if by_distance else -scores, kind="stable")[: asking.k].tolist()
-            answers.append([shown(hits[row], float(scores[row])) for row in best])
+                    vectors = normalize_rows(vectors)
+                scores = _compute_scores(vectors, (originals if rescored else compact)[position], by_distance)
+            best = np.argsort(scores if by_distance else -scores, kind="stable")[: parameters.k].tolist()
+            answers.append([_build_hit(hits[row], float(scores[row])) for row in best])
         return answers
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
@@ -181,92 +175,82 @@ class MilvusIndex:
         fields = [ID, METADATA, *([ORIGINAL] if vectors else [])]
         there: dict[str, Any] = {}
         for start in range(0, len(ids), IDS_AT_ONCE):
-            wanted = among(list(dict.fromkeys(ids[start : start + IDS_AT_ONCE])))
-            there |= {row[ID]: row for row in self.call("query", filter=wanted, output_fields=fields)}
-        return [self.item(there[item], vectors) if item in there else None for item in ids]
+            wanted = build_id_filter(list(dict.fromkeys(ids[start : start + IDS_AT_ONCE])))
+            there |= {row[ID]: row for row in self._call("query", filter=wanted, output_fields=fields)}
+        return [self._build_item(there[item], vectors) if item in there else None for item in ids]
 
-    def item(self, row: Mapping[str, Any], vectors: bool) -> dict[str, Any]:
+    def _build_item(self, row: Mapping[str, Any], vectors: bool) -> dict[str, Any]:
         """Convert a row to an item for a response: id, metadata, and the original vector if `vectors`."""
         content = {"id": row[ID], "metadata": row[METADATA] or None}
         return content | ({"vector": np.array(row[ORIGINAL], np.float32)} if vectors else {})
 
     def describe(self) -> dict[str, Any]:
         """Return settings, counts and state of the index as a dict, without sizes in bytes and snapshot age."""
-        state = self.call("describe_index", VECTOR)
-        spec, count = self.spec, self.count()
+        state = self._call("describe_index", VECTOR)
+        spec, count = self.spec, self._count_items()
         linked = min(int(state.get("indexed_rows", count)), count)
         return {
-            "name": self.name,
-            "count": count,
-            "chain": spec.chain,
-            "space_id": spec.space_id,
-            "dimensions": spec.dimensions,
-            "state": "ready",
-            "encoder": spec.encoder,
-            "raw_space_id": spec.raw_space_id,
-            "width": spec.width,
-            "metric": spec.metric,
-            "m": spec.m,
-            "ef_construction": spec.ef_construction,
-            "originals": spec.originals,
+            **spec.describe(self.name, count, "ready"),
             "in_graph": linked,
             "collection": self.collection,
             "notes": [],
             "moving_to": None,
         }
 
-    def count(self) -> int:
+    def _count_items(self) -> int:
         """Ask Milvus for the number of items."""
-        return int(self.call("query", filter="", output_fields=["count(*)"])[0]["count(*)"])
+        return int(self._call("query", filter="", output_fields=["count(*)"])[0]["count(*)"])
 
     # ── importing and exporting ──────────────────────────────────────────────────────────────
 
-    def note(self, key: str) -> Any:
+    def read_note(self, key: str) -> Any:
         """Return the value that the last noting write stored under the key; None if there is none."""
-        return (self.catalogue.read(f"{NOTE}{self.name}") or {}).get(key)
+        return (self.catalogue.read_value(f"{NOTE}{self.name}") or {}).get(key)
 
-    def forget_note(self, key: str) -> None:
+    def delete_note(self, key: str) -> None:
         """Delete all values that the last noting write stored, whatever the key."""
-        self.catalogue.forget(f"{NOTE}{self.name}")
+        self.catalogue.delete_values(f"{NOTE}{self.name}")
 
-    def scan(self, most: int) -> Iterator[tuple[list[Payload], Vectors]]:
-        """Yield all items in batches of at most `most`: ids and metadata, and original vectors `(n, d)`.
+    def scan(self, max_items: int) -> Iterator[tuple[list[Payload], Vectors]]:
+        """Yield all items in batches of at most `max_items`: ids and metadata, and original vectors `(n, d)`.
 
         The items are read as they are when the scan reaches them, not at one moment.
         """
-        rows = self.call("query_iterator", batch_size=most, filter=EVERYTHING, output_fields=[ID, METADATA, ORIGINAL])
+        rows = self._call(
+            "query_iterator", batch_size=max_items, filter=EVERYTHING, output_fields=[ID, METADATA, ORIGINAL]
+        )
         try:
             while True:
-                with self.connection.asking():
+                with self.connection.translate_errors():
                     found = rows.next()
                 if not found:
                     break
-                said = [orjson.dumps(row[METADATA]) if row[METADATA] else None for row in found]
-                yield list(zip((row[ID] for row in found), said, strict=True)), matrix(found, ORIGINAL)
+                metadata = [orjson.dumps(row[METADATA]) if row[METADATA] else None for row in found]
+                yield list(zip((row[ID] for row in found), metadata, strict=True)), stack_vectors(found, ORIGINAL)
         finally:
-            with self.connection.asking():
+            with self.connection.translate_errors():
                 rows.close()
 
     def wait_until_linked(self, on_progress: Progress) -> None:
         """Report completion at once: Milvus builds the graph itself, and searches the remaining rows exactly."""
         on_progress(1.0, "Milvus has every row")
 
-    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
+    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
         """Call a client method on the index's collection, and return its result.
 
         Raises:
-            UnknownNameError: if another server deleted the index; `gone` is set then.
+            UnknownNameError: if another server deleted the index; `is_deleted` is set then.
             UnavailableError: if Milvus does not answer.
         """
         try:
             return self.connection.call(name, self.collection, *arguments, **options)
         except CollectionGoneError:
-            self.gone = True
+            self.is_deleted = True
             raise UnknownNameError(f"the index {self.name} was deleted", param="name") from None
 
 
 @dataclass(frozen=True)
-class Asking:
+class SearchParameters:
     """Parameters of a search in Milvus, without the queries.
 
     Attributes:
@@ -282,12 +266,12 @@ class Asking:
     filter: str
 
 
-def shown(hit: Any, score: float) -> Hit:
-    """Convert a hit of Milvus to a search result with the given score."""
+def _build_hit(hit: Any, score: float) -> Hit:
+    """Convert a hit of Milvus to a search result with a score."""
     return {"id": hit[ID], "score": score, "metadata": hit["entity"][METADATA] or None}
 
 
-def compare(vectors: Vectors, query: Vectors, by_distance: bool) -> Vectors:
+def _compute_scores(vectors: Vectors, query: Vectors, by_distance: bool) -> Vectors:
     """Return inner products `(n,)` of vectors `(n, d)` with a query, or Euclidean distances if `by_distance`."""
     scores: Vectors = np.linalg.norm(vectors - query, axis=1) if by_distance else vectors @ query
     return scores

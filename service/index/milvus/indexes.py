@@ -6,14 +6,14 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from service.errors import NotSupportedError, ServiceError, UnavailableError, UnknownNameError, as_service_error
+from service.chains.names import is_name, require_name
+from service.errors import NotSupportedError, ServiceError, UnavailableError, UnknownNameError, convert_error
 from service.index.milvus.catalogue import Catalogue
-from service.index.milvus.client import CollectionGoneError, Connection
-from service.index.milvus.collections import alias_of, collection_name, create_collection
+from service.index.milvus.client import CollectionGoneError, MilvusConnection
+from service.index.milvus.collections import build_alias, create_collection, generate_collection_name
 from service.index.milvus.index import MilvusIndex
-from service.index.protocol import Artifact
+from service.index.protocol import Artifact, Capabilities
 from service.index.spec import IndexSpec
-from service.names import is_name, require_name
 
 KNOWN_SECONDS = 1.0
 """Number of seconds for which a lookup in the catalogue is cached."""
@@ -34,10 +34,12 @@ class MilvusIndexes:
         claim_seconds: time that another server is given to finish an index it creates.
     """
 
-    needs_home = False
+    capabilities = Capabilities(
+        name="Milvus", in_state_folder=False, reindexing=False, ordered=False, backup_tool="milvus-backup"
+    )
 
     def __init__(self, url: str, token: str, claim_seconds: float = CLAIM_SECONDS) -> None:
-        self.connection = Connection(url, token)
+        self.connection = MilvusConnection(url, token)
         self.claim_seconds = claim_seconds
         self.catalogue = Catalogue(self.connection)
         self.opened: dict[str, MilvusIndex] = {}
@@ -46,11 +48,11 @@ class MilvusIndexes:
         self.ready = threading.Event()
 
     def warnings(self) -> list[str]:
-        """Return why Milvus last could not be reached, as a one-item list; [] if it answers. Nothing is asked now."""
-        away = self.connection.away
-        return [] if away is None else [f"indexes: {self.connection.unavailable(away).message}"]
+        """Return why Milvus last could not be reached, as a one-item list; [] if it answers. Milvus is not asked."""
+        problem = self.connection.problem
+        return [] if problem is None else [f"indexes: {self.connection.build_error(problem).message}"]
 
-    def states(self) -> dict[str, int]:
+    def count_states(self) -> dict[str, int]:
         """Return the number of open indexes."""
         return {"open": len(self.opened)}
 
@@ -80,7 +82,7 @@ class MilvusIndexes:
     def names(self) -> list[str]:
         """Return the names of all indexes, and discard cached lookups, so that other servers' changes are seen."""
         self.looked_up.clear()
-        return self.catalogue.names()
+        return self.catalogue.list_names()
 
     def get(self, name: str) -> MilvusIndex:
         """Return the index of that name, looked up again after a second or when its collection turns out missing.
@@ -90,22 +92,26 @@ class MilvusIndexes:
             UnavailableError: if Milvus does not answer.
         """
         found = self.opened.get(name)
-        if found is not None and not found.gone and time.monotonic() < self.looked_up.get(name, 0) + KNOWN_SECONDS:
+        if (
+            found is not None
+            and not found.is_deleted
+            and time.monotonic() < self.looked_up.get(name, 0) + KNOWN_SECONDS
+        ):
             return found
         entry = self.catalogue.find(name) if is_name(name) else None
         if entry is None:
-            self.let_go(name)
+            self._close_index(name)
             known = ", ".join(self.names()) or "none yet"
             raise UnknownNameError(f"there is no index {name[:80]!r}; there are: {known}", param="name")
         with self.changing:
             found = self.opened.get(name)
-            if found is None or found.collection != entry.collection:  # another server made it anew
-                self.let_go(name)
+            if found is None or found.collection != entry.collection:  # another server recreated it
+                self._close_index(name)
                 found = self.opened[name] = MilvusIndex(name, entry, self.connection, self.catalogue)
             self.looked_up[name] = time.monotonic()
             return found
 
-    def let_go(self, name: str) -> None:
+    def _close_index(self, name: str) -> None:
         """Close an index that was deleted or recreated, if it is open, without waiting for its writes."""
         found = self.opened.pop(name, None)
         if found is not None:
@@ -123,55 +129,55 @@ class MilvusIndexes:
         require_name(name, "an index")
         if spec.originals != "float32":
             raise NotSupportedError(
-                "an index in Milvus keeps its originals in float32; originals in float16 are for embedded ones",
+                "an index in Milvus stores originals in float32; only embedded indexes store float16",
                 param="originals",
             )
         self.catalogue.create()
         if self.catalogue.find(name) is None:
-            collection = collection_name(name)
+            collection = generate_collection_name(name)
             create_collection(self.connection, collection, spec)
-            if self.claim(name, collection) and self.holds(name, collection):
+            if self._claim_alias(name, collection) and self._has_alias(name, collection):
                 self.catalogue.add(name, collection, spec, artifact)
             else:
                 self.connection.call("drop_collection", collection)
         self.looked_up.pop(name, None)
         return self.get(name)
 
-    def holds(self, name: str, collection: str) -> bool:
+    def _has_alias(self, name: str, collection: str) -> bool:
         """Return whether the alias of the index still points to the collection.
 
         Another server may have taken it over if this one was so slow that it seemed dead.
         """
-        return bool(self.connection.call("describe_alias", alias_of(name))["collection_name"] == collection)
+        return bool(self.connection.call("describe_alias", build_alias(name))["collection_name"] == collection)
 
-    def claim(self, name: str, collection: str) -> bool:
+    def _claim_alias(self, name: str, collection: str) -> bool:
         """Point the alias of an index to the collection; return False if another server finishes the index first.
 
         If another server has the alias but does not finish within `claim_seconds`, the alias is taken over.
         """
         try:
-            self.connection.call("create_alias", collection, alias_of(name))
+            self.connection.call("create_alias", collection, build_alias(name))
             return True
         except UnavailableError:
-            self.connection.call("describe_alias", alias_of(name))  # if there is none, that was not the reason
+            self.connection.call("describe_alias", build_alias(name))  # raises if there is none: another error
         deadline = time.monotonic() + self.claim_seconds
         while time.monotonic() < deadline:
             if self.catalogue.find(name) is not None:
                 return False
             time.sleep(POLL_SECONDS)
-        self.connection.call("alter_alias", collection, alias_of(name))  # of a server that died while it made it
+        self.connection.call("alter_alias", collection, build_alias(name))  # its owner died while creating the index
         return True
 
     def delete(self, name: str) -> None:
-        """Delete an index permanently: first from the catalogue, so that nobody finds it, then its collection."""
+        """Delete an index permanently: first from the catalogue, so that no server finds it, then its collection."""
         self.looked_up.pop(name, None)
         index, entry = self.get(name), self.catalogue.find(name)
         index.close()
-        self.let_go(name)
+        self._close_index(name)
         if entry is not None:
             self.catalogue.remove(name, entry)
-            with suppress(ServiceError):  # there is none, if it was made by a server that died
-                self.connection.call("drop_alias", alias_of(name))
+            with suppress(ServiceError):  # there is none if the server that created it died
+                self.connection.call("drop_alias", build_alias(name))
             with suppress(CollectionGoneError):
                 self.connection.call("drop_collection", entry.collection)
 
@@ -186,5 +192,5 @@ class MilvusIndexes:
             try:
                 described.append(self.get(name).describe())
             except Exception as error:
-                described.append({"name": name, "state": "unavailable", "error": as_service_error(error).message})
+                described.append({"name": name, "state": "unavailable", "error": convert_error(error).message})
         return described

@@ -3,9 +3,9 @@ import asyncio
 import pytest
 from starlette.requests import Request
 
-from service.bodies import read_body
 from service.errors import OverloadedError, TooLargeError
 from service.http.body_memory import FREE_BYTES, BodyMemoryMiddleware
+from service.http.json_body import read_body
 from service.settings import read_settings
 
 LIMITS = read_settings(max_body_bytes=200_000, body_memory_bytes=300_000)
@@ -45,15 +45,15 @@ def test_bodies_past_the_memory_are_refused_and_small_ones_never(middleware):
         first, second, small = (Sending(middleware) for _ in range(3))
         await first.send(190_000)
         await second.send(100_000)
-        assert middleware.memory.held == 290_000
+        assert middleware.body_memory.held == 290_000
         await second.send(20_000)
         with pytest.raises(OverloadedError, match="LATHE_BODY_MEMORY_BYTES"):
             await second.task
-        assert middleware.memory.held == 190_000
+        assert middleware.body_memory.held == 190_000
         await small.send(FREE_BYTES, more=False)
-        assert not small.task.done() and middleware.memory.held == 190_000
+        assert not small.task.done() and middleware.body_memory.held == 190_000
         await first.hang_up()
-        assert middleware.memory.held == 0
+        assert middleware.body_memory.held == 0
         middleware.release.set()
         await small.task
 
@@ -64,10 +64,10 @@ def test_a_body_is_held_until_its_request_ends(middleware):
     async def test():
         sending = Sending(middleware)
         await sending.send(100_000, more=False)
-        assert middleware.memory.held == 100_000
+        assert middleware.body_memory.held == 100_000
         middleware.release.set()
         await sending.task
-        assert middleware.memory.held == 0
+        assert middleware.body_memory.held == 0
 
     asyncio.run(test())
 
@@ -77,7 +77,7 @@ def test_a_body_that_is_read_only_to_be_dropped_holds_nothing(middleware):
         sending = Sending(middleware)
         for _ in range(3):
             await sending.send(150_000)
-        assert middleware.memory.held == 0
+        assert middleware.body_memory.held == 0
         await sending.send(0, more=False)
         with pytest.raises(TooLargeError):
             await sending.task

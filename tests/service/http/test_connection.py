@@ -14,7 +14,7 @@ import uvloop
 from uvicorn.server import ServerState
 
 from service.http import connection
-from service.http.connection import HEADERS, LINE_BYTES, PIPELINED_MOST, Connection, Limits, check_connections
+from service.http.connection import HEADERS, LINE_BYTES, MAX_PIPELINED, Connection, Limits, check_connections
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\n"
 ENDLESS = {
@@ -136,8 +136,8 @@ def test_requests_sent_far_ahead_of_their_answers_close_the_connection():
         assert served.requests == 1
         served.release.set()
         await asyncio.sleep(0.01)
-        some = b"GET / HTTP/1.1\r\n\r\n" * PIPELINED_MOST + b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n"
-        assert (await served.say(some)).count(b"200 OK") == PIPELINED_MOST + 1
+        some = b"GET / HTTP/1.1\r\n\r\n" * MAX_PIPELINED + b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n"
+        assert (await served.say(some)).count(b"200 OK") == MAX_PIPELINED + 1
 
     serving(test)
 

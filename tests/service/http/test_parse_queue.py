@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from starlette.requests import Request
 
-from service.bodies import finish_parsing, read_unparsed
 from service.http.body_memory import BodyMemoryMiddleware
-from service.http.parse_queue import ParseMemory, ParseQueue, ParseTurn, parsed_bytes
+from service.http.json_body import estimate_parsed_bytes, read_body, release_parse_memory, reserve_parse_memory
+from service.http.parse_queue import ParseMemory, ParseQueue, ParseReservation
 from service.settings import read_settings
 
 PAGE = mmap.PAGESIZE
@@ -46,7 +46,7 @@ def test_a_queue_lets_in_what_its_limit_holds_in_the_order_it_came():
         assert not large.entered and not small.entered  # or small ones would keep a large one out for ever
         queue.leave(6)
         await let_others_run()
-        assert large.entered and small.entered and queue.taken == 10
+        assert large.entered and small.entered and queue.reserved == 10
 
     asyncio.run(test())
 
@@ -77,7 +77,7 @@ def test_who_gives_up_waiting_keeps_no_room(its_turn):
         assert first.entered and third.entered == its_turn
         queue.leave(10)
         await let_others_run()
-        assert third.entered == (not its_turn) or queue.taken == 0
+        assert third.entered == (not its_turn) or queue.reserved == 0
         assert not queue.waiting
 
     asyncio.run(test())
@@ -87,28 +87,28 @@ def test_a_body_waits_only_for_those_like_it():
     async def test():
         memory = ParseMemory(16 * 32_000_000)
         large = b"-9," * 10_000_000
-        turns = [ParseTurn(memory) for _ in range(4)]
+        turns = [ParseReservation(memory) for _ in range(4)]
         tasks = [
-            asyncio.ensure_future(turn.wait(body))
+            asyncio.ensure_future(turn.wait(estimate_parsed_bytes(body)))
             for turn, body in zip(turns, (large, large, b"-9," * 100_000, b"a text"), strict=True)
         ]
         await let_others_run()
         assert [task.done() for task in tasks] == [True, False, True, True]
-        turns[0].finish()
-        turns[0].finish()
+        turns[0].release()
+        turns[0].release()
         await let_others_run()
         assert all(task.done() for task in tasks)
         for turn in turns:
-            turn.finish()
-        assert all(queue.taken == 0 and not queue.waiting for _, queue in memory.queues)
+            turn.release()
+        assert all(queue.reserved == 0 and not queue.waiting for _, queue in memory.queues)
 
     asyncio.run(test())
 
 
 def test_numbers_count_for_what_they_take_and_texts_for_what_they_may():
     numbers = [-9, *range(1000, 2000)] * 100
-    assert parsed_bytes(json.dumps(numbers).encode()) >= 40 * len(numbers)
-    assert parsed_bytes(TEXT) == 4 * len(TEXT)
+    assert estimate_parsed_bytes(json.dumps(numbers).encode()) >= 40 * len(numbers)
+    assert estimate_parsed_bytes(TEXT) == 4 * len(TEXT)
 
 
 class Asking:
@@ -137,12 +137,12 @@ def middleware():
     async def app(scope, receive, send):
         asking = scope["asking"]
         request = Request(scope, receive)
-        await read_unparsed(request, LIMITS)
+        await reserve_parse_memory(request, await read_body(request, LIMITS))
         asking.parsing = True
         if asking.then == "fail":
             raise ValueError
         if asking.then == "hand on":
-            finish_parsing(request)
+            release_parse_memory(request)
         if asking.then == "answer":
             await send({"type": "http.response.start"})
         await asking.release.wait()
@@ -164,7 +164,7 @@ def test_a_body_is_parsed_when_the_one_before_it_takes_no_memory_any_more(middle
             asking.release.set()
         await asyncio.wait([asking.task for asking in (second, third, text)])
         assert isinstance(second.task.exception(), ValueError if then == "fail" else type(None))
-        assert all(queue.taken == 0 for _, queue in middleware.parsing.queues)
+        assert all(queue.reserved == 0 for _, queue in middleware.parse_memory.queues)
 
     asyncio.run(test())
 

@@ -7,11 +7,12 @@ import threading
 import numpy as np
 import pytest
 
-from service.index.index import Index
-from service.index.indexes import Indexes
-from service.index.ownership import own
-from service.index.record import Record
-from service.index.schema import PAGE_BYTES, find_damage
+from service.index.embedded.index import EmbeddedIndex
+from service.index.embedded.indexes import EmbeddedIndexes
+from service.index.embedded.ownership import acquire_index
+from service.index.embedded.record import IndexRecord
+from service.index.embedded.schema import PAGE_BYTES, find_damage
+from service.index.query import Query
 from service.index.spec import IndexSpec
 
 SPEC = IndexSpec(None, None, 64, "raw", "none", 64, "raw")
@@ -23,8 +24,8 @@ def whole(tmp_path_factory):
     """A closed index of some hundred items."""
     folder = tmp_path_factory.mktemp("whole") / "x"
     folder.mkdir()
-    Record.create(folder / "record.db", SPEC, None).close()
-    index = Index("x", folder, own(folder, "x"), 1, 1, lambda spec, texts: None)
+    IndexRecord.create(folder / "record.db", SPEC, None).close()
+    index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None)
     vectors = np.random.default_rng(0).normal(size=(ITEMS, 64)).astype(np.float32)
     index.upsert([str(n) for n in range(ITEMS)], vectors, [None] * ITEMS, None).result()
     index.close()
@@ -50,7 +51,7 @@ def spoil_inside(path):
 
 
 def opened(root):
-    return Indexes(root, 1, 1, lambda spec, texts: None)
+    return EmbeddedIndexes(root, 1, 1, lambda spec, texts: None)
 
 
 def test_indexes_that_cannot_be_opened_are_in_health_and_the_metrics(start_app, tmp_path, whole):
@@ -74,7 +75,7 @@ def test_indexes_that_cannot_be_opened_are_in_health_and_the_metrics(start_app, 
     assert 'lathe_indexes{state="unavailable"} 5.0' in metrics and 'lathe_indexes{state="open"} 1.0' in metrics
 
 
-def test_an_index_that_is_deleted_is_warned_of_no_more(root):
+def test_a_deleted_index_is_removed_from_the_warnings(root):
     spoil(root / "good" / "record.db", 0, os.urandom(PAGE_BYTES))
     indexes = opened(root)
     indexes.open_all()
@@ -89,18 +90,18 @@ def test_damage_inside_a_record_is_found_while_it_serves(root):
     assert find_damage(path) is None
     spoil_inside(path)
     indexes = opened(root)
-    indexes.checks.add("good", path)
+    indexes.checks.queue("good", path)
     indexes.checks.start()
     for _ in range(200):
         if indexes.warnings():
             break
         threading.Event().wait(0.05)
     assert "the index good is damaged" in indexes.warnings()[0]
-    assert indexes.states()["damaged"] == 1
+    assert indexes.count_states()["damaged"] == 1
     indexes.close()
 
 
-def test_nobody_waits_for_the_check_not_even_who_stops(root):
+def test_neither_serving_nor_stopping_waits_for_a_check(root):
     indexes, begun = opened(root), threading.Event()
 
     def check(_path, stop):
@@ -129,7 +130,7 @@ def test_a_link_in_an_index_makes_no_server_write_elsewhere(root, tmp_path, plan
     index = indexes.get("good")
     vectors = np.ones((3, 64), np.float32)
     index.upsert(["a", "b", "c"], vectors, [None] * 3, None).result()
-    assert index.search(index.generation, vectors[:1], 1)[0][0]["id"] in {"a", "b", "c"}
+    assert index.get_serving().search(Query(vectors[:1], 1))[0][0]["id"] in {"a", "b", "c"}
     indexes.close()
     assert victim.read_text() == "mine"
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from service.index.exact import exact_search, merge, nothing, rescore
+from service.index.embedded.exact import empty_results, merge_results, rescore, search_exactly
 
 METRICS = ["cosine", "ip", "l2"]
 WIDTH = 16
@@ -49,7 +49,7 @@ def test_it_finds_what_looking_at_every_score_finds_in_blocks_of_any_size(metric
         (chosen, allowed, chosen[allowed[chosen]]),
     ]
     for rows, marks, among in cases:
-        found = exact_search(queries, vectors, rows, marks, k, metric, entries)
+        found = search_exactly(queries, vectors, rows, marks, k, metric, entries)
         assert_best(found, queries, vectors, among, k, metric)
 
 
@@ -57,23 +57,23 @@ def test_it_finds_what_looking_at_every_score_finds_in_blocks_of_any_size(metric
 def test_where_nothing_may_be_found_nothing_is(metric):
     vectors, queries = normal(50, 0), normal(3, 1)
     for rows, marks in ((slice(0, 0), None), (np.empty(0, np.int64), None), (slice(0, 50), np.zeros(50, np.bool_))):
-        found = exact_search(queries, vectors, rows, marks, 4, metric)
+        found = search_exactly(queries, vectors, rows, marks, 4, metric)
         assert (found[0] == -1).all() and np.isneginf(found[1]).all() and found[0].shape == (3, 4)
-    assert exact_search(queries[:0], vectors, slice(0, 50), None, 4, metric)[0].shape == (0, 4)
-    assert exact_search(queries, vectors, slice(0, 50), None, 0, metric)[0].shape == (3, 0)
+    assert search_exactly(queries[:0], vectors, slice(0, 50), None, 4, metric)[0].shape == (0, 4)
+    assert search_exactly(queries, vectors, slice(0, 50), None, 0, metric)[0].shape == (3, 0)
 
 
 @pytest.mark.parametrize("away", [0, 10, 100])
 def test_euclidean_search_is_exact_however_far_from_the_origin_the_vectors_lie(away):
     vectors = (away + 0.01 * normal(300, 0)).astype(np.float32)
     queries = (away + 0.01 * normal(40, 1)).astype(np.float32)
-    found = exact_search(queries, vectors, slice(0, 300), None, 5, "l2")
+    found = search_exactly(queries, vectors, slice(0, 300), None, 5, "l2")
     assert_best(found, queries, vectors, np.arange(300), 5, "l2")
 
 
 def test_a_vector_is_at_no_distance_from_itself():
     vectors = normal(200, 0) * 30
-    rows, scores = exact_search(vectors, vectors, slice(0, 200), None, 1, "l2")
+    rows, scores = search_exactly(vectors, vectors, slice(0, 200), None, 1, "l2")
     np.testing.assert_array_equal(rows[:, 0], np.arange(200))
     np.testing.assert_allclose(scores[:, 0], 0, atol=1e-3)
 
@@ -81,8 +81,8 @@ def test_a_vector_is_at_no_distance_from_itself():
 def test_searching_leaves_queries_vectors_and_marks_as_they_were():
     given = normal(3, 0), normal(40, 1), np.arange(40) % 2 == 0
     before = [array.copy() for array in given]
-    exact_search(given[0], given[1], slice(0, 40), given[2], 5, "ip")
-    exact_search(given[0], given[1], np.arange(3, 20), given[2], 5, "l2")
+    search_exactly(given[0], given[1], slice(0, 40), given[2], 5, "ip")
+    search_exactly(given[0], given[1], np.arange(3, 20), given[2], 5, "l2")
     for now, then in zip(given, before, strict=True):
         np.testing.assert_array_equal(now, then)
 
@@ -90,10 +90,10 @@ def test_searching_leaves_queries_vectors_and_marks_as_they_were():
 def test_merging_the_findings_of_parts_is_the_finding_of_the_whole():
     vectors, queries = normal(300, 0), normal(6, 1)
     parts = [slice(0, 4), slice(4, 150), slice(150, 300)]
-    found = nothing(6, 0)
+    found = empty_results(6, 0)
     for part in parts:
-        found = merge(found, exact_search(queries, vectors, part, None, 12, "ip"), 12)
-    whole = exact_search(queries, vectors, slice(0, 300), None, 12, "ip")
+        found = merge_results(found, search_exactly(queries, vectors, part, None, 12, "ip"), 12)
+    whole = search_exactly(queries, vectors, slice(0, 300), None, 12, "ip")
     np.testing.assert_array_equal(found[0], whole[0])
     np.testing.assert_allclose(found[1], whole[1], rtol=1e-6)
 
@@ -101,11 +101,11 @@ def test_merging_the_findings_of_parts_is_the_finding_of_the_whole():
 def test_merging_keeps_the_first_of_equals_and_puts_what_is_missing_last():
     one = np.array([[5, 6, -1]]), np.array([[0.9, 0.5, -np.inf]], np.float32)
     other = np.array([[7, 8, -1]]), np.array([[0.9, 0.7, -np.inf]], np.float32)
-    rows, scores = merge(one, other, 5)
+    rows, scores = merge_results(one, other, 5)
     assert rows.tolist() == [[5, 7, 8, 6, -1]]
     assert scores.tolist() == [[np.float32(0.9), np.float32(0.9), np.float32(0.7), 0.5, -np.inf]]
-    assert merge(one, nothing(1, 0), 2)[0].tolist() == [[5, 6]]
-    assert merge(nothing(1, 2), one, 3)[0].tolist() == [[5, 6, -1]]
+    assert merge_results(one, empty_results(1, 0), 2)[0].tolist() == [[5, 6]]
+    assert merge_results(empty_results(1, 2), one, 3)[0].tolist() == [[5, 6, -1]]
 
 
 @pytest.mark.parametrize("metric", METRICS)

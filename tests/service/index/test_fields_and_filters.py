@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.errors import BadValueError
-from service.index.fields import FIELDS_MOST, INDEXED_CHARACTERS, THERE, entries
-from service.index.filter_work import FILTER_STEPS, FilterWork
-from service.index.filters import CONDITIONS_MOST, DEPTH_MOST, Condition, evaluate, parse_filter
-from service.index.record import Record
+from service.index.embedded.filter_work import FILTER_STEPS, FilterWork
+from service.index.embedded.record import IndexRecord
+from service.index.fields import INDEXED_CHARACTERS, MAX_FIELDS, PRESENT, list_entries
+from service.index.filters import MAX_CONDITIONS, MAX_DEPTH, Condition, evaluate_filter, parse_filter
 from service.index.spec import IndexSpec
 
 SPEC = IndexSpec(
@@ -27,7 +27,7 @@ def metadata(metadata_of):
 
 @pytest.fixture(scope="module")
 def record(metadata, tmp_path_factory):
-    record = Record.create(tmp_path_factory.mktemp("record") / "record.db", SPEC, None)
+    record = IndexRecord.create(tmp_path_factory.mktemp("record") / "record.db", SPEC, None)
     payloads = [json.dumps(given).encode() if given else None for given in metadata]
     ids = [str(number) for number in range(ITEMS)]
     record.upsert(ids, np.ones((ITEMS, 4), np.float32), metadata, payloads, SPEC)
@@ -38,10 +38,10 @@ def record(metadata, tmp_path_factory):
 def by_the_record(record, given):
     def mask_of(condition):
         mask = np.zeros(ITEMS, np.bool_)
-        mask[record.matching(condition, 0, ITEMS, FilterWork(FILTER_STEPS)) - 1] = True
+        mask[record.find_matching(condition, 0, ITEMS, FilterWork(FILTER_STEPS)) - 1] = True
         return mask
 
-    return np.flatnonzero(evaluate(parse_filter(given), mask_of, ITEMS)).tolist()
+    return np.flatnonzero(evaluate_filter(parse_filter(given), mask_of, ITEMS)).tolist()
 
 
 @settings(max_examples=400, deadline=None)
@@ -64,40 +64,40 @@ def test_the_empty_filter_lets_everything_pass_and_its_negation_nothing(record):
 def test_a_condition_sees_only_the_labels_it_is_asked_for(record):
     condition = parse_filter({"a": {"exists": True}})
     work = FilterWork(FILTER_STEPS)
-    whole = record.matching(condition, 0, ITEMS, work)
-    assert record.matching(condition, 50, 120, work).tolist() == [label for label in whole if 50 < label <= 120]
-    assert not len(record.matching(condition, ITEMS, ITEMS, work))
+    whole = record.find_matching(condition, 0, ITEMS, work)
+    assert record.find_matching(condition, 50, 120, work).tolist() == [label for label in whole if 50 < label <= 120]
+    assert not len(record.find_matching(condition, ITEMS, ITEMS, work))
 
 
 def test_entries_name_nested_fields_with_dots_and_lists_by_each_element():
-    found = entries({"a": {"b": [1, [2, {"c": "x"}]]}, "d": [], "e": {}, "f": None, "g": True})
+    found = list_entries({"a": {"b": [1, [2, {"c": "x"}]]}, "d": [], "e": {}, "f": None, "g": True})
     values = {("a.b", 1), ("a.b", 2), ("a.b.c", "x"), ("f", b""), ("g", b"\x01")}
-    assert found == values | {(name, THERE) for name in ("a", "a.b", "d", "e")}
+    assert found == values | {(name, PRESENT) for name in ("a", "a.b", "d", "e")}
 
 
 def test_true_is_not_one_and_one_is_one_point_nought():
-    assert len(entries({"a": [True, 1, 1.0, "1", False, 0, None, ""]})) == 7
+    assert len(list_entries({"a": [True, 1, 1.0, "1", False, 0, None, ""]})) == 7
 
 
 def test_long_texts_are_cut_and_told_apart_and_texts_at_the_limit_are_kept_whole():
-    ((_, one),), ((_, other),) = entries({"a": LONG}), entries({"a": LONG_TWIN})
+    ((_, one),), ((_, other),) = list_entries({"a": LONG}), list_entries({"a": LONG_TWIN})
     assert one != other and one[:INDEXED_CHARACTERS] == other[:INDEXED_CHARACTERS]
     assert len(one) == len(other) < len(LONG)
-    assert entries({"a": "x" * INDEXED_CHARACTERS}) == {("a", "x" * INDEXED_CHARACTERS)}
-    assert entries({"a": one}) != entries({"a": LONG})
+    assert list_entries({"a": "x" * INDEXED_CHARACTERS}) == {("a", "x" * INDEXED_CHARACTERS)}
+    assert list_entries({"a": one}) != list_entries({"a": LONG})
 
 
 def test_metadata_may_have_so_many_values_and_be_nested_so_deep_and_no_more():
-    assert len(entries({"a": list(range(FIELDS_MOST))})) == FIELDS_MOST
+    assert len(list_entries({"a": list(range(MAX_FIELDS))})) == MAX_FIELDS
     with pytest.raises(BadValueError, match="at most 256 values"):
-        entries({str(n): n for n in range(FIELDS_MOST + 1)})
+        list_entries({str(n): n for n in range(MAX_FIELDS + 1)})
     for wrap in (lambda inner: {"a": inner}, lambda inner: [inner]):
         nested = 1
         for _ in range(7):
             nested = wrap(nested)
-        assert entries({"a": nested})
+        assert list_entries({"a": nested})
         with pytest.raises(BadValueError, match="at most 8 deep") as refused:
-            entries({"a": wrap(nested)})
+            list_entries({"a": wrap(nested)})
         assert refused.value.param == "metadata"
 
 
@@ -133,8 +133,8 @@ def nested_filter(depth):
         ({"a": {"gt": True}}, "a: gt takes a number or a text"),
         ({"a": {"$lte": None}}, "a: lte takes a number or a text"),
         ({"a": {"lt": [1]}}, "a: lt takes a number or a text"),
-        (nested_filter(DEPTH_MOST + 1), "nested at most 16 deep"),
-        ({"or": [{"a": 1}] * (CONDITIONS_MOST + 1)}, "at most 256 conditions"),
+        (nested_filter(MAX_DEPTH + 1), "nested at most 16 deep"),
+        ({"or": [{"a": 1}] * (MAX_CONDITIONS + 1)}, "at most 256 conditions"),
     ],
 )
 def test_what_cannot_be_understood_is_named(given, message):
@@ -144,6 +144,6 @@ def test_what_cannot_be_understood_is_named(given, message):
 
 
 def test_the_largest_filters_allowed_are_understood():
-    assert parse_filter(nested_filter(DEPTH_MOST))
-    assert parse_filter({"or": [{"a": 1}] * CONDITIONS_MOST})
+    assert parse_filter(nested_filter(MAX_DEPTH))
+    assert parse_filter({"or": [{"a": 1}] * MAX_CONDITIONS})
     assert isinstance(parse_filter({"a": {"in": [1] * 1000}}), Condition)

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from service.errors import BadValueError, TooLargeError
+from service.index.embedded.generation import EXACT_ROWS, Generation
+from service.index.embedded.record import IndexRecord
 from service.index.filters import parse_filter
-from service.index.generation import EXACT_ROWS, Generation
-from service.index.record import Record
+from service.index.query import Query
 from service.index.reducer import Reducer
 from service.index.spec import IndexSpec
 
@@ -27,7 +28,7 @@ class Made:
 
     def __init__(self, folder, metric="cosine", exact_rows=EXACT_ROWS):
         self.spec = replace(SPEC, metric=metric)
-        self.record = Record.create(folder / "record.db", self.spec, None)
+        self.record = IndexRecord.create(folder / "record.db", self.spec, None)
         reducer = Reducer(self.spec, None)
         self.generation = Generation(folder / "graph-1", self.spec, self.record, reducer, 1, exact_rows)
         self.items = {}
@@ -37,12 +38,12 @@ class Made:
         payloads = [json.dumps(given).encode() if given else None for given in metadata]
         written = self.record.upsert(ids, vectors, metadata, payloads, self.spec)
         self.generation.append(written.labels, vectors)
-        self.generation.rows.bury(written.dead)
+        self.generation.rows.mark_dead(written.dead)
         for item, label, vector, given in zip(ids, written.labels, vectors, metadata, strict=True):
             self.items[item] = (label, vector, given or {})
 
     def delete(self, ids):
-        self.generation.rows.bury(self.record.delete(ids).dead)
+        self.generation.rows.mark_dead(self.record.delete(ids).dead)
         for item in ids:
             self.items.pop(item, None)
 
@@ -100,7 +101,7 @@ def test_search_finds_the_nearest_with_their_scores_best_first(make, metric, exa
     made, queries = make(metric, EXACT_ROWS if exact else GRAPH_BEYOND), normal(300, 1)
     made.put(names(1500), normal(1500, scale=2.0))
     assert made.link() == 0 and made.generation.covered == 1500
-    labels, scores = made.generation.search(queries, 10, ef=200)
+    labels, scores = made.generation.search(Query(queries, 10, ef=200))
     expected, right = made.truth(queries, 10)
     assert recall(labels, expected) >= (1.0 if exact else 0.99)
     np.testing.assert_allclose(scores, right, atol=0.02 if metric == "l2" else 1e-2)
@@ -112,7 +113,7 @@ def test_rescored_scores_are_those_of_the_originals(make, metric):
     made, queries = make(metric, GRAPH_BEYOND), normal(50, 1)
     made.put(names(800), normal(800))
     made.link(600)
-    labels, scores = made.generation.search(queries, 5, ef=200, rescoring=4)
+    labels, scores = made.generation.search(Query(queries, 5, ef=200, rescoring=4))
     expected, right = made.truth(queries, 5)
     assert recall(labels, expected) >= 0.99
     np.testing.assert_allclose(scores, right, atol=2e-3 if metric == "cosine" else 2e-2)
@@ -124,7 +125,7 @@ def test_the_graph_and_the_rows_behind_it_are_one_whole(make, metric, linked):
     made, queries = make(metric, GRAPH_BEYOND), normal(40, 1)
     made.put(names(1000), normal(1000))
     assert made.link(linked) == 1000 - linked
-    assert recall(made.generation.search(queries, 10, ef=300)[0], made.truth(queries, 10)[0]) >= 0.99
+    assert recall(made.generation.search(Query(queries, 10, ef=300))[0], made.truth(queries, 10)[0]) >= 0.99
 
 
 @pytest.mark.parametrize("linked", [0, 300, 600])
@@ -135,24 +136,24 @@ def test_deleted_and_replaced_versions_are_never_found(make, linked):
     made.delete(names(100))
     made.put(names(100, 100), normal(100, 5))
     for k, ef, rescoring in ((10, 20, None), (10, 300, 3.0), (600, None, None)):
-        labels, _ = made.generation.search(vectors[:200], k, ef=ef, rescoring=rescoring)
+        labels, _ = made.generation.search(Query(vectors[:200], k, ef=ef, rescoring=rescoring))
         assert not set(range(1, 201)) & set(labels.ravel().tolist())
         assert (labels[:, : min(k, 500)] > 0).all() and (labels[:, 500:] == -1).all()
-    assert made.generation.search(vectors[200:], 1, ef=300)[0][:, 0].tolist() == list(range(201, 601))
+    assert made.generation.search(Query(vectors[200:], 1, ef=300))[0][:, 0].tolist() == list(range(201, 601))
 
 
 @pytest.mark.parametrize("linked", [0, 40, 64])
 @pytest.mark.parametrize("metric", METRICS)
 def test_asking_for_more_than_there_is_gives_all_and_then_nothing(make, linked, metric):
     made, queries = make(metric, exact_rows=5), normal(3, 1)
-    assert (made.generation.search(queries, 4)[0] == -1).all()
+    assert (made.generation.search(Query(queries, 4))[0] == -1).all()
     made.put(names(64), normal(64), [{"odd": bool(n % 2)} for n in range(64)])
     made.link(linked)
     made.delete(names(2))
     for wanted, there in ((None, 62), ({"odd": True}, 31), ({"odd": 1}, 0), ({"odd": {"ne": 1}}, 62)):
         for rescoring in (None, 2.0):
             parsed = parse_filter(wanted) if wanted else None
-            labels, scores = made.generation.search(queries, 100, rescoring=rescoring, wanted=parsed)
+            labels, scores = made.generation.search(Query(queries, 100, rescoring=rescoring, wanted=parsed))
             assert labels.shape == scores.shape == (3, 100)
             assert [len(set(found)) for found in labels[:, :there].tolist()] == [there] * 3
             assert (labels[:, there:] == -1).all() and (labels[:, :there] > 0).all()
@@ -173,7 +174,7 @@ def test_filters_go_with_writes_that_come_after_they_were_first_asked(make):
         made.put(chosen, normal(120, 10 + step), metadata)
         made.delete([f"id {number}" for number in draw.choice(500, 40, replace=False)])
         made.link(70)
-        labels, scores = made.generation.search(queries, 10, ef=400, wanted=wanted)
+        labels, scores = made.generation.search(Query(queries, 10, ef=400, wanted=wanted))
         expected, right = made.truth(queries, 10, passes)
         assert set(labels.ravel().tolist()) <= {label for label, _, m in made.items.values() if passes(m)}
         assert recall(labels, expected) >= 0.99
@@ -196,17 +197,17 @@ def test_filtered_search_is_nearly_exact_where_the_filter_goes_with_the_clusters
             def passes(metadata, asked=asked, some="tenth" in wanted):
                 return metadata["cluster"] in asked and not (some and metadata["tenth"])
 
-            labels, _ = made.generation.search(queries, 10, wanted=parse_filter(wanted))
+            labels, _ = made.generation.search(Query(queries, 10, wanted=parse_filter(wanted)))
             assert recall(labels, made.truth(queries, 10, passes)[0]) >= 0.98
 
 
 def test_rows_linked_after_a_search_took_its_view_are_not_found(make):
     made, vectors = make(exact_rows=GRAPH_BEYOND), normal(400)
     made.put(names(200), vectors[:200])
-    view = made.generation.rows.view()
+    view = made.generation.rows.take_view()
     made.put(names(200, 200), vectors[200:])
     made.link()
-    found, _ = made.generation.candidates(made.generation.reduce(vectors[200:]), view, None, 5, 100)
+    found, _ = made.generation.find_candidates(made.generation.reduce(vectors[200:]), view, None, 5, 100)
     assert found.shape == (200, 5) and found.min() >= 0 and found.max() < 200
 
 
@@ -214,19 +215,19 @@ def test_many_queries_are_answered_like_each_alone(make):
     made, queries = make(exact_rows=GRAPH_BEYOND), normal(600, 1)
     made.put(names(300), normal(300))
     made.link()
-    labels, scores = made.generation.search(queries, 7)
+    labels, scores = made.generation.search(Query(queries, 7))
     for number in (0, 255, 256, 599):
-        alone = made.generation.search(queries[number][None], 7)
+        alone = made.generation.search(Query(queries[number][None], 7))
         np.testing.assert_array_equal(alone[0][0], labels[number])
         np.testing.assert_allclose(alone[1][0], scores[number], atol=1e-6)
-    assert made.generation.search(queries[:0], 7)[0].shape == (0, 7)
+    assert made.generation.search(Query(queries[:0], 7))[0].shape == (0, 7)
 
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_queries_that_were_reduced_already_are_searched_as_they_are(make, metric):
     made, queries = make(metric), normal(5, 1, scale=3.0)
     made.put(names(200), normal(200))
-    given, again = (made.generation.search(queries, 5, reduced=reduced) for reduced in (False, True))
+    given, again = (made.generation.search(Query(queries, 5, reduced=reduced)) for reduced in (False, True))
     np.testing.assert_array_equal(given[0], again[0])
     np.testing.assert_allclose(given[1], again[1], rtol=1e-6)
 
@@ -248,11 +249,11 @@ def test_the_conditions_of_one_filter_share_its_work(make):
     conditions = [{"x": {"gte": number}} for number in range(4)]  # some 220,000 steps each
     made.generation.filter_steps = 500_000
     with pytest.raises(TooLargeError, match="use fewer conditions"):
-        made.generation.search(vectors[:1], 3, wanted=parse_filter({"and": conditions}))
+        made.generation.search(Query(vectors[:1], 3, wanted=parse_filter({"and": conditions})))
     for condition in conditions:
-        labels, _ = made.generation.search(vectors[:1], 3, wanted=parse_filter(condition))
+        labels, _ = made.generation.search(Query(vectors[:1], 3, wanted=parse_filter(condition)))
         assert labels[0, 0] == 1
-    labels, _ = made.generation.search(vectors[:1], 3, wanted=parse_filter({"and": conditions}))
+    labels, _ = made.generation.search(Query(vectors[:1], 3, wanted=parse_filter({"and": conditions})))
     assert labels[0, 0] == 1  # their masks are known by now
 
 
@@ -260,5 +261,5 @@ def test_a_filter_may_look_at_some_values_of_each_row(make):
     made, vectors = make(), normal(1000)
     made.put(names(1000), vectors, [{"x": list(range(10))}] * 1000)
     made.generation.filter_steps = 0
-    labels, _ = made.generation.search(vectors[:1], 3, wanted=parse_filter({"x": {"gte": 0}}))
+    labels, _ = made.generation.search(Query(vectors[:1], 3, wanted=parse_filter({"x": {"gte": 0}})))
     assert labels[0, 0] == 1

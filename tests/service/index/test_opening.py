@@ -4,9 +4,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from service.index.index import Index
-from service.index.ownership import own
-from service.index.record import Record
+from service.index.embedded.index import EmbeddedIndex
+from service.index.embedded.ownership import acquire_index
+from service.index.embedded.record import IndexRecord
+from service.index.query import Query
 from service.index.spec import IndexSpec
 
 SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")
@@ -14,7 +15,7 @@ SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")
 
 @contextmanager
 def opened(folder):
-    index = Index("x", folder, own(folder, "x"), 1, 1, lambda spec, texts: None)
+    index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None)
     try:
         yield index
     finally:
@@ -25,7 +26,7 @@ def opened(folder):
 def folder(tmp_path):
     folder = tmp_path / "x"
     folder.mkdir()
-    Record.create(folder / "record.db", SPEC, None).close()
+    IndexRecord.create(folder / "record.db", SPEC, None).close()
     return folder
 
 
@@ -36,7 +37,7 @@ def put(index, count, seed=0):
 
 
 def found(index, vectors):
-    return [hits[0]["id"] for hits in index.search(index.generation, vectors, 1)]
+    return [hits[0]["id"] for hits in index.get_serving().search(Query(vectors, 1))]
 
 
 def test_a_record_older_than_the_snapshot_is_believed_and_the_rest_made_anew(folder, tmp_path):
@@ -77,7 +78,7 @@ def test_a_write_whose_rows_could_not_be_added_is_there_after_the_next(folder):
             put(index, 10, seed=1)
         index.generation.rows.append = append
         third = put(index, 10, seed=2)
-        assert index.describe()["count"] == index.record.counts()["count"] == 30
+        assert index.describe()["count"] == index.record.count_items()["count"] == 30
         assert found(index, third) == [f"2.{number}" for number in range(10)]
 
 

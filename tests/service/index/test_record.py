@@ -7,13 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.errors import BadValueError, TooLargeError, UnavailableError, as_service_error
-from service.index.filter_work import FILTER_STEPS, FilterWork
+from service.errors import BadValueError, TooLargeError, UnavailableError, convert_error
+from service.index.embedded.filter_work import FILTER_STEPS, FilterWork
+from service.index.embedded.index import EmbeddedIndex
+from service.index.embedded.ownership import acquire_index
+from service.index.embedded.record import IndexRecord
+from service.index.embedded.schema import MAX_PARAMETERS, SCHEMA_VERSION
 from service.index.filters import parse_filter
-from service.index.index import Index
-from service.index.ownership import own
-from service.index.record import Record
-from service.index.schema import PARAMETERS_MOST, SCHEMA_VERSION
+from service.index.query import Query
 from service.index.spec import IndexSpec
 
 SPEC = IndexSpec(
@@ -28,7 +29,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def record(path):
-    record = Record.create(path, SPEC, None)
+    record = IndexRecord.create(path, SPEC, None)
     yield record
     record.close()
 
@@ -44,7 +45,7 @@ def put(record, ids, metadata=None, seed=0, spec=SPEC, rows=None):
 
 
 def matching(record, condition, steps=FILTER_STEPS):
-    return record.matching(condition, 0, 10**6, FilterWork(steps))
+    return record.find_matching(condition, 0, 10**6, FilterWork(steps))
 
 
 def tables(record):
@@ -62,14 +63,14 @@ def fill(db):
 def test_what_is_put_can_be_read_back_by_label_and_by_id(record):
     written = put(record, ["a", "b", "ü\x00"], [{"x": 1}, None, {}])
     assert written.labels.tolist() == [1, 2, 3] and not len(written.dead) and written.sequence == 1
-    assert record.find(["b", "a", "no", "ü\x00"]) == {"a": (1, b'{"x": 1}'), "b": (2, None), "ü\x00": (3, None)}
-    assert record.payloads([2, 1, 9]) == {1: ("a", b'{"x": 1}'), 2: ("b", None)}
-    labels, originals = record.rows_after(1, 10, SPEC)
+    assert record.find_items(["b", "a", "no", "ü\x00"]) == {"a": (1, b'{"x": 1}'), "b": (2, None), "ü\x00": (3, None)}
+    assert record.read_payloads([2, 1, 9]) == {1: ("a", b'{"x": 1}'), 2: ("b", None)}
+    labels, originals = record.read_rows_after(1, 10, SPEC)
     assert labels.tolist() == [2, 3]
     np.testing.assert_array_equal(originals, vectors(3)[1:])
-    np.testing.assert_array_equal(record.originals([3], SPEC)[3], vectors(3)[2])
-    assert record.payloads_after(0, 2)[1] == [("a", b'{"x": 1}'), ("b", None)]
-    assert record.rows_after(3, 10, SPEC)[1].shape == (0, 16)
+    np.testing.assert_array_equal(record.read_originals([3], SPEC)[3], vectors(3)[2])
+    assert record.read_payloads_after(0, 2)[1] == [("a", b'{"x": 1}'), ("b", None)]
+    assert record.read_rows_after(3, 10, SPEC)[1].shape == (0, 16)
 
 
 def test_a_condition_that_takes_more_work_than_is_left_is_stopped_and_no_later_one_is(record):
@@ -89,14 +90,14 @@ def test_an_item_put_again_gets_a_new_label_and_leaves_a_tombstone(record):
     put(record, ["a", "b", "c"], [{"x": 1}, {"x": 1}, {"x": 1}])
     written = put(record, ["c", "d", "a"], [{"x": 2}, {"x": 2}, None], seed=1)
     assert written.labels.tolist() == [4, 5, 6] and sorted(written.dead.tolist()) == [1, 3]
-    assert record.tombstones().tolist() == [1, 3]
-    assert record.counts() == {"count": 4, "deleted": 2}
-    assert record.find(["a", "c"]) == {"a": (6, None), "c": (4, b'{"x": 2}')}
+    assert record.read_tombstones().tolist() == [1, 3]
+    assert record.count_items() == {"count": 4, "deleted": 2}
+    assert record.find_items(["a", "c"]) == {"a": (6, None), "c": (4, b'{"x": 2}')}
     assert matching(record, parse_filter({"x": 1})).tolist() == [1, 2, 3]  # for searches under way
-    record.forget_tombstones(written.sequence)
+    record.delete_tombstones(written.sequence)
     assert matching(record, parse_filter({"x": 1})).tolist() == [2]
     assert matching(record, parse_filter({"x": 2})).tolist() == [4, 5]
-    assert sorted(record.originals(range(1, 7), SPEC)) == [2, 4, 5, 6]
+    assert sorted(record.read_originals(range(1, 7), SPEC)) == [2, 4, 5, 6]
 
 
 def test_deleting_removes_what_is_there_and_labels_are_never_given_again(record):
@@ -104,9 +105,9 @@ def test_deleting_removes_what_is_there_and_labels_are_never_given_again(record)
     assert record.delete(["b", "no", "b"]).dead.tolist() == [2]
     assert record.delete(["b"]).sequence == 3
     assert put(record, ["b"]).labels.tolist() == [3]
-    assert record.tombstones().tolist() == [2]
-    record.forget_tombstones(2)
-    assert not len(record.tombstones())
+    assert record.read_tombstones().tolist() == [2]
+    record.delete_tombstones(2)
+    assert not len(record.read_tombstones())
 
 
 def test_nothing_of_an_item_is_left_when_its_tombstone_goes(record):
@@ -114,7 +115,7 @@ def test_nothing_of_an_item_is_left_when_its_tombstone_goes(record):
     deep = {"x": [1, 2.5, None, True, {"y": "z" * 300}], "n": 2**64 - 1, "f": 0.1, "e": "", "-": -0.0}
     put(record, ["a"], [deep])
     put(record, ["a"], [deep])
-    record.forget_tombstones(record.delete(["a"]).sequence)
+    record.delete_tombstones(record.delete(["a"]).sequence)
     after = tables(record)
     assert [after[name] for name in ("items", "vectors_1", "fields", "tombstones")] == [
         before[name] for name in ("items", "vectors_1", "fields", "tombstones")
@@ -140,11 +141,11 @@ def test_a_write_that_fails_leaves_nothing_behind(record):
 
 
 def test_more_ids_than_one_statement_takes_are_no_matter(record):
-    ids = [f"id {number}" for number in range(PARAMETERS_MOST + 10)]
+    ids = [f"id {number}" for number in range(MAX_PARAMETERS + 10)]
     put(record, ids)
-    assert len(record.find(ids)) == len(record.payloads(range(1, len(ids) + 1))) == len(ids)
+    assert len(record.find_items(ids)) == len(record.read_payloads(range(1, len(ids) + 1))) == len(ids)
     assert len(put(record, ids, seed=1).dead) == len(ids)
-    assert len(record.delete(ids).dead) == len(ids) and record.counts() == {"count": 0, "deleted": 2 * len(ids)}
+    assert len(record.delete(ids).dead) == len(ids) and record.count_items() == {"count": 0, "deleted": 2 * len(ids)}
 
 
 def test_a_write_is_on_the_disk_before_it_is_acknowledged(record):
@@ -157,12 +158,12 @@ def test_a_write_is_on_the_disk_before_it_is_acknowledged(record):
 def test_a_reopened_record_is_the_same(record, path):
     put(record, ["a", "b", "c"], [{"x": "y"}, None, {"z": [1, {"w": None}]}])
     record.delete(["b"])
-    record.note({"import": {"rows": 3}})
+    record.write_meta({"import": {"rows": 3}})
     before = tables(record)
     record.close()
-    again = Record(path)
-    assert tables(again) == before and again.spec == SPEC and again.meta("import") == {"rows": 3}
-    assert again.meta("nothing") is None
+    again = IndexRecord(path)
+    assert tables(again) == before and again.spec == SPEC and again.read_meta("import") == {"rows": 3}
+    assert again.read_meta("nothing") is None
     again.close()
 
 
@@ -172,7 +173,7 @@ def test_a_copy_of_a_record_that_was_never_closed_has_every_write(record, path, 
     (tmp_path / "copy").mkdir()
     for file in tmp_path.glob("record.db*"):
         shutil.copy(file, tmp_path / "copy")
-    copy = Record(tmp_path / "copy/record.db")
+    copy = IndexRecord(tmp_path / "copy/record.db")
     assert tables(copy) == tables(record)
     copy.close()
 
@@ -189,7 +190,7 @@ def test_a_record_of_a_newer_lathe_is_refused_and_stays_as_it_is(record, path):
     altered(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     before = path.read_bytes()
     with pytest.raises(UnavailableError, match="upgrade Lathe") as refused:
-        Record(path)
+        IndexRecord(path)
     assert refused.value.code == "newer_schema" and path.read_bytes() == before
 
 
@@ -200,7 +201,7 @@ def test_a_file_that_is_no_record_is_refused(path, content):
     elif content is not None:
         path.write_bytes(content)
     with pytest.raises(UnavailableError) as refused:
-        Record(path)
+        IndexRecord(path)
     assert refused.value.code == "corrupt_index" and path.exists() == (content is not None)
 
 
@@ -208,18 +209,18 @@ def test_a_record_whose_first_page_was_damaged_is_refused(record, path):
     record.close()
     path.write_bytes(b"\0" * 100 + path.read_bytes()[100:])
     with pytest.raises(UnavailableError, match=r"record\.db"):
-        Record(path)
+        IndexRecord(path)
 
 
 def test_a_record_opened_to_read_only_sees_new_writes_and_makes_none(record, path):
-    reader = Record(path, read_only=True)
+    reader = IndexRecord(path, read_only=True)
     put(record, ["a"])
-    assert reader.counts()["count"] == 1
-    for write in (lambda: put(reader, ["b"]), lambda: reader.delete(["a"]), lambda: reader.note({"x": 1})):
+    assert reader.count_items()["count"] == 1
+    for write in (lambda: put(reader, ["b"]), lambda: reader.delete(["a"]), lambda: reader.write_meta({"x": 1})):
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
             write()
     reader.close()
-    assert record.counts() == {"count": 1, "deleted": 0}
+    assert record.count_items() == {"count": 1, "deleted": 0}
 
 
 def test_reads_in_other_threads_see_whole_writes_only(record):
@@ -243,9 +244,11 @@ def test_reads_in_other_threads_see_whole_writes_only(record):
 
 def test_originals_in_float16_are_the_nearest_float16(path):
     spec = replace(SPEC, originals="float16")
-    record = Record.create(path, spec, None)
+    record = IndexRecord.create(path, spec, None)
     put(record, ["a", "b"], spec=spec)
-    np.testing.assert_array_equal(record.rows_after(0, 9, spec)[1], vectors(2).astype(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(
+        record.read_rows_after(0, 9, spec)[1], vectors(2).astype(np.float16).astype(np.float32)
+    )
     record.close()
 
 
@@ -255,22 +258,22 @@ def test_a_full_disk_refuses_the_write_whole_and_reads_go_on(record):
     many = [f"id {number}" for number in range(2000)]
     with pytest.raises(sqlite3.Error) as full:
         put(record, ["a", *many])
-    refused = as_service_error(full.value)
+    refused = convert_error(full.value)
     assert refused.code == "disk_full" and refused.status == 503 and "nothing was written" in refused.message
-    assert tables(record) == before and record.counts() == {"count": 2, "deleted": 0}
+    assert tables(record) == before and record.count_items() == {"count": 2, "deleted": 0}
     make_room()
-    assert put(record, ["a", *many]).labels[0] == 3 and record.counts() == {"count": 2002, "deleted": 1}
+    assert put(record, ["a", *many]).labels[0] == 3 and record.count_items() == {"count": 2002, "deleted": 1}
 
 
 def test_an_index_on_a_full_disk_serves_on_and_writes_again_when_there_is_room(record, tmp_path):
-    index = Index("x", tmp_path, own(tmp_path, "x"), 1, 1, lambda spec, texts: None)
+    index = EmbeddedIndex("x", tmp_path, acquire_index(tmp_path, "x"), 1, 1, lambda spec, texts: None)
     index.upsert(["a"], vectors(1), [None], None).result()
     make_room, many = fill(index.record.writer), [str(number) for number in range(2000)]
     with pytest.raises(sqlite3.Error) as full:
         index.upsert(many, vectors(2000, 1), [{"x": 1}] * 2000, None).result()
-    assert as_service_error(full.value).code == "disk_full"
-    assert [hit["id"] for hit in index.search(index.generation, vectors(1), 5)[0]] == ["a"]
+    assert convert_error(full.value).code == "disk_full"
+    assert [hit["id"] for hit in index.get_serving().search(Query(vectors(1), 5))[0]] == ["a"]
     make_room()
     index.upsert(many, vectors(2000, 1), [{"x": 1}] * 2000, None).result()
-    assert index.search(index.generation, vectors(2000, 1)[-1:], 1)[0][0]["id"] == "1999"
+    assert index.get_serving().search(Query(vectors(2000, 1)[-1:], 1))[0][0]["id"] == "1999"
     index.close()

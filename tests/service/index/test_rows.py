@@ -4,7 +4,7 @@ import resource
 import numpy as np
 import pytest
 
-from service.index.rows import ROWS_LEAST, RowFile, Rows
+from service.index.embedded.rows import MIN_ROWS, RowFile, Rows
 
 WIDTH, DIMENSIONS = 12, 8
 
@@ -33,20 +33,20 @@ def joined(*batches):
 
 
 def test_new_rows_are_empty_and_find_nothing(rows):
-    view = rows.view()
+    view = rows.take_view()
     assert view.count == rows.count == rows.bytes == 0
-    assert view.rows_of(np.array([1, 2])).tolist() == []
+    assert view.find_rows(np.array([1, 2])).tolist() == []
 
 
-@pytest.mark.parametrize("sizes", [[1], [10, 1, 5], [ROWS_LEAST], [ROWS_LEAST, 1], [5000, 3000], [700] * 7, [0, 3, 0]])
+@pytest.mark.parametrize("sizes", [[1], [10, 1, 5], [MIN_ROWS], [MIN_ROWS, 1], [5000, 3000], [700] * 7, [0, 3, 0]])
 def test_what_is_appended_is_what_is_seen_however_the_files_grow(rows, sizes):
     given, first = [], 1
     for seed, size in enumerate(sizes):
         given.append(batch(size, first, seed))
         rows.append(*given[-1])
         first += 3 * size
-        assert_holds(rows.view(), joined(*given))
-    assert rows.view().alive.all() and rows.view().count == rows.count == sum(sizes)
+        assert_holds(rows.take_view(), joined(*given))
+    assert rows.take_view().alive.all() and rows.take_view().count == rows.count == sum(sizes)
     assert rows.bytes == sum(sizes) * (8 + 2 * WIDTH + 4 * DIMENSIONS)
 
 
@@ -54,7 +54,7 @@ def test_a_view_keeps_what_it_saw_while_rows_grow_and_after_they_close(tmp_path)
     rows = Rows(tmp_path, WIDTH, DIMENSIONS)
     first = batch(100)
     rows.append(*first)
-    view = rows.view()
+    view = rows.take_view()
     rows.append(*batch(5000, first=1000, seed=1))
     assert view.count == 100
     assert_holds(view, first)
@@ -64,27 +64,27 @@ def test_a_view_keeps_what_it_saw_while_rows_grow_and_after_they_close(tmp_path)
 
 def test_rows_are_found_by_their_labels_and_unknown_labels_left_out(rows):
     rows.append(*batch(50, first=10))
-    view = rows.view()
-    assert view.rows_of(view.labels).tolist() == list(range(50))
-    assert view.rows_of(np.array([157, 11, 10, 0, 999, 13, 160])).tolist() == [49, 0, 1]
-    assert view.rows_of(np.empty(0, np.int64)).tolist() == []
+    view = rows.take_view()
+    assert view.find_rows(view.labels).tolist() == list(range(50))
+    assert view.find_rows(np.array([157, 11, 10, 0, 999, 13, 160])).tolist() == [49, 0, 1]
+    assert view.find_rows(np.empty(0, np.int64)).tolist() == []
 
 
 def test_buried_rows_stay_and_are_marked_once_however_often_they_are_buried(rows):
     rows.append(*batch(20))
     for _ in range(2):
-        rows.bury(np.array([1, 7, 58, 5, 1000], np.int64))
+        rows.mark_dead(np.array([1, 7, 58, 5, 1000], np.int64))
     assert rows.dead == 3
-    assert np.flatnonzero(~rows.view().alive).tolist() == [0, 2, 19]
+    assert np.flatnonzero(~rows.take_view().alive).tolist() == [0, 2, 19]
     rows.append(*batch(3000, first=100, seed=1))
-    assert np.flatnonzero(~rows.view().alive).tolist() == [0, 2, 19] and rows.count == 3020
+    assert np.flatnonzero(~rows.take_view().alive).tolist() == [0, 2, 19] and rows.count == 3020
 
 
 def test_rows_appended_after_a_burial_are_alive(rows):
     rows.append(*batch(5))
-    rows.bury(np.arange(100, dtype=np.int64))
+    rows.mark_dead(np.arange(100, dtype=np.int64))
     rows.append(*batch(5, first=50))
-    assert rows.view().alive.tolist() == [False] * 5 + [True] * 5
+    assert rows.take_view().alive.tolist() == [False] * 5 + [True] * 5
 
 
 def test_reopened_files_hold_the_rows(tmp_path):
@@ -96,9 +96,9 @@ def test_reopened_files_hold_the_rows(tmp_path):
     again = Rows(tmp_path, WIDTH, DIMENSIONS)
     assert again.count == 0
     again.count = 2000
-    assert_holds(again.view(), given)
+    assert_holds(again.take_view(), given)
     again.append(*batch(2000, first=10_000, seed=1))
-    assert_holds(again.view(), joined(given, batch(2000, first=10_000, seed=1)))
+    assert_holds(again.take_view(), joined(given, batch(2000, first=10_000, seed=1)))
     again.close()
 
 
@@ -111,8 +111,8 @@ def test_files_of_unequal_length_take_rows_all_the_same(tmp_path, missing):
     again = Rows(tmp_path, WIDTH, DIMENSIONS)
     for seed in range(3):
         again.append(*batch(900, first=1 + 2700 * seed, seed=seed))
-    assert_holds(again.view(), joined(*(batch(900, first=1 + 2700 * seed, seed=seed) for seed in range(3))))
-    assert len(again.view().alive) == 2700
+    assert_holds(again.take_view(), joined(*(batch(900, first=1 + 2700 * seed, seed=seed) for seed in range(3))))
+    assert len(again.take_view().alive) == 2700
     again.close()
 
 
@@ -123,8 +123,8 @@ def test_digests_are_those_of_the_bytes_however_they_are_asked_for(rows):
     whole = joined(*given)
     for count in (1, 0, 300, 301, 1200, 7, 900):
         expected = [hashlib.sha256(array[:count].tobytes()).hexdigest() for array in whole]
-        assert list(rows.digests(count, block_bytes=1000).values()) == expected
-    assert list(rows.digests(3)) == ["labels.i64", "originals.f16", "reduced.f32"]
+        assert list(rows.compute_digests(count, block_bytes=1000).values()) == expected
+    assert list(rows.compute_digests(3)) == ["labels.i64", "originals.f16", "reduced.f32"]
 
 
 def test_room_is_real_blocks_before_it_is_written(tmp_path):
@@ -148,9 +148,9 @@ def test_rows_that_find_no_room_are_refused_and_those_there_stay(rows):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert rows.count == 100
-    assert_holds(rows.view(), given)
+    assert_holds(rows.take_view(), given)
     rows.append(*batch(5000, first=1000, seed=1))
-    assert_holds(rows.view(), joined(given, batch(5000, first=1000, seed=1)))
+    assert_holds(rows.take_view(), joined(given, batch(5000, first=1000, seed=1)))
 
 
 def test_once_room_is_made_appending_does_not_grow_the_files(rows, tmp_path):

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from service.errors import BadValueError
-from service.index.generation import EXACT_ROWS
-from service.index.index import Index
-from service.index.ownership import own
-from service.index.record import Record
-from service.index.snapshot import SNAPSHOT, digest, read_snapshot, save_snapshot
+from service.index.embedded.generation import EXACT_ROWS
+from service.index.embedded.index import EmbeddedIndex
+from service.index.embedded.ownership import acquire_index
+from service.index.embedded.record import IndexRecord
+from service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snapshot, save_snapshot
+from service.index.query import Query
 from service.index.spec import IndexSpec
 
 hnswlib = pytest.importorskip("hnswlib")
@@ -27,11 +28,12 @@ WRITE_UNTIL_KILLED = """
 import sys
 from pathlib import Path
 import numpy as np
-from service.index.index import Index
-from service.index.ownership import own
+from service.index.embedded.index import EmbeddedIndex
+from service.index.embedded.maintenance import Maintainer
+from service.index.embedded.ownership import acquire_index
 folder = Path(sys.argv[1])
-index = Index("x", folder, own(folder, "x"), 1, 1, lambda spec, texts: None)
-index.start()
+index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None)
+index.start(Maintainer(index).run)
 for number in range(100000):
     vector = np.random.default_rng(number).normal(size=(1, 16)).astype("f4")
     index.upsert([f"id {number}"], vector, [None], None).result()
@@ -45,7 +47,7 @@ def normal(rows, seed=0):
 
 @contextmanager
 def opened(folder, snapshot=True, exact_rows=EXACT_ROWS):
-    index = Index("x", folder, own(folder, "x"), 1, 1, lambda spec, texts: None, exact_rows)
+    index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None, exact_rows)
     try:
         yield index
     finally:
@@ -53,7 +55,7 @@ def opened(folder, snapshot=True, exact_rows=EXACT_ROWS):
 
 
 def created(folder, spec=SPEC):
-    Record.create(folder / "record.db", spec, None).close()
+    IndexRecord.create(folder / "record.db", spec, None).close()
 
 
 def fill(index, rows=ROWS):
@@ -74,12 +76,12 @@ def folder(tmp_path):
 
 
 def found(index):
-    hits = index.search(index.generation, normal(20, 1), 10)
+    hits = index.get_serving().search(Query(normal(20, 1), 10))
     return [[hit["id"] for hit in one] for one in hits], np.array([[hit["score"] for hit in one] for one in hits])
 
 
 def state(index):
-    view = index.generation.rows.view()
+    view = index.generation.rows.take_view()
     return [array.copy() for array in (view.labels, view.originals, view.reduced, view.alive)]
 
 
@@ -172,7 +174,7 @@ def test_what_lies_behind_the_rows_of_the_snapshot_counts_for_nothing(folder):
     with opened(folder) as index:
         assert index.generation.notes == []
         index.upsert(["z"], normal(1, 1), [None], None).result()
-        hits = index.search(index.generation, normal(1, 1), ROWS)[0]
+        hits = index.get_serving().search(Query(normal(1, 1), ROWS))[0]
         assert hits[0]["id"] == "z" and len(hits) == ROWS - 1
 
 
@@ -183,7 +185,7 @@ def test_an_altered_snapshot_is_not_believed(folder, change, sealed):
         answers = found(index)
     path = folder / "graph-1" / SNAPSHOT
     content = {key: value for key, value in json.loads(path.read_bytes()).items() if key != "sha256"}
-    path.write_text(json.dumps(content | change | {"sha256": digest(content | change if sealed else content)}))
+    path.write_text(json.dumps(content | change | {"sha256": compute_digest(content | change if sealed else content)}))
     with opened(folder) as index:
         assert index.generation.notes
         assert found(index)[0] == answers[0]
@@ -198,7 +200,7 @@ def test_rows_of_writes_the_record_does_not_know_are_dropped(folder):
     shutil.copy(folder / "backup.db", folder / "record.db")
     with opened(folder) as index:
         assert "snapshot and record disagree" in index.generation.notes[0]
-        assert found(index)[0] == answers[0] and index.generation.rows.count == index.record.counts()["count"]
+        assert found(index)[0] == answers[0] and index.generation.rows.count == index.record.count_items()["count"]
 
 
 def test_an_index_that_was_never_closed_has_every_write_after_its_snapshot(folder, tmp_path):
@@ -210,7 +212,7 @@ def test_an_index_that_was_never_closed_has_every_write_after_its_snapshot(folde
         shutil.copytree(folder, copy)
         answers, alive = found(index), [array[state(index)[3]] for array in state(index)]
     with opened(copy) as index:
-        assert index.generation.notes == [] and index.record.find(["later", "8"]) == {}
+        assert index.generation.notes == [] and index.record.find_items(["later", "8"]) == {}
         assert found(index)[0] == answers[0]
         for now, then in zip(state(index), alive, strict=True):
             np.testing.assert_array_equal(now[state(index)[3]], then)
@@ -224,10 +226,10 @@ def test_a_killed_process_has_lost_nothing_it_acknowledged(tmp_path):
         writer.send_signal(signal.SIGKILL)
         acknowledged += [int(line) for line in writer.stdout if line.endswith("\n")]
     with opened(tmp_path) as index:
-        count = index.record.counts()["count"]
+        count = index.record.count_items()["count"]
         assert acknowledged == list(range(len(acknowledged))) and count - len(acknowledged) in (0, 1)
         queries = np.concatenate([normal(1, number) for number in range(count)])
-        hits = index.search(index.generation, queries, 1)
+        hits = index.get_serving().search(Query(queries, 1))
         assert [one[0]["id"] for one in hits] == [f"id {number}" for number in range(count)]
 
 
@@ -239,8 +241,8 @@ def test_originals_in_float16_are_refused_or_answer_the_same_when_made_anew(tmp_
     with opened(tmp_path, snapshot=False) as index:
         with suppress(BadValueError):
             index.upsert(ids, given, [None] * 20, None).result()
-        kept = index.record.counts()["count"]
+        kept = index.record.count_items()["count"]
     shutil.rmtree(tmp_path / "graph-1")
     with opened(tmp_path) as index:
-        hits = index.search(index.generation, given, 1)
+        hits = index.get_serving().search(Query(given, 1))
         assert [one[0]["id"] for one in hits if one] == ids[:kept]

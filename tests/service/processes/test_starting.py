@@ -4,17 +4,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from service.processes.client import LOST, ForkServer, process_starter
+from service.processes.client import LOST, ForkServer, create_process_starter
 from service.processes.program import Program, Spawner
+from tests.helpers import eventually
 
 MODULE = "tests.service.processes.program_under_test"
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def is_running(pid):
@@ -23,13 +23,6 @@ def is_running(pid):
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return False
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.005)
 
 
 class Started:
@@ -138,7 +131,7 @@ def test_an_error_is_printed_with_its_traceback(starter, tmp_path):
     assert "ValueError: as it was told" in (tmp_path / "log").read_text()
 
 
-def test_what_is_inherited_is_closed_elsewhere(forks):
+def test_inherited_descriptors_are_closed_in_the_fork_server(forks):
     first, second = Started(forks), Started(forks)
     with first.socket, second.socket:
         first.about(), second.about()
@@ -204,7 +197,7 @@ def test_a_closed_fork_server_starts_again_when_it_is_needed(forks):
         assert started.end() == 0
 
 
-def test_the_fork_server_is_told_no_keys(monkeypatch, forks):
+def test_the_fork_server_gets_no_keys(monkeypatch, forks):
     monkeypatch.setenv("LATHE_ADMIN_KEYS", "a-secret")
     forks.warm_up()
     assert b"a-secret" not in Path(f"/proc/{forks._server.pid}/environ").read_bytes()
@@ -242,14 +235,14 @@ def test_nothing_but_lasting_programs_outlives_the_server(how):
             server, bound, lasting = (int(word) for word in owner.stdout.readline().split())
             owner.send_signal(how)
             owner.wait(SECONDS)
-        wait_until(lambda: not is_running(server) and not is_running(bound))
+        eventually(lambda: not is_running(server) and not is_running(bound))
         assert is_running(lasting)
         lasting_ours.settimeout(SECONDS)
         assert json.loads(lasting_ours.makefile().readline())["pid"] == lasting
-    wait_until(lambda: not is_running(lasting))
+    eventually(lambda: not is_running(lasting))
 
 
 def test_processes_are_forked_unless_they_may_use_a_gpu():
     for device, expected in [("cpu", ForkServer), ("cuda", Spawner), ("cuda:1", Spawner), ("mps", Spawner)]:
-        starter = process_starter(device)
+        starter = create_process_starter(device)
         assert isinstance(starter, expected if sys.platform == "linux" else Spawner), device

@@ -122,7 +122,7 @@ def test_vectors_with_a_long_mean_are_told_one_story(make_sample):
     assert "promises no gain" not in said and "gained under CLS pooling" in said and "encoder is" not in said
     changed = 10 * (1 - found.debiasing.trial("R2").recall_at_10)
     assert "128 bytes a vector, as before." in said
-    assert f"R2 changes {changed:.1f} of the ten nearest neighbours" in found.best.price
+    assert f"R2 changes {changed:.1f} of the ten nearest neighbours" in found.best.cost
     assert "the vectors name no encoder to make any with" in said
 
 

@@ -90,7 +90,8 @@ def test_foreign_texts_on_which_the_encoder_fails_are_left_out(built_in, how, tm
     assert len(found.vectors) == len(built_in) - 2 and len(found.halves) == len(pairs) - 1
     assert np.isfinite(found.vectors).all() and np.isfinite(found.halves.first).all()
     assert said == [
-        f"The encoder fails on 2 of {len(built_in):,} built-in foreign texts and on halves of 1, which were left out."
+        f"The encoder fails on 2 of {len(built_in):,} built-in out-of-domain texts and on halves of 1, "
+        "which were left out."
     ]
 
 

@@ -39,8 +39,8 @@ def test_the_fewest_dimensions_that_keep_enough():
     assert (best.steps, best.dimensions, best.bytes) == ("r2,geopres:96,nested=true", 96, 384)
     assert second.steps == "r2,geopres:192,nested=true"
     assert (
-        "75 % less" in best.price
-        and "about 4×" in best.price
+        "75 % less" in best.cost
+        and "about 4×" in best.cost
         and any("96 dimensions" in reason for reason in best.reasons)
     )
 
@@ -56,7 +56,7 @@ def test_texts_without_halves_are_judged_by_their_neighbours():
     found = sizes(replace(trial("PCA", 96), retrieval=None, loss=None), full=full)
     best, second = recommend(debiasing(), found, 0.95)
     assert best.steps == "pca:96,center=none" and second is None
-    assert not any("halves of texts" in sentence for sentence in (*best.reasons[1:], best.price))
+    assert not any("halves of texts" in sentence for sentence in (*best.reasons[1:], best.cost))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from training.advice.transfer import HELD_OUT, OUT_OF_DOMAIN, TransferResult
 from training.evaluation.statistics import Interval
 
 R2 = Recommendation("r2", "R2", "", 384, 1536, True, ["R2: why."], "1,536 bytes a vector, as before.")
-TRANSFER = "foreign text|other text"
+TRANSFER = "out-of-domain text|other text"
 HOLDS = Cut(48, 70.0, 60.0, 65.0)
 
 
@@ -35,7 +35,7 @@ def advice(**parts):
         "source": "some.txt", "keep": 0.95, "encoder": {"name": "any"}, "rows": 2000, "distinct": 2000, "capped": False,
         "heldout": 1000, "cut": 1000, "diagnosis": {"mean_norm": 0.6, "noise_floor": 0.03}, "mean_agreement": 0.99,
         "debiasing": debiasing(), "matryoshka": Matryoshka([replace(HOLDS, dimensions=96), HOLDS], True), "sizes": None,
-        "best": R2, "confirmed": None, "second": None, "elsewhere": [], "shortages": [], "notes": [],
+        "best": R2, "confirmed": None, "second": None, "transfer": [], "shortages": [], "notes": [],
     }  # fmt: skip
     return Advice(**given | parts)
 
@@ -67,25 +67,25 @@ def test_a_chain_serves_both_only_if_it_keeps_enough_on_both(here, there, told):
 
 def test_halves_of_texts_tell_of_foreign_text_with_their_intervals():
     places = [place(HELD_OUT, Interval(-0.5, -1.0, 0.0)), place(OUT_OF_DOMAIN, Interval(-5.0, -6.0, -4.0))]
-    assert sentences(TRANSFER, elsewhere=places) == [
-        "Among as many rows the chain keeps 90.0 % [88.0, 92.0] of what halves of texts find of each other on foreign "
-        "text, 99.0 % [98.0, 100.0] here: it is made for text like this source."
+    assert sentences(TRANSFER, transfer=places) == [
+        "Among as many rows the chain keeps 90.0 % [88.0, 92.0] of what halves of texts find of each other on "
+        "out-of-domain text, 99.0 % [98.0, 100.0] here: it is made for text like this source."
     ]
 
 
 def test_where_neighbours_must_tell_debiasing_is_said_to_change_them():
     places = [place(HELD_OUT, None), place(OUT_OF_DOMAIN, Interval(-5.0, -6.0, -4.0), 0.9)]
-    (said,) = sentences(TRANSFER, elsewhere=places)
-    assert "90.0 % of the raw neighbours with rescoring on foreign text, 99.0 % here: it is made for" in said
+    (said,) = sentences(TRANSFER, transfer=places)
+    assert "90.0 % of the raw neighbours with rescoring on out-of-domain text, 99.0 % here: it is made for" in said
     assert said.endswith("Debiasing, which is part of the chain, changes these on purpose.")
-    (said,) = sentences(TRANSFER, elsewhere=places, best=replace(R2, debiasing=NOTHING))
+    (said,) = sentences(TRANSFER, transfer=places, best=replace(R2, debiasing=NOTHING))
     assert said.endswith("this source.")
 
 
 def test_why_there_is_no_answer_on_foreign_text_is_said():
-    assert sentences(TRANSFER) == ["No chain is recommended, so that there is none to try on foreign text."]
-    assert "name no encoder" in sentences(TRANSFER, encoder=None, elsewhere=[place(HELD_OUT)])[0]
-    assert sentences(TRANSFER, elsewhere=[place(HELD_OUT)]) == []  # the notes say that the encoder fails on it
+    assert sentences(TRANSFER) == ["No chain is recommended, so that there is none to try on out-of-domain text."]
+    assert "name no encoder" in sentences(TRANSFER, encoder=None, transfer=[place(HELD_OUT)])[0]
+    assert sentences(TRANSFER, transfer=[place(HELD_OUT)]) == []  # the notes say that the encoder fails on it
 
 
 def test_a_long_mean_promises_nothing_unless_it_decided():

@@ -76,7 +76,7 @@ def test_moments_are_the_local_ones_though_a_worker_is_killed(engine, tmp_path):
     chosen = np.arange(0, 30_000, 2)
     killed = pids(engine)[0]
     os.kill(killed, signal.SIGKILL)
-    shared, local = (moments_of(by.rows(encoded.vectors, chosen)) for by in (engine, LOCAL))
+    shared, local = (moments_of(by.select_rows(encoded.vectors, chosen)) for by in (engine, LOCAL))
     for name, array in shared.arrays().items():
         np.testing.assert_allclose(array, local.arrays()[name], rtol=1e-9, atol=0)
     assert killed not in pids(engine)

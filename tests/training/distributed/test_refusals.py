@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import find_free_port
 from training.distributed import ray_engine
 from training.distributed.cluster import ANSWER_SECONDS, CONNECT_SECONDS, make_ray_folder
 from training.distributed.engine import require_same_versions
@@ -23,8 +24,8 @@ def test_an_address_that_is_none_is_refused_with_what_is_one(address):
         pass
 
 
-def test_a_port_where_nothing_listens_is_named(free_port):
-    address = f"127.0.0.1:{free_port()}"
+def test_a_port_where_nothing_listens_is_named():
+    address = f"127.0.0.1:{find_free_port()}"
     with pytest.raises(EngineError, match=f"no Ray cluster answers at {address}"), ray_engine(address, 1):
         pass
 
@@ -65,6 +66,8 @@ def test_a_worker_whose_encoder_differs_is_refused_with_what_differs():
     mine, theirs = {"name": "e", "fingerprint": "aa"}, {"name": "e", "fingerprint": "bb"}
     with pytest.raises(EngineError, match="the encoder's fingerprint is bb there and aa here"):
         require_same_versions(describe_environment(None) | {"encoder": mine}, introduction(encoder=theirs))
+    with pytest.raises(EngineError, match="the encoder's layer is 3 there and None here"):
+        require_same_versions(describe_environment(None) | {"encoder": mine}, introduction(encoder=mine | {"layer": 3}))
     with pytest.raises(EngineError, match="encoder is None there"):
         require_same_versions(describe_environment(None) | {"encoder": mine}, introduction())
 

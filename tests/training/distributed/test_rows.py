@@ -55,7 +55,7 @@ def same(a, b):
 @pytest.mark.parametrize("of", [moments_of, unit_moments])
 def test_moments_by_blocks_are_those_of_one_pass_to_the_last_bit(vectors, chosen, of):
     for rows in (chosen, chosen[:1], chosen[[0, -1]], chosen[:BLOCK_ROWS], chosen[: BLOCK_ROWS + 1]):
-        same(of(SharedRows(vectors, rows, taken)), of(LOCAL.rows(vectors, rows)))
+        same(of(SharedRows(vectors, rows, taken)), of(LOCAL.select_rows(vectors, rows)))
 
 
 @pytest.mark.parametrize(
@@ -64,16 +64,16 @@ def test_moments_by_blocks_are_those_of_one_pass_to_the_last_bit(vectors, chosen
 def test_a_chain_fitted_on_shared_rows_is_the_chain_fitted_on_them_here(vectors, chosen, steps):
     shared, here = Chain(parse_steps(steps)), Chain(parse_steps(steps))
     shared.fit(SharedRows(vectors, chosen, taken))
-    here.fit(LOCAL.rows(vectors, chosen))
+    here.fit(LOCAL.select_rows(vectors, chosen))
     assert shared == here
 
 
 def test_moments_that_are_kept_with_a_chain_are_the_same_too(vectors, values):
     chosen = np.arange(0, len(values), 2)
-    chain = Chain(parse_steps("r2,pca:8")).fit(LOCAL.rows(vectors, chosen))
+    chain = Chain(parse_steps("r2,pca:8")).fit(LOCAL.select_rows(vectors, chosen))
     stages = Stages.of(chain)
     kept, wanted = (stages.take_moments(chain, rows) for rows in (
-        SharedRows(vectors, chosen, taken), LOCAL.rows(vectors, chosen)
+        SharedRows(vectors, chosen, taken), LOCAL.select_rows(vectors, chosen)
     ))  # fmt: skip
     assert kept.keys() == wanted.keys()
     for stage, moments in kept.items():

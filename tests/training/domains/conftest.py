@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from training.evaluation.encoders import Member
-from training.evaluation.methods import CONTROL, control_method
+from training.evaluation.methods import CONTROL, build_control_method
 from training.evaluation.run import EncoderResult, Request, Results, compute_trial_key
 from training.evaluation.scores import Score, TaskDescription
 from training.evaluation.store import VectorStore, text_key
@@ -30,7 +30,7 @@ def build_results(values, types, title="finance", missing=None, broken=None):
         for (encoder, task), value in values.items()
     ]
     suite = Suite(f"path of {title}", title, (Entry(f"entry of {title}", "mteb", title),))
-    results = [EncoderResult(member, None, {CONTROL: control_method()}, {}, {}) for member in members]
+    results = [EncoderResult(member, None, {CONTROL: build_control_method()}, {}, {}) for member in members]
     return Results(Request(suite, (), Path("nowhere")), tasks, results, scores, 0, missing or ())
 
 
@@ -78,7 +78,7 @@ class Evaluated:
             for e in encoders
         ]
         request = Request(suite, (), folder)
-        results = [EncoderResult(member, None, {CONTROL: control_method()}, {}, {}) for member in members]
+        results = [EncoderResult(member, None, {CONTROL: build_control_method()}, {}, {}) for member in members]
         self.results = Results(request, self.tasks, results, scores, 0)
 
     @staticmethod

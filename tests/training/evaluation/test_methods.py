@@ -15,13 +15,13 @@ from training.evaluation.methods import (
     RANDOM_SEEDS,
     REDUCERS,
     Method,
-    control_method,
+    build_control_method,
     hash_chain,
-    ladder_methods,
-    mean_methods,
+    list_debiasing_methods,
+    list_mean_estimation_methods,
+    list_reducer_methods,
     parse_size,
     resolve_size,
-    sweep_methods,
 )
 from training.evaluation.run import Request
 from training.evaluation.store import VectorStore, text_key
@@ -72,16 +72,19 @@ def files(folder: Path):
 
 
 def test_the_ladder_with_the_control_has_nine_methods_and_four_seeds_of_the_random_one():
-    labels = [method.label for method in ladder_methods()]
+    labels = [method.label for method in list_debiasing_methods()]
     assert len({CONTROL, *labels}) == 9
     assert labels.count("random direction") == len(set(RANDOM_SEEDS)) == 4
-    names, steps = {method.name for method in ladder_methods()}, {method.steps for method in ladder_methods()}
+    names, steps = (
+        {method.name for method in list_debiasing_methods()},
+        {method.steps for method in list_debiasing_methods()},
+    )
     assert len(names) == len(steps) == len(labels) == 11
 
 
 def test_the_ladders_maps_are_what_their_names_say(cache, corpus):
     outputs = {}
-    for method in ladder_methods():
+    for method in list_debiasing_methods():
         _, chain, measures = fitted(cache, method, corpus)
         outputs[method.name] = chain.transform(corpus.heldout).astype(np.float64)
         assert measures == {}
@@ -120,13 +123,13 @@ def test_the_key_is_that_of_the_map_whatever_it_is_called():
     keys += [method.key_on("e" * 32, DIGEST), method.key_on(ENCODER, "d" * 32)]
     assert len(set(keys)) == len(keys) == 7
     assert replace(method, name="x", label="y", group="ladder").key_on(ENCODER, DIGEST) == key
-    everything = [*ladder_methods(), *sweep_methods([6, 12]), *mean_methods([50, 60])]
+    everything = [*list_debiasing_methods(), *list_reducer_methods([6, 12]), *list_mean_estimation_methods([50, 60])]
     assert len({one.key_on(ENCODER, DIGEST) for one in everything}) == len(everything)
 
 
 def test_raw_vectors_and_fitted_chains_have_one_key_on_every_corpus(nested):
     for encoder, corpus in ((ENCODER, DIGEST), ("e" * 32, "")):
-        assert (control_method().key_on(encoder, corpus), nested.key_on(encoder, corpus)) == (CONTROL, "k")
+        assert (build_control_method().key_on(encoder, corpus), nested.key_on(encoder, corpus)) == (CONTROL, "k")
         assert nested.cut(6).key_on(encoder, corpus) == "k-6"
 
 
@@ -150,7 +153,7 @@ def test_a_method_is_fitted_once_and_then_loaded(cache, corpus):
 
 
 def test_raw_vectors_need_no_corpus_and_leave_no_file(cache):
-    one, measures = cache.load_or_fit(control_method(), ENCODER, None, DIGEST, lambda _: None)
+    one, measures = cache.load_or_fit(build_control_method(), ENCODER, None, DIGEST, lambda _: None)
     assert (one.name, one.key, one.folder, one.dimensions, measures) == (CONTROL, CONTROL, None, None, {})
     assert not cache.folder.exists()
 
@@ -164,7 +167,7 @@ def test_chains_of_equal_tensors_have_equal_keys_only_if_they_are_the_same_map(c
 
 
 def test_every_reducer_gives_the_size_asked_for(cache, corpus):
-    methods = sweep_methods([6])
+    methods = list_reducer_methods([6])
     assert len(methods) == len(REDUCERS) == len({method.label for method in methods})
     for method in methods:
         one, chain, measures = fitted(cache, method, corpus)
@@ -185,7 +188,7 @@ def test_what_a_reduction_keeps_is_measured_on_sentences_kept_aside(cache, corpu
 
 
 def test_means_of_fifty_sentences_are_of_fifty_and_each_draw_of_others(cache, one_hot):
-    methods = mean_methods([50])
+    methods = list_mean_estimation_methods([50])
     assert [method.label for method in methods] == ["R1 of 50"] * 3 + ["R2 of 50"] * 3
     found = [fitted(cache, method, one_hot)[1].transforms[0] for method in methods]
     for step, name, entry in zip(found, ["mean"] * 3 + ["direction"] * 3, [1 / 50] * 3 + [50**-0.5] * 3, strict=True):
@@ -198,8 +201,8 @@ def test_means_of_fifty_sentences_are_of_fifty_and_each_draw_of_others(cache, on
 
 def test_a_method_without_sentences_enough_is_an_error_and_leaves_nothing(cache, corpus):
     for method, rows, message in (
-        (mean_methods([361])[0], corpus, "R1 of 361, draw 0: the corpus has 360 sentences"),
-        (ladder_methods()[1], None, "R2 is fitted on sentences: name some with --corpus"),
+        (list_mean_estimation_methods([361])[0], corpus, "R1 of 361, draw 0: the corpus has 360 sentences"),
+        (list_debiasing_methods()[1], None, "R2 is fitted on sentences: name some with --corpus"),
     ):
         with pytest.raises(EvaluationError, match=message):
             cache.load_or_fit(method, ENCODER, rows, DIGEST, lambda _: None)
@@ -224,7 +227,7 @@ def test_a_nested_chain_is_also_compared_at_the_smaller_sizes_asked_for(nested, 
 def test_a_chain_that_is_not_nested_is_never_cut(rows):
     chain = Chain(parse_steps("random_projection:12")).fit(rows)
     assert not Method("flat@1", "chain", "flat@1", size=12, chain=chain, key="k").cuts_to(6)
-    assert not ladder_methods()[0].cuts_to(6)
+    assert not list_debiasing_methods()[0].cuts_to(6)
 
 
 def test_a_chain_says_why_it_cannot_take_an_encoders_vectors(nested):
@@ -233,7 +236,9 @@ def test_a_chain_says_why_it_cannot_take_an_encoders_vectors(nested):
     anyones = replace(nested, only=None)
     assert anyones.unsuited_reason("e" * 32, WIDTH) is None
     assert anyones.unsuited_reason(ENCODER, 384) == "it takes vectors 24 wide, these are 384"
-    assert all(method.unsuited_reason(ENCODER, 384) is None for method in [control_method(), *ladder_methods()])
+    assert all(
+        method.unsuited_reason(ENCODER, 384) is None for method in [build_control_method(), *list_debiasing_methods()]
+    )
 
 
 def test_mteb_gets_each_texts_vector_under_its_prompt_and_through_the_map(nested, rows, tmp_path):

@@ -16,7 +16,7 @@ from training.encoder.spec import DEFAULT_ENCODER
 from training.errors import EvaluationError
 from training.evaluation.corpus import read_corpus_sentences
 from training.evaluation.encoders import RequestedEncoder
-from training.evaluation.methods import CONTROL, REDUCERS, Method, ladder_methods
+from training.evaluation.methods import CONTROL, REDUCERS, Method, list_debiasing_methods
 from training.evaluation.pool import Workers
 from training.evaluation.run import Request, compute_trial_key, evaluate
 from training.evaluation.store import text_key
@@ -133,7 +133,7 @@ def test_every_method_has_a_score_on_every_task_that_can_be_read(first):
         CONTROL,
         "first@1",
         "other@1",
-        *(method.name for method in ladder_methods() if method.name != "whitening"),
+        *(method.name for method in list_debiasing_methods() if method.name != "whitening"),
     ]
     methods += [reducer.format(k=8) for reducer in REDUCERS]
     found = by_cell(first.results)

@@ -29,7 +29,7 @@ BROKEN = {"broken": {"loss_weight": 1e300}}
 
 @pytest.fixture(scope="module")
 def first(settings_of, experiment, tmp_path_factory):
-    """The one experiment that these tests look at: everything on two targets, and an arm that cannot be trained."""
+    """The one experiment of these tests: everything on two targets, and a condition that cannot be trained."""
     out, told = tmp_path_factory.mktemp("experiment") / "out", []
     found = experiment(settings_of(variants=BROKEN), out, told=told)
     findings, files = write_report(found, out)
@@ -129,7 +129,7 @@ def test_neither_the_target_nor_what_shares_texts_with_its_test_is_in_the_mixtur
 
 def test_rows_of_a_fine_tuning_never_have_an_anchor_of_the_test(first):
     for target, pairs in ((one.target, one.pairs) for one in first.found.prepared):
-        rows = target.data.rows("queries" if target.name == "search" else "test")
+        rows = target.data.read_rows("queries" if target.name == "search" else "test")
         tested = {normalize_text(row["text"]) for row in rows}
         trained = {normalize_text(pair.anchor) for pair in pairs}
         if target.name == "search":
@@ -184,7 +184,7 @@ def test_seeds_differ_in_what_they_train_on(extended):
 
 
 def test_a_result_does_not_depend_on_what_was_run_before_it(first, tmp_path):
-    (unit,) = (u for u in first.found.units if (u.target.name, u.arm.method) == ("search", "pft"))
+    (unit,) = (u for u in first.found.units if (u.target.name, u.condition.method) == ("search", "pft"))
     alone = replace(unit, out=tmp_path, shown=False)
     run_unit(alone)
     expected = unit.log.read()

@@ -2,7 +2,7 @@ import pytest
 
 from training.errors import JobError
 from training.research.reze_experiment.settings import ExperimentSettings
-from training.research.reze_experiment.targets import chosen_targets
+from training.research.reze_experiment.targets import choose_targets
 
 
 def labelled(count):
@@ -36,7 +36,7 @@ def data(tmp_path, write_data_set):
 
 def chosen(folder, min_rows=10, **given):
     settings = ExperimentSettings.model_validate({"sources": [{"folder": folder}], "min_rows": min_rows} | given)
-    return [target.name for target in chosen_targets(settings)]
+    return [target.name for target in choose_targets(settings)]
 
 
 def test_the_protocol_is_that_of_the_paper_unless_told_otherwise():

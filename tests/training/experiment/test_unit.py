@@ -13,9 +13,9 @@ from training.encoder.encoder import Encoder
 from training.errors import JobError
 from training.finetuning.job import SourceSettings
 from training.finetuning.run import MODEL
-from training.research.reze_experiment.arms import arms
-from training.research.reze_experiment.plan import plan
-from training.research.reze_experiment.targets import Target, drawn_rows
+from training.research.reze_experiment.conditions import build_conditions
+from training.research.reze_experiment.plan import build_plan
+from training.research.reze_experiment.targets import Target, shuffle_pairs
 from training.research.reze_experiment.unit import PRETRAINING, Work, run_unit
 
 pytestmark = pytest.mark.usefixtures("little_garbage")
@@ -37,18 +37,20 @@ def units(settings_of, spec, loaded, tmp_path):
     """A maker of an experiment's units."""
 
     def build(targets=("tone",), **given):
-        return plan(settings_of(targets=targets, **given), spec, "cpu", loaded, tmp_path / "out").units
+        return build_plan(settings_of(targets=targets, **given), spec, "cpu", loaded, tmp_path / "out").units
 
     return build
 
 
 def cells(some):
-    return [(unit.key, *cell) for unit in some for cell in unit.missing()]
+    return [(unit.key, *cell) for unit in some for cell in unit.list_missing()]
 
 
 def test_arms_are_the_methods_asked_for_and_what_varies_them(settings_of):
-    found = arms(settings_of(loss_weights=(0.5, 2), centers=("mean",), variants={"kept": {"strength": 0.1}}))
-    given = {arm.method: arm.regularizer.settings for arm in found}
+    found = build_conditions(
+        settings_of(loss_weights=(0.5, 2), centers=("mean",), variants={"kept": {"strength": 0.1}})
+    )
+    given = {condition.method: condition.regularizer.settings for condition in found}
     assert len(given) == len(found)
     weights = {f"{method}, weight {weight:g}" for method in ("distill", "reze") for weight in (0.5, 2)}
     assert set(given) == {"ft", "pft", "distill", "reze", "reze, mean", "kept"} | weights
@@ -62,8 +64,8 @@ def test_arms_are_the_methods_asked_for_and_what_varies_them(settings_of):
 
 
 def test_a_sweep_does_not_repeat_what_there_is_already(settings_of):
-    found = arms(settings_of(methods=("reze",), loss_weights=(1, 2), centers=("median", "mean")))
-    assert [arm.method for arm in found] == ["reze", "reze, weight 2", "reze, mean"]
+    found = build_conditions(settings_of(methods=("reze",), loss_weights=(1, 2), centers=("median", "mean")))
+    assert [condition.method for condition in found] == ["reze", "reze, weight 2", "reze, mean"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_a_sweep_does_not_repeat_what_there_is_already(settings_of):
     ],
 )
 def test_every_method_is_measured_at_every_size_and_before_it_where_that_is_its_own(units, methods, expected):
-    found = [cell for unit in units(methods=methods, rows=(8, 16)) for cell in unit.missing()]
+    found = [cell for unit in units(methods=methods, rows=(8, 16)) for cell in unit.list_missing()]
     assert len(found) == len(set(found)) and set(found) == expected
 
 
@@ -93,7 +95,9 @@ def test_results_of_another_base_model_at_the_same_place_have_another_key(settin
     changed = replace(spec, model=str(folder))
     keys = []
     for _ in range(2):
-        (unit,) = plan(settings_of(("tone",), methods=("ft",)), changed, "cpu", Encoder(changed, "cpu"), tmp_path).units
+        (unit,) = build_plan(
+            settings_of(("tone",), methods=("ft",)), changed, "cpu", Encoder(changed, "cpu"), tmp_path
+        ).units
         keys.append(unit.key)
         weights = load_file(folder / "model.safetensors")
         name = next(name for name in weights if "word_embeddings" in name)
@@ -154,7 +158,7 @@ def test_what_is_named_twice_is_refused_or_measured_once(units, twice):
 @pytest.mark.parametrize("name", ["none", "pft", "pft_flow", "reze", "reze, mean"])
 def test_a_variant_cannot_take_the_place_of_a_method(settings_of, name):
     with pytest.raises((ValidationError, JobError), match=name):
-        arms(settings_of(variants={name: {"strength": 0.1}}, centers=("mean",)))
+        build_conditions(settings_of(variants={name: {"strength": 0.1}}, centers=("mean",)))
 
 
 def test_results_of_a_variant_lie_with_the_others_whatever_it_is_called(units):
@@ -167,7 +171,7 @@ def test_results_of_a_variant_lie_with_the_others_whatever_it_is_called(units):
 
 def test_rows_of_a_seed_are_an_order_of_the_same_rows(units):
     (unit,) = units(methods=("ft",))
-    one, again, other = (drawn_rows(unit.pairs, seed) for seed in (0, 0, 1))
+    one, again, other = (shuffle_pairs(unit.pairs, seed) for seed in (0, 0, 1))
     assert one == again and one != other
     assert sorted(pair.place for pair in one) == sorted(pair.place for pair in other)
     assert {pair.positive for pair in one} == {"it was sold", "it was seen", "it was boiled"}
@@ -200,7 +204,7 @@ def test_no_row_of_a_fine_tuning_has_an_anchor_that_is_tested(tmp_path, write_da
     folder = write_data_set(tmp_path / task, {"task": task}, files)
     target = Target(FolderDataSet(task, task, folder), SourceSettings(folder=folder))
     known = {normalize_text(row.get("sentence1") or row["text"]) for row in tested}
-    found = target.training_pairs()
+    found = target.read_training_pairs()
     assert found
     for pair in found:
         assert not {normalize_text(line) for line in pair.anchor.split("\n")} & known
@@ -210,7 +214,7 @@ def test_a_unit_that_was_killed_after_its_last_checkpoint_is_finished(units, tmp
     (unit,) = units(methods=("pft",), rows=())
     unit = replace(unit, shown=False)
     work = unit.out / "work" / unit.key
-    _, trained = Work(unit, work).pretrained()
+    _, trained = Work(unit, work).pretrain()
     assert trained.steps > 0
     shutil.rmtree(work / MODEL)  # the kill came before the model was written
     (work / PRETRAINING).unlink()

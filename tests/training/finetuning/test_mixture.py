@@ -12,7 +12,7 @@ from training.finetuning.regularizers.distillation import Distillation
 from training.finetuning.regularizers.none import NoRegularizer
 from training.finetuning.regularizers.reze import Reze
 from training.finetuning.regularizers.settings import RegularizerSettings
-from training.finetuning.report import sources_csv
+from training.finetuning.report import format_sources_csv
 
 TARGET = [{"anchor": "Known question", "positive": "known  answer"}, {"anchor": "other", "positive": "else"}]
 SHARING = [
@@ -268,7 +268,7 @@ def test_the_table_has_a_line_for_each_source_whatever_its_name_holds(written, t
     written("a", pairs("a", 2))
     written('b, "the second"', [*pairs("b", 2), *pairs("b", 1)])
     written("c", [])
-    rows = list(csv.DictReader(io.StringIO(sources_csv(build_mixture(settings(tmp_path / "data"))))))
+    rows = list(csv.DictReader(io.StringIO(format_sources_csv(build_mixture(settings(tmp_path / "data"))))))
     assert [(row["source"], row["kept"]) for row in rows] == [("a", "2"), ('b, "the second"', "2"), ("c", "0")]
     assert rows[1]["left_out"] == "1 duplicate pair"
     assert (rows[0]["anchor_mean"], rows[2]["anchor_mean"]) == ("8.0", "")

@@ -210,6 +210,14 @@ def test_an_absolute_margin_is_a_difference_of_scores_and_a_relative_one_a_share
     assert list(found.negatives) == expected
 
 
+def test_a_training_positive_that_the_targets_test_holds_is_no_negative_of_another_query():
+    documents = {text: text for text in ("0.8", "0.6", "0.3")}
+    candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, test_positives={"0.6"}, forbidden=0)
+    settings = NegativeSettings(relative_margin=None, num_negatives=2)
+    (found,) = mine_one(candidates, AuxiliaryEncoder(Angles(), Prompts()), settings, 2, seed=0)
+    assert list(found.negatives) == ["0.3"]
+
+
 def test_random_sampling_is_the_seeds_and_is_not_mined_again(job_of, search, mined, tmp_path):
     settings = {"num_negatives": 2, "sampling": "random", "relative_margin": None, "range_max": 5}
     job = job_of(source={"folder": search}, negatives=settings)

@@ -10,6 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
+from tests.helpers import find_free_port
 from training.encoder.spec import EncoderSpec
 from training.errors import JobError
 from training.finetuning.job import Job, TrainingSettings
@@ -137,7 +138,7 @@ def alone(folder, undrawn):
 
 
 @pytest.fixture(scope="module")
-def done(folder, job_of, alone, free_port):
+def done(folder, job_of, alone):
     """Everything that is compared: jobs of one process, then of two, which also finish what one began.
 
     One job of two is run by the command. At its ninth step one job of one process is killed, and the last of two stops.
@@ -151,7 +152,7 @@ def done(folder, job_of, alone, free_port):
     job_of("handed back", BATCH // 2)
     job_of("uneven", BATCH // 2, cap=PAIRS // 2 - 1)
     (folder / "runs.py").write_text(RUNS)
-    command = [sys.executable, str(folder / "runs.py"), str(folder), str(free_port())]
+    command = [sys.executable, str(folder / "runs.py"), str(folder), str(find_free_port())]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
     environment |= {"LATHE_HOME": str(folder / "home"), "LATHE_DEVICE": "cpu", "LATHE_THREADS": "1"}
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)

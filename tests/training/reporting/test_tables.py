@@ -1,4 +1,5 @@
 from training.reporting.tables import Table
+from training.reporting.text import align_columns
 
 ROWS = [{"name": "one", "n": 1200, "gain": 0.5}, {"name": "two", "n": None, "gain": float("nan")}, {"name": "a,b"}]
 FORMATS = {"n": ",", "gain": "+.2f"}
@@ -33,3 +34,13 @@ def test_a_table_without_rows_is_false():
     assert not Table.from_records([])
     assert not Table.from_rows([["name"]])
     assert Table.from_records(ROWS)
+
+
+def test_the_last_cell_of_a_short_row_may_be_longer_than_its_column():
+    rows = [["name", "n", "kind"], ["a", "12", "x"], ["b", "cannot be read"], ["c", "3"]]
+    assert align_columns(rows, left=(0, 2)).split("\n") == [
+        "name   n  kind",
+        "a     12  x",
+        "b     cannot be read",
+        "c      3",
+    ]

@@ -6,6 +6,7 @@ from email.utils import format_datetime
 
 import pytest
 
+from tests.helpers import find_free_port
 from training.synthesis.chat import Chat, ChatError, parse_retry_after
 from training.synthesis.endpoint import Endpoint
 from training.synthesis.job import EndpointSettings
@@ -99,9 +100,9 @@ def test_what_is_no_answer_is_a_failure_of_a_kind(ask, chat_server, reply, kind,
     assert error.after == (7 if reply[0] == 429 else None) and len(chat_server.bodies) == 1
 
 
-def test_an_endpoint_that_is_not_there_says_so(ask, free_port):
+def test_an_endpoint_that_is_not_there_says_so(ask):
     with pytest.raises(ChatError, match="no connection") as raised:
-        ask(f"http://127.0.0.1:{free_port()}/v1")
+        ask(f"http://127.0.0.1:{find_free_port()}/v1")
     assert (raised.value.kind, raised.value.again, raised.value.status) == ("no connection", True, 0)
 
 
@@ -124,9 +125,9 @@ def test_an_endless_answer_is_cut(ask, chat_server):
         ask()
 
 
-def test_proxies_of_the_environment_get_nothing(ask, free_port, monkeypatch):
+def test_proxies_of_the_environment_get_nothing(ask, monkeypatch):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+        monkeypatch.setenv(name, f"http://127.0.0.1:{find_free_port()}")
     assert ask().text == "Yes."
 
 

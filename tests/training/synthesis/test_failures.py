@@ -3,7 +3,7 @@ import time
 import pytest
 
 from training.errors import JobError
-from training.synthesis.report import as_json, sentences
+from training.synthesis.report import as_json, summarize_run
 
 
 def of_stage(stage):
@@ -145,7 +145,7 @@ def test_a_call_the_endpoint_refuses_is_left_for_the_next_run_and_the_others_go_
     outcome = synthesize()
     found = as_json(outcome)
     assert found["this_run"]["failures"] == {"refused with 400": 1} and not found["complete"]
-    assert found["pairs"] == 6 and "1 calls were not answered" in " ".join(sentences(found))
+    assert found["pairs"] == 6 and "1 calls were not answered" in " ".join(summarize_run(found))
     chat_server.script = None
     assert len(synthesize().pipeline.pairs) == 8
 

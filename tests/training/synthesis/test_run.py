@@ -8,7 +8,7 @@ from training.datasets.file import FileDataSet
 from training.errors import JobError
 from training.finetuning.job import SourceSettings, read_settings
 from training.synthesis.job import SynthesisJob
-from training.synthesis.report import as_json, sentences
+from training.synthesis.report import as_json, summarize_run
 from training.synthesis.run import estimate_run, prepare
 
 PROVENANCE = {"key", "attempt", "model", "endpoint", "template", "parameters", "created_at", "prompt_tokens", "seconds"}
@@ -86,7 +86,7 @@ def test_a_spent_budget_stops_cleanly_and_a_larger_one_goes_on_to_the_same_pairs
     chat_server.reset()
     outcome = synthesize(limits={"max_requests": 7})
     assert not outcome.is_complete and outcome.sender.sent == len(chat_server.bodies) == 7
-    assert "the budget of 7 requests is spent" in " ".join(sentences(as_json(outcome)))
+    assert "the budget of 7 requests is spent" in " ".join(summarize_run(as_json(outcome)))
     for most in (15, 100):
         outcome = synthesize(limits={"max_requests": most})
     assert outcome.is_complete and sorted(chat_server.prompts) == asked, "nothing is asked twice"

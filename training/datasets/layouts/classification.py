@@ -21,7 +21,9 @@ class Classification(Layout):
     examples = "classified texts"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read train and test texts with class labels, numbered in alphabetical order of the classes.
+        """Read train and test texts, each with the number of its class in alphabetical order.
+
+        A label that occurs once in a split, or in the test alone, adds a warning.
 
         Raises:
             DataSetError: if a file is invalid, or the training texts have fewer than two classes.
@@ -47,7 +49,11 @@ class Classification(Layout):
         return Tables({split: to_columns(rows, self.fields, label=number) for split, rows in splits.items()})
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of each text and the text of its label."""
+        """Build a pair of each text and the text of its label; record blank texts as left out.
+
+        Raises:
+            DataSetError: if a row lacks text or label, or a label has no text.
+        """
         found = list(rows.read_nonblank("text", "label"))
         texts = rows.label_texts(found)
         return [Pair(row.text("text"), texts[str(row["label"])], row.place, (row["text"],)) for row in found]

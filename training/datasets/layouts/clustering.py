@@ -30,7 +30,7 @@ class Clustering(Layout):
     examples = "clustered texts"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
-        """Read test texts with their cluster labels.
+        """Read test texts with their cluster labels; add a warning for labels that occur once.
 
         Raises:
             DataSetError: if the file is invalid, or has fewer than two labels.
@@ -50,11 +50,15 @@ class Clustering(Layout):
         return {"input_column_name": "text", "label_column_name": "label"} | sampled
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build pairs of up to `texts_per_cluster` texts of a cluster, joined by newlines, and the text of its label.
+        """Build pairs of consecutive texts of a cluster, joined by newlines, and the text of its label.
 
-        The last anchor of a cluster may be smaller.
+        An anchor holds `texts_per_cluster` texts, the last one of a cluster perhaps fewer. Rows of lists, as in old
+        mteb sets, are split into rows. Blank texts are recorded as left out.
+
+        Raises:
+            DataSetError: if a row lacks text or label, or a label has no text.
         """
-        found = [row for record in rows.read() for row in _unnest_row(record)]
+        found = [row for record in rows.read() for row in _split_row_of_lists(record)]
         clusters: dict[str, list[Record]] = {}
         for row in found:
             row.require("text", "label")
@@ -71,7 +75,7 @@ class Clustering(Layout):
         return pairs
 
 
-def _unnest_row(record: Record) -> list[Record]:
+def _split_row_of_lists(record: Record) -> list[Record]:
     """Return a clustering row as a list: itself, or a record per sentence if it holds lists, as in old mteb sets.
 
     Raises:

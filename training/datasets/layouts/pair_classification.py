@@ -41,14 +41,16 @@ class PairClassification(Layout):
         return Tables({"test": to_columns(rows, self.fields, label=int)})
 
     def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the column of the labels."""
+        """Return the name of the label column."""
         return {"label_column_name": "label"}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of the two sentences of each row labelled 1; record rows labelled 0 as left out.
+        """Build a pair of the two sentences of each row labelled 1.
+
+        Rows labelled 0, and rows with a blank first sentence, are recorded as left out.
 
         Raises:
-            DataSetError: if a label is neither 0 nor 1.
+            DataSetError: if a label is neither 0 nor 1, or a row labelled 1 has no second sentence.
         """
 
         def is_positive(row: Record) -> bool:

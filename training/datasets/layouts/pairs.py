@@ -38,7 +38,11 @@ class Pairs(Layout):
         return {"k_values": RANKS}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of each row, from the fields that the settings name as anchor and positive."""
+        """Build a pair of each row, from the fields in the settings; record rows with a blank anchor as left out.
+
+        Raises:
+            DataSetError: if a row has no anchor field or no positive.
+        """
         return rows.pair_fields(rows.settings.anchor, rows.settings.positive)
 
     def evaluated_task(self, folder: Path, language: str) -> str | None:

@@ -18,7 +18,7 @@ from training.datasets.records import (
     is_blank,
     read_records,
     require_distinct,
-    shortened,
+    shorten_value,
 )
 from training.errors import DataSetError
 
@@ -55,7 +55,7 @@ class Retrieval(Layout):
                 warnings.add("queries left out because no document is judged relevant", query)
         if not useful:
             raise DataSetError("qrels/test.tsv judges no document relevant to any query")
-        judged_anywhere = _judged_queries(folder)
+        judged_anywhere = _read_judged_queries(folder)
         for query, row in asked.items():
             if query not in relevant and query not in judged_anywhere:
                 warnings.add("queries left out because qrels has no judgement of them", f"{query} ({row.place})")
@@ -67,11 +67,17 @@ class Retrieval(Layout):
         return {"k_values": RANKS}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of query and document for each positive judgement; record other judgements as left out."""
-        queries = {str(row["_id"]): row.text("text") for row in _identified_rows(rows.data, "queries")}
-        documents = {str(row["_id"]): _document_text(row) for row in _identified_rows(rows.data, "corpus")}
+        """Build a pair of query and document for each positive judgement; record other judgements as left out.
+
+        Queries and corpus are read into memory.
+
+        Raises:
+            DataSetError: if a file cannot be read, or a query or document has no id or text.
+        """
+        queries = {str(row["_id"]): row.text("text") for row in _read_identified_rows(rows.data, "queries")}
+        documents = {str(row["_id"]): _join_title_and_text(row) for row in _read_identified_rows(rows.data, "corpus")}
         pairs = []
-        for place, query, document, grade in rows.data.judgements(rows.split):
+        for place, query, document, grade in rows.data.read_judgements(rows.split):
             rows.count += 1
             if grade <= 0:
                 rows.dropped.add("judged not relevant", place)
@@ -89,11 +95,11 @@ class Retrieval(Layout):
 
     def count_rows(self, data: RowReader, split: str) -> int:
         """Count the judgements of a split."""
-        return len(data.judgements(split))
+        return len(data.read_judgements(split))
 
     def read_corpus(self, data: RowReader) -> Iterator[str]:
         """Yield the texts of the documents, with their titles, except blank ones."""
-        return (_document_text(row) for row in data.rows("corpus") if not is_blank(row.get("text")))
+        return (_join_title_and_text(row) for row in data.read_rows("corpus") if not is_blank(row.get("text")))
 
 
 def read_judgements(path: Path) -> list[Judgement]:
@@ -130,7 +136,7 @@ def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
     kept = []
     for row in read_records(folder, "corpus", {"_id": ID, "text": TEXT_OR_BLANK}, warnings):
         if not isinstance(row.get("title"), str | None):
-            raise DataSetError(f"{row.place}: 'title' must be a string, not {shortened(row['title'])}")
+            raise DataSetError(f"{row.place}: 'title' must be a string, not {shorten_value(row['title'])}")
         if f"{row.get('title') or ''}{row['text']}".strip():
             kept.append(row)
         else:
@@ -138,7 +144,7 @@ def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
     return kept
 
 
-def _judged_queries(folder: Path) -> set[str]:
+def _read_judged_queries(folder: Path) -> set[str]:
     """Return the ids of queries that any split judges, so that their absence from the test split is no warning."""
     found = set()
     for path in folder.glob("qrels/*.tsv"):
@@ -147,13 +153,13 @@ def _judged_queries(folder: Path) -> set[str]:
     return found
 
 
-def _identified_rows(data: RowReader, name: str) -> Iterator[Record]:
+def _read_identified_rows(data: RowReader, name: str) -> Iterator[Record]:
     """Yield the rows of `corpus` or `queries`; raise `DataSetError` at a row without an id or a text."""
-    for record in data.rows(name):
+    for record in data.read_rows(name):
         record.require("_id", "text")
         yield record
 
 
-def _document_text(record: Record) -> str:
+def _join_title_and_text(record: Record) -> str:
     """Return a document's title and text, joined by a space, as mteb passes it to an encoder."""
     return f"{record.get('title') or ''} {record.text('text')}".strip()

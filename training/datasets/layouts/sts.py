@@ -6,7 +6,7 @@ from typing import Any
 from training.datasets.contents import Search, Tables
 from training.datasets.layout import Layout
 from training.datasets.pairs import Pair, PairRows
-from training.datasets.records import NUMBER, TEXT, Record, Warnings, is_number, read_records, shortened, to_columns
+from training.datasets.records import NUMBER, TEXT, Record, Warnings, is_number, read_records, shorten_value, to_columns
 from training.errors import DataSetError
 
 POSITIVE_SHARE = 0.8
@@ -36,7 +36,7 @@ class Sts(Layout):
         return Tables({"test": to_columns(rows, self.fields, score=float)})
 
     def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the range of the scores."""
+        """Return the lowest and the highest score as `min_score` and `max_score`."""
         assert isinstance(data, Tables)
         scores = data.splits["test"]["score"]
         return {"min_score": min(scores), "max_score": max(scores)}
@@ -44,16 +44,18 @@ class Sts(Layout):
     def build_pairs(self, rows: PairRows) -> list[Pair]:
         """Build a pair of the sentences of each row with a score of at least `min_score`; record others as left out.
 
-        Without `min_score`, the threshold is `POSITIVE_SHARE` of the way from the lowest score to the highest.
+        Without `min_score`, the threshold is `POSITIVE_SHARE` of the way from the lowest score to the highest. The rows
+        are read twice.
 
         Raises:
-            DataSetError: if a score is not a number, or all are equal and there is no `min_score`.
+            DataSetError: if a score is not a number, all are equal and there is no `min_score`, or a row that is used
+                has no second sentence.
         """
         scores = []
-        for row in rows.data.rows(rows.split):
+        for row in rows.data.read_rows(rows.split):
             row.require("score")
             if not is_number(row["score"]):
-                raise DataSetError(f"{row.place}: 'score' must be a number, not {shortened(row['score'])}")
+                raise DataSetError(f"{row.place}: 'score' must be a number, not {shorten_value(row['score'])}")
             scores.append(float(row["score"]))
         least = rows.settings.min_score
         if least is None:

@@ -42,13 +42,17 @@ class Summarization(Layout):
         return Tables({"test": to_columns(kept, self.fields)})
 
     def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
-        """Return the range of the grades, at least 1 wide."""
+        """Return the lowest and the highest grade as `min_score` and `max_score`, at least 1 apart."""
         assert isinstance(data, Tables)
         grades = [grade for row in data.splits["test"]["relevance"] for grade in row]
         return {"min_score": min(grades), "max_score": max(max(grades), min(grades) + 1)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of text and summary for each human summary; record invalid and empty rows as left out."""
+        """Build a pair of text and summary for each human summary; record invalid and empty rows as left out.
+
+        Raises:
+            DataSetError: if a row lacks a field, or a field is not text.
+        """
         pairs = []
         for row in rows.read_nonblank("text", "human_summaries"):
             summaries = row.texts("human_summaries")

@@ -28,5 +28,9 @@ class Translations(Layout):
         return Tables({"test": {"sentence1": [r["anchor"] for r in rows], "sentence2": [r["positive"] for r in rows]}})
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of each sentence and its translation."""
+        """Build a pair of each sentence and its translation; record rows with a blank first sentence as left out.
+
+        Raises:
+            DataSetError: if a row has no translation.
+        """
         return rows.pair_fields("anchor", "positive")

@@ -27,7 +27,10 @@ class Quantization(nn.Module):
             self.register_buffer(name, tensor)
 
     def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Add `codes`, and make `sentence_embedding` what they stand for."""
+        """Quantize `sentence_embedding`: replace it by the floats of its codes, and add `codes`.
+
+        The features are changed in place and returned.
+        """
         x = features["sentence_embedding"].float()
         if self.kind == "int8":
             scale, zero_point = self.get_buffer("scale"), self.get_buffer("zero_point")
@@ -53,7 +56,7 @@ class Quantization(nn.Module):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: object) -> "Quantization":
-        """Read what `save` wrote; the model must be a folder on this machine."""
+        """Load a module from the folder that `save` wrote, on this machine."""
         folder = os.path.join(model_name_or_path, subfolder)  # noqa: PTH118
         with open(os.path.join(folder, "config.json")) as file:  # noqa: PTH118, PTH123
             kind = json.load(file)["kind"]

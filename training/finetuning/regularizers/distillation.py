@@ -31,7 +31,10 @@ class Distillation(Regularizer):
         self.weight = settings.loss_weight
 
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Compute the relations of all pairs by the base model, or load those that the folder holds."""
+        """Set `targets` to the relations of all pairs by the base model.
+
+        They are loaded from the folder, or computed and written to it.
+        """
         self.targets, _ = load_or_compute_relations(encoder, mixture, self.settings, folder, cache, on_progress)
 
     def loss(self, anchors: Tensor, positives: Tensor, rows: NDArray[np.int64]) -> Tensor:

@@ -89,7 +89,7 @@ def to_json(shrinkage: Shrinkage, geometry: Geometry) -> dict[str, float | int]:
     }
 
 
-def shrinkage_rows(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> list[list[str]]:
+def build_shrinkage_rows(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> list[list[str]]:
     """Build the table of how each source is shrunk, as rows of text, the header first.
 
     Columns: pairs, dimensions shrunk, mean and largest pull in these, mean cosine of relation and target.

@@ -51,7 +51,11 @@ REGULARIZED = tuple(name for name, method in METHODS.items() if method.regulariz
 
 
 def create_regularizer(method: str, settings: "RegularizerSettings") -> "Regularizer":
-    """Import the regularizer of a training method and create it with the job's settings."""
+    """Import the regularizer of a training method and create it with the job's settings.
+
+    Raises:
+        KeyError: if there is no such method.
+    """
     module, _, name = METHODS[method].regularizer.partition(".")
     created: Regularizer = getattr(import_module(f"{__package__}.{module}"), name)(settings)
     return created

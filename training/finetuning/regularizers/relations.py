@@ -46,8 +46,8 @@ def load_or_compute_relations(
     Raises:
         JobError: if the folder is of another encoder, other pairs or other settings.
     """
-    depends = build_manifest(encoder, mixture, settings)
-    require_same(folder, depends)
+    depends = _build_manifest(encoder, mixture, settings)
+    _require_same_manifest(folder, depends)
     shape = (len(mixture), 2 * encoder.dimensions)
     known = (folder / MANIFEST).is_file()  # written last: without it, rows may be of anything
     if known and (relations := open_rows(folder / RELATIONS, shape)) is not None:
@@ -61,8 +61,8 @@ def load_or_compute_relations(
     return relations, False
 
 
-def build_manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSettings) -> dict[str, object]:
-    """Return encoder, pairs and settings that targets depend on as a JSON-serializable dict."""
+def _build_manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSettings) -> dict[str, object]:
+    """Return all that targets depend on as a JSON-serializable dict: encoder, pairs, settings but the loss weight."""
     return {
         "encoder": encoder.fingerprint,
         "dimensions": encoder.dimensions,
@@ -74,8 +74,11 @@ def build_manifest(encoder: Encoder, mixture: Mixture, settings: RegularizerSett
     }
 
 
-def require_same(folder: Path, depends: dict[str, object]) -> None:
-    """Raise `JobError` if the folder's manifest is damaged or of another encoder, other pairs or other settings."""
+def _require_same_manifest(folder: Path, depends: dict[str, object]) -> None:
+    """Raise `JobError` if the folder's manifest is of another encoder, other pairs or other settings, or is damaged.
+
+    A folder without a manifest is accepted.
+    """
     path = folder / MANIFEST
     if not path.is_file():
         return

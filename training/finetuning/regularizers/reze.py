@@ -23,8 +23,8 @@ from training.finetuning.mixture import Mixture
 from training.finetuning.regularizers.distillation import Distillation, copy_rows
 from training.finetuning.regularizers.geometry import (
     Geometry,
+    build_shrinkage_rows,
     compare_geometry,
-    shrinkage_rows,
     summarize_shrinkage,
     to_json,
 )
@@ -59,7 +59,12 @@ class Reze(Distillation):
         self.settings = settings
 
     def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
-        """Compute relations and targets of all pairs, or load those that the folder holds."""
+        """Load or compute the relations, fit the shrinkage, and load or compute the targets; set the attributes.
+
+        What is computed is written to the folder: relations, targets, shrinkage and a summary of the geometry. With
+        `target: reference`, the targets are the relations themselves, and the shrinkage is only fitted for the offsets
+        of `contrast: debiased`.
+        """
         settings, self.sources = self.settings, mixture.sources
         relations, stored = load_or_compute_relations(encoder, mixture, settings, folder, cache, on_progress)
         self.targets = relations
@@ -115,13 +120,17 @@ class Reze(Distillation):
         """Build the table of how each source is shrunk, and the figures of the offline phase."""
         if self.shrinkage is None or self.geometry is None:
             return RegularizerReport()
-        from training.finetuning.regularizers.shrinkage_plots import draw_figures
+        from training.finetuning.regularizers.shrinkage_plots import draw_shrinkage
         from training.reporting.tables import Table
 
         return RegularizerReport(
             " and what is shrunk",
-            {"What is done to each source": Table.from_rows(shrinkage_rows(mixture, self.shrinkage, self.geometry))},
-            draw_figures(mixture, self.shrinkage, self.geometry),
+            {
+                "What is done to each source": Table.from_rows(
+                    build_shrinkage_rows(mixture, self.shrinkage, self.geometry)
+                )
+            },
+            draw_shrinkage(mixture, self.shrinkage, self.geometry),
         )
 
 

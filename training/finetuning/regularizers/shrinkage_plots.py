@@ -1,5 +1,6 @@
 """Figures of REZE's offline phase: which directions separate the sources, and how they are shrunk."""
 
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -8,35 +9,18 @@ import numpy as np
 from training.finetuning.mixture import Mixture
 from training.finetuning.regularizers.geometry import Geometry, pull_fractions
 from training.finetuning.regularizers.shrinkage import Shrinkage
-from training.reporting.figures import STYLE, label_plainly, to_svg
+from training.reporting.figures import draw_figures, label_plainly
 
 SHOWN_DIMENSIONS = 60
 """Maximum number of columns of the heat map: the dimensions that separate the sources most."""
 
 
-def draw_figures(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> dict[str, str]:
-    """Draw every figure of the offline phase and return them as SVG by title.
-
-    Figures that have nothing to show, such as dispersions without active dimensions, are left out.
-    """
-    with plt.rc_context(STYLE):
-        found = {
-            "Spectrum of the relations (Eq. 1); the shaded dimensions are active (Eq. 3)": spectrum(shrinkage),
-            "Cosine of each pair's relation to its target, cos(r, r̂)": cosines(mixture, geometry),
-        }
-        if shrinkage.active:
-            found["Dispersion of the sources' means along each dimension (Eq. 2), and its threshold (Eq. 4)"] = (
-                dispersion(shrinkage)
-            )
-            found["Between-source variance along the active dimensions, before and after"] = between(mixture, shrinkage)
-        if len(shrinkage.changed):
-            found["Where each source is shrunk (1 − α of Eq. 6, or its shift over its deviation)"] = factors(
-                mixture, shrinkage
-            )
-        return {name: to_svg(figure) for name, figure in found.items()}
+def draw_shrinkage(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> dict[str, str]:
+    """Draw every figure of the offline phase that has something to show, and return them as SVG text by title."""
+    return draw_figures(PLOTS, mixture, shrinkage, geometry)
 
 
-def spectrum(shrinkage: Shrinkage) -> Any:
+def plot_spectrum(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
     """Plot the eigenvalues of the relations on a log scale, the active dimensions shaded, and return the figure."""
     figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
     ranks = np.arange(1, len(shrinkage.eigenvalues) + 1)
@@ -48,8 +32,10 @@ def spectrum(shrinkage: Shrinkage) -> Any:
     return figure
 
 
-def dispersion(shrinkage: Shrinkage) -> Any:
-    """Plot the dispersion of each active dimension with the threshold, shrunk ones in red, and return the figure."""
+def plot_dispersion(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
+    """Plot each active dimension's dispersion with the threshold, shrunk ones in red; return None if none is active."""
+    if not shrinkage.active:
+        return None
     figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
     values = np.maximum(shrinkage.dispersion[: shrinkage.active], 1e-12)
     ranks = np.arange(1, len(values) + 1)
@@ -65,9 +51,11 @@ def dispersion(shrinkage: Shrinkage) -> Any:
     return figure
 
 
-def factors(mixture: Mixture, shrinkage: Shrinkage) -> Any:
-    """Plot a heat map of how far each source is pulled in the dimensions that separate most, and return the figure."""
+def plot_factors(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
+    """Plot a heat map of each source's pull in the dimensions that separate most; return None if none is shrunk."""
     changed = shrinkage.changed
+    if not len(changed):
+        return None
     shown = np.sort(changed[np.argsort(-shrinkage.dispersion[changed])][:SHOWN_DIMENSIONS])
     figure, axis = plt.subplots(figsize=(8, 1.2 + 0.28 * len(mixture.names)), layout="constrained")
     image = axis.imshow(pull_fractions(shrinkage)[:, shown], cmap="Reds", vmin=0, vmax=1, aspect="auto")
@@ -80,8 +68,10 @@ def factors(mixture: Mixture, shrinkage: Shrinkage) -> Any:
     return figure
 
 
-def between(mixture: Mixture, shrinkage: Shrinkage) -> Any:
-    """Plot the cumulative between-source variance of the active dimensions, before and after; return the figure."""
+def plot_between_variance(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
+    """Plot the cumulative between-source variance over active dimensions, before and after; None if none is active."""
+    if not shrinkage.active:
+        return None
     counts = np.bincount(mixture.sources, minlength=len(mixture.names))[:, None] / len(mixture)
     before = (counts * shrinkage.source_means**2).sum(axis=0)[: shrinkage.active]
     means = shrinkage.source_means * shrinkage.shrink + shrinkage.shift
@@ -96,7 +86,7 @@ def between(mixture: Mixture, shrinkage: Shrinkage) -> Any:
     return figure
 
 
-def cosines(mixture: Mixture, geometry: Geometry) -> Any:
+def plot_cosines(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
     """Plot a box plot of the cosines between relations and targets for each source, and return the figure."""
     values = [geometry.cosines[mixture.sources == source] for source in range(len(mixture.names))]
     figure, axis = plt.subplots(figsize=(7, 1 + 0.28 * len(values)), layout="constrained")
@@ -104,3 +94,13 @@ def cosines(mixture: Mixture, geometry: Geometry) -> Any:
     axis.invert_yaxis()
     axis.set_xlabel("cosine")
     return figure
+
+
+PLOTS: dict[str, Callable[[Mixture, Shrinkage, Geometry], Any]] = {
+    "Spectrum of the relations (Eq. 1); the shaded dimensions are active (Eq. 3)": plot_spectrum,
+    "Cosine of each pair's relation to its target, cos(r, r̂)": plot_cosines,
+    "Dispersion of the sources' means along each dimension (Eq. 2), and its threshold (Eq. 4)": plot_dispersion,
+    "Between-source variance along the active dimensions, before and after": plot_between_variance,
+    "Where each source is shrunk (1 − α of Eq. 6, or its shift over its deviation)": plot_factors,
+}
+"""Plot functions by title of the figure."""

@@ -14,7 +14,7 @@ from training.evaluation.pool import Job, Workers
 from training.evaluation.run import Results, compute_trial_key
 from training.evaluation.statistics import Array
 from training.evaluation.suites import Suite
-from training.evaluation.tables import problem_lines
+from training.evaluation.tables import list_problems
 from training.evaluation.worker import Raw, Trial
 from training.research.domains.blocks import build_blocks, list_left_out
 from training.research.domains.characteristics import CountTokens, average_characteristics, measure_characteristics
@@ -106,7 +106,7 @@ class DomainComparison:
         self.blocks = (build_blocks(self.grids[0]), build_blocks(self.grids[1]))
         self.trials = tuple(_list_trials(results) for results in self.results)
         self.problems: list[str] = [
-            *(f"{self.titles[side]}: {line}" for side in SIDES for line in problem_lines(self.results[side])),
+            *(f"{self.titles[side]}: {line}" for side in SIDES for line in list_problems(self.results[side])),
             *(
                 line
                 for title, some in zip(self.titles, self.blocks, strict=True)

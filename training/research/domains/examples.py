@@ -174,7 +174,10 @@ def _score_summaries(split: EvaluatedSplit) -> Pool:
 
 
 def _compare_scores(split: EvaluatedSplit) -> Pool:
-    """Compute the cosine of each pair, with the gold scores rescaled to [0, 1], so that data sets can be pooled."""
+    """Compute the cosine of each pair, with the gold scores rescaled to [0, 1]; samples are scored by Spearman's ρ.
+
+    Rescaled scores of several data sets can be pooled.
+    """
     scores = np.array(split.data["score"], float)
     span = float(np.ptp(scores)) or 1.0  # a limit may leave one score
     return PairPool(_compute_pair_cosines(split), (scores - scores.min()) / span, rank_correlation)

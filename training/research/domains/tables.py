@@ -10,8 +10,8 @@ from training.research.domains.comparison import Comparison
 def build_tables(comparison: Comparison) -> dict[str, Table]:
     """Build all tables of a comparison, by title; tables without rows are left out."""
     long = {
-        "What the texts of each data set are like": _data_set_table(comparison),
-        "Cosines of mean embeddings": _cosine_table(comparison),
+        "What the texts of each data set are like": _build_data_set_table(comparison),
+        "Cosines of mean embeddings": _build_cosine_table(comparison),
     }
     return build_short_tables(comparison) | {title: table for title, table in long.items() if table}
 
@@ -19,18 +19,18 @@ def build_tables(comparison: Comparison) -> dict[str, Table]:
 def build_short_tables(comparison: Comparison) -> dict[str, Table]:
     """Build the tables that fit into a terminal, by title; tables without rows are left out."""
     tables = {
-        "Rank correlation of encoders between the suites": _ranking_table(comparison),
-        "Mean score × 100 of each encoder": _mean_table(comparison),
-        "Variance of samples' scores: encoder and domain": _variance_table(comparison),
-        "Do encoders differ: one-way analysis over data sets": _one_way_table(comparison),
-        "Paired t-tests of encoders over data sets, in points": _test_table(comparison),
-        "What the texts are like": _text_table(comparison),
-        "Mean cosine of data sets": _mean_cosine_table(comparison),
+        "Rank correlation of encoders between the suites": _build_ranking_table(comparison),
+        "Mean score × 100 of each encoder": _build_mean_table(comparison),
+        "Variance of samples' scores: encoder and domain": _build_variance_table(comparison),
+        "Do encoders differ: one-way analysis over data sets": _build_one_way_table(comparison),
+        "Paired t-tests of encoders over data sets, in points": _build_test_table(comparison),
+        "What the texts are like": _build_text_table(comparison),
+        "Mean cosine of data sets": _build_mean_cosine_table(comparison),
     }
     return {title: table for title, table in tables.items() if table}
 
 
-def _ranking_table(comparison: Comparison) -> Table:
+def _build_ranking_table(comparison: Comparison) -> Table:
     """Build the table of rank correlations: ρ, p, the smallest significant |ρ|, the split-half ρ of each suite."""
     halves = [f"ρ of halves of {title}" for title in comparison.titles]
     return Table.from_records(
@@ -45,7 +45,7 @@ def _ranking_table(comparison: Comparison) -> Table:
     )
 
 
-def _mean_table(comparison: Comparison) -> Table:
+def _build_mean_table(comparison: Comparison) -> Table:
     """Build the table of mean scores × 100 of each encoder in both suites, which the rank correlations compare."""
     return Table.from_records(
         (
@@ -58,7 +58,7 @@ def _mean_table(comparison: Comparison) -> Table:
     )
 
 
-def _variance_table(comparison: Comparison) -> Table:
+def _build_variance_table(comparison: Comparison) -> Table:
     """Build the table of the two-way analyses of variance, one row per task type and factor."""
     return Table.from_records(
         (
@@ -72,7 +72,7 @@ def _variance_table(comparison: Comparison) -> Table:
     )
 
 
-def _one_way_table(comparison: Comparison) -> Table:
+def _build_one_way_table(comparison: Comparison) -> Table:
     """Build the table of the one-way analyses of variance, one row per suite and task type."""
     return Table.from_records(
         (
@@ -84,7 +84,7 @@ def _one_way_table(comparison: Comparison) -> Table:
     )
 
 
-def _test_table(comparison: Comparison) -> Table:
+def _build_test_table(comparison: Comparison) -> Table:
     """Build the table of the paired t-tests of encoders, with differences in points."""
     return Table.from_records(
         (
@@ -96,7 +96,7 @@ def _test_table(comparison: Comparison) -> Table:
     )
 
 
-def _text_table(comparison: Comparison) -> Table:
+def _build_text_table(comparison: Comparison) -> Table:
     """Build the table of the text measures, averaged over the data sets of each suite."""
     return Table.from_records(
         (
@@ -109,7 +109,7 @@ def _text_table(comparison: Comparison) -> Table:
     )
 
 
-def _data_set_table(comparison: Comparison) -> Table:
+def _build_data_set_table(comparison: Comparison) -> Table:
     """Build the table of the text measures of each data set."""
     return Table.from_records(
         (
@@ -128,7 +128,7 @@ def _list_measures(one: Characteristics, comparison: Comparison) -> dict[str, An
     return {"texts": one.texts} | {named.get(name, name.replace("_", " ")): getattr(one, name) for name in MEASURES}
 
 
-def _mean_cosine_table(comparison: Comparison) -> Table:
+def _build_mean_cosine_table(comparison: Comparison) -> Table:
     """Build the table of mean cosines within and between the suites, raw and without the common direction."""
     found = comparison.similarity
     maps = {"as they are": found.raw, "without the common direction": found.centred} if found else {}
@@ -144,7 +144,7 @@ def _mean_cosine_table(comparison: Comparison) -> Table:
     )
 
 
-def _cosine_table(comparison: Comparison) -> Table:
+def _build_cosine_table(comparison: Comparison) -> Table:
     """Build the table of the raw cosines between every two data sets, whose names both suites may use."""
     found = comparison.similarity
     rows = [[name, *row] for name, row in zip(found.names, found.raw.matrix.tolist(), strict=True)] if found else []

@@ -18,7 +18,7 @@ def draw_audit(findings: AuditFindings) -> dict[str, str]:
     return draw_figures(PLOTS, findings)
 
 
-def growth_curves(findings: AuditFindings) -> Any:
+def plot_mean_growth(findings: AuditFindings) -> Any:
     """Plot ‖μ_n‖ against n, measured as points and expected as a line; return None without a corpus."""
     some = {name: audit.corpus.growth for name, audit in findings.encoders.items() if audit.corpus}
     if not some:
@@ -42,7 +42,7 @@ def growth_curves(findings: AuditFindings) -> Any:
     return figure
 
 
-def running_languages(findings: AuditFindings) -> Any:
+def plot_language_means(findings: AuditFindings) -> Any:
     """Plot ‖μ‖ of each language, and the running ‖μ‖ as languages are added; return None without two languages."""
     some = {name: audit.languages.means for name, audit in findings.encoders.items() if audit.languages}
     some = {name: means for name, means in some.items() if len(means) > 1}
@@ -62,7 +62,7 @@ def running_languages(findings: AuditFindings) -> Any:
     return figure
 
 
-def outstanding_map(findings: AuditFindings) -> Any:
+def plot_outliers(findings: AuditFindings) -> Any:
     """Plot a heat map of the z-scores of R2's differences, tasks by encoders; return None without tasks."""
     tasks = [one.task for one in findings.profile.tasks]
     encoders = [one.encoder for one in findings.profile.encoders]
@@ -77,8 +77,8 @@ def outstanding_map(findings: AuditFindings) -> Any:
 
 
 PLOTS: dict[str, Callable[[AuditFindings], Any]] = {
-    "Norm of the mean by sample, measured and expected": growth_curves,
-    "Norm of the mean as languages are added": running_languages,
-    "R2's differences in standard deviations of each encoder's own": outstanding_map,
+    "Norm of the mean by sample, measured and expected": plot_mean_growth,
+    "Norm of the mean as languages are added": plot_language_means,
+    "R2's differences in standard deviations of each encoder's own": plot_outliers,
 }
 """Plot functions by title of the figure."""

@@ -228,6 +228,7 @@ class Probe:
 
         Raises:
             InputError: if a vector holds NaN or inf.
+            KeyError: if a key has no vector.
         """
         vectors = self.stores[index].get(keys)
         require_finite(vectors)

@@ -6,7 +6,7 @@ from training.reporting.page import Section
 from training.research.mean_bias_audit.findings import compute_audit_findings
 from training.research.mean_bias_audit.plots import draw_audit
 from training.research.mean_bias_audit.summary import summarize_audit
-from training.research.mean_bias_audit.tables import audit_tables, overview_table
+from training.research.mean_bias_audit.tables import build_audit_tables, build_overview_table
 
 OVERVIEW = "Audit of the encoders' vectors; norms are before they are brought to unit length"
 """Title of the table in the terminal."""
@@ -21,6 +21,6 @@ def report_audit(results: Results) -> Supplement:
     return Supplement(
         key="audit",
         content=findings,
-        page=[Section("Audit", sentences, draw_audit(findings), audit_tables(findings))],
-        overview=[Section("Audit", sentences, tables={OVERVIEW: overview_table(findings)})],
+        page=[Section("Audit", sentences, draw_audit(findings), build_audit_tables(findings))],
+        overview=[Section("Audit", sentences, tables={OVERVIEW: build_overview_table(findings)})],
     )

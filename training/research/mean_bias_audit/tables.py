@@ -6,26 +6,25 @@ from dataclasses import asdict
 from training.reporting.tables import Table
 from training.reporting.text import format_percent
 from training.research.mean_bias_audit.findings import AuditFindings
-from training.research.mean_bias_audit.means import Direction
 from training.research.mean_bias_audit.profile import Profile, RandomControl
 
 
-def audit_tables(findings: AuditFindings) -> dict[str, Table]:
+def build_audit_tables(findings: AuditFindings) -> dict[str, Table]:
     """Build every table for which the findings have data; return tables by title."""
     tables = {
-        "Norms before they are brought to unit length": _norm_table(findings),
-        "‖μ‖ by sample, and its expectation": _growth_table(findings),
-        "μ by language": _language_table(findings),
-        "μ by prompt": _prompt_table(findings),
-        "μ and the first principal component": _direction_table(findings),
-        "Random direction by seed, in points": _random_table(findings.random_controls),
-        "Where R2 stands out, by encoder": _encoder_table(findings.profile),
-        "Where R2 stands out, by task": _task_table(findings.profile),
+        "Norms before they are brought to unit length": _build_norm_table(findings),
+        "‖μ‖ by sample, and its expectation": _build_growth_table(findings),
+        "μ by language": _build_language_table(findings),
+        "μ by prompt": _build_prompt_table(findings),
+        "μ and the first principal component": _build_direction_table(findings),
+        "Random direction by seed, in points": _build_random_table(findings.random_controls),
+        "Where R2 stands out, by encoder": _build_encoder_table(findings.profile),
+        "Where R2 stands out, by task": _build_task_table(findings.profile),
     }
     return {title: table for title, table in tables.items() if table}
 
 
-def overview_table(findings: AuditFindings) -> Table:
+def build_overview_table(findings: AuditFindings) -> Table:
     """Build the table for the terminal: norms, ‖μ‖, noise floor, first principal component; a row for each encoder."""
     rows = []
     for name, audit in findings.encoders.items():
@@ -44,7 +43,7 @@ def overview_table(findings: AuditFindings) -> Table:
     return Table.from_records(rows, default=".3f")
 
 
-def _norm_table(findings: AuditFindings) -> Table:
+def _build_norm_table(findings: AuditFindings) -> Table:
     """Build the table of norms of each encoder's raw vectors (the mean-bias paper's Appendix C)."""
     names = {"zero_rows": "zero"}
     return Table.from_records(
@@ -58,7 +57,7 @@ def _norm_table(findings: AuditFindings) -> Table:
     )
 
 
-def _growth_table(findings: AuditFindings) -> Table:
+def _build_growth_table(findings: AuditFindings) -> Table:
     """Build the table of ‖μ_n‖ by sample size for each encoder."""
     return Table.from_records(
         (
@@ -80,7 +79,7 @@ def _growth_table(findings: AuditFindings) -> Table:
     )
 
 
-def _language_table(findings: AuditFindings) -> Table:
+def _build_language_table(findings: AuditFindings) -> Table:
     """Build the table of means by language, with the running mean (Appendix E of the mean-bias paper)."""
     return Table.from_records(
         (
@@ -103,7 +102,7 @@ def _language_table(findings: AuditFindings) -> Table:
     )
 
 
-def _prompt_table(findings: AuditFindings) -> Table:
+def _build_prompt_table(findings: AuditFindings) -> Table:
     """Build the table of means by prompt (Appendix E of the mean-bias paper)."""
     rows = []
     for name, audit in findings.encoders.items():
@@ -116,7 +115,7 @@ def _prompt_table(findings: AuditFindings) -> Table:
     return Table.from_rows([header, *rows], {"texts": ","}, ".3f")
 
 
-def _direction_table(findings: AuditFindings) -> Table:
+def _build_direction_table(findings: AuditFindings) -> Table:
     """Build the table of cosines between the mean and the first principal component (Appendix D)."""
     return Table.from_records(
         (
@@ -129,19 +128,15 @@ def _direction_table(findings: AuditFindings) -> Table:
                 "|cos| centred": found.centered,
                 "|cos| uncentred": found.uncentered,
             }
-            for name, found in _directions(findings).items()
+            for name, audit in findings.encoders.items()
+            if (found := audit.corpus and audit.corpus.direction)
         ),
         {"sentences": ",", "zero": ","},
         ".3f",
     )
 
 
-def _directions(findings: AuditFindings) -> dict[str, Direction]:
-    """Return the mean direction of each encoder that has one."""
-    return {name: audit.corpus.direction for name, audit in findings.encoders.items() if audit.corpus is not None}
-
-
-def _random_table(controls: Iterable[RandomControl]) -> Table:
+def _build_random_table(controls: Iterable[RandomControl]) -> Table:
     """Build the table of score differences of a random direction over its seeds, in points (Appendix F)."""
     return Table.from_records(
         (
@@ -162,7 +157,7 @@ def _random_table(controls: Iterable[RandomControl]) -> Table:
     )
 
 
-def _encoder_table(profile: Profile) -> Table:
+def _build_encoder_table(profile: Profile) -> Table:
     """Build the table of shares of each encoder's tasks with outliers of R2 (Table 6), largest upward share first."""
     return Table.from_records(
         (
@@ -174,8 +169,11 @@ def _encoder_table(profile: Profile) -> Table:
     )
 
 
-def _task_table(profile: Profile) -> Table:
-    """Build the table of shares of encoders with outliers of R2 by task (Table 7), without tasks that have none."""
+def _build_task_table(profile: Profile) -> Table:
+    """Build the table of shares of encoders with outliers of R2 by task (Table 7), largest upward share first.
+
+    Tasks without outliers are left out.
+    """
     return Table.from_records(
         (
             {"task": one.task, "type": one.type, "encoders": one.encoders, "z > 2": one.up, "z < −2": one.down}

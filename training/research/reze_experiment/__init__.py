@@ -2,7 +2,7 @@
 
 settings.py   the YAML: targets, methods, sizes, seeds, learning rates     ┐
 targets.py    the data sets that are held out, one at a time (4.1.1)       │ what is compared
-arms.py       the conditions: what precedes the common fine-tuning         │
+conditions.py       the conditions: what precedes the common fine-tuning         │
 domain.py     held-out text of all sources, to measure drift on            │
 plan.py       the list of all units                                        ┘
 scoring.py    the score of an encoder on a target, by mteb's evaluators    ┐

@@ -26,7 +26,7 @@ class Average:
     Attributes:
         learning_rate: learning rate of both stages.
         rows: number n of fine-tuning rows; 0 is before fine-tuning.
-        method: name of the method; see `arms.py`.
+        method: name of the method; see `conditions.py`.
         measure: `score` or `linear_probe`.
         score: average with its interval.
         targets: number of targets averaged.
@@ -129,7 +129,7 @@ class Scores:
         self.tasks = dict(zip(self.frame["target"], self.frame["task"], strict=True))
         self.methods = list(self.frame["method"].unique())
 
-    def matrix(
+    def stack_scores(
         self, rate: float, rows: int, methods: Sequence[str], measure: str, targets: Sequence[str]
     ) -> tuple[Array, list[int]]:
         """Return scores × 100 `(methods, targets, seeds)`, and the seeds: only those without a missing result.
@@ -145,12 +145,12 @@ class Scores:
         whole = self.tables[rate, rows, measure].reindex(columns=columns).dropna()
         return whole.to_numpy().T.copy().reshape(len(methods), len(targets), len(whole)), list(whole.index)
 
-    def targets_of(self, rate: float, rows: int, methods: Sequence[str], measure: str) -> list[str]:
+    def list_common_targets(self, rate: float, rows: int, methods: Sequence[str], measure: str) -> list[str]:
         """Return the targets on which each of the methods has the measure for at least one seed."""
         there = set(self.tables[rate, rows, measure].dropna(axis=1, how="all").columns)
         return [target for target in self.tasks if all((method, target) in there for method in methods)]
 
-    def measured(self, rate: float, rows: int) -> list[str]:
+    def list_methods(self, rate: float, rows: int) -> list[str]:
         """Return the methods with results at a learning rate and number of rows, in order of appearance."""
         there = {method for method, _ in self.tables[rate, rows, "score"].columns}
         return [method for method in self.methods if method in there]
@@ -171,9 +171,9 @@ def average_methods(scores: Scores, rate: float, rows: int, measure: str) -> lis
 
     Only seeds with results of all methods on all of these targets are used.
     """
-    methods = scores.measured(rate, rows)
-    targets = scores.targets_of(rate, rows, methods, measure)
-    values, seeds = scores.matrix(rate, rows, methods, measure, targets)
+    methods = scores.list_methods(rate, rows)
+    targets = scores.list_common_targets(rate, rows, methods, measure)
+    values, seeds = scores.stack_scores(rate, rows, methods, measure, targets)
     if not targets or not seeds:
         return []
     return [
@@ -201,17 +201,17 @@ def _compute_differences(scores: Scores, rate: float, rows: int, measure: str) -
         rows: number of fine-tuning rows.
         measure: `score` or `linear_probe`.
     """
-    methods = scores.measured(rate, rows)
+    methods = scores.list_methods(rate, rows)
     if PROPOSED not in methods:
         return
     pairs = [(PROPOSED, rival) for rival in methods if rival != PROPOSED]
     pairs += [(m, r) for m in methods if m != PROPOSED and not is_rival(m) for r in methods if is_rival(r)]
     for method, rival in pairs:
-        targets = scores.targets_of(rate, rows, [method, rival], measure)
+        targets = scores.list_common_targets(rate, rows, [method, rival], measure)
         tasks = list(dict.fromkeys(scores.tasks[target] for target in targets))
         for group in ["all", *tasks] if len(tasks) > 1 else ["all"] * len(tasks):
             some = [target for target in targets if group in ("all", scores.tasks[target])]
-            values, seeds = scores.matrix(rate, rows, [method, rival], measure, some)
+            values, seeds = scores.stack_scores(rate, rows, [method, rival], measure, some)
             if seeds:
                 by_target = values[0] - values[1]
                 better = int((by_target.mean(axis=1) > 0).sum())

@@ -11,10 +11,10 @@ from training.errors import DataSetError, JobError
 from training.finetuning.mixture import Mixture
 from training.finetuning.mixture_builder import build_mixture
 from training.finetuning.reference import list_prompt_warnings
-from training.research.reze_experiment.arms import arms
-from training.research.reze_experiment.domain import domain_texts
+from training.research.reze_experiment.conditions import build_conditions
+from training.research.reze_experiment.domain import sample_domain_texts
 from training.research.reze_experiment.settings import ExperimentSettings
-from training.research.reze_experiment.targets import Target, chosen_targets
+from training.research.reze_experiment.targets import Target, choose_targets
 from training.research.reze_experiment.unit import Unit
 
 
@@ -50,7 +50,9 @@ class Plan:
     problems: list[str]
 
 
-def plan(settings: ExperimentSettings, spec: EncoderSpec, device: str | None, encoder: Encoder, out: Path) -> Plan:
+def build_plan(
+    settings: ExperimentSettings, spec: EncoderSpec, device: str | None, encoder: Encoder, out: Path
+) -> Plan:
     """Read all sources and return the units to run, the usable targets and the warnings; nothing is trained or encoded.
 
     Args:
@@ -64,7 +66,7 @@ def plan(settings: ExperimentSettings, spec: EncoderSpec, device: str | None, en
         JobError: if no data set can be a target, or a source cannot be used.
     """
     problems: list[str] = []
-    prepared = list(prepare(settings, problems))
+    prepared = list(prepare_targets(settings, problems))
     if not prepared:
         raise JobError("no target can be used: " + "; ".join(problems))
     for one in prepared:
@@ -73,27 +75,27 @@ def plan(settings: ExperimentSettings, spec: EncoderSpec, device: str | None, en
             sizes = ", ".join(map(str, short))
             problems.append(f"{one.target.name} has {len(one.pairs):,} training rows: it is left out at {sizes}")
         problems += one.mixture.notes
-        for arm in arms(settings):
-            problems += arm.regularizer.list_warnings(one.mixture, encoder.dimensions)
+        for condition in build_conditions(settings):
+            problems += condition.regularizer.list_warnings(one.mixture, encoder.dimensions)
         problems += one.mixture.list_single_pair_warnings()
     problems += list_prompt_warnings(encoder, [one.target.prompts for one in prepared])
-    domain = tuple(domain_texts(settings))
-    units = list(units_of(settings, spec, device, encoder.fingerprint, prepared, domain, out))
+    domain = tuple(sample_domain_texts(settings))
+    units = list(build_units(settings, spec, device, encoder.fingerprint, prepared, domain, out))
     return Plan(prepared, units, list(dict.fromkeys(problems)))
 
 
-def prepare(settings: ExperimentSettings, problems: list[str]) -> Iterator[Prepared]:
+def prepare_targets(settings: ExperimentSettings, problems: list[str]) -> Iterator[Prepared]:
     """Yield each usable target, with its pairs; append a message to `problems` for each that cannot be read."""
-    for target in chosen_targets(settings):
+    for target in choose_targets(settings):
         try:
-            pairs, mixture = target.training_pairs(), build_mixture(settings, target.data, whole=True)
+            pairs, mixture = target.read_training_pairs(), build_mixture(settings, target.data, whole=True)
         except DataSetError as error:
             problems.append(f"{target.name} cannot be a target: {error}")
         else:
             yield Prepared(target, mixture, tuple(pairs), target.data.digest())
 
 
-def units_of(
+def build_units(
     settings: ExperimentSettings,
     spec: EncoderSpec,
     device: str | None,
@@ -119,7 +121,7 @@ def units_of(
     for number, seed in enumerate(settings.seeds):
         for rate in settings.learning_rates:
             for one in prepared:
-                for arm in arms(settings):
+                for condition in build_conditions(settings):
                     yield Unit(
                         spec=spec,
                         device=device,
@@ -129,7 +131,7 @@ def units_of(
                         pairs=one.pairs,
                         mixture=one.mixture,
                         domain=domain,
-                        arm=arm,
+                        condition=condition,
                         training=settings.training.model_copy(update={"learning_rate": rate, "seed": seed}),
                         rows=tuple(n for n in settings.rows if n <= len(one.pairs)),
                         untrained="none" in settings.methods,

@@ -60,13 +60,13 @@ def plot_averages(experiment: Experiment, findings: Findings) -> Any:
 def plot_weights(experiment: Experiment, findings: Findings) -> Any:
     """Draw Figure 2, the average score by REZE's loss weight, with PFT as weight 0; None for fewer than 2 weights."""
     weights = {
-        arm.method: arm.regularizer.weight
-        for arm in experiment.arms
-        if arm.method == "reze" or arm.method.startswith("reze, weight")
+        condition.method: condition.regularizer.weight
+        for condition in experiment.conditions
+        if condition.method == "reze" or condition.method.startswith("reze, weight")
     }
     if len(weights) < 2:
         return None
-    weights |= {arm.method: 0.0 for arm in experiment.arms if arm.method == "pft"}
+    weights |= {condition.method: 0.0 for condition in experiment.conditions if condition.method == "pft"}
     figure, (axis,) = new_panels(1, size=(5.5, 3.6))
     for rate in sorted({a.learning_rate for a in findings.averages}):
         for rows in sorted({a.rows for a in findings.averages}):
@@ -141,7 +141,7 @@ def plot_relations(experiment: Experiment, findings: Findings) -> Any:
 def _find_relations(experiment: Experiment, target: str, rate: float) -> dict[str, Path]:
     """Return the files with stored relations of a target at a learning rate, by method; of the first seed."""
     paths = {
-        unit.arm.method: unit.out / "relations" / f"{unit.key}.npy"
+        unit.condition.method: unit.out / "relations" / f"{unit.key}.npy"
         for unit in reversed(experiment.units)  # of the first seed, where there are several
         if (unit.target.name, unit.training.learning_rate) == (target, rate)
     }

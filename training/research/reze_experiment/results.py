@@ -12,7 +12,7 @@ class Result:
         target: name of the target.
         task: task of the target.
         metric: name of the metric of `score`.
-        method: name of the method; see `arms.py`.
+        method: name of the method; see `conditions.py`.
         rows: number n of fine-tuning rows; 0 is before fine-tuning.
         learning_rate: learning rate of both stages.
         seed: seed of both stages.

@@ -20,8 +20,8 @@ from training.errors import JobError, TrainingError
 from training.evaluation.pool import Workers
 from training.evaluation.progress import format_seconds
 from training.finetuning.reference import ReferenceVectors
-from training.research.reze_experiment.arms import Arm, arms
-from training.research.reze_experiment.plan import Plan, Prepared, plan
+from training.research.reze_experiment.conditions import Condition, build_conditions
+from training.research.reze_experiment.plan import Plan, Prepared, build_plan
 from training.research.reze_experiment.results import Result
 from training.research.reze_experiment.settings import ExperimentSettings
 from training.research.reze_experiment.unit import Unit, run_unit
@@ -40,7 +40,7 @@ class Experiment:
         settings: settings of the experiment.
         encoder: description of the base model.
         prepared: held-out targets, each with the pairs trained on.
-        arms: conditions.
+        conditions: conditions.
         units: all units.
         results: results of all cells that could be measured.
         problems: warnings, and what could not be measured and why.
@@ -49,7 +49,7 @@ class Experiment:
     settings: ExperimentSettings
     encoder: dict[str, object]
     prepared: list[Prepared]
-    arms: list[Arm]
+    conditions: list[Condition]
     units: list[Unit]
     results: list[Result]
     problems: list[str]
@@ -83,17 +83,17 @@ def run_experiment(
         base = replace(spec, dtype="float32", compile=False, max_length=settings.training.max_length or spec.max_length)
         on_progress(0.0, "reading the sources")
         encoder = Encoder(base, device)
-        planned = plan(settings, base, device, encoder, out)
+        planned = build_plan(settings, base, device, encoder, out)
         encode_reference(encoder, planned, out, on_progress)
         failed = list(run_units(planned.units, processes, on_progress))
-        results = list(results_of(planned.units))
+        results = list(read_results(planned.units))
         if not results:
             raise JobError("nothing could be measured: " + "; ".join(planned.problems + failed))
         return Experiment(
             settings,
             encoder.describe(),
             planned.prepared,
-            arms(settings),
+            build_conditions(settings),
             planned.units,
             results,
             planned.problems + failed,
@@ -105,7 +105,7 @@ def encode_reference(encoder: Encoder, planned: Plan, out: Path, on_progress: Pr
 
     Units share these vectors. Vectors that are already stored are not encoded again.
     """
-    if any(unit.arm.regularizer.settings and unit.missing() for unit in planned.units):
+    if any(unit.condition.regularizer.settings and unit.list_missing() for unit in planned.units):
         texts = [text for one in planned.prepared for text in (*one.mixture.anchors, *one.mixture.positives)]
         ReferenceVectors(encoder, out / "reference").encode(
             list(dict.fromkeys(texts)),
@@ -121,7 +121,7 @@ def run_units(units: Sequence[Unit], processes: int, on_progress: Progress) -> I
         processes: number of units at once.
         on_progress: called after each unit with progress in [0, 1] and a message with the estimated time left.
     """
-    waiting = [unit for unit in units if unit.missing()]
+    waiting = [unit for unit in units if unit.list_missing()]
     begun = time.monotonic()
     with Workers(processes) as workers:
         for done, (index, result) in enumerate(workers.run([(run_unit, (unit,)) for unit in waiting]), 1):
@@ -136,8 +136,8 @@ def run_units(units: Sequence[Unit], processes: int, on_progress: Progress) -> I
                 yield from result
 
 
-def results_of(units: Sequence[Unit]) -> Iterator[Result]:
+def read_results(units: Sequence[Unit]) -> Iterator[Result]:
     """Yield the stored results that the units ask for; results of other settings in the same files are skipped."""
     for unit in units:
-        wanted = unit.arm.cells(unit.rows, unit.untrained)
+        wanted = unit.condition.cells(unit.rows, unit.untrained)
         yield from (result for result in unit.log.read() if (result.method, result.rows) in wanted)

@@ -51,7 +51,7 @@ class Scorer:
         collector = Collector({})
         measure(collector, self.task)
         self.asked = [text for _, text in collector.asked]
-        self.labels = self.label_texts() if isinstance(data.layout, Classification) else {}
+        self.labels = self.read_label_texts() if isinstance(data.layout, Classification) else {}
         self.inputs = self.asked
         if self.labels:
             test: Any = self.task.dataset
@@ -60,22 +60,22 @@ class Scorer:
             self.truth = np.array([self.labels[names[number]] for number in numbers])
         self.metric = LABEL_ACCURACY if self.labels else str(self.task.metadata.main_score)
 
-    def label_texts(self) -> dict[str, str]:
+    def read_label_texts(self) -> dict[str, str]:
         """Return the text of each label in the training and test rows, by label; the label itself where none is set."""
-        known, data = self.target.labels(), self.target.data
-        rows = [row for split in ("train", "test") for row in data.rows(split) if not is_blank(row["text"])]
+        known, data = self.target.read_labels(), self.target.data
+        rows = [row for split in ("train", "test") for row in data.read_rows(split) if not is_blank(row["text"])]
         return {label: known.get(label, label) for label in dict.fromkeys(str(row["label"]) for row in rows)}
 
     @property
     def texts(self) -> list[str]:
         """Distinct texts to encode for `score`, with their prompts."""
-        return list(dict.fromkeys([*self.model_texts(), *self.prompted_labels()]))
+        return list(dict.fromkeys([*self.list_model_texts(), *self.list_prompted_labels()]))
 
-    def model_texts(self) -> list[str]:
+    def list_model_texts(self) -> list[str]:
         """Return the texts that mteb encodes, each with both prompts, since mteb does not always tell which it uses."""
         return [prompt + text for text in self.asked for prompt in dict.fromkeys(self.prompts.values())]
 
-    def prompted_labels(self) -> list[str]:
+    def list_prompted_labels(self) -> list[str]:
         """Return the texts of the labels with the document prompt; empty unless the target is a classification."""
         return [self.prompts["document"] + text for text in self.labels.values()]
 
@@ -90,14 +90,14 @@ class Scorer:
         value, _ = measure(model, self.task)
         if not self.labels:
             return Scores(value)
-        return Scores(self.label_accuracy(store), value)
+        return Scores(self.compute_label_accuracy(store), value)
 
-    def label_accuracy(self, store: MemoryStore) -> float:
+    def compute_label_accuracy(self, store: MemoryStore) -> float:
         """Return the share of inputs whose nearest label text, by dot product, is the text of their own label.
 
         Labels may share a text, which is then right for each of them.
         """
         inputs = store.get([text_key(self.prompts["query"] + text) for text in self.inputs])
-        labels = store.get([text_key(text) for text in self.prompted_labels()])
+        labels = store.get([text_key(text) for text in self.list_prompted_labels()])
         nearest = np.array(list(self.labels.values()))[np.argmax(inputs @ labels.T, axis=1)]
         return float((nearest == self.truth).mean())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from training.finetuning.regularizers.registry import REGULARIZED
 from training.reporting.sentences import render_sentences
-from training.research.reze_experiment.arms import POSTPROCESSED
+from training.research.reze_experiment.conditions import POSTPROCESSED
 from training.research.reze_experiment.findings import PROPOSED, Difference, Findings, Shift
 from training.research.reze_experiment.settings import METHODS
 from training.research.reze_experiment.tables import format_stage, name_method

@@ -44,12 +44,12 @@ def build_tables(experiment: Experiment, findings: Findings) -> dict[str, Table]
         tables[f"Average over targets × 100, {at} (Table 2)"] = build_average_table(findings, rate)
         probes = build_average_table(findings, rate, "linear_probe")
         tables[f"The same in a linear probe, classifications only, {at}"] = probes
-        tables[f"REZE against the others, {at}"] = _difference_table(findings, rate)
-        tables[f"Median against mean, {at} (Table 3)"] = _center_table(experiment, rate)
-        tables[f"By target × 100, {at} (Tables 5 to 9)"] = _target_table(experiment, rate)
+        tables[f"REZE against the others, {at}"] = _build_difference_table(findings, rate)
+        tables[f"Median against mean, {at} (Table 3)"] = _build_center_table(experiment, rate)
+        tables[f"By target × 100, {at} (Tables 5 to 9)"] = _build_target_table(experiment, rate)
     tables["Drift, isotropy, time (Figure 3)"] = build_shift_table(findings)
-    tables["What the targets of the regulariser change"] = _geometry_table(experiment)
-    tables["Arms"] = _condition_table(experiment)
+    tables["What the targets of the regulariser change"] = _build_geometry_table(experiment)
+    tables["Conditions"] = _build_condition_table(experiment)
     return {title: table for title, table in tables.items() if table}
 
 
@@ -83,11 +83,11 @@ def build_average_table(findings: Findings, rate: float, measure: str = "score")
 
 def _average_cell(scores: Scores, rate: float, rows: int, method: str, target: str) -> Interval | None:
     """Return the score × 100 of a method on a target with its interval over seeds; None without results."""
-    values, seeds = scores.matrix(rate, rows, [method], "score", [target])
+    values, seeds = scores.stack_scores(rate, rows, [method], "score", [target])
     return mean_interval(values[0, 0]) if seeds else None
 
 
-def _target_table(experiment: Experiment, rate: float) -> Table:
+def _build_target_table(experiment: Experiment, rate: float) -> Table:
     """Build Tables 5 to 9: scores × 100 of each method on each target at a learning rate, by fine-tuning rows."""
     scores = Scores(experiment.results)
     metrics = {result.target: result.metric for result in experiment.results}
@@ -104,7 +104,7 @@ def _target_table(experiment: Experiment, rate: float) -> Table:
     return Table.from_records(records, default=FORMAT_SCORE)
 
 
-def _difference_table(findings: Findings, rate: float) -> Table:
+def _build_difference_table(findings: Findings, rate: float) -> Table:
     """Build the table of the differences between REZE and the other methods at a learning rate, in points."""
     return Table.from_records(
         (
@@ -142,14 +142,14 @@ def build_shift_table(findings: Findings) -> Table:
     )
 
 
-def _center_table(experiment: Experiment, rate: float) -> Table:
+def _build_center_table(experiment: Experiment, rate: float) -> Table:
     """Build Table 3: REZE's scores at a learning rate per target, by centre and number of fine-tuning rows.
 
     The centre is the median or the mean of the source means. The table is empty for one centre.
     """
     scores, base = Scores(experiment.results), experiment.settings.regularizer.center
     methods = {base: PROPOSED} | {c: f"{PROPOSED}, {c}" for c in experiment.settings.centers if c != base}
-    sizes = [rows for of, rows in scores.cells if of == rate and PROPOSED in scores.measured(rate, rows)]
+    sizes = [rows for of, rows in scores.cells if of == rate and PROPOSED in scores.list_methods(rate, rows)]
     return Table.from_records(
         (
             {"target": target}
@@ -164,13 +164,13 @@ def _center_table(experiment: Experiment, rate: float) -> Table:
     )
 
 
-def _geometry_table(experiment: Experiment) -> Table:
+def _build_geometry_table(experiment: Experiment) -> Table:
     """Build the table of what shrinking changes in the relations before any training, per target and condition."""
     return Table.from_records(
         (
             {
                 "target left out": found["target"],
-                "arm": name_method(found["arm"]),
+                "condition": name_method(found["arm"]),
                 "active": f"{found['active']} of {found['dimensions']}",
                 "shrunk": found["changed"],
                 "between sources": format_share(found["between_after"], found["between_before"]),
@@ -184,22 +184,24 @@ def _geometry_table(experiment: Experiment) -> Table:
 
 
 def read_geometries(experiment: Experiment) -> list[dict[str, Any]]:
-    """Read the stored summary of the shrinkage for each target and regularized condition, as dicts."""
-    units = {unit.targets: unit for unit in experiment.units if unit.arm.regularizer.settings}
+    """Read the summaries of the shrinkage that are stored, one for each target and regularized condition, as dicts."""
+    units = {unit.targets: unit for unit in experiment.units if unit.condition.regularizer.settings}
     return [
-        {"target": unit.target.name, "arm": unit.arm.method} | orjson.loads((path / GEOMETRY).read_bytes())
+        {"target": unit.target.name, "arm": unit.condition.method} | orjson.loads((path / GEOMETRY).read_bytes())
         for path, unit in units.items()
         if (path / GEOMETRY).is_file()
     ]
 
 
-def _condition_table(experiment: Experiment) -> Table:
+def _build_condition_table(experiment: Experiment) -> Table:
     """Build the table of the regularizer settings of each condition."""
     settings = {
-        name_method(arm.method): arm.regularizer.settings.model_dump() if arm.regularizer.settings else {}
-        for arm in experiment.arms
+        name_method(condition.method): condition.regularizer.settings.model_dump()
+        if condition.regularizer.settings
+        else {}
+        for condition in experiment.conditions
     }
     return Table.from_records(
-        {"arm": name, "regulariser": ", ".join(f"{name} {value}" for name, value in values.items()) or "none"}
+        {"condition": name, "regulariser": ", ".join(f"{name} {value}" for name, value in values.items()) or "none"}
         for name, values in settings.items()
     )

@@ -42,11 +42,11 @@ class Target:
         given = self.settings.prompts
         return Prompts(anchor=given.anchor, positive=given.anchor) if self.data.layout.symmetric else given
 
-    def labels(self) -> dict[str, str]:
+    def read_labels(self) -> dict[str, str]:
         """Return the text of each label that has one, by label; the settings override the data set's own."""
-        return self.data.labels() | self.settings.labels
+        return self.data.read_labels() | self.settings.labels
 
-    def training_pairs(self) -> list[Pair]:
+    def read_training_pairs(self) -> list[Pair]:
         """Read the distinct training pairs, without those that share a text with the target's own test.
 
         For retrieval only queries are compared, because the documents of the test may be known.
@@ -62,12 +62,12 @@ class Target:
         return distinct_pairs([pair for pair, is_known in zip(found, known, strict=True) if not is_known])
 
 
-def drawn_rows(pairs: Sequence[Pair], seed: int) -> list[Pair]:
+def shuffle_pairs(pairs: Sequence[Pair], seed: int) -> list[Pair]:
     """Return all pairs in a random order given by the seed; fine-tuning on n rows uses the first n."""
     return [pairs[place] for place in np.random.default_rng(seed).permutation(len(pairs))]
 
 
-def chosen_targets(settings: ExperimentSettings) -> list[Target]:
+def choose_targets(settings: ExperimentSettings) -> list[Target]:
     """Return the targets named in the settings, or, if none are named, those that the paper's protocol selects.
 
     The protocol takes English data sets that have a training and a test split, one of which has more than `min_rows`
@@ -79,7 +79,7 @@ def chosen_targets(settings: ExperimentSettings) -> list[Target]:
     if settings.targets:
         found = [Target(open_target(target), target.as_source()) for target in settings.targets]
     else:
-        found = list(protocol(settings))
+        found = list(choose_by_protocol(settings))
     names = [target.name for target in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -92,17 +92,17 @@ def chosen_targets(settings: ExperimentSettings) -> list[Target]:
     return found
 
 
-def protocol(settings: ExperimentSettings) -> Iterator[Target]:
-    """Yield the targets of Section 4.1.1: per task, the eligible data sets with the most training rows.
+def choose_by_protocol(settings: ExperimentSettings) -> Iterator[Target]:
+    """Yield the targets of Section 4.1.1: per task type, the eligible data sets with the most training rows.
 
-    `chosen_targets` describes the conditions.
+    At most `targets_per_task` of a task type are yielded, largest first; `choose_targets` says which are eligible.
     """
     eligible: dict[str, list[tuple[int, Target]]] = {}
     for source in settings.sources:
         for data in open_data_sets(source)[0]:
             if not isinstance(data, FolderDataSet) or data.language != ENGLISH:
                 continue
-            sizes = split_sizes(data)
+            sizes = count_split_rows(data)
             if {"train", "test"} <= set(sizes) and max(sizes["train"], sizes["test"]) > settings.min_rows:
                 own = source.model_copy(update={"folder": data.folder, "exclude": ()})
                 eligible.setdefault(data.task, []).append((sizes["train"], Target(data, own)))
@@ -111,9 +111,9 @@ def protocol(settings: ExperimentSettings) -> Iterator[Target]:
         yield from (target for _, target in ranked[: settings.targets_per_task])
 
 
-def split_sizes(data: FolderDataSet) -> dict[str, int]:
+def count_split_rows(data: FolderDataSet) -> dict[str, int]:
     """Return the number of rows (for retrieval: of judgements) of each split; empty if the data set cannot be read."""
     try:
-        return {split: data.layout.count_rows(data, split) for split in data.splits()}
+        return {split: data.layout.count_rows(data, split) for split in data.list_splits()}
     except DataSetError:
         return {}

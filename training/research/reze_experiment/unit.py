@@ -25,10 +25,10 @@ from training.finetuning.regularizers.none import NoRegularizer
 from training.finetuning.run import MODEL, save_model
 from training.finetuning.trainer import TrainingResult, train
 from training.journal import Journal
-from training.research.reze_experiment.arms import Arm
+from training.research.reze_experiment.conditions import Condition
 from training.research.reze_experiment.results import Result
 from training.research.reze_experiment.scoring import Scorer
-from training.research.reze_experiment.targets import Target, drawn_rows
+from training.research.reze_experiment.targets import Target, shuffle_pairs
 from transforms.chain import Chain, parse_steps
 from transforms.errors import TransformError
 from transforms.quality import isoscore
@@ -59,7 +59,7 @@ class Unit:
         pairs: training pairs of the target.
         mixture: pairs of the other sources.
         domain: held-out texts of all sources.
-        arm: condition.
+        condition: condition.
         training: settings of both stages, with learning rate and seed.
         rows: numbers n of fine-tuning rows, up to the number of the target's pairs.
         untrained: whether the base model itself is scored.
@@ -76,7 +76,7 @@ class Unit:
     pairs: tuple[Pair, ...]
     mixture: Mixture
     domain: tuple[str, ...]
-    arm: Arm
+    condition: Condition
     training: TrainingSettings
     rows: tuple[int, ...]
     untrained: bool
@@ -89,11 +89,11 @@ class Unit:
         """File name stem of the results: target, method, and a digest of everything they depend on except `rows`."""
         depends: list[Any] = [self.encoder, self.spec.max_length, self.tested, self.mixture.digest()]
         depends += [self.target.settings.model_dump(mode="json", include={"prompts", "labels"})]
-        regularizer = self.arm.regularizer.settings
+        regularizer = self.condition.regularizer.settings
         depends += [regularizer.model_dump(exclude_defaults=True) if regularizer else None]
-        depends += [self.arm.pretrains, self.training.model_dump(exclude_defaults=True), self.limit]
+        depends += [self.condition.pretrains, self.training.model_dump(exclude_defaults=True), self.limit]
         digest = hashlib.sha256(orjson.dumps(depends)).hexdigest()[:10]
-        return f"{self.target.name.replace('/', '_')}-{self.arm.method.replace(' ', '_')}-{digest}"
+        return f"{self.target.name.replace('/', '_')}-{self.condition.method.replace(' ', '_')}-{digest}"
 
     @property
     def log(self) -> Journal[Result]:
@@ -103,23 +103,24 @@ class Unit:
     @property
     def targets(self) -> Path:
         """Folder of what the regularizer prepares, shared by all seeds, learning rates and loss weights."""
-        assert self.arm.regularizer.settings is not None  # asked for of regularized conditions only
-        chosen = self.arm.regularizer.settings.model_dump(exclude={"loss_weight"}, exclude_defaults=True)
+        assert self.condition.regularizer.settings is not None  # asked for of regularized conditions only
+        chosen = self.condition.regularizer.settings.model_dump(exclude={"loss_weight"}, exclude_defaults=True)
         depends = [self.encoder, self.spec.max_length, self.mixture.digest(), chosen]
         return self.out / "targets" / hashlib.sha256(orjson.dumps(depends)).hexdigest()[:16]
 
-    def missing(self) -> list[tuple[str, int]]:
+    def list_missing(self) -> list[tuple[str, int]]:
         """Return the cells, as (method, rows), that the results log lacks."""
         known = {(result.method, result.rows) for result in self.log.read()}
-        return [cell for cell in self.arm.cells(self.rows, self.untrained) if cell not in known]
+        return [cell for cell in self.condition.cells(self.rows, self.untrained) if cell not in known]
 
 
 def run_unit(unit: Unit) -> list[str]:
     """Run whatever of a unit has no results yet, and return messages about cells that failed.
 
-    Results are appended to the results log; the work folder with models and checkpoints is deleted at the end.
+    Results are appended to the results log. The work folder with models and checkpoints is deleted at the end, but
+    stays if an exception is raised.
     """
-    if not unit.missing():
+    if not unit.list_missing():
         return []
     folder = unit.out / "work" / unit.key
     work = Work(unit, folder)
@@ -153,39 +154,41 @@ class Work:
     def run(self) -> None:
         """Pre-finetune and score the encoder, then fine-tune and score it for each n; skip cells that have results."""
         unit = self.unit
-        pretrained, trained = self.pretrained()
-        missing = unit.missing()
-        method = unit.arm.method if unit.arm.pretrains else "none"
+        pretrained, trained = self.pretrain()
+        missing = unit.list_missing()
+        method = unit.condition.method if unit.condition.pretrains else "none"
         if (method, 0) in missing:
-            encoder = self.opened(pretrained)
+            encoder = self.open_encoder(pretrained)
             after = encoder.encode(unit.domain, plain=True).vectors if unit.domain else None
             self.record(method, 0, encoder.encode(self.scorer.texts, plain=True).vectors, trained, after)
-            if unit.shown and unit.arm.pretrains:
-                self.keep_relations(encoder)
+            if unit.shown and unit.condition.pretrains:
+                self.store_relations(encoder)
         for n in unit.rows:
             methods = [method for method, rows in missing if rows == n]
             if methods:
                 self.fine_tune(pretrained, n, methods, trained)
 
-    def pretrained(self) -> tuple[Path | None, TrainingResult | None]:
-        """Return the pre-finetuned model's folder and training summary; (None, None) for a condition without one.
+    def pretrain(self) -> tuple[Path | None, TrainingResult | None]:
+        """Pre-finetune and save the encoder, unless a finished model is in the work folder.
 
-        The model is trained and saved, and its regularizer prepared, unless a finished one is in the work
-        folder.
+        The regularizer is prepared first.
+
+        Returns:
+            the model's folder and the training summary; (None, None) for a condition without pre-finetuning.
         """
         unit = self.unit
-        if not unit.arm.pretrains:
+        if not unit.condition.pretrains:
             return None, None
         path, record = self.folder / MODEL, self.folder / PRETRAINING
         if path.is_dir() and record.is_file():
             return path, TrainingResult(**orjson.loads(record.read_bytes()))
-        regularizer = unit.arm.regularizer
+        regularizer = unit.condition.regularizer
         if regularizer.settings is not None:
             folder = unit.targets
             folder.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.with_suffix(".lock")):
                 regularizer.prepare(self.base, unit.mixture, folder, unit.out / "reference", ignore_progress)
-        model = self.fresh_model(None)
+        model = self.load_for_training(None)
         trained = train(model, unit.mixture, unit.training, self.folder / "pretraining", ignore_progress, regularizer)
         save_model(model, path)
         record.write_bytes(orjson.dumps(asdict(trained)))
@@ -194,7 +197,8 @@ class Work:
     def fine_tune(self, pretrained: Path | None, n: int, methods: list[str], trained: TrainingResult | None) -> None:
         """Fine-tune on n of the target's rows, fit post-processing on the same rows, and record the scores of both.
 
-        A post-processing method that fails is added to `problems`.
+        The fine-tuned model is saved in the work folder, over that of other n. A post-processing method that fails is
+        added to `problems`.
 
         Args:
             pretrained: folder of the model to start from; None for the base model.
@@ -203,7 +207,7 @@ class Work:
             trained: summary of the pre-finetuning, for the results.
         """
         unit, prompts = self.unit, self.unit.target.prompts
-        pairs = drawn_rows(unit.pairs, unit.training.seed)[:n]
+        pairs = shuffle_pairs(unit.pairs, unit.training.seed)[:n]
         mixture = Mixture(
             anchors=[prompts.anchor + pair.anchor for pair in pairs],
             positives=[prompts.positive + pair.positive for pair in pairs],
@@ -211,16 +215,16 @@ class Work:
             names=[unit.target.name],
             reports=[],
         )
-        model = self.fresh_model(pretrained)
+        model = self.load_for_training(pretrained)
         folder = self.folder / f"finetuning-{n}"
         train(
             model, mixture, unit.training, folder, ignore_progress, NoRegularizer(), checkpoints=False
         )  # it takes seconds
         save_model(model, self.folder / "finetuned")
-        encoder = self.opened(self.folder / "finetuned")
+        encoder = self.open_encoder(self.folder / "finetuned")
         vectors = encoder.encode(self.scorer.texts, plain=True).vectors
-        if unit.arm.method in methods:
-            self.record(unit.arm.method, n, vectors, trained)
+        if unit.condition.method in methods:
+            self.record(unit.condition.method, n, vectors, trained)
         for method in (method for method in methods if method in POSTPROCESSING):
             rows = encoder.encode(list(dict.fromkeys([*mixture.anchors, *mixture.positives])), plain=True).vectors
             try:
@@ -229,12 +233,12 @@ class Work:
             except TransformError as error:  # what is fitted afterwards must not stop the others
                 self.problems.append(f"{method} on {n} rows of {unit.target.name}: {error}")
 
-    def fresh_model(self, folder: Path | None) -> Any:
+    def load_for_training(self, folder: Path | None) -> Any:
         """Load a new copy of the model in the folder, or of the base model if None, in float32 for training."""
         spec = self.unit.spec if folder is None else replace(self.unit.spec, model=str(folder), revision=None)
         return load_model(spec, self.unit.device).float()
 
-    def opened(self, folder: Path | None) -> Encoder:
+    def open_encoder(self, folder: Path | None) -> Encoder:
         """Load the encoder of a trained model in the folder; return the base encoder if None."""
         if folder is None:
             return self.base
@@ -277,7 +281,7 @@ class Work:
         )
         unit.log.append([result])
 
-    def keep_relations(self, encoder: Encoder) -> None:
+    def store_relations(self, encoder: Encoder) -> None:
         """Store the relations of a few pairs per source, by the base model and by `encoder`, as `relations/<key>.npy`.
 
         A relation is the vectors of anchor and positive side by side; the file holds `(2, pairs, 2d)` float16.

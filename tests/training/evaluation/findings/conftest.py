@@ -6,13 +6,13 @@ import pytest
 
 from training.evaluation.encoders import Member
 from training.evaluation.grid import Grid
-from training.evaluation.methods import Method, control_method, ladder_methods
+from training.evaluation.methods import Method, build_control_method, list_debiasing_methods
 from training.evaluation.run import EncoderResult, Request, Results
 from training.evaluation.scores import Score, TaskDescription
 from training.evaluation.suites import Suite
 
 WIDTH = 8
-KNOWN = {method.name: method for method in [control_method(), *ladder_methods()]}
+KNOWN = {method.name: method for method in [build_control_method(), *list_debiasing_methods()]}
 
 
 def method_named(name):

@@ -21,7 +21,7 @@ from training.research.mean_bias_audit.profile import Profile, measure_random_co
 from training.research.mean_bias_audit.report import report_audit
 from training.research.mean_bias_audit.stored_audit import Audit, CorpusMean, Languages, Prompts, load_audit, save_audit
 from training.research.mean_bias_audit.summary import summarize_audit
-from training.research.mean_bias_audit.tables import audit_tables, overview_table
+from training.research.mean_bias_audit.tables import build_audit_tables, build_overview_table
 from transforms import Moments
 
 TASKS = [f"t{place}" for place in range(8)]
@@ -99,7 +99,7 @@ def test_the_random_direction_is_told_seed_by_seed(grid_of, table):
     assert (round(found.mean, 3), round(found.std, 3), round(found.r2, 3)) == (0.005, 0.005, 0.567)
     assert found.std == pytest.approx(np.std(list(gains.values()), ddof=1))
     findings = AuditFindings({}, [found], UNSCORED)
-    (row,) = audit_tables(findings)["Random direction by seed, in points"].cells[1:]
+    (row,) = build_audit_tables(findings)["Random direction by seed, in points"].cells[1:]
     assert row[:3] + row[4:] == ["one", "8", "4", "+0.0047", "+0.0009", "+0.0106", "+0.5670"]
     assert summarize_audit(findings) == [
         "A random direction changes the score of one by +0.005 points ± 0.005 among 4 seeds, from +0.001 to +0.011; "
@@ -228,12 +228,12 @@ def test_the_report_has_an_audit_of_its_own_in_all_forms(audited):
     before, audit = (out / "report.html").read_text().split("<h1>Audit</h1>")
     assert (before.count("<svg"), audit.count("<svg")) == (1, 3)
     assert "<b>" not in audit and "&lt;b&gt;one gives unit vectors (norm 1.000" in audit
-    assert re.findall(r"<h2>(.*?)</h2>\s*<div", audit) == list(audit_tables(findings))
-    assert len(audit_tables(findings)) == 8
+    assert re.findall(r"<h2>(.*?)</h2>\s*<div", audit) == list(build_audit_tables(findings))
+    assert len(build_audit_tables(findings)) == 8
 
     shown = format_report(audited, compute_findings(audited), supplements)
     assert "\n".join(summarize_audit(findings)) in shown
-    assert ["two", "–", "–", "–", "–", "–", "–"] in overview_table(findings).cells
+    assert ["two", "–", "–", "–", "–", "–", "–"] in build_overview_table(findings).cells
     assert "two: nothing can be measured." in shown
 
 

@@ -1,0 +1,115 @@
+"""Codes against FAISS at equal bytes: recall of neighbours, search tasks, rates.
+
+    python -m benchmarks.codes --data FOLDER --encoders FOLDER --work FOLDER --out docs/results
+
+Every method is trained on the same rows and searches the same others; differences are paired by query.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import faiss
+import orjson
+import torch
+
+from benchmarks.codes.data import CORPORA, TASKS, EncodedData, list_encoders
+from benchmarks.codes.measure import OURS, measure_neighbours, measure_task
+from benchmarks.codes.methods import family
+from benchmarks.codes.rates import measure_rates
+from benchmarks.held_out import read_held_out
+from benchmarks.report import markdown_table, parser, write_report
+
+BUDGETS = [24, 48, 96, 192]
+TASK_BUDGETS = [24, 48, 96]
+
+
+def main() -> None:
+    """Measure, print tables, write the raw figures."""
+    options = parser(__doc__)
+    options.add_argument("--data", type=Path, required=True, help="folder with finance/, general/ and code/")
+    options.add_argument("--encoders", type=Path, help="folder with further encoders")
+    options.add_argument("--encoder", action="append", default=[], metavar="NAME", help="only these")
+    options.add_argument("--work", type=Path, default=Path("build/codes"), help="folder for the vectors")
+    options.add_argument("--task", action="append", default=[], metavar="SUITE/NAME", help="only these search tasks")
+    options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--threads", type=int, default=1)
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    faiss.omp_set_num_threads(given.threads)
+    budgets = [48] if given.quick else BUDGETS
+    figures: dict[str, Any] = {"seeds": given.seeds, "held_out": sorted(read_held_out()), "encoders": {}}
+    for encoder in list_encoders(given.encoders, given.encoder):
+        # Kept by encoder, so that a run that was stopped goes on where it was.
+        kept = given.work / f"{encoder.name}-{'-'.join(map(str, budgets))}-{given.seeds}.json"
+        if not kept.exists():
+            tasks = () if given.quick else tuple(given.task) or TASKS
+            found = measure_encoder(EncodedData(given.data, given.work, encoder), budgets, given.seeds, tasks)
+            kept.write_bytes(orjson.dumps(found))
+        figures["encoders"][encoder.name] = orjson.loads(kept.read_bytes())
+        print_encoder(encoder.name, figures["encoders"][encoder.name])
+    first = EncodedData(given.data, given.work, list_encoders(given.encoders, given.encoder)[0])
+    figures["rates"] = measure_rates(first.corpus(next(iter(CORPORA))), budgets)
+    for one in figures["rates"]:
+        print(one["budget"], {name: f"{rate:,.0f}" for name, rate in one["per_second"].items()})
+    print("raw figures:", write_report(given.out, "codes", figures), file=sys.stderr)
+
+
+def measure_encoder(data: EncodedData, budgets: list[int], seeds: int, tasks: tuple[str, ...]) -> dict[str, Any]:
+    """Return the figures of one encoder: recall by corpus, losses by task."""
+    found: dict[str, Any] = {"neighbours": {}, "tasks": {}}
+    for corpus in data.encoder.corpora or CORPORA:
+        vectors = data.corpus(corpus)
+        found["neighbours"][corpus] = {
+            "texts": len(vectors),
+            "mean_norm": float(torch.from_numpy(vectors).mean(0).norm()),
+            "methods": measure_neighbours(vectors, budgets, seeds),
+        }
+    for path in tasks if data.encoder.with_tasks else ():
+        found["tasks"][path] = measure_task(data, path, TASK_BUDGETS)
+    return found
+
+
+def print_encoder(name: str, found: dict[str, Any]) -> None:
+    """Print an encoder's figures as tables: recall of the best member of each family, then losses on tasks."""
+    for corpus, one in found["neighbours"].items():
+        rows = list(best_of_families(one["methods"]))
+        budgets = sorted({row["budget"] for row in rows})
+        header = ["", *(f"{budget} bytes" for budget in budgets)]
+        lines = [
+            [
+                which,
+                *(cell(row) for budget in budgets for row in rows if (row["budget"], row["family"]) == (budget, which)),
+            ]
+            for which in dict.fromkeys(row["family"] for row in rows)
+        ]
+        print(f"\n**{name}, {corpus}** ({one['texts']:,} texts, ‖μ‖ {one['mean_norm']:.2f})\n")
+        print(markdown_table(header, lines))
+    for path, task in found["tasks"].items():
+        print(f"\n**{name}, {path}**: {task['documents']:,} documents, nDCG@10 {task['full']:.1f}\n")
+        lines = [
+            [str(row["budget"]), row["method"], f"{row['loss']['mean']:+.2f} ± {row['loss']['ci95']:.2f}"]
+            for row in task["methods"]
+        ]
+        print(markdown_table(["bytes", "method", "nDCG@10 − full"], lines))
+
+
+def best_of_families(methods: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the best method of each family at each budget: rivals get the bits that suit them on the test itself."""
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for row in methods:
+        key = (row["budget"], family(row["method"]))
+        if key not in found or row["recall_at_10"] > found[key]["recall_at_10"]:
+            found[key] = row | {"family": key[1]}
+    yield from found.values()
+
+
+def cell(row: dict[str, Any]) -> str:
+    """Return recall alone and rescored, and how far ours is ahead with its interval."""
+    ahead = "" if row["method"] == OURS else f" ({row['ours_ahead']['mean']:+.3f} ± {row['ours_ahead']['ci95']:.3f})"
+    return f"{row['recall_at_10']:.3f} / {row['recall_at_10_rescored_4x']:.3f}{ahead}"
+
+
+if __name__ == "__main__":
+    main()

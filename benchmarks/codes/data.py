@@ -1,0 +1,148 @@
+"""Texts of the corpora and search tasks of the benchmark, and their vectors by encoder, cached on disk."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.held_out import require_not_held_out
+from benchmarks.starters import show
+from training.datasets.contents import Search
+from training.datasets.folder import FolderDataSet
+from training.datasets.records import Warnings
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_MODEL, EncoderSpec
+from training.sources.source import open_source
+
+Vectors = NDArray[np.float32]
+
+CORPORA = {
+    "wikipedia": ("general/wikisplit_sentences", "general/clinc_wiki_sentences"),
+    "earnings calls": ("finance/earnings_call_sentences",),
+}
+"""Data sets of sentences, by the name of the corpus that they make together."""
+
+TASKS = ("finance/fiqa_qa", "general/cranfield", "general/cacm", "general/cisi", "code/spider_sql")
+"""Search tasks with judged documents."""
+
+PROMPT_EOL = 'This sentence: "'
+"""Prompt of the decoders (arXiv 2307.16645); `PROMPT_END` follows the text."""
+PROMPT_END = '" means in one word: "'
+
+
+@dataclass(frozen=True)
+class NamedEncoder:
+    """An encoder of the benchmark.
+
+    Attributes:
+        spec: its model and settings.
+        query, document: prompts put before queries and documents; neighbours are searched among queries.
+        suffix: text put after every text.
+        rows: maximum number of texts of a corpus.
+        corpora: corpora that it is measured on; all if empty.
+        with_tasks: whether it is measured on search tasks.
+    """
+
+    spec: EncoderSpec
+    query: str = ""
+    document: str = ""
+    suffix: str = ""
+    rows: int = 1_000_000
+    corpora: tuple[str, ...] = ()
+    with_tasks: bool = True
+
+    @property
+    def name(self) -> str:
+        """Name in tables."""
+        return self.spec.name
+
+
+def list_encoders(folder: Path | None, wanted: list[str]) -> list[NamedEncoder]:
+    """Return MiniLM and those of the folder's encoders that are wanted; an empty list wants all that are there."""
+    found = [NamedEncoder(EncoderSpec("MiniLM", DEFAULT_MODEL))]
+    if folder is not None:
+        found += [
+            NamedEncoder(EncoderSpec("e5-small", str(folder / "e5-small")), "query: ", "passage: ", rows=9000),
+            NamedEncoder(EncoderSpec("WordLlama", str(folder / "wordllama"))),
+            NamedEncoder(
+                EncoderSpec("SmolLM2", str(folder / "smollm2-135m"), max_length=128),
+                PROMPT_EOL,
+                PROMPT_EOL,
+                PROMPT_END,
+                rows=4500,
+                corpora=("wikipedia",),
+                with_tasks=False,
+            ),
+        ]
+    there = [one for one in found if not one.spec.model.startswith("/") or Path(one.spec.model).is_dir()]
+    return [one for one in there if not wanted or one.name in wanted]
+
+
+class EncodedData:
+    """The vectors of corpora and tasks by one encoder; texts are encoded once and kept in the work folder.
+
+    Args:
+        data: folder of the data sets.
+        work: folder for the vectors.
+        encoder: the encoder, loaded when a text is not in the folder yet.
+    """
+
+    def __init__(self, data: Path, work: Path, encoder: NamedEncoder) -> None:
+        self.data = data
+        self.work = work
+        self.encoder = encoder
+        self._model: Encoder | None = None
+
+    def corpus(self, name: str) -> Vectors:
+        """Return the vectors of the distinct texts of a corpus, `(n, d)`, as queries of the encoder."""
+        require_not_held_out(list(CORPORA[name]))
+        texts: dict[str, None] = {}
+        for path in CORPORA[name]:
+            (file,) = (self.data / path).glob("sentences.jsonl*")
+            for batch in open_source(str(file)).batches():
+                texts |= dict.fromkeys(str(value) for value in batch.values if str(value).strip())
+        chosen = np.random.default_rng(0).permutation(len(texts))[: self.encoder.rows]
+        every = list(texts)
+        return self.encoded(name, [every[i] for i in np.sort(chosen)], self.encoder.query)
+
+    def task(self, path: str) -> tuple[Search, Vectors, Vectors]:
+        """Return a search task, the vectors of its documents and those of its judged queries, in their order."""
+        require_not_held_out([path])
+        contents = FolderDataSet(path, "retrieval", self.data / path).read_test(Warnings())
+        assert isinstance(contents, Search)
+        documents = [f"{title} {text}".strip() for title, text in contents.corpus.values()]
+        queries = [contents.queries[key] for key in contents.relevant]
+        return (
+            contents,
+            self.encoded(f"{path} documents", documents, self.encoder.document),
+            self.encoded(f"{path} queries", queries, self.encoder.query),
+        )
+
+    def other_queries(self, path: str) -> Vectors:
+        """Return the vectors of the queries of a task's training split, to weight by; none if there is no such split.
+
+        They are not the ones that the task is measured on.
+        """
+        contents = FolderDataSet(path, "retrieval", self.data / path)
+        if "train" not in contents.list_splits():
+            return np.zeros((0, 0), np.float32)
+        judged = {one[1] for one in contents.read_judgements("train")} - {
+            one[1] for one in contents.read_judgements("test")
+        }
+        texts = [str(row["text"]) for row in contents.read_rows("queries") if str(row["_id"]) in judged]
+        return self.encoded(f"{path} other queries", texts, self.encoder.query)
+
+    def encoded(self, name: str, texts: list[str], prompt: str) -> Vectors:
+        """Return the unit vectors of texts `(n, d)`, from the work folder if they are there."""
+        full = [f"{prompt}{text}{self.encoder.suffix}" for text in texts]
+        key = hashlib.sha256("\x00".join([self.encoder.name, *full]).encode(errors="replace")).hexdigest()[:24]
+        path = self.work / f"{self.encoder.name}-{key}.npy"
+        if not path.exists():
+            show(0, f"{self.encoder.name}: encoding {len(texts):,} texts of {name}")
+            if self._model is None:
+                self._model = Encoder(self.encoder.spec)
+            self.work.mkdir(parents=True, exist_ok=True)
+            np.save(path, self._model.encode(full, plain=True).vectors)
+        return np.asarray(np.load(path), np.float32)

@@ -1,0 +1,146 @@
+"""Lathe's codes and their rivals: each is trained on vectors and then searches others by codes of a number of bytes.
+
+Every stored byte counts, factors and norms included. Queries are floats (asymmetric search) for all methods.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from transforms import TransformCoding
+
+Vectors = NDArray[np.float32]
+Ids = NDArray[np.int64]
+
+OPQ_ITERATIONS = 4
+"""Iterations of OPQ's rotation, which take most of the benchmark's time."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to search by codes.
+
+    Attributes:
+        name: name in tables.
+        budget: bytes allowed for a vector.
+        size: bytes it takes.
+        search: function of queries `(a, d)` and a number k that returns the ids of the k best vectors, `(a, k)`.
+    """
+
+    name: str
+    budget: int
+    size: int
+    search: Callable[[Vectors, int], Ids]
+
+
+def lathe_codes(
+    train: Vectors, corpus: Vectors, budget: int, name: str, queries: Vectors | None = None, **parameters: object
+) -> Method:
+    """Fit Lathe's codes on `train` and encode `corpus`; further parameters are those of `TransformCoding`."""
+    step = TransformCoding(budget, **parameters).fit(train, queries=queries)  # type: ignore[arg-type]
+    codes = step.transform(corpus)
+    return Method(name, budget, codes.shape[1], lambda asked, k: _best(step.score(asked, codes), k))
+
+
+def code_prefix(train: Vectors, corpus: Vectors, budget: int, name: str) -> Method:
+    """Fit Lathe's codes for twice the budget, and search by the first half of their bytes."""
+    whole = TransformCoding(2 * budget).fit(train)
+    step, codes = whole.shorten(budget), np.ascontiguousarray(whole.transform(corpus)[:, :budget])
+    return Method(name, budget, codes.shape[1], lambda asked, k: _best(step.score(asked, codes), k))
+
+
+def opq(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Method]:
+    """Train FAISS's OPQ and PQ with a byte for each subquantizer; yield it as it is, and with decoded unit vectors."""
+    d = train.shape[1]
+    width = d if d % budget == 0 else d // budget * budget
+    rotation = faiss.OPQMatrix(d, budget, width)
+    rotation.niter = OPQ_ITERATIONS
+    quantizer = faiss.IndexPQ(width, budget, 8, faiss.METRIC_INNER_PRODUCT)
+    quantizer.pq.cp.seed = 1234 + seed
+    index = faiss.IndexPreTransform(rotation, quantizer)
+    index.train(train)
+    decoded = index.sa_decode(index.sa_encode(corpus))
+    named = {"OPQ+PQ": decoded, "OPQ+PQ, decoded vectors normalized": _unit(decoded)}
+    for name, found in named.items():
+        yield Method(name, budget, quantizer.code_size, _search_decoded(found))
+
+
+def _search_decoded(decoded: Vectors) -> Callable[[Vectors, int], Ids]:
+    """Return a search by inner products with decoded vectors."""
+    return lambda asked, k: _best(asked @ decoded.T, k)
+
+
+def rabitq(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method | None:
+    """Train FAISS's PCA, a random rotation and RaBitQ of `bits` bits on as many dimensions as the budget allows."""
+    sizes = [k for k in range(8, train.shape[1] + 1, 8) if _rabitq_size(k, bits) <= budget]
+    if not sizes:
+        return None
+    k = sizes[-1]
+    quantizer = faiss.IndexRaBitQ(k, faiss.METRIC_L2, bits)
+    quantizer.qb = 0  # queries stay floats
+    # L2 distances of centred unit vectors order as their inner products; FAISS's PCA subtracts the mean.
+    index = faiss.IndexPreTransform(faiss.PCAMatrix(train.shape[1], k, 0, True), quantizer)
+    return _faiss_method(f"PCA, RaBitQ of {bits} bits", index, train, corpus, budget, _rabitq_size(k, bits))
+
+
+def scalar(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method | None:
+    """Train FAISS's PCA and its scalar quantizer of 4, 6 or 8 bits on as many dimensions as the budget allows."""
+    k = 8 * budget // bits
+    if k > train.shape[1]:
+        return None
+    kind = {4: faiss.ScalarQuantizer.QT_4bit, 6: faiss.ScalarQuantizer.QT_6bit, 8: faiss.ScalarQuantizer.QT_8bit}[bits]
+    index = faiss.IndexPreTransform(
+        faiss.PCAMatrix(train.shape[1], k, 0, False), faiss.IndexScalarQuantizer(k, kind, faiss.METRIC_L2)
+    )
+    return _faiss_method(f"PCA, {bits}-bit integers", index, train, corpus, budget, budget)
+
+
+def truncation(train: Vectors, corpus: Vectors, budget: int) -> Method:
+    """Keep the first dimensions in int8, one byte for each, and compare by cosine."""
+    quantizer = faiss.IndexScalarQuantizer(budget, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+    quantizer.train(_unit(train[:, :budget]))
+    decoded = quantizer.sa_decode(quantizer.sa_encode(_unit(corpus[:, :budget])))
+    return Method("truncation, int8", budget, budget, lambda asked, k: _best(_unit(asked[:, :budget]) @ decoded.T, k))
+
+
+def pca_floats(train: Vectors, corpus: Vectors, dimensions: int) -> Method:
+    """Project on uncentred principal axes and keep floats, as `lathe fit --steps pca:K,center=none` does."""
+    axes = np.linalg.svd(train[:20_000], full_matrices=False)[2][:dimensions].T
+    small = _unit(corpus @ axes)
+    return Method(
+        f"{dimensions} PCA floats", 4 * dimensions, 4 * dimensions, lambda asked, k: _best(asked @ axes @ small.T, k)
+    )
+
+
+def _faiss_method(name: str, index: "faiss.Index", train: Vectors, corpus: Vectors, budget: int, size: int) -> Method:
+    """Train a FAISS index, add the corpus, and return its search."""
+    index.train(train)
+    index.add(corpus)
+    return Method(name, budget, size, lambda asked, k: index.search(asked, k)[1])
+
+
+def _rabitq_size(dimensions: int, bits: int) -> int:
+    """Return the bytes of a RaBitQ code, factors included."""
+    return int(faiss.IndexRaBitQ(dimensions, faiss.METRIC_L2, bits).sa_code_size())
+
+
+def _unit(rows: Vectors) -> Vectors:
+    """Return rows of norm 1, contiguous."""
+    return np.ascontiguousarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), np.float32)
+
+
+def _best(scores: NDArray[np.floating], k: int) -> Ids:
+    """Return the columns of the k largest scores of each row, best first."""
+    k = min(k, scores.shape[1])
+    top = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+    order = np.argsort(-np.take_along_axis(scores, top, 1), axis=1, kind="stable")
+    return np.take_along_axis(top, order, 1)
+
+
+def family(name: str) -> str:
+    """Return a method's name without its number of bits: of a family only the best member counts."""
+    return re.sub(r" of \d bits|\d-bit ", "", name)

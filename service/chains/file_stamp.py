@@ -1,0 +1,18 @@
+"""Recognition of files that were replaced since they were read, so that memory need not be trusted."""
+
+from pathlib import Path
+
+FileStamp = tuple[int, int]
+"""Inode and modification time of a path in nanoseconds."""
+
+MISSING: FileStamp = (0, 0)
+"""Stamp of a path that does not exist."""
+
+
+def get_file_stamp(path: Path) -> FileStamp:
+    """Return the stamp of a path, which changes when the path is replaced; `MISSING` if it does not exist."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return MISSING
+    return (found.st_ino, found.st_mtime_ns)

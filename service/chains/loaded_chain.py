@@ -1,0 +1,94 @@
+"""A version of a chain in memory, and loading it from its artifact folder."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from service.chains.chain_ref import ChainRef
+from service.chains.file_stamp import get_file_stamp
+from transforms.artifact import Manifest, display_name, require_field_types
+from transforms.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from transforms.artifact import FitDistribution
+    from transforms.chain import Chain
+
+FIT_FIELDS = {"encoder": dict, "target_encoder": dict, "provenance": dict, "certificate": dict}
+"""Fields that a fit adds to a chain's manifest, with their JSON types."""
+
+
+class LoadedChain:
+    """A version of a chain in memory, with a cache of its folded forms by size."""
+
+    def __init__(self, name: str, version: int, chain: "Chain", folder: Path) -> None:
+        self.folder = folder
+        self.file_stamp = get_file_stamp(folder)
+        self.name = name
+        self.version = version
+        self.chain = chain
+        self.digest: str = chain.metadata["tensors_sha256"]
+        self.folded: dict[tuple[int | None, bool], Chain] = {}
+
+    @property
+    def ref(self) -> str:
+        """Reference `name@version`."""
+        return f"{self.name}@{self.version}"
+
+    @property
+    def encoder_fingerprint(self) -> str | None:
+        """Fingerprint of the encoder whose vectors the chain takes; None if it was fitted without an encoder."""
+        encoder = self.chain.metadata.get("encoder")
+        return encoder["fingerprint"] if encoder else None
+
+    @cached_property
+    def fit_distribution(self) -> "FitDistribution | ArtifactError":
+        """Distribution of the rows the chain was fitted on, read on first access; the error if unreadable."""
+        from transforms.artifact import FitDistribution
+
+        try:
+            return FitDistribution.load(self.folder)
+        except ArtifactError as error:
+            return error
+
+    def fold(self, dimensions: int | None, normalize: bool) -> "Chain":
+        """Return the chain with its affine steps multiplied into one, cut to a size; cached by size and normalization.
+
+        Args:
+            dimensions: output dimensions; None for all.
+            normalize: whether unit vectors are wanted; ignored where the chain does not normalize, or quantizes.
+        """
+        key = (dimensions, self.is_normalized(normalize))
+        if key not in self.folded:
+            self.folded[key] = self.chain.fold(*key)
+        return self.folded[key]
+
+    def build_ref(self, dimensions: int | None, normalize: bool) -> ChainRef:
+        """Return the reference from which a worker process loads and folds the same chain; arguments as in `fold`."""
+        return ChainRef(self.folder, self.digest, dimensions, self.is_normalized(normalize))
+
+    def is_normalized(self, wanted: bool) -> bool:
+        """Return whether outputs are unit vectors: the chain normalizes, and that is wanted or it has a quantizer."""
+        as_fitted = self.chain.quantizer is not None  # the ranges of codes are those of what was fitted
+        return self.chain.normalize and (wanted or as_fitted)
+
+
+def load_chain(folder: Path, root: Path | None) -> "Chain":
+    """Load a chain from its artifact folder, and check the manifest fields that a fit added; `root` as in `read_file`.
+
+    Raises:
+        ArtifactError: if the files are damaged.
+    """
+    from transforms.chain import Chain  # imports torch, which listing chains does not need
+
+    chain = Chain.load(folder, root)
+    require_fit_fields(folder, chain.metadata)
+    return chain
+
+
+def require_fit_fields(folder: Path, manifest: Manifest) -> None:
+    """Raise `ArtifactError` unless the fields that a fit added to a manifest have the types that the service reads."""
+    require_field_types(folder, manifest, FIT_FIELDS)
+    require_field_types(folder, manifest.get("provenance") or {}, {"gates": dict})
+    for name in ("encoder", "target_encoder"):
+        if manifest.get(name) and not isinstance(manifest[name].get("fingerprint"), str):
+            raise ArtifactError(f"the manifest of {display_name(folder)} cannot be read: {name} has no fingerprint")

@@ -1,0 +1,172 @@
+"""Size routes: which chain answers a request for `dimensions: d`, for each encoder.
+
+places.json: {<encoder fingerprint>: {"128": "compact", "nested": "compact"}}
+
+The first live chain of a size takes the free route of that size; the first live nested chain takes the route `nested`,
+for all sizes without a route of their own. Only an admin can give a route to another chain.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from service.chains.file_stamp import get_file_stamp
+from service.chains.loaded_chain import LoadedChain
+from service.chains.names import parse_number
+from service.chains.pointer import Pointer
+from service.chains.registry import Gate, Registry, accept_any
+from service.errors import BadValueError, UnknownNameError, shorten
+from training.locks import lock_file
+from transforms.errors import ArtifactError
+from transforms.files import make_root, replace_synced
+
+NESTED = "nested"
+
+
+def parse_size_routes(found: Any) -> dict[str, str]:
+    """Check an encoder's size routes from JSON and return a copy, `{size or "nested": chain}`.
+
+    Raises:
+        ValueError, AttributeError: if a key is not a size or a value not a string, or it is no object.
+    """
+    for route, ref in found.items():
+        if not isinstance(ref, str) or not (route == NESTED or parse_number(route)):
+            raise ValueError(f"{route!r} cannot be a size route of {ref!r}")
+    return dict(found)
+
+
+class SizeRoutes:
+    """The size routes of all encoders, in one JSON file."""
+
+    def __init__(self, path: Path, registry: Registry) -> None:
+        self.path = path
+        self.registry = registry
+        self.cached: tuple[tuple[int, int], dict[str, dict[str, str]]] = ((0, 0), {})
+
+    def read(self) -> dict[str, dict[str, str]]:
+        """Read all size routes from the file; empty if there is no file.
+
+        Raises:
+            ArtifactError: if the file is damaged.
+        """
+        try:
+            found = json.loads(self.path.read_bytes())
+            return {str(encoder): parse_size_routes(size_routes) for encoder, size_routes in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
+
+    def get_current(self) -> dict[str, dict[str, str]]:
+        """Return all size routes, read again only if the file changed; callers must not change the result."""
+        made = get_file_stamp(self.path)
+        if made != self.cached[0]:
+            self.cached = made, self.read()
+        return self.cached[1]
+
+    def find_problem(self) -> str | None:
+        """Return why the size routes cannot be read; None if they can."""
+        try:
+            self.get_current()
+        except ArtifactError as error:
+            return f"{shorten(str(error))}; no chain answers `dimensions` until the file is repaired or deleted"
+        except OSError as error:
+            return f"{self.path.name} cannot be read: {error.strerror}; no chain answers `dimensions`"
+        return None
+
+    def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
+        """Route a size (`route`) to a chain if the route is free or `replace` is set; return the route's chain."""
+        with self.lock():
+            size_routes = self.read()
+            mine = size_routes.setdefault(encoder_fingerprint, {})
+            if not replace and self.find_chain(mine, route) is not None:
+                return mine[route]
+            mine[route] = ref
+            replace_synced(self.path, json.dumps(size_routes, indent=1).encode(), private=True)
+        return ref
+
+    def lock(self) -> FileLock:
+        """Return the file lock that a thread or process must hold to change the routes."""
+        make_root(self.path.parent)
+        return lock_file(self.path.with_name(f".{self.path.name}.lock"))
+
+    def promote(self, name: str, version: int, gate: Gate = accept_any) -> Pointer:
+        """Make a version live, then assign its chain free size routes; see `Registry.promote`."""
+        pointer = self.registry.promote(name, version, gate)
+        self.assign_free_routes(name)
+        return pointer
+
+    def rollback(self, name: str) -> Pointer:
+        """Make the previously live version live again, then assign its chain free size routes.
+
+        Raises:
+            UnknownNameError, ConflictError: as in `Registry.rollback`.
+        """
+        pointer = self.registry.rollback(name)
+        self.assign_free_routes(name)
+        return pointer
+
+    def assign_free_routes(self, name: str) -> list[str]:
+        """Assign a chain the free size routes that its live version serves; return the routes it then has.
+
+        Returns an empty list if no version is live or it cannot be read, was fitted without an encoder, or keeps all
+        dimensions.
+        """
+        try:
+            loaded = self.registry.load(name)
+        except (UnknownNameError, ArtifactError):
+            return []
+        fingerprint, size = loaded.encoder_fingerprint, loaded.chain.output_dimensions
+        if fingerprint is None or size is None or size == loaded.chain.input_dimensions:
+            return []
+        wanted = [str(size), NESTED] if loaded.chain.nested else [str(size)]
+        return [route for route in wanted if self.assign(fingerprint, route, name, replace=False) == name]
+
+    def import_route(self, encoder_fingerprint: str, route: str, ref: str) -> str | None:
+        """Give a free size route to the chain that has it in another state folder.
+
+        Returns:
+            The chain that has the route afterwards; None if it stays free because that chain is missing here or does
+            not serve it.
+        """
+        mine = self.read().get(encoder_fingerprint, {})
+        if self.find_chain(mine, route) is None:
+            loaded = self.find_chain({route: ref}, route)
+            if loaded is None or loaded.encoder_fingerprint not in (None, encoder_fingerprint):
+                return None
+        return self.assign(encoder_fingerprint, route, ref, replace=False)
+
+    def find_chain_for(self, encoder_fingerprint: str, dimensions: int, width: int) -> LoadedChain:
+        """Return the chain to which a size of an encoder's vectors routes: its own route, else the nested one.
+
+        Raises:
+            BadValueError: if no chain serves the size; the message lists the sizes that are served.
+        """
+        size_routes = self.get_current().get(encoder_fingerprint, {})
+        for route in (str(dimensions), NESTED):
+            loaded = self.find_chain(size_routes, route)
+            if loaded is not None and loaded.chain.serves(dimensions):
+                return loaded
+        sizes = ", ".join([*self._describe_sizes(size_routes), f"{width}, the encoder's own width"])
+        raise BadValueError(f"no chain answers {dimensions} dimensions; there are {sizes}", param="dimensions")
+
+    def find_chain(self, size_routes: dict[str, str], route: str) -> LoadedChain | None:
+        """Return the chain of a size route; None if it is free, or its chain is deleted or does not serve the size."""
+        if route not in size_routes:
+            return None
+        try:
+            loaded = self.registry.load(size_routes[route])
+        except UnknownNameError:
+            return None
+        serves = loaded.chain.nested if route == NESTED else loaded.chain.serves(int(route))
+        return loaded if serves else None
+
+    def _describe_sizes(self, size_routes: dict[str, str]) -> list[str]:
+        """Describe the sizes that an encoder's routes serve, as words for an error message."""
+        nested = self.find_chain(size_routes, NESTED)
+        largest = nested.chain.output_dimensions or 0 if nested else 0
+        exact = sorted(int(route) for route in size_routes if route != NESTED and self.find_chain(size_routes, route))
+        words = [str(size) for size in exact if size > largest]
+        return [f"any from 1 to {largest}", *words] if largest else words

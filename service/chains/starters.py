@@ -1,0 +1,29 @@
+"""Starter chains: the chains that ship with Lathe, and their installation in a registry."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from service.chains.registry import Registry
+from service.chains.size_routes import SizeRoutes
+from transforms.errors import ArtifactError
+
+STARTERS = Path(__file__).parent / "starter_chains"
+"""Folder of the registry of starter chains, `<name>/1/`, fitted by `make starters`."""
+
+
+def install_starters(registry: Registry, size_routes: SizeRoutes) -> None:
+    """Copy each starter chain to the registry unless its name was ever used, and assign it free size routes.
+
+    In a local replica of a Redis the chains are copied to the replica only; a new Redis gets them from there. If the
+    file of size routes is damaged, no routes are assigned: the server starts, and its health reports it.
+
+    Raises:
+        OSError: if the registry cannot be written.
+    """
+    shipped = Registry(STARTERS, shipped=True)
+    installed = [name for name in shipped.names() if registry.install(name, shipped)]
+    for encoder, named in SizeRoutes(STARTERS / "places.json", shipped).read().items():
+        for route, name in named.items():
+            if name in installed:
+                with suppress(ArtifactError):
+                    size_routes.assign(encoder, route, name, replace=False)

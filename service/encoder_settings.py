@@ -1,0 +1,129 @@
+"""The encoders that a server may host: those in the settings, and those that an operator added to the state folder.
+
+$LATHE_HOME/encoders.json   a JSON list like LATHE_ENCODERS, written by `lathe encoders add` and `remove`
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import orjson
+from filelock import FileLock
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from service.errors import BadValueError, ConflictError, UnknownNameError
+from training.encoder.precision import Dtype
+from training.encoder.spec import DEFAULT_ENCODER, Attention, EncoderSpec
+from training.locks import lock_file
+from transforms.files import replace_synced
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+class EncoderSettings(BaseModel):
+    """One encoder the server may host; see `training.encoder.spec.EncoderSpec`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    model: Annotated[str, Field(min_length=1)]
+    revision: str | None = None
+    pooling: Literal["mean", "cls", "max", "lasttoken"] | None = None
+    layer: Annotated[int, Field(ge=1)] | None = None
+    prompts: dict[str, str] = {}
+    default_prompt_name: str | None = None
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    dtype: Dtype | None = None
+    attention: Attention = "auto"
+    compile: bool = False
+    trust_remote_code: bool = False
+    load: bool = True
+    """Whether it is served from the start, or only once an admin asks for it."""
+
+    def build_spec(self, dtype: Dtype) -> EncoderSpec:
+        """Build the spec that the training package loads; `dtype` is used if these settings name none."""
+        return EncoderSpec(**self.model_dump(exclude={"load", "dtype"}), dtype=self.dtype or dtype)
+
+
+DEFAULT = EncoderSettings(name=DEFAULT_ENCODER.name, model=DEFAULT_ENCODER.model)
+
+
+class AddedEncoders:
+    """The encoders that were added to a state folder, stored in its `encoders.json`."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "encoders.json"
+
+    def read(self) -> list[EncoderSettings]:
+        """Read the added encoders from the file; return an empty list if there is no file.
+
+        Raises:
+            ValueError: if the file is damaged.
+        """
+        try:
+            return [EncoderSettings(**item) for item in orjson.loads(self.path.read_bytes())]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except (ValueError, TypeError, ValidationError) as error:
+            raise ValueError(f"{self.path.name} in the state folder cannot be read: {type(error).__name__}") from None
+
+    def add(self, encoder: EncoderSettings, others: set[str]) -> None:
+        """Append an encoder to the file, under its lock.
+
+        Args:
+            encoder: encoder to add.
+            others: names that the settings use already.
+
+        Raises:
+            ConflictError: if the name is in use.
+        """
+        with self._lock():
+            known = self.read()
+            if encoder.name in others | {item.name for item in known}:
+                raise ConflictError(f"the name {encoder.name} is in use by another encoder", param="name")
+            self._write([*known, encoder])
+
+    def remove(self, name: str) -> None:
+        """Remove an encoder from the file, under its lock.
+
+        Raises:
+            UnknownNameError: if no encoder of that name was added.
+        """
+        with self._lock():
+            known = self.read()
+            others = [item for item in known if item.name != name]
+            if len(others) == len(known):
+                raise UnknownNameError(f"no encoder {name!r} was added to the state folder", param="name")
+            self._write(others)
+
+    def _write(self, encoders: list[EncoderSettings]) -> None:
+        """Replace the file's content with these encoders, atomically."""
+        content = [encoder.model_dump(exclude_defaults=True) for encoder in encoders]
+        replace_synced(self.path, orjson.dumps(content, option=orjson.OPT_INDENT_2), private=True)
+
+    def _lock(self) -> FileLock:
+        """Return the lock that a process must hold to change the file; it is not acquired yet."""
+        return lock_file(self.path.with_name(f".{self.path.name}.lock"))
+
+
+def convert_settings_error(error: ValidationError) -> BadValueError:
+    """Convert pydantic's first error on an encoder's settings to a `BadValueError` of one line."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return BadValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Options of a worker process.
+
+    Attributes:
+        device: torch device; None selects the best available.
+        threads: number of CPU threads.
+        batch_tokens: maximum tokens of a batch, padding included; None selects by device.
+        seconds: seconds without reading or writing after which a worker is considered dead.
+    """
+
+    device: str | None = None
+    threads: int = 1
+    batch_tokens: int | None = None
+    seconds: float = 120.0

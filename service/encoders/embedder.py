@@ -1,0 +1,292 @@
+"""Computation of a response's vectors from a request's texts or vectors, through cache, encoder and chain."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client import Counter
+
+from service.chains.registry import Registry
+from service.chains.resolve import ChainResolver, Target
+from service.encoders.cache import CachedVector, VectorCache
+from service.encoders.engine.engine import Engine
+from service.encoders.engine.process import EncoderInfo
+from service.encoders.engine.work import EncodeOptions, Work
+from service.encoders.observer import ObservedVectors, Observers
+from service.errors import BadValueError, ConflictError, UnknownNameError
+from training.encoder.cutting import build_too_long_error, cut_by_words
+from training.encoder.spec import EncoderSpec
+from transforms.errors import ArtifactError
+
+CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["encoder", "chain"])
+
+
+InputType = Literal["query", "document"]
+"""Side of a search that an input stands on: chains that end in codes leave queries as floats."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Vectors `(n, k)` with the data for their response headers.
+
+    Attributes:
+        vectors: output of the chain, or the encoder's vectors without a chain.
+        target: chain, dimensions and space of the vectors.
+        tokens: number of tokens encoded or cached.
+        timings: milliseconds by stage, `queue` and `inference`; empty if the encoder was not used.
+        raw: `(n, d)` before the chain, those of the cache first; None without a chain or without observers.
+        out_of_domain: mean percentile of the rows among the chain's held-out rows, for a header; None if not requested.
+        input_type: side of a search that the vectors stand on; queries have no codes.
+    """
+
+    vectors: NDArray[np.float32]
+    target: Target
+    tokens: int = 0
+    timings: dict[str, float] = field(default_factory=dict)
+    raw: NDArray[np.float32] | None = None
+    out_of_domain: str | None = None
+    input_type: InputType = "document"
+
+    def build_headers(self) -> dict[str, str]:
+        """Return the headers of a response with vectors; times are in milliseconds."""
+        found = {
+            "x-space-id": self.target.space_id,
+            "x-chain": self.target.chain,
+            "x-dimensions": str(self.target.dimensions),
+            "x-queue-time": f"{self.timings.get('queue', 0.0):.3f}",
+            "x-inference-time": f"{self.timings.get('inference', 0.0):.3f}",
+        }
+        return found if self.out_of_domain is None else found | {"x-out-of-domain": self.out_of_domain}
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A request whose texts were found in the cache or are queued for the encoder.
+
+    Attributes:
+        encoder: name of the encoder.
+        target: chain and dimensions to transform the vectors to.
+        observers: receives the vectors for observers; None if there were none when the request came.
+        cache: stores the vectors of texts that are encoded.
+        keys: cache keys of the texts; empty if the cache is not used.
+        found: cached entry of each text, None where missing.
+        missing: positions of the texts that were not cached.
+        work: encoding of the missing texts; None if there are none.
+    """
+
+    encoder: str
+    target: Target
+    observers: Observers | None
+    cache: VectorCache
+    keys: list[bytes]
+    found: list[CachedVector | None]
+    missing: list[int]
+    work: Work | None
+
+    def wait_for_answer(self) -> Answer:
+        """Wait for the encoder if texts were missing, and return the vectors of all texts in order.
+
+        Caches the new vectors, counts the texts by chain, and passes the raw vectors to observers.
+        """
+        done = None if self.work is None else self.work.future.result()
+        CHAIN_TEXTS.labels(self.encoder, self.target.chain).inc(len(self.found))
+        cached = self._stack_cached()
+        if done is None:
+            return Answer(
+                self.target.apply(cached), self.target, self._count_cached_tokens(), raw=self._notify_observers(cached)
+            )
+        timings = {"queue": done.queue_ms, "inference": done.inference_ms}
+        raw = done.vectors if done.raw is None else done.raw
+        if self.keys:
+            self.cache.put([self.keys[index] for index in self.missing], raw, done.tokens)
+        vectors = done.vectors
+        if len(self.missing) < len(self.found):
+            vectors = np.empty((len(self.found), self.target.dimensions), np.float32)
+            vectors[self.missing] = done.vectors
+            vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.target.apply(cached)
+        tokens = int(done.tokens.sum()) + self._count_cached_tokens()
+        return Answer(vectors, self.target, tokens, timings, self._notify_observers(cached, raw))
+
+    def _stack_cached(self) -> NDArray[np.float32]:
+        """Return the cached vectors before the chain, `(n, d)`, in text order; `(0, 0)` if there are none."""
+        found = [entry.vector for entry in self.found if entry is not None]
+        return np.stack(found) if found else np.empty((0, 0), np.float32)
+
+    def _notify_observers(self, *raw: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """Pass the vectors before the chain to observers and return them joined; None without a chain or observers."""
+        loaded = self.target.loaded
+        if loaded is None or self.observers is None:
+            return None
+        parts = [rows for rows in raw if len(rows)]
+        together = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        self.observers.notify(ObservedVectors(self.encoder, loaded, together))
+        return together
+
+    def _count_cached_tokens(self) -> int:
+        """Return the number of tokens of the cached texts."""
+        return sum(entry.tokens for entry in self.found if entry is not None)
+
+
+def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) -> list[str]:
+    """Cut each text where the encoder certainly stops reading, so that less is hashed, stored and sent.
+
+    Raises:
+        TooLongError: if a text would be cut and `truncate` is off.
+    """
+    cut = [cut_by_words(text, encoder.max_length, options.truncation_side) for text in texts]
+    if not options.truncate:
+        for position, (text, part) in enumerate(zip(texts, cut, strict=True)):
+            if part is not None:
+                raise build_too_long_error(position, text, encoder.name, encoder.max_length)
+    return [text if part is None else part for text, part in zip(texts, cut, strict=True)]
+
+
+class Embedder:
+    """The served encoders by name, and the chains their vectors can go through."""
+
+    def __init__(
+        self,
+        engines: list[Engine],
+        registry: Registry,
+        resolver: ChainResolver,
+        cache: VectorCache,
+        observers: Observers,
+    ) -> None:
+        self.observers = observers
+        self.engines = {engine.spec.name: engine for engine in engines}
+        self.registry = registry
+        self.resolver = resolver
+        self.cache = cache
+
+    def add(self, engine: Engine) -> None:
+        """Start the engine and serve its encoder."""
+        engine.start()
+        self.engines = self.engines | {engine.spec.name: engine}  # replaced as a whole, because other threads read it
+
+    def remove(self, name: str) -> Engine:
+        """Stop serving an encoder and return its engine, which the caller must stop.
+
+        Raises:
+            UnknownNameError: if the encoder is not served.
+            ConflictError: if the encoder is the default.
+        """
+        engine = self.find_engine(name, param="encoder")
+        if engine is self.default:
+            raise ConflictError(f"{engine.spec.name} is the default encoder, which is always served", param="encoder")
+        self.engines = {key: other for key, other in self.engines.items() if other is not engine}
+        return engine
+
+    def find_spec(self, name: str) -> EncoderSpec | None:
+        """Return the spec of a served encoder; None if the encoder is not served."""
+        engine = self.engines.get(name)
+        return engine.spec if engine else None
+
+    def fail_unfinished(self) -> None:
+        """Answer all unfinished requests of all encoders with an error; called at shutdown."""
+        for engine in self.engines.values():
+            engine.fail_unfinished()
+
+    @property
+    def default(self) -> Engine:
+        """Engine for requests that name no encoder: the first one."""
+        return next(iter(self.engines.values()))
+
+    def find_engine(self, name: str | None, param: str = "model") -> Engine:
+        """Return the engine of an encoder, by its name or its model's name; the default if None.
+
+        Raises:
+            UnknownNameError: if there is no such encoder; the message lists the encoders.
+        """
+        if name is None:
+            return self.default
+        for engine in self.engines.values():
+            if name in (engine.spec.name, engine.spec.model):
+                return engine
+        raise UnknownNameError(
+            f"there is no {param} {name!r}; there are: {', '.join(self.engines)}", param=param, code="model_not_found"
+        )
+
+    def parse_model(self, model: str | None) -> tuple[Engine, str | None]:
+        """Parse a request's `model`, `ENCODER` or `ENCODER+CHAIN[@v]`, into the engine and the chain's name or None."""
+        name, _, chain = (model or "").partition("+")
+        return self.find_engine(name or None), chain or None
+
+    def begin(
+        self, texts: list[str], engine: Engine, chain: str | None, dimensions: int | None, options: EncodeOptions
+    ) -> "Pending":
+        """Resolve the chain, look texts up in the cache and queue missing ones for the encoder; never blocks.
+
+        Raises:
+            ServiceError: for unknown names, dimensions or spaces that do not match, overload, or an encoder that is not
+                ready.
+            EncoderError: for a prompt name the encoder does not have.
+            TooLongError: for a text that is much too long if `truncate` is off; shorter ones are checked by the worker.
+        """
+        encoder = engine.require_ready()
+        encoder.find_prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
+        target = self.resolver.resolve_for_encoder(encoder, chain, dimensions, normalize=options.normalize)
+        if target.folded is not None:  # chains take unit vectors; whether they give them is folded in
+            options = replace(options, normalize=True)
+        texts = cut_texts(texts, encoder, options)
+        keys: list[bytes] = []
+        found: list[CachedVector | None] = [None] * len(texts)
+        if self.cache.can_serve(options):
+            keys = self.cache.compute_keys(encoder, options, texts)
+            found = self.cache.get(encoder, keys, options.normalize)
+        missing = [index for index, entry in enumerate(found) if entry is None]
+        observers = (
+            self.observers if self.observers.active else None
+        )  # once: raw vectors come back only if they were asked for
+        work = None
+        if missing:
+            wanted = texts if len(missing) == len(texts) else [texts[index] for index in missing]
+            work = engine.submit(wanted, options, target.chain_ref, keep_raw=bool(keys) or observers is not None)
+        return Pending(engine.spec.name, target, observers, self.cache, keys, found, missing, work)
+
+    def reduce(
+        self,
+        vectors: NDArray[np.float32],
+        chain: str,
+        dimensions: int | None,
+        input_type: InputType = "document",
+    ) -> Answer:
+        """Transform the caller's vectors `(n, d)` by a chain, and pass them to observers if there are any.
+
+        Args:
+            vectors: the caller's vectors.
+            chain: name or reference of the chain.
+            dimensions: dimensions of the outputs; None for all.
+            input_type: `query` leaves a quantizer out: floats that search the documents' codes.
+
+        Raises:
+            ServiceError: as in `ChainResolver.resolve_for_vectors`; 400 if outputs overflow float32.
+        """
+        target = self.resolver.resolve_for_vectors(vectors.shape[1], chain, dimensions)
+        reduced = target.apply_to_queries(vectors) if input_type == "query" else target.apply(vectors)
+        if not np.isfinite(reduced).all():
+            raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
+        if target.loaded is None or not self.observers.active:
+            return Answer(reduced, target, input_type=input_type)
+        self.observers.notify(ObservedVectors(None, target.loaded, vectors))
+        return Answer(reduced, target, raw=vectors, input_type=input_type)
+
+    def list_models(self) -> list[str]:
+        """List the values of a request's `model`: encoders, then `ENCODER+CHAIN` for each matching live chain.
+
+        Encoders that are not ready are listed without chains, and chains that cannot be read are left out.
+        """
+        names = list(self.engines)
+        ready = [engine.info for engine in self.engines.values() if engine.info is not None]
+        for chain in self.registry.names():
+            live = self.registry.live(chain)
+            if live is None:
+                continue
+            try:
+                fitted_on = self.registry.manifest(chain, live).get("encoder")
+            except ArtifactError:  # it cannot be served, so it is not offered
+                continue
+            for encoder in ready:
+                if fitted_on is None or fitted_on["fingerprint"] == encoder.fingerprint:
+                    names.append(f"{encoder.name}+{chain}")
+        return names

@@ -1,0 +1,149 @@
+"""The admission queue of an encoder."""
+
+import math
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from service.encoders.engine.work import Part, Work
+from service.errors import OverloadedError
+
+MAX_RETRY_SECONDS = 60
+"""Maximum seconds that an error asks callers to wait before a retry."""
+
+
+@dataclass(frozen=True)
+class BatchWait:
+    """Tokens that a worker waits for, and for how long, instead of taking a smaller batch at once.
+
+    Callers who wait for their response before they send the next request return one by one. A worker that took the
+    first of them at once would be busy with one text while the others arrive; a forward pass costs as much as four
+    texts.
+    """
+
+    tokens: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def after_batch(cls, parts: list[Part], seconds: float) -> "BatchWait":
+        """Return what to wait for after a batch: half its tokens, a quarter of its time; nothing after one part."""
+        return cls(sum(part.tokens for part in parts) // 2, seconds / 4) if len(parts) > 1 else cls()
+
+
+NO_WAIT = BatchWait()
+
+
+class AdmissionQueue:
+    """Queue of accepted requests: a large one goes to the back each time a worker takes a part of it.
+
+    Attributes:
+        texts: number of texts accepted and not yet answered.
+        tokens: estimated tokens of these texts.
+        rate: recent throughput in estimated tokens per second; 0 before the first batch.
+    """
+
+    def __init__(self, max_texts: int, max_tokens: int) -> None:
+        self.max_texts = max_texts
+        self.max_tokens = max_tokens
+        self.texts = 0
+        self.tokens = 0
+        self.works: deque[Work] = deque()
+        self.idle = 0
+        self.closed = False
+        self.changed = threading.Condition()
+        self.rate = 0.0
+
+    def put(self, work: Work) -> None:
+        """Queue a request as a whole; one larger than the limits is accepted if nothing else is in progress.
+
+        Raises:
+            OverloadedError: if the limits would be exceeded; it has the seconds after which to retry.
+        """
+        with self.changed:
+            texts, tokens = self.texts + len(work.texts), self.tokens + work.tokens_estimated
+            if self.texts and (texts > self.max_texts or tokens > self.max_tokens):
+                raise OverloadedError(
+                    f"{self.texts} texts of about {self.tokens} tokens are queued already; at most {self.max_texts} "
+                    f"and {self.max_tokens} are accepted; try again in {self.estimate_retry_seconds()} s",
+                    retry_after=self.estimate_retry_seconds(),
+                )
+            self.texts, self.tokens = texts, tokens
+            self.works.append(work)
+            self.changed.notify()
+        work.future.add_done_callback(lambda _future: self._release(work))
+
+    def _release(self, work: Work) -> None:
+        """Release the queue space of a request that was answered or cancelled."""
+        with self.changed:
+            self.texts -= len(work.texts)
+            self.tokens -= work.tokens_estimated
+            if work.tokens_waiting > 0 and work in self.works:  # cancelled before a worker took all of its texts
+                self.works.remove(work)
+
+    @property
+    def full(self) -> bool:
+        """Whether not one more text would be accepted."""
+        return self.texts >= self.max_texts or self.tokens >= self.max_tokens
+
+    def estimate_retry_seconds(self) -> int:
+        """Return the estimated whole seconds until half of the accepted tokens are done, from 1 to 60."""
+        seconds = self.tokens / 2 / self.rate if self.rate else 1.0
+        return min(max(1, math.ceil(seconds)), MAX_RETRY_SECONDS)
+
+    def record_batch(self, tokens: int, seconds: float, workers: int) -> None:
+        """Update `rate` by a batch of a worker, as a moving average for all workers together."""
+        pace = workers * tokens / max(seconds, 1e-6)
+        with self.changed:
+            self.rate = pace if not self.rate else 0.9 * self.rate + 0.1 * pace
+
+    def take(self, tokens: int, seconds: float, wait: BatchWait = NO_WAIT) -> list[Part]:
+        """Take parts of queued requests, about `tokens` tokens in all, for a worker; fewer if other workers idle.
+
+        Blocks up to `seconds` for the first text, and returns an empty list if none comes. If fewer tokens than `wait`
+        expects are queued, waits a little for more.
+        """
+        with self.changed:
+            self.idle += 1
+            try:
+                if not self.works and seconds > 0 and not self.closed:
+                    self.changed.wait(seconds)
+                if self.works and wait.seconds > 0:
+                    self.changed.wait_for(
+                        lambda: self.closed or self._count_waiting_tokens() >= wait.tokens, wait.seconds
+                    )
+            finally:
+                self.idle -= 1
+            share = self._count_waiting_tokens() / (1 + self.idle)
+            left = min(tokens, math.ceil(share))
+            parts: list[Part] = []
+            again: list[Work] = []
+            while self.works and left > 0:
+                work = self.works.popleft()
+                if not work.waiting:  # answered with an error, or cancelled
+                    continue
+                part = work.take(left)
+                parts.append(part)
+                left -= part.tokens
+                if work.waiting:
+                    again.append(work)
+            self.works.extend(again)
+            if self.works:
+                self.changed.notify()  # the next idle worker takes its share
+            return parts
+
+    def _count_waiting_tokens(self) -> int:
+        """Return the estimated tokens that no worker has taken yet."""
+        return sum(work.tokens_waiting for work in self.works)
+
+    def fail_all(self, error: Exception) -> None:
+        """Remove all queued requests and answer them with an error."""
+        with self.changed:
+            works, self.works = list(self.works), deque()
+        for work in works:
+            work.fail(error)
+
+    def close(self) -> None:
+        """Wake all waiting workers, and let none wait for texts again."""
+        with self.changed:
+            self.closed = True
+            self.changed.notify_all()

@@ -1,0 +1,324 @@
+"""The engine of one encoder: an admission queue, and for each worker process a dispatcher thread (`Dispatcher`).
+
+                       dispatcher ──► worker process ──┐
+  submit() ──► queue ──<                          >──► future ──► caller
+                       dispatcher ──► worker process ──┘
+
+States: loading ──► ready ◄──► restarting     (a worker crashed and no other is ready)
+            └─────► failed                    (the model cannot be loaded; retried with growing pauses)
+        stopped
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from service.chains.chain_ref import ChainRef
+from service.encoders.engine import metrics
+from service.encoders.engine.admission_queue import NO_WAIT, AdmissionQueue, BatchWait
+from service.encoders.engine.process import EncoderInfo, Reply, build_crash_error
+from service.encoders.engine.work import EncodeOptions, Part, Work
+from service.errors import BadValueError, TooLargeError, UnavailableError
+from training.encoder.encoder import WINDOW_BATCHES
+from training.encoder.spec import EncoderSpec
+from training.errors import EncoderError, TrainingError
+
+IDLE_SECONDS = 0.1
+"""Seconds between two checks by an idle dispatcher of whether its worker is alive."""
+
+RETRY_SECONDS = (1.0, 60.0)
+"""First and longest pause in seconds before a worker that ended before it was ready is started again."""
+
+State = Literal["loading", "ready", "restarting", "failed", "stopped"]
+
+log = logging.getLogger(__name__)
+
+
+class WorkerLike(Protocol):
+    """What a dispatcher needs of a worker; see `service.encoders.engine.process.WorkerProcess`."""
+
+    def wait_ready(self) -> EncoderInfo:
+        """Wait until the model is loaded, and return what was loaded."""
+
+    def send(self, parts: list[Part]) -> None:
+        """Send texts to encode to the worker."""
+
+    def receive(self, seconds: float) -> Reply:
+        """Wait up to `seconds` for the reply to the earliest unanswered `send`, and return it."""
+
+    def alive(self) -> bool:
+        """Return whether the process is running."""
+
+    def stop(self) -> None:
+        """Kill the process."""
+
+
+class Engine:
+    """Service of one encoder: queues texts and dispatches them to worker processes.
+
+    Attributes:
+        spec: spec of the encoder.
+        info: what a worker loaded; None before the first was ready.
+        problem: why the encoder is not ready; None while it is.
+        settled: event that is set once the encoder was ready, or failed, for the first time.
+    """
+
+    def __init__(
+        self,
+        spec: EncoderSpec,
+        start_worker: Callable[[EncoderSpec], WorkerLike],
+        queue: AdmissionQueue,
+        workers: int = 1,
+        ahead: int = 1,
+        timeout: float = 120.0,
+        retry_seconds: tuple[float, float] = RETRY_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        """Store the configuration without starting anything.
+
+        Args:
+            spec: spec of the encoder.
+            start_worker: starts a process that loads the encoder.
+            queue: admission queue of the requests.
+            workers: number of worker processes.
+            ahead: messages sent to a worker before the first is answered; 2 keeps a GPU busy.
+            timeout: seconds without a reply after which a worker is considered dead.
+            retry_seconds: first and longest pause before a worker that ended before it was ready is started again.
+            idle_seconds: seconds between two checks of whether an idle worker is alive.
+        """
+        self.spec = spec
+        self.start_worker = start_worker
+        self.queue = queue
+        self.ahead = ahead
+        self.timeout = timeout
+        self.retry_seconds = retry_seconds
+        self.idle_seconds = idle_seconds
+        self.info: EncoderInfo | None = None
+        self.problem: str | None = None
+        self.settled = threading.Event()
+        self.stopping = threading.Event()
+        self.guard = threading.Lock()
+        self.ready_dispatchers: set[Dispatcher] = set()
+        self.dispatchers = [Dispatcher(self, number) for number in range(workers)]
+
+    def start(self) -> None:
+        """Start the dispatcher threads, which start the workers and load the model; return at once."""
+        for dispatcher in self.dispatchers:
+            dispatcher.thread.start()
+
+    def stop(self, seconds: float = 30.0) -> None:
+        """Finish accepted requests for up to `seconds`, answer the others with an error, and end the workers."""
+        deadline = time.monotonic() + seconds
+        while self.ready_dispatchers and self.queue.texts and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.stopping.set()
+        self.queue.close()
+        self.fail_unfinished()
+        for dispatcher in self.dispatchers:
+            dispatcher.stop()
+
+    def fail_unfinished(self) -> None:
+        """Answer all accepted, unfinished requests with an error."""
+        error = UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
+        self.queue.fail_all(error)
+        for dispatcher in self.dispatchers:
+            dispatcher.fail_sent(error)
+
+    @property
+    def state(self) -> State:
+        """State of the encoder, see the module."""
+        if self.stopping.is_set():
+            return "stopped"
+        if self.ready_dispatchers:
+            return "ready"
+        if self.problem:
+            return "failed"
+        return "loading" if self.info is None else "restarting"
+
+    def require_ready(self) -> EncoderInfo:
+        """Return what the workers loaded.
+
+        Raises:
+            UnavailableError: while the encoder is not ready.
+        """
+        info = self.info
+        if info is None or not self.ready_dispatchers:
+            raise UnavailableError(self.problem or f"the encoder {self.spec.name} is {self.state}", code="not_ready")
+        return info
+
+    def submit(
+        self, texts: list[str], options: EncodeOptions, chain: ChainRef | None = None, keep_raw: bool = False
+    ) -> Work:
+        """Queue texts for encoding and return their `Work`, whose future gets the vectors; callable from any thread.
+
+        Args:
+            texts: texts of a request.
+            options: how to encode them.
+            chain: chain to apply to the vectors; None for none.
+            keep_raw: whether to return also the vectors before the chain.
+
+        Raises:
+            UnavailableError: if the encoder is not ready.
+            BadValueError: if there are no texts.
+            TooLargeError: if a request of several texts has more tokens than the queue may hold.
+            OverloadedError: if the queue has no space for all of the texts; none is queued then.
+        """
+        info = self.require_ready()
+        if not texts:
+            raise BadValueError("the request has no texts to encode")
+        work = Work(texts, options, chain, keep_raw, info.max_length)
+        if work.tokens_estimated > self.queue.max_tokens and len(texts) > 1:
+            raise TooLargeError(
+                f"about {work.tokens_estimated} tokens in one request; at most {self.queue.max_tokens} are taken"
+            )
+        self.queue.put(work)
+        if self.stopping.is_set():
+            self.fail_unfinished()
+        elif not self.ready_dispatchers:  # the last worker left in between
+            self.queue.fail_all(build_crash_error(self.spec.name))
+        return work
+
+    def register(self, dispatcher: "Dispatcher", info: EncoderInfo) -> None:
+        """Register a dispatcher whose worker is ready, and store what it loaded.
+
+        Raises:
+            EncoderError: if the worker's model files differ from those of the other ready workers.
+        """
+        with self.guard:
+            if self.info is not None and self.info.fingerprint != info.fingerprint:
+                if self.ready_dispatchers:
+                    raise EncoderError(f"the files of {self.spec.name} changed: restart the server or this encoder")
+                log.warning("the files of %s changed; its vectors belong to another space now", self.spec.name)
+            self.info, self.problem = info, None
+            self.ready_dispatchers.add(dispatcher)
+        self.settled.set()
+
+    def unregister(self, dispatcher: "Dispatcher", problem: str | None) -> None:
+        """Unregister a dispatcher whose worker ended; if no worker is ready, answer all queued requests with an error.
+
+        Args:
+            dispatcher: the dispatcher.
+            problem: why the worker never was ready; None if it was.
+        """
+        with self.guard:
+            self.ready_dispatchers.discard(dispatcher)
+            if not self.ready_dispatchers and problem is not None:
+                self.problem = problem
+        if not self.ready_dispatchers:
+            self.queue.fail_all(build_crash_error(self.spec.name))
+        if problem is not None:
+            self.settled.set()
+
+
+class Dispatcher:
+    """Dispatcher thread: feeds one worker process, and starts another when it ends."""
+
+    def __init__(self, engine: Engine, number: int) -> None:
+        self.engine = engine
+        self.number = number
+        self.worker: WorkerLike | None = None
+        self.sent: deque[list[Part]] = deque()
+        self.thread = threading.Thread(target=self.run, name=f"{engine.spec.name}-{number}", daemon=True)
+
+    def stop(self) -> None:
+        """Kill the worker and wait up to 10 s for the thread to end."""
+        worker = self.worker
+        if worker is not None:
+            worker.stop()
+        if self.thread.is_alive():
+            self.thread.join(timeout=10)
+
+    def run(self) -> None:
+        """Run one worker after another until the engine stops; pause after one that failed before it was ready."""
+        engine = self.engine
+        wait, longest = engine.retry_seconds
+        if self.number > 0:  # one loads first, which may download the model or fail
+            while engine.info is None and not engine.stopping.wait(0.05):
+                pass
+        while not engine.stopping.is_set():
+            problem = self._run_worker()
+            engine.unregister(self, problem)
+            if engine.stopping.is_set():
+                return
+            if problem is None:
+                metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
+                wait = engine.retry_seconds[0]
+            else:
+                engine.stopping.wait(wait)
+                wait = min(2 * wait, longest)
+
+    def _run_worker(self) -> str | None:
+        """Start a worker and feed it until it ends; then fail its unanswered requests and kill it.
+
+        Returns:
+            Why the worker never was ready; None if it was. Either is logged, unless the engine is stopping.
+        """
+        engine = self.engine
+        info = None
+        try:
+            self.worker = engine.start_worker(engine.spec)
+            if engine.stopping.is_set():
+                raise EOFError
+            info = self.worker.wait_ready()
+            engine.register(self, info)
+            self._feed(self.worker, WINDOW_BATCHES * info.batch_tokens)
+        except TrainingError as error:
+            log.error("the encoder %s cannot be loaded: %s", engine.spec.name, error)
+            return str(error)
+        except Exception as error:  # any: if the dispatcher ended, requests would wait forever
+            if not engine.stopping.is_set():
+                log.error("a worker of %s ended: %s", engine.spec.name, type(error).__name__)
+            return None if info else f"the process that loads {engine.spec.name} ended before it was ready"
+        finally:
+            self._abandon_worker()
+        return None
+
+    def _abandon_worker(self) -> None:
+        """Fail the requests that the worker has not answered, and kill the worker."""
+        self.fail_sent(build_crash_error(self.engine.spec.name))
+        self.sent.clear()
+        if self.worker is not None:
+            self.worker.stop()
+        self.worker = None
+
+    def fail_sent(self, error: Exception) -> None:
+        """Answer the requests that were sent to the worker and not answered with an error."""
+        for parts in list(self.sent):
+            for part in parts:
+                part.work.fail(error)
+
+    def _feed(self, worker: WorkerLike, window: int) -> None:
+        """Send queued texts to the worker and distribute its replies, until the engine stops.
+
+        Raises:
+            OSError, EOFError: when the worker has ended, or does not reply in time.
+        """
+        engine, wait = self.engine, NO_WAIT
+        while not engine.stopping.is_set():
+            parts = engine.queue.take(window, 0.0 if self.sent else engine.idle_seconds, NO_WAIT if self.sent else wait)
+            if parts:
+                self.sent.append(parts)
+                worker.send(parts)
+                for part in parts:
+                    if part.rows[0] == part.work.order[0]:  # later parts wait for the request's own
+                        metrics.QUEUE_SECONDS.labels(engine.spec.name).observe(part.waited)
+            elif not self.sent and not worker.alive():
+                raise EOFError
+            if self.sent and (not parts or len(self.sent) >= engine.ahead):
+                reply = worker.receive(engine.timeout)
+                self._deliver(self.sent[0], reply)
+                wait = BatchWait.after_batch(self.sent.popleft(), reply.seconds)
+
+    def _deliver(self, parts: list[Part], reply: Reply) -> None:
+        """Deliver a reply's results or errors to the requests of its parts, and update the metrics."""
+        engine = self.engine
+        engine.queue.record_batch(sum(part.tokens for part in parts), reply.seconds, len(engine.ready_dispatchers))
+        metrics.observe_batches(engine.spec.name, reply)
+        for part, result in zip(parts, reply.results, strict=True):
+            if isinstance(result, Exception):
+                part.work.fail(result)
+            else:
+                part.work.receive(part.rows, result)

@@ -1,0 +1,190 @@
+"""A worker process, from the server's side."""
+
+import socket
+import struct
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from service.encoder_settings import WorkerOptions
+from service.encoders.engine import framing
+from service.encoders.engine.work import Part, PartResult
+from service.errors import ServiceError, UnavailableError
+from service.processes.program import ProcessStarter, Program, get_environment_without_keys
+from training.encoder.encoder import find_prompt
+from training.encoder.precision import Agreement
+from training.encoder.spec import EncoderSpec
+from training.errors import EncoderError, TooLongError
+from transforms.errors import ArtifactError
+
+ERRORS: dict[str, type[Exception]] = {error.__name__: error for error in (TooLongError, EncoderError, ArtifactError)}
+"""Exceptions that a worker may report as the request's fault, by name; all others are faults of the worker."""
+
+
+@dataclass(frozen=True)
+class EncoderInfo:
+    """What a worker reports of the encoder it loaded."""
+
+    spec: EncoderSpec
+    fingerprint: str
+    dimensions: int
+    max_length: int
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+    device: str
+    batch_tokens: int
+    agreement: Agreement | None
+
+    @property
+    def name(self) -> str:
+        """Name by which users select the encoder."""
+        return self.spec.name
+
+    def describe(self) -> dict[str, Any]:
+        """Return the fields as JSON; the cosine to float32 on short and long texts is None if it was not measured."""
+        found = asdict(self)
+        spec, agreement = found.pop("spec"), found.pop("agreement")
+        described: dict[str, Any] = spec | found | {"cosine_to_float32": agreement}
+        return described
+
+    def find_prompt(self, prompt_name: str | None) -> str | None:
+        """Return the text of a prompt, by default that of the default prompt; as `Encoder.prompt`."""
+        return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A worker's reply to a list of parts.
+
+    Attributes:
+        results: result or error of each part.
+        batches: rows, tokens, and tokens with padding of each forward pass.
+        seconds: time the worker was busy.
+    """
+
+    results: list[PartResult | Exception]
+    batches: list[tuple[int, int, int]]
+    seconds: float
+
+
+class WorkerProcess:
+    """A process with a model, which ends when this process does."""
+
+    def __init__(self, spec: EncoderSpec, options: WorkerOptions, processes: ProcessStarter) -> None:
+        """Start the process and send it the spec; `wait_ready` waits for the model.
+
+        Args:
+            spec: spec of the encoder.
+            options: options of the process.
+            processes: starts the process.
+
+        Raises:
+            OSError: if the system starts no more processes.
+        """
+        ours, theirs = socket.socketpair()
+        threads = str(options.threads)
+        environment = get_environment_without_keys() | {
+            "OMP_NUM_THREADS": threads,
+            "RAYON_NUM_THREADS": threads,
+            "TOKENIZERS_PARALLELISM": "true",
+        }
+        try:
+            with theirs:
+                program = Program("service.encoders.engine.worker", (), environment, descriptor=theirs.fileno())
+                self.process = processes.start(program)
+        except OSError:
+            ours.close()
+            raise
+        limit = struct.pack("ll", int(options.seconds), 0)
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # of one read or write, within a message
+            ours.setsockopt(socket.SOL_SOCKET, option, limit)
+        self.connection = Connection(ours.detach())
+        self.spec = spec
+        try:
+            framing.send(self.connection, {"spec": asdict(spec), "options": asdict(options)})
+        except OSError:
+            self.stop()
+            raise
+
+    def wait_ready(self) -> EncoderInfo:
+        """Wait without limit until the model is loaded, and return what was loaded.
+
+        Raises:
+            EncoderError: if the model cannot be loaded.
+            OSError, EOFError: if the process ended.
+        """
+        self.connection.poll(None)  # a download may take its time
+        head, _ = framing.receive(self.connection)
+        if head["state"] == "failed":
+            raise EncoderError(head["problem"])
+        reply = head["encoder"]
+        agreement = reply.pop("agreement")
+        return EncoderInfo(
+            spec=EncoderSpec(**reply.pop("spec")),
+            agreement=None if agreement is None else Agreement(**agreement),
+            **reply,
+        )
+
+    def send(self, parts: list[Part]) -> None:
+        """Send texts to encode to the process.
+
+        Raises:
+            OSError: if the process has ended.
+        """
+        framing.send(self.connection, {"parts": [build_message(part) for part in parts]})
+
+    def receive(self, seconds: float) -> Reply:
+        """Wait for the reply to the earliest unanswered `send`, and return it.
+
+        Raises:
+            TimeoutError: if there is no reply within `seconds`.
+            OSError, EOFError: if the process has ended.
+        """
+        if not self.connection.poll(seconds):
+            raise TimeoutError(f"no answer within {seconds:.0f} s")
+        head, arrays = framing.receive(self.connection)
+        left = iter(arrays)
+        results: list[PartResult | Exception] = []
+        for result in head["results"]:
+            if "error" in result:
+                results.append(_build_error(result, self.spec.name))
+                continue
+            vectors, tokens = next(left), next(left)
+            results.append(PartResult(vectors, next(left) if result["raw"] else None, tokens))
+        return Reply(results, [tuple(batch) for batch in head["batches"]], head["seconds"])
+
+    def alive(self) -> bool:
+        """Return whether the process is running."""
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """Kill the process and wait for its end; a thread waiting for its reply gets an error."""
+        self.process.kill()
+        self.process.wait()
+
+
+def build_message(part: Part) -> dict[str, Any]:
+    """Convert a part to JSON for the worker."""
+    work = part.work
+    chain = None if work.chain is None else asdict(work.chain) | {"folder": str(work.chain.folder)}
+    return {
+        "texts": [work.texts[row] for row in part.rows],
+        "rows": part.rows,
+        "options": asdict(work.options),
+        "chain": chain,
+        "keep_raw": work.keep_raw,
+    }
+
+
+def _build_error(reply: dict[str, Any], name: str) -> Exception:
+    """Rebuild the exception that a worker reported; an unexpected one becomes an `UnavailableError`."""
+    if reply["error"] in ERRORS:
+        return ERRORS[reply["error"]](reply["message"])
+    return UnavailableError(f"the encoder {name} failed on this request ({reply['error']})", code="encoder_failed")
+
+
+def build_crash_error(name: str) -> ServiceError:
+    """Build the error for the requests of a worker that ended unexpectedly."""
+    return UnavailableError(
+        f"the encoder {name} crashed on this request or one beside it; it is being restarted", code="encoder_crashed"
+    )

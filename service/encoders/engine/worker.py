@@ -1,0 +1,267 @@
+"""The process that owns a model: `python -m service.encoders.engine.worker FD`, started by `process`.
+
+        receiving thread                      main thread
+  FD ──► read ──► tokenize ──► queue of two ──► model ──► chain ──► FD
+
+Tokenization thus overlaps with the model's computation. Parts with equal options share batches.
+"""
+
+import logging
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from service import logs
+from service.encoders.engine import framing
+from service.processes.allocator import keep_freed_blocks
+from training.encoder.batching import Batch
+from training.encoder.encoder import Encoder
+from training.encoder.precision import PROBES
+from training.encoder.spec import EncoderSpec
+from training.errors import EncoderError, TooLongError
+from transforms.chain import Chain
+from transforms.errors import ArtifactError
+
+EXPECTED_ERRORS = (TooLongError, EncoderError, ArtifactError)
+"""Exceptions whose messages are sent to the caller; of others, only the type is."""
+MAX_CHAINS = 64
+"""Maximum number of folded chains kept on the device."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Tokenized:
+    """Parts with equal options as batches for the model, or the error that prevented this.
+
+    Attributes:
+        parts: the parts as JSON.
+        positions: their positions in the message.
+        batches: tokenized texts of all parts; empty if there is an error.
+        error: why the texts cannot be tokenized; None if they were.
+    """
+
+    parts: list[dict[str, Any]]
+    positions: list[int]
+    batches: list[Batch]
+    error: Exception | None = None
+
+
+class Worker:
+    """An encoder, with a cache of the chains that requests apply."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.tokenizing = threading.Lock()
+        self.chains: OrderedDict[tuple[Any, ...], Chain] = OrderedDict()
+
+    def tokenize(self, parts: list[dict[str, Any]]) -> list[Tokenized]:
+        """Tokenize a message's parts, grouped by equal options; if a group fails, each of its parts on its own.
+
+        Errors are stored in the returned groups, so that no part fails because of another.
+        """
+        groups: dict[tuple[Any, ...], list[int]] = {}
+        for position, part in enumerate(parts):
+            groups.setdefault(tuple(part["options"].values()), []).append(position)
+        found: list[Tokenized] = []
+        for positions in groups.values():
+            together = self._tokenize_group([parts[position] for position in positions], positions)
+            if together.error is not None and len(positions) > 1:
+                found += [self._tokenize_group([parts[position]], [position]) for position in positions]
+            else:
+                found.append(together)
+        return found
+
+    def _tokenize_group(self, parts: list[dict[str, Any]], positions: list[int]) -> Tokenized:
+        """Tokenize parts with equal options to batches; an error is returned in the result, not raised."""
+        options = parts[0]["options"]
+        try:
+            prompt = self.encoder.prompt(options["prompt_name"])
+            texts = [text for part in parts for text in part["texts"]]
+            with self.tokenizing:  # a tokenizer has one user at a time
+                if not options["truncate"]:
+                    for part in parts:
+                        self.encoder.require_short(part["texts"], prompt or "", part["rows"])
+                batches = self.encoder.tokenize(texts, prompt, options["truncation_side"])
+            return Tokenized(parts, positions, batches)
+        except Exception as error:
+            return Tokenized(parts, positions, [], error)
+
+    @torch.inference_mode()
+    def encode_message(self, groups: list[Tokenized]) -> tuple[dict[str, Any], list[framing.Array]]:
+        """Encode the groups of a message and return its reply: the header and the arrays, in the order of the parts."""
+        begun = time.perf_counter()
+        answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
+        batches: list[tuple[int, int, int]] = []
+        for group in groups:
+            answers |= self._encode_group(group)
+            batches += [(len(b.rows), int(b.tokens.sum()), b.padded) for b in group.batches]
+        results = [answers[position] for position in sorted(answers)]
+        head = {
+            "results": [result for result, _ in results],
+            "batches": batches,
+            "seconds": time.perf_counter() - begun,
+        }
+        return head, [array for _, arrays in results for array in arrays]
+
+    def _encode_group(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
+        """Encode a group and apply the chains; return each part's header entry and arrays, by position in the message.
+
+        If the model fails on the group, each part is tried on its own, and failures are returned as entries.
+        """
+        try:
+            if group.error is not None:
+                raise group.error
+            vectors, tokens = self._compute_vectors(group)
+        except Exception as error:
+            if len(group.parts) == 1:
+                return {group.positions[0]: (_describe_error(error), [])}
+            alone: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
+            for part, position in zip(group.parts, group.positions, strict=True):
+                alone |= self._encode_group(self._tokenize_group([part], [position]))
+            return alone
+        answers, start = {}, 0
+        for part, position in zip(group.parts, group.positions, strict=True):
+            rows = slice(start, start + len(part["texts"]))
+            start = rows.stop
+            answers[position] = self._apply_chain(part, vectors[rows], tokens[rows])
+        return answers
+
+    def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64]]:
+        """Encode a group's texts; return the vectors `(n, d)` on the device and the number of tokens `(n,)`."""
+        count = sum(len(part["texts"]) for part in group.parts)
+        vectors = torch.empty((count, self.encoder.dimensions), device=self.encoder.device)
+        tokens = np.empty(count, dtype=np.int64)
+        for batch in group.batches:
+            found = self.encoder.forward(batch, group.parts[0]["options"]["normalize"])
+            vectors[torch.from_numpy(batch.rows).to(vectors.device)] = found
+            tokens[batch.rows] = batch.tokens
+        return vectors, tokens
+
+    def _apply_chain(
+        self, part: dict[str, Any], raw: torch.Tensor, tokens: NDArray[np.int64]
+    ) -> tuple[dict[str, Any], list[framing.Array]]:
+        """Apply a part's chain and return its header entry and arrays on the CPU, or a header entry with the error.
+
+        The raw vectors `(n, d)` are included only if they were requested.
+        """
+        try:
+            vectors = raw if part["chain"] is None else self.load_chain(part["chain"]).floats(raw)
+        except Exception as error:
+            return _describe_error(error), []
+        keep_raw = part["keep_raw"] and part["chain"] is not None
+        arrays: list[framing.Array] = [vectors.cpu().numpy(), tokens]
+        return {"raw": keep_raw}, [*arrays, raw.cpu().numpy()] if keep_raw else arrays
+
+    def load_chain(self, ref: dict[str, Any]) -> Chain:
+        """Return a chain, folded and on the device, from the cache or from disk.
+
+        Raises:
+            ArtifactError: if the folder is missing, damaged, or holds another chain.
+        """
+        key = tuple(ref.values())
+        if key not in self.chains:
+            chain = Chain.load(Path(ref["folder"]))
+            if chain.metadata["tensors_sha256"] != ref["digest"]:
+                raise ArtifactError("the chain was replaced by another while this request waited; send it again")
+            self.chains[key] = chain.fold(ref["dimensions"], ref["normalize"]).to(self.encoder.device)
+        self.chains.move_to_end(key)
+        while len(self.chains) > MAX_CHAINS:
+            self.chains.popitem(last=False)
+        return self.chains[key]
+
+
+def _describe_error(error: Exception) -> dict[str, Any]:
+    """Return a header entry for an error; of an unexpected one it has only the type, as its message may quote texts."""
+    if isinstance(error, EXPECTED_ERRORS):
+        return {"error": type(error).__name__, "message": str(error)}
+    log.error("a request failed: %s", type(error).__name__)
+    return {"error": type(error).__name__, "message": ""}
+
+
+def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
+    """Load the encoder that the server asks for, run it once, and return it with its description as JSON.
+
+    Raises:
+        EncoderError: if the encoder cannot be loaded.
+    """
+    options = request["options"]
+    torch.set_num_threads(options["threads"])
+    encoder = Encoder(EncoderSpec(**request["spec"]), options["device"], options["batch_tokens"])
+    encoder.encode(PROBES)
+    return encoder, {
+        "spec": asdict(encoder.spec),
+        "fingerprint": encoder.fingerprint,
+        "dimensions": encoder.dimensions,
+        "max_length": encoder.max_length,
+        "prompts": encoder.prompts,
+        "default_prompt_name": encoder.model.default_prompt_name,
+        "device": encoder.device,
+        "batch_tokens": encoder.batch_tokens,
+        "agreement": None if encoder.agreement is None else asdict(encoder.agreement),
+    }
+
+
+def _receive_messages(connection: Connection, worker: Worker, ready: "queue.Queue[list[Tokenized]]") -> None:
+    """Read and tokenize messages into the queue until the connection fails, then exit the process.
+
+    A worker without this thread would accept work and answer none until the server's timeout.
+    """
+    try:
+        while True:
+            head, _ = framing.receive(connection)
+            ready.put(worker.tokenize(head["parts"]))
+    except (EOFError, OSError):
+        pass
+    except Exception as error:
+        log.error("the server's message cannot be read: %s", type(error).__name__)
+    finally:
+        os._exit(0)
+
+
+def main(arguments: list[str]) -> None:
+    """Load an encoder, and encode the messages of the server at the other end of a socket.
+
+    Args:
+        arguments: the number of the socket's file descriptor.
+    """
+    logs.configure("warning")
+    keep_freed_blocks()
+    serve(Connection(socket.socket(fileno=int(arguments[0])).detach()))
+
+
+def serve(connection: Connection) -> None:
+    """Load the encoder in the first message, report the outcome, and answer messages until the server is gone."""
+    request, _ = framing.receive(connection)
+    try:
+        encoder, description = _load_encoder(request)
+    except Exception as error:
+        is_expected = isinstance(error, EncoderError)
+        name = request["spec"]["name"]
+        problem = str(error) if is_expected else f"{name} failed to load: {type(error).__name__}: {error}"
+        framing.send(connection, {"state": "failed", "problem": problem})
+        return
+    worker = Worker(encoder)
+    ready: queue.Queue[list[Tokenized]] = queue.Queue(maxsize=2)
+    with suppress(OSError):  # the server has ended
+        framing.send(connection, {"state": "ready", "encoder": description})
+        threading.Thread(target=_receive_messages, args=(connection, worker, ready), daemon=True).start()
+        while True:
+            framing.send(connection, *worker.encode_message(ready.get()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

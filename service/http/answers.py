@@ -1,0 +1,38 @@
+"""Responses, serialized off the event loop."""
+
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.codec import JSON, NPY, dump_json, dump_npy
+from service.encoders.embedder import Answer
+
+
+async def answer_json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Serialize the content, which may hold NumPy arrays, to a JSON response in a thread, off the event loop."""
+    return Response(await run_in_threadpool(dump_json, content), status, headers, media_type=JSON)
+
+
+async def answer_job(job_id: str) -> Response:
+    """Return the 202 response for a queued job: its id and the URL of its status, also in the `location` header."""
+    url = f"/jobs/{job_id}"
+    return await answer_json({"job_id": job_id, "status_url": url}, 202, {"location": url})
+
+
+def build_json_response(content: Any, headers: dict[str, str]) -> Response:
+    """Serialize the content, which may hold NumPy arrays, to a JSON response with status 200, in the calling thread."""
+    return Response(dump_json(content), 200, headers, media_type=JSON)
+
+
+def build_npy_response(answer: Answer) -> Response:
+    """Serialize vectors to a .npy response in the calling thread; documents as codes if the chain has a quantizer."""
+    codes = answer.input_type == "document"
+    content = answer.target.quantize(answer.vectors) if codes else answer.vectors
+    return Response(dump_npy(content), 200, answer.build_headers(), media_type=NPY)
+
+
+def wants_npy(request: Request) -> bool:
+    """Return whether the request's `Accept` header names the .npy media type."""
+    return NPY in request.headers.get("accept", "").lower()

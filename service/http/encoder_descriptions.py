@@ -1,0 +1,22 @@
+"""The served encoders as `/encoders` and `/info` describe them."""
+
+from typing import Any
+
+from service.services import Services
+
+
+def describe_encoders(services: Services) -> list[dict[str, Any]]:
+    """Describe each served encoder: model, state and, once it was ready, its properties, workers and size routes."""
+    size_routes = services.size_routes.read()
+    descriptions = []
+    for engine in services.embedder.engines.values():
+        description: dict[str, Any] = {"name": engine.spec.name, "model": engine.spec.model, "state": engine.state}
+        if engine.info is not None:
+            own_routes = dict(size_routes.get(engine.info.fingerprint, {}))
+            description |= engine.info.describe() | {
+                "workers": len(engine.ready_dispatchers),
+                "nested": own_routes.pop("nested", None),
+                "size_routes": own_routes,
+            }
+        descriptions.append(description | ({"problem": engine.problem} if engine.problem else {}))
+    return descriptions

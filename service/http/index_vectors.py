@@ -1,0 +1,77 @@
+"""Vectors for an index from the texts or vectors of a request body, and checks that they belong in its space."""
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from service.codec import as_vectors
+from service.encoders.engine.work import EncodeOptions
+from service.errors import ConflictError
+from service.http.disconnect import wait_for_encoding
+from service.http.schemas import TextsOrVectors
+from service.http.texts import list_texts
+from service.index.encoding import find_index_engine
+from service.index.reducer import Vectors, require_directions, require_finite_norms
+from service.index.spec import IndexSpec
+from service.services import Services
+
+
+def get_space_id(body: TextsOrVectors, request: Request) -> str | None:
+    """Return the space id that the request names, in its body or in the header `x-space-id`; None if it names none."""
+    return body.space_id or request.headers.get("x-space-id")
+
+
+def require_space(space_id: str | None, spec: IndexSpec, originals_only: bool) -> None:
+    """Raise `ConflictError` if the named space is not the index's.
+
+    Args:
+        space_id: space that the request names; None passes.
+        spec: settings of the index.
+        originals_only: whether only the space of the original vectors passes, not that of the reduced ones.
+    """
+    if space_id not in (None, spec.raw_space_id) and (originals_only or space_id != spec.space_id):
+        raise ConflictError(
+            f"the vectors belong to the space {space_id}, the index to {spec.space_id} "
+            f"(its original vectors to {spec.raw_space_id})",
+            param="space_id",
+            code="space_mismatch",
+        )
+
+
+def require_space_id(space_id: str | None, spec: IndexSpec) -> None:
+    """Raise `ConflictError` if the request names no space and the index has held vectors of another encoder."""
+    if space_id is None and spec.vectors > 1:
+        raise ConflictError(
+            f"space_id is missing: this index was moved to another encoder, so vectors must name their space; "
+            f"that of {spec.encoder} is {spec.raw_space_id}",
+            param="space_id",
+            code="space_unnamed",
+        )
+
+
+async def encode_body_texts(request: Request, body: TextsOrVectors, spec: IndexSpec, services: Services) -> Vectors:
+    """Encode the texts of a body by the index's encoder, `(n, d)`; cancel that if the client disconnects.
+
+    Raises:
+        ServiceError: if the texts are not valid, or the encoder is not served, not ready or overloaded.
+    """
+    texts = list_texts(body.texts, services.settings.max_texts, "texts")
+    engine = find_index_engine(services.embedder, spec)
+    pending = await run_in_threadpool(
+        services.embedder.begin, texts, engine, None, None, EncodeOptions(body.prompt_name)
+    )
+    await wait_for_encoding(request, pending.work)
+    return (await run_in_threadpool(pending.wait_for_answer)).vectors
+
+
+def parse_body_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services, reduced: bool = False) -> Vectors:
+    """Return the vectors of a body as an array: original ones `(n, d)`, or reduced ones `(n, k)`.
+
+    Raises:
+        ServiceError: if the vectors have other dimensions than the index's, or are zero where their direction counts.
+    """
+    dimensions = spec.dimensions if reduced else spec.width
+    vectors = as_vectors(body.vectors or [], services.settings.max_vectors, dimensions)
+    require_finite_norms(vectors)
+    if spec.metric == "cosine":
+        require_directions(vectors)
+    return vectors

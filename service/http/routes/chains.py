@@ -1,0 +1,87 @@
+"""Chains: listing, promotion, rollback and deletion of their versions."""
+
+from functools import partial
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.chains.gates import promote_with_gates
+from service.chains.names import require_number
+from service.chains.pointer import Pointer
+from service.http.answers import answer_json
+from service.http.json_body import read_json
+from service.http.openapi import ERRORS, describe_body
+from service.http.schemas import PromoteBody
+from service.services import ADMIN, USE, Services, ServicesDep
+
+router = APIRouter(prefix="/chains", tags=["chains"], responses=ERRORS)
+
+
+@router.get("", dependencies=USE)
+async def list_chains(services: ServicesDep) -> Response:
+    """List all chains, each with its versions."""
+    return await answer_json(await run_in_threadpool(_describe_chains, services))
+
+
+@router.get("/{name}", dependencies=USE)
+async def show_chain(name: str, services: ServicesDep) -> Response:
+    """Show steps, provenance and certificate of a chain's live version, or of `name@version`."""
+    return await answer_json(await run_in_threadpool(_describe_chain, name, services))
+
+
+@router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=describe_body(PromoteBody))
+async def promote(name: str, request: Request, services: ServicesDep) -> Response:
+    """Make a version live, if it passes the gates of its fit, of its shadow on this server and of this request."""
+    services.require_writable()
+    pointer = await read_json(request, services.settings, PromoteBody, partial(_promote, name, services))
+    return await answer_json(_describe_pointer(name, pointer))
+
+
+@router.post("/{name}/rollback", dependencies=ADMIN)
+async def rollback(name: str, services: ServicesDep) -> Response:
+    """Make the version live that was live before."""
+    services.require_writable()
+    return await answer_json(_describe_pointer(name, await run_in_threadpool(services.size_routes.rollback, name)))
+
+
+@router.delete("/{name}/{version}", dependencies=ADMIN)
+async def delete(name: str, version: str, services: ServicesDep) -> Response:
+    """Delete a version permanently."""
+    services.require_writable()
+    number = require_number(version, "version")
+    await run_in_threadpool(services.registry.delete, name, number)
+    return await answer_json({"deleted": f"{name}@{number}"})
+
+
+def _promote(name: str, services: Services, body: PromoteBody) -> Pointer:
+    """Make a version live if no gate refuses it, or by force; return the chain's new pointer.
+
+    Raises:
+        ConflictError: if a gate refuses the version.
+    """
+    missed = services.shadows.find_failed_gates(name, body.version)
+    return promote_with_gates(services.size_routes, name, body.version, body.gates, body.force, missed)
+
+
+def _describe_chains(services: Services) -> list[dict[str, object]]:
+    """Describe every chain, as `_describe_chain` does."""
+    return [_describe_chain(name, services) for name in services.registry.names()]
+
+
+def _describe_chain(ref: str, services: Services) -> dict[str, object]:
+    """Describe a chain's version with whether live traffic makes it stale, and the version that shadows it, if any."""
+    description = services.registry.describe(ref)
+    stale = services.drift.is_stale(f"{description['name']}@{description['version']}")
+    return description | {"stale": stale, "shadow": services.shadows.get_candidate_version(description["name"])}
+
+
+def _describe_pointer(name: str, pointer: Pointer) -> dict[str, object]:
+    """Return the JSON of a chain's pointer: its live version, earlier ones, and the gates it was forced past."""
+    return {
+        "name": name,
+        "live": pointer.live,
+        "earlier": list(pointer.earlier),
+        "forced": list(pointer.overridden_gates),
+    }

@@ -1,0 +1,151 @@
+"""Embedding of texts: text-embeddings-inference's `/embed` and OpenAI's `/v1/embeddings`."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.codec import NPY, encode_rows
+from service.encoders.embedder import Answer, Pending
+from service.encoders.engine.work import EncodeOptions
+from service.errors import UnknownNameError
+from service.http.answers import answer_json, build_json_response, build_npy_response, wants_npy
+from service.http.disconnect import wait_for_encoding
+from service.http.json_body import read_json, release_parse_memory
+from service.http.openapi import BINARY, ERRORS, describe_body, describe_vectors_response
+from service.http.out_of_domain import DRIFT_PARAMETERS, measure_out_of_domain, wants_out_of_domain
+from service.http.schemas import EmbedBody, EncodingFormat, OpenAIBody
+from service.http.texts import list_texts
+from service.services import USE, Services, ServicesDep
+
+router = APIRouter(dependencies=USE, tags=["vectors"])
+
+MAX_INLINE_TEXTS = 4
+"""Maximum vectors of a response that is serialized on the event loop: a change of threads costs 0.15 ms, a vector
+0.02."""
+
+MATRIX = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
+QUERY_PARAMETERS = [
+    {
+        "name": name,
+        "in": "query",
+        "schema": {"type": "string"},
+        "description": "for clients that cannot put it in the body",
+    }
+    for name in ("model", "chain")
+]
+BASE64_ROWS = {"type": "array", "items": {"type": "string", "format": "byte"}}
+
+
+@router.post(
+    "/embed",
+    openapi_extra=describe_body(EmbedBody) | {"parameters": [*QUERY_PARAMETERS, *DRIFT_PARAMETERS]},
+    responses=describe_vectors_response({"anyOf": [MATRIX, BASE64_ROWS]}, **{NPY: BINARY}),
+    summary="Embed texts (text-embeddings-inference's shape)",
+)
+@router.post("/", include_in_schema=False)
+async def embed(request: Request, services: ServicesDep) -> Response:
+    """Return one vector for each input, as JSON, or as a .npy file if `Accept` asks for it."""
+    out_of_domain = wants_out_of_domain(request)
+    # Neither the body nor its texts have a name here: they are freed while the encoder works on what it reads of them.
+    encoding_format, pending = await read_json(
+        request, services.settings, EmbedBody, partial(_begin_embed, request, services), any_content_type=True
+    )
+    release_parse_memory(request)
+    await wait_for_encoding(request, pending.work)
+    return await _respond(pending, out_of_domain, partial(_build_embed_response, encoding_format, wants_npy(request)))
+
+
+async def _respond(pending: Pending, out_of_domain: bool, build: Callable[[Answer], Response]) -> Response:
+    """Build the response from the encoded texts, in a thread unless it is small; measure their domain if asked for."""
+    if len(pending.found) <= MAX_INLINE_TEXTS and not out_of_domain:
+        return build(pending.wait_for_answer())
+    return await run_in_threadpool(
+        lambda: build(measure_out_of_domain(pending.wait_for_answer()) if out_of_domain else pending.wait_for_answer())
+    )
+
+
+def _begin_embed(request: Request, services: Services, body: EmbedBody) -> tuple[EncodingFormat, Pending]:
+    """Queue the texts of a body for encoding; return the encoding format of the response and the pending vectors.
+
+    Model and chain may also be in the query: TEI's clients have no field for them.
+    """
+    texts = list_texts(body.inputs, services.settings.max_texts, "inputs")
+    query = request.query_params
+    engine, chain = services.embedder.parse_model(body.model or query.get("model"))
+    options = EncodeOptions(body.prompt_name, body.truncate, body.truncation_direction, body.normalize)
+    return body.encoding_format, services.embedder.begin(
+        texts, engine, body.chain or query.get("chain") or chain, body.dimensions, options
+    )
+
+
+def _build_embed_response(encoding_format: EncodingFormat, npy: bool, answer: Answer) -> Response:
+    """Serialize the vectors to a response: a .npy file, or JSON with rows in the encoding format."""
+    if npy:
+        return build_npy_response(answer)
+    return build_json_response(encode_rows(answer.vectors, encoding_format), answer.build_headers())
+
+
+@router.post(
+    "/v1/embeddings",
+    openapi_extra=describe_body(OpenAIBody) | {"parameters": DRIFT_PARAMETERS},
+    responses=describe_vectors_response({"type": "object"}),
+    summary="Embed texts (OpenAI's shape)",
+)
+async def embeddings(request: Request, services: ServicesDep) -> Response:
+    """Return one vector for each input as `{"object": "list", "data": […], "model", "usage"}`."""
+    out_of_domain = wants_out_of_domain(request)
+    encoding_format, model, pending = await read_json(
+        request, services.settings, OpenAIBody, partial(_begin_embeddings, services), any_content_type=True
+    )
+    release_parse_memory(request)
+    await wait_for_encoding(request, pending.work)
+    return await _respond(pending, out_of_domain, partial(_build_openai_response, encoding_format, model))
+
+
+def _begin_embeddings(services: Services, body: OpenAIBody) -> tuple[EncodingFormat, str, Pending]:
+    """Queue the texts of a body for encoding.
+
+    Returns:
+        Encoding format and model name of the response, and the pending vectors.
+    """
+    texts = list_texts(body.input, services.settings.max_texts, "input")
+    engine, chain = services.embedder.parse_model(body.model)
+    pending = services.embedder.begin(texts, engine, chain, body.dimensions, EncodeOptions())
+    return body.encoding_format, body.model or engine.spec.name, pending
+
+
+def _build_openai_response(encoding_format: EncodingFormat, model: str, answer: Answer) -> Response:
+    """Serialize the vectors to OpenAI's JSON response, with rows in the encoding format."""
+    rows = encode_rows(answer.vectors, encoding_format)
+    content = {
+        "object": "list",
+        "data": [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)],
+        "model": model,
+        "usage": {"prompt_tokens": answer.tokens, "total_tokens": answer.tokens},
+    }
+    return build_json_response(content, answer.build_headers())
+
+
+@router.get("/v1/models", responses=ERRORS, summary="List the values of `model`")
+async def list_models(services: ServicesDep) -> Response:
+    """List the encoders, then each encoder with each of its live chains."""
+    names = await run_in_threadpool(services.embedder.list_models)
+    return await answer_json({"object": "list", "data": [_describe_model(name) for name in names]})
+
+
+@router.get("/v1/models/{name:path}", responses=ERRORS, summary="Show one of them")
+async def show_model(name: str, services: ServicesDep) -> Response:
+    """Show an encoder, or an encoder with a chain, by its value of `model`."""
+    if name not in await run_in_threadpool(services.embedder.list_models):
+        raise UnknownNameError(f"there is no model {name[:200]!r}", param="model", code="model_not_found")
+    return await answer_json(_describe_model(name))
+
+
+def _describe_model(name: str) -> dict[str, Any]:
+    """Return the JSON of a model in OpenAI's shape."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "lathe"}

@@ -1,0 +1,177 @@
+"""Fitting of chains, as jobs."""
+
+from functools import partial
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.chains.loaded_chain import LoadedChain
+from service.chains.names import require_name
+from service.codec import as_vectors, dump_npy
+from service.encoders.engine.engine import Engine
+from service.errors import BadValueError, ConflictError
+from service.http.answers import answer_job
+from service.http.json_body import read_json
+from service.http.openapi import ERRORS, describe_body
+from service.http.schemas import FitBody, SourceBody
+from service.jobs.kinds.fit import build_fit_job
+from service.jobs.sources import (
+    FILE_OF_QUERIES,
+    FILE_OF_QUERY_TEXTS,
+    FILE_OF_TARGETS,
+    receive,
+    require_distinct,
+    resolve_allowed_path,
+)
+from service.jobs.store import Job
+from service.services import ADMIN, Services, ServicesDep
+from training.encoder.spec import EncoderSpec
+from training.fitting.fit import require_no_targets
+from training.fitting.fit_request import CODES, FitRequest
+from training.fitting.gates import require_gates
+from training.fitting.incremental import require_moments
+from training.fitting.pairs import require_pairs_or_none
+from transforms.base import Transform
+from transforms.chain import Chain, build_steps
+
+router = APIRouter(tags=["jobs"], responses=ERRORS)
+
+
+@router.post("/fit-transform", dependencies=ADMIN, openapi_extra=describe_body(FitBody), status_code=202)
+async def fit_transform(request: Request, services: ServicesDep) -> Response:
+    """Queue the fit of a chain; answer 202 with the URL of the job."""
+    services.require_writable()
+    job = await read_json(request, services.settings, FitBody, partial(_create_fit_job, services))
+    return await answer_job(job.id)
+
+
+def _create_fit_job(services: Services, body: FitBody) -> Job:
+    """Check a fit as far as possible before the work begins, then queue its job.
+
+    Raises:
+        ServiceError, TransformError, TrainingError: if the fit would fail later.
+    """
+    require_name(body.name)
+    require_gates(body.gates)
+    version = None if body.add_to is None else _load_version_with_moments(body.add_to, services)
+    chain = _build_new_chain(body) if version is None else version.chain
+    encoder = body.encoder or (chain.metadata.get("encoder") or {}).get("name")
+    engine = services.embedder.find_engine(encoder, param="encoder")
+    source = receive(body.source, services.settings.data_root)
+    spec: EncoderSpec | None = engine.spec
+    dimensions = engine.info.dimensions if engine.info else None
+    if not source.texts and encoder is None:
+        spec, dimensions = None, source.width
+    elif None not in (dimensions, source.width) and dimensions != source.width:
+        raise ConflictError(
+            f"the source's vectors have {source.width} dimensions, those of {engine.spec.name} have {dimensions}",
+            param="source.vectors",
+            code="space_mismatch",
+        )
+    require_distinct(source, "a fit")
+    if version is not None:
+        _require_same_encoder(version, spec, engine)
+    if dimensions is not None:
+        chain.signature(dimensions)
+    request = FitRequest(
+        name=body.name,
+        steps=[] if version else chain.specs()[: len(body.steps or [])],
+        source=source.path,
+        normalize=body.normalize,
+        gates=body.gates,
+        promote=body.promote,
+        seed=body.seed,
+        targets=None if body.targets is None else _locate_targets(body.targets, services, source.files),
+        keep_moments=body.keep_moments,
+        add_to=version.ref if version else None,
+        bytes=body.bytes,
+        queries=None if body.queries is None else _locate_queries(body.queries, services, source.files, dimensions),
+    )
+    target = (
+        services.embedder.find_engine(body.target_encoder, param="target_encoder").spec if body.target_encoder else None
+    )
+    if version is None:
+        require_pairs_or_none(chain, request.targets, target)
+    else:
+        require_no_targets(request, target)
+    return services.jobs.submit("fit", build_fit_job(request, spec, body.transform, source.files, target), source.files)
+
+
+def _load_version_with_moments(ref: str, services: Services) -> LoadedChain:
+    """Load the chain version that rows are to be added to.
+
+    Raises:
+        UnknownNameError: if there is no such chain.
+        FitError: if it stores no moments.
+        ArtifactError: if its files are damaged.
+    """
+    loaded = services.registry.load(ref)
+    require_moments(loaded.ref, loaded.chain.metadata)
+    return loaded
+
+
+def _require_same_encoder(version: LoadedChain, spec: EncoderSpec | None, engine: Engine) -> None:
+    """Raise `ConflictError` if the added rows are not of the encoder that the version was fitted on.
+
+    An encoder that is still loading passes: its fingerprint is not known yet. `spec` is None for vectors without an
+    encoder.
+    """
+    if spec is not None and engine.info is None:
+        return
+    fingerprint = engine.info.fingerprint if spec is not None and engine.info else None
+    if fingerprint != version.encoder_fingerprint:
+        raise ConflictError(
+            f"{version.ref} was fitted on vectors of {version.encoder_fingerprint or 'no encoder'}, "
+            f"these would be of {fingerprint or 'no encoder'}",
+            param="encoder",
+            code="space_mismatch",
+        )
+
+
+def _build_new_chain(body: FitBody) -> Chain:
+    """Build the unfitted chain of a fit's steps and budget of bytes.
+
+    Raises:
+        StepError: if the steps or the budget are not possible.
+        BadValueError: for queries that no step uses.
+    """
+    codes = [] if body.bytes is None else [{"kind": CODES, "bytes": body.bytes}]
+    chain = Chain(build_steps([*(body.steps or []), *codes]), body.normalize)
+    if body.queries is not None and not any(isinstance(s, Transform) and s.takes_queries for s in chain.transforms):
+        raise BadValueError("no step is fitted on queries; give bytes, or codes as the last step", param="queries")
+    return chain
+
+
+def _locate_queries(source: SourceBody, services: Services, files: dict[str, bytes], dimensions: int | None) -> str:
+    """Return where a job reads the queries of a fit; those sent with the request are added to the job's files.
+
+    Raises:
+        ServiceError: if they cannot be used.
+    """
+    received = receive(source, services.settings.data_root)
+    if None not in (dimensions, received.width) and dimensions != received.width:
+        raise BadValueError(
+            f"the queries have {received.width} dimensions, the fitted vectors {dimensions}", param="queries"
+        )
+    if not received.files:
+        return received.path
+    name = FILE_OF_QUERY_TEXTS if received.texts else FILE_OF_QUERIES
+    files[name] = received.files[received.path]
+    return name
+
+
+def _locate_targets(source: SourceBody, services: Services, files: dict[str, bytes]) -> str:
+    """Return the path of the target vectors of a fit on pairs; add vectors sent with the request to the job's files.
+
+    Raises:
+        BadValueError: if the targets are texts.
+        ServiceError: if the vectors are not valid, or the server may not read the path.
+    """
+    if source.texts is not None:
+        raise BadValueError("targets are vectors; for texts name their target_encoder", param="targets.texts")
+    if source.path is not None:
+        return resolve_allowed_path(source.path, services.settings.data_root)
+    rows = source.vectors or []
+    files[FILE_OF_TARGETS] = dump_npy(as_vectors(rows, max_rows=len(rows) + 1))
+    return FILE_OF_TARGETS

@@ -1,0 +1,250 @@
+"""Creation, filling, reading, deletion and reindexing of indexes."""
+
+import asyncio
+from concurrent.futures import Future
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from service.chains.names import require_name
+from service.codec import require_rows
+from service.errors import BadValueError, ConflictError, NotSupportedError, UnavailableError, WrongShapeError
+from service.http.answers import answer_job, answer_json
+from service.http.index_vectors import (
+    encode_body_texts,
+    get_space_id,
+    parse_body_vectors,
+    require_space,
+    require_space_id,
+)
+from service.http.json_body import read_json
+from service.http.openapi import ERRORS, describe_body
+from service.http.schemas import GetBody, IdsBody, IndexBody, ReindexBody, UpsertBody
+from service.index.items import require_ids, require_small_response
+from service.index.protocol import Change, SearchIndex, SpaceMovedError
+from service.index.spec import IndexSpec, require_same_settings
+from service.index.spec_resolver import IndexRequest, ReindexRequest, SpecResolver
+from service.jobs.requests import FILE_OF_NEW_TEXTS, ReindexJob
+from service.jobs.store import Job
+from service.services import ADMIN, USE, Services, ServicesDep
+from transforms.artifact import MANIFEST, TENSORS
+
+router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
+
+MAX_MOVES = 5
+"""How often an upsert is encoded again because the index moved to another encoder meanwhile."""
+
+Metadata = list[dict[str, Any] | None]
+
+
+@router.get("", dependencies=USE)
+async def list_indexes(services: ServicesDep) -> Response:
+    """List all indexes."""
+    return await answer_json(await run_in_threadpool(services.indexes.describe))
+
+
+@router.get("/{name}", dependencies=USE)
+async def show_index(name: str, services: ServicesDep) -> Response:
+    """Show an index, `{name, count, chain, space_id, dimensions, state, …}`, with its size and its snapshot's age."""
+    index = await run_in_threadpool(services.indexes.get, name)
+    return await answer_json(await run_in_threadpool(index.describe))
+
+
+@router.put("/{name}", dependencies=ADMIN, openapi_extra=describe_body(IndexBody))
+async def create_index(name: str, request: Request, services: ServicesDep) -> Response:
+    """Create an index; if it exists with these settings, change nothing."""
+    services.require_indexes_writable()
+    index = await read_json(request, services.settings, IndexBody, partial(_create_index, name, services))
+    return await answer_json(await run_in_threadpool(index.describe))
+
+
+@router.delete("/{name}", dependencies=ADMIN)
+async def delete_index(name: str, services: ServicesDep) -> Response:
+    """Delete an index and its items, and cancel its reindexing."""
+    services.require_indexes_writable()
+    await run_in_threadpool(services.indexes.require_owned, name)
+    for job in await run_in_threadpool(_list_reindex_jobs, services, name):
+        await run_in_threadpool(services.jobs.cancel, job.id)
+    await run_in_threadpool(services.indexes.delete, name)
+    return await answer_json({"deleted": name})
+
+
+@router.post("/{name}/upsert", dependencies=USE, openapi_extra=describe_body(UpsertBody))
+async def upsert(name: str, request: Request, services: ServicesDep) -> Response:
+    """Insert items, replacing those with the same ids; either all of them or none."""
+    services.require_indexes_writable()
+    body, index = await read_json(request, services.settings, UpsertBody, partial(_check_upsert, name, services))
+    space_id = get_space_id(body, request)
+    for _ in range(MAX_MOVES):
+        spec = index.spec
+        if body.vectors is not None:
+            require_space_id(space_id, spec)
+        require_space(space_id, spec, originals_only=body.vectors is not None)
+        if body.texts is not None:
+            vectors = await encode_body_texts(request, body, spec, services)
+        else:
+            vectors = await run_in_threadpool(parse_body_vectors, body, spec, services)
+        metadata = _list_metadata(body, spec)
+        try:
+            writing = index.upsert(body.ids, vectors, metadata, spec.raw_space_id)
+            change: Change = await asyncio.wrap_future(writing)
+        except SpaceMovedError:
+            if body.vectors is not None:
+                require_space(spec.raw_space_id, index.spec, originals_only=True)
+            continue  # the index moved to another encoder meanwhile: the texts are encoded by that
+        return await answer_json({"upserted": len(body.ids), "sequence": change.sequence})
+    raise UnavailableError(f"the index moved to another encoder {MAX_MOVES} times during this request; try again")
+
+
+@router.post("/{name}/delete", dependencies=USE, openapi_extra=describe_body(IdsBody))
+async def delete(name: str, request: Request, services: ServicesDep) -> Response:
+    """Delete items by their ids; ids that do not exist are ignored."""
+    services.require_indexes_writable()
+    deleting = await read_json(request, services.settings, IdsBody, partial(_begin_delete, name, services))
+    change = await asyncio.wrap_future(deleting)
+    return await answer_json({"deleted": change.removed, "sequence": change.sequence})
+
+
+@router.post("/{name}/get", dependencies=USE, openapi_extra=describe_body(GetBody))
+async def get(name: str, request: Request, services: ServicesDep) -> Response:
+    """Return items by their ids, in that order; null for an id that does not exist."""
+    items = await read_json(
+        request, services.settings, GetBody, partial(_get_items, name, services), any_content_type=True
+    )
+    return await answer_json({"items": items})
+
+
+@router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=describe_body(ReindexBody), status_code=202)
+async def reindex(name: str, request: Request, services: ServicesDep) -> Response:
+    """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone; it serves meanwhile.
+
+    Answers 202 with the URL of the job.
+    """
+    services.require_writable()
+    job = await read_json(request, services.settings, ReindexBody, partial(_create_reindex_job, name, services))
+    return await answer_job(job.id)
+
+
+def _create_index(name: str, services: Services, body: IndexBody) -> SearchIndex:
+    """Create an index, or return the existing one.
+
+    Raises:
+        ConflictError: if it exists with other settings.
+        ServiceError: if the name or the settings are not valid.
+    """
+    require_name(name, "an index")
+    if name not in services.indexes.names():
+        services.indexes.create(name, *_build_specs(services).resolve_new(IndexRequest(**body.model_dump())))
+    index = services.indexes.get(name)
+    spec = index.spec
+    requested = {key: value for key in body.model_fields_set if (value := getattr(body, key)) is not None}
+    if spec.chain.partition("@")[0] == body.chain.removesuffix("@live"):  # an index keeps the version it began with
+        del requested["chain"]
+    if "encoder" in requested and spec.encoder is not None:
+        requested["encoder"] = services.embedder.find_engine(requested["encoder"], param="encoder").spec.name
+    require_same_settings(name, spec, requested)
+    return index
+
+
+def _check_upsert(name: str, services: Services, body: UpsertBody) -> tuple[UpsertBody, SearchIndex]:
+    """Check the ids and the numbers of items of an upsert; return its body and the index."""
+    index = services.indexes.get(name)
+    require_rows(len(body.ids), services.settings.max_vectors, "ids")
+    require_ids(body.ids)
+    _require_equal_counts(body)
+    return body, index
+
+
+def _begin_delete(name: str, services: Services, body: IdsBody) -> Future[Change]:
+    """Queue the deletion of items, and return its future."""
+    index = services.indexes.get(name)
+    require_rows(len(body.ids), services.settings.max_vectors, "ids")
+    return index.delete(list(dict.fromkeys(body.ids)))
+
+
+def _get_items(name: str, services: Services, body: GetBody) -> list[dict[str, Any] | None]:
+    """Read items by their ids, None where there is none; raise `TooLargeError` if they are too many or too large."""
+    index = services.indexes.get(name)
+    require_rows(len(body.ids), services.settings.max_vectors, "ids")
+    items = index.get(body.ids, body.vectors)
+    require_small_response(items)
+    return items
+
+
+def _create_reindex_job(name: str, services: Services, body: ReindexBody) -> Job:
+    """Check a reindex request as far as possible before the work begins, then queue its job.
+
+    Raises:
+        NotSupportedError: if the backend of the indexes cannot reindex.
+        BadValueError: if there are texts, but no other encoder.
+        ConflictError: if the index is being reindexed already.
+        ServiceError: if the settings are not valid.
+    """
+    index = services.indexes.get(name)
+    backend = services.indexes.capabilities
+    if not backend.reindexing:
+        raise NotSupportedError(
+            f"an index in {backend.name} cannot be reindexed in place: export it with `lathe index export {name}`, "
+            "create another with the settings you want, and import into that"
+        )
+    request = ReindexRequest(**body.model_dump(exclude={"texts"}))
+    spec, artifact, encoder = _build_specs(services).resolve_reindexed(request, index)
+    if body.texts and encoder is None:
+        raise BadValueError("texts are encoded again only by another encoder: name it in `encoder`", param="texts")
+    files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
+    if body.texts:
+        files[FILE_OF_NEW_TEXTS] = orjson.dumps(body.texts)
+    content = {
+        "index": name,
+        "spec": spec.to_json(),
+        "encoder": asdict(encoder.spec) if encoder else None,
+        "text_field": spec.text_field or "text",
+    }
+    with services.submitting_reindex:  # of two requests at once, the second sees the first's job
+        if _list_reindex_jobs(services, name):
+            raise ConflictError(f"the index {name} is being reindexed already", param="name")
+        return services.jobs.submit("reindex", content, files)
+
+
+def _list_reindex_jobs(services: Services, name: str) -> list[Job]:
+    """List the jobs that are reindexing an index, queued ones included."""
+    jobs = [job for job in services.jobs.list() if job.kind == "reindex" and not job.ended]
+    requests = [(job, services.jobs.read_request(job.id)) for job in jobs]
+    return [job for job, request in requests if isinstance(request, ReindexJob) and request.index == name]
+
+
+def _build_specs(services: Services) -> SpecResolver:
+    """Build the resolver of requests to index settings, with the server's chains and encoders."""
+    embedder = services.embedder
+    return SpecResolver(
+        services.registry,
+        embedder.resolver,
+        lambda name: embedder.find_engine(name, param="encoder").require_ready(),
+        lambda: [engine.require_ready() for engine in embedder.engines.values()],
+    )
+
+
+def _require_equal_counts(body: UpsertBody) -> None:
+    """Raise `WrongShapeError` if there are not as many texts or vectors, and metadata if any, as ids."""
+    items = [body.texts] if isinstance(body.texts, str) else body.texts or body.vectors or []
+    counts = {"ids": len(body.ids)} | ({"texts or vectors": len(items)} if items else {})  # none is another error
+    if body.metadata is not None:
+        counts["metadata"] = len(body.metadata)
+    if len(set(counts.values())) > 1:
+        numbers = ", ".join(f"{count} {what}" for what, count in counts.items())
+        raise WrongShapeError(f"there are {numbers}: give as many of each", param="ids")
+
+
+def _list_metadata(body: UpsertBody, spec: IndexSpec) -> Metadata:
+    """Return the metadata of each item, None without; add the item's text if the index stores texts."""
+    metadata: Metadata = list(body.metadata) if body.metadata is not None else [None] * len(body.ids)
+    if spec.text_field is not None and body.texts is not None:
+        texts = [body.texts] if isinstance(body.texts, str) else body.texts
+        metadata = [(fields or {}) | {spec.text_field: text} for text, fields in zip(texts, metadata, strict=True)]
+    return metadata

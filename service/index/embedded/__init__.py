@@ -1,0 +1,19 @@
+"""Index: vectors stored durably in SQLite, searched through a graph that can always be rebuilt.
+
+.<index>.lock            held by the one process that owns the index (see ownership)
+<index>/
+├── owner.json           which process that is
+├── record.db            the record: every original vector, payload and setting (see record)
+└── graph-<generation>/  rows, graph and their checksums, all built from the record (see snapshot);
+                         during a reindexing also the next generation and its lock (see cutover)
+
+          upsert                                   search
+             │                                        │
+  record (SQLite, fsynced)               chain: query ► reduced query
+             │ acknowledged                           │
+     rows (memmaps, appended)    graph over rows 0 … c  +  exact search of rows c … n
+             │                                        │
+     maintenance thread: adds rows to    candidates ► rescored with the originals
+     the graph, writes snapshots,                     │
+     cuts over to new generations        ids, scores, metadata
+"""

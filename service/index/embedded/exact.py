@@ -1,0 +1,93 @@
+"""Exact search in blocks of rows, used while there is no graph, and for selective filters."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from service.index.spec import Metric
+
+BLOCK_ENTRIES = 2**23
+"""Default number of scores held in memory at once: 32 MB."""
+
+SearchResult = tuple[NDArray[np.int64], NDArray[np.float32]]
+"""Row numbers `(q, k)` and their scores, best first; padded with row −1 and score −inf."""
+
+
+def search_exactly(
+    queries: NDArray[np.float32],
+    vectors: NDArray[np.float32],
+    rows: NDArray[np.int64] | slice,
+    allowed: NDArray[np.bool_] | None,
+    k: int,
+    metric: Metric,
+    block_entries: int = BLOCK_ENTRIES,
+) -> SearchResult:
+    """Return the k best of the given rows for each query, with scores, by comparing the queries with every row.
+
+    Args:
+        queries: `(q, d)`.
+        vectors: all rows `(n, d)`.
+        rows: rows to compare with, as ascending numbers or a slice.
+        allowed: mask `(n,)` of the rows that may be returned; None for all.
+        k: number of rows per query.
+        metric: scores are inner products, or negated Euclidean distances for l2.
+        block_entries: maximum number of scores held in memory at once.
+    """
+    compared = np.arange(len(vectors))[rows] if isinstance(rows, slice) else rows
+    q = torch.from_numpy(np.require(queries, requirements=["C", "W"]))
+    best = empty_results(len(queries), k)
+    step = max(k, block_entries // max(len(queries), 1), 1)
+    for start in range(0, len(compared), step):
+        part = compared[start : start + step]
+        block = vectors[part[0] : part[-1] + 1] if isinstance(rows, slice) else vectors[part]
+        scores = _compute_scores(q, torch.from_numpy(block), metric)
+        if allowed is not None:
+            scores.masked_fill_(torch.from_numpy(~allowed[part]), -torch.inf)
+        values, positions = scores.topk(min(k, len(part)), dim=1)
+        numbers = part[positions.numpy()]
+        numbers[np.isneginf(values.numpy())] = -1
+        best = merge_results(best, (numbers, values.numpy()), k)
+    return best
+
+
+def _compute_scores(queries: Tensor, vectors: Tensor, metric: Metric) -> Tensor:
+    """Return the scores `(q, n)`, higher is nearer: inner products, or negated Euclidean distances for l2."""
+    if metric == "l2":  # the faster formula, by products, loses all digits far from the origin
+        return -torch.cdist(queries, vectors, compute_mode="donot_use_mm_for_euclid_dist")
+    return queries @ vectors.T
+
+
+def merge_results(one: SearchResult, other: SearchResult, k: int) -> SearchResult:
+    """Return the k best rows of two search results, query by query."""
+    rows = np.concatenate([one[0], other[0]], axis=1)
+    scores = np.concatenate([one[1], other[1]], axis=1)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
+
+
+def empty_results(queries: int, k: int) -> SearchResult:
+    """Return an empty search result `(queries, k)`, filled with row −1 and score −inf."""
+    return np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32)
+
+
+def rescore(
+    queries: NDArray[np.float32], originals: NDArray[np.float16], candidates: NDArray[np.int64], k: int, metric: Metric
+) -> SearchResult:
+    """Rank the candidates of each query by the original vectors, and return the k best with their scores.
+
+    Args:
+        queries: original query vectors `(q, d)`, normalized for cosine.
+        originals: original vectors of all rows `(n, d)`.
+        candidates: row numbers `(q, c)`; −1 for none.
+        k: number of rows to keep.
+        metric: as in `search_exactly`.
+    """
+    gathered = torch.from_numpy(originals[np.maximum(candidates, 0)])
+    vectors = gathered.float().numpy()  # torch converts float16 several times faster than NumPy
+    if metric == "l2":
+        scores = -np.linalg.norm(vectors - queries[:, None, :], axis=2)
+    else:
+        scores = np.matmul(vectors, queries[:, :, None])[:, :, 0]
+    scores[candidates < 0] = -np.inf
+    return merge_results((candidates, scores), empty_results(len(queries), 0), k)

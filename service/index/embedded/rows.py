@@ -1,0 +1,247 @@
+"""Rows of a generation: memory-mapped files that only grow, with one row for each version of an item.
+
+labels.i64     (n,)    which label of the record a row is, ascending
+originals.f16  (n, d)  for rescoring; of length 1 where the metric is cosine
+reduced.f32    (n, k)  what the graph holds, for exact search and for building the graph
+
+Space is allocated before it is written, so that a full disk is an error and not a SIGBUS.
+"""
+
+import hashlib
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transforms.files import continue_file
+
+MIN_ROWS = 1024
+"""Minimum number of rows that a file has space for."""
+GROWTH = 1.5
+"""Factor by which a full file grows, so that appending is seldom slow."""
+HASHED_BYTES = 2**24
+"""Default number of bytes hashed or written at once."""
+
+Labels = NDArray[np.int64]
+"""Labels of the record: each stands for one version of one item."""
+
+
+class RowFile:
+    """File of rows of one dtype and width, memory-mapped as an array.
+
+    Args:
+        path: file, created if missing.
+        dtype: name of the dtype.
+        width: number of entries per row.
+
+    Attributes:
+        array: mapped array `(capacity, width)`.
+    """
+
+    def __init__(self, path: Path, dtype: str, width: int) -> None:
+        self.path = path
+        self.dtype = np.dtype(dtype)
+        self.width = width
+        self.row_bytes = self.dtype.itemsize * width
+        self.file = continue_file(path)
+        self.descriptor = self.file.fileno()
+        self.digest = hashlib.sha256()
+        self.digested = 0
+        try:
+            self.reserve(max(MIN_ROWS, os.fstat(self.descriptor).st_size // self.row_bytes))
+        except BaseException:
+            self.close()
+            raise
+
+    def reserve(self, rows: int) -> None:
+        """Allocate disk space for a total number of rows, and map the file again.
+
+        Raises:
+            OSError: if the disk is full.
+        """
+        _allocate(self.descriptor, rows * self.row_bytes)
+        self.array = np.memmap(self.file, self.dtype, "r+", shape=(rows, self.width))
+
+    def compute_digest(self, rows: int, block_bytes: int = HASHED_BYTES) -> str:
+        """Return the SHA-256 of the first rows; rows hashed by earlier calls are not read again."""
+        if rows < self.digested:
+            self.forget_digest()
+        step = max(1, block_bytes // self.row_bytes)
+        for start in range(self.digested, rows, step):
+            self.digest.update(np.ascontiguousarray(self.array[start : min(start + step, rows)]).data)
+        self.digested = rows
+        return self.digest.hexdigest()
+
+    def forget_digest(self) -> None:
+        """Reset the running digest, because rows will be rewritten."""
+        self.digest, self.digested = hashlib.sha256(), 0
+
+    def sync(self) -> None:
+        """Flush all rows and wait until they are on disk."""
+        self.array.flush()
+        os.fsync(self.descriptor)
+
+    def close(self) -> None:
+        """Close the file; arrays that map it stay usable."""
+        self.file.close()
+
+
+@dataclass(frozen=True)
+class RowsView:
+    """Immutable view of the rows at one moment, as arrays of equal length.
+
+    Attributes:
+        labels: labels `(n,)`, ascending.
+        originals: original vectors `(n, d)`, float16.
+        reduced: reduced vectors `(n, k)`, float32.
+        alive: `(n,)`, false where the item was deleted or replaced.
+    """
+
+    labels: Labels
+    originals: NDArray[np.float16]
+    reduced: NDArray[np.float32]
+    alive: NDArray[np.bool_]
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self.labels)
+
+    def find_rows(self, labels: Labels) -> NDArray[np.int64]:
+        """Return the row numbers of the labels; labels without a row are left out."""
+        if not self.count or not len(labels):
+            return np.empty(0, np.int64)
+        positions = np.searchsorted(self.labels, labels)
+        inside = positions < self.count
+        positions, labels = positions[inside], labels[inside]
+        rows: Labels = positions[self.labels[positions] == labels]
+        return rows
+
+
+class Rows:
+    """All rows of a generation, for one appending thread and any number of readers.
+
+    Args:
+        folder: folder of the generation.
+        width: number of dimensions of the original vectors.
+        dimensions: number of dimensions of the reduced vectors.
+
+    Attributes:
+        count: number of rows.
+        dead: number of rows whose item was deleted or replaced.
+    """
+
+    def __init__(self, folder: Path, width: int, dimensions: int) -> None:
+        with ExitStack() as opened:
+            self.labels = opened.enter_context(closing(RowFile(folder / "labels.i64", "int64", 1)))
+            self.originals = opened.enter_context(closing(RowFile(folder / "originals.f16", "float16", width)))
+            self.reduced = opened.enter_context(closing(RowFile(folder / "reduced.f32", "float32", dimensions)))
+            opened.pop_all()
+        self.alive = np.ones(len(self.labels.array), np.bool_)
+        self.count = 0
+        self.dead = 0
+        self.changing = threading.Lock()
+
+    @property
+    def files(self) -> Sequence[RowFile]:
+        """Files of labels, originals and reduced vectors, in that order."""
+        return (self.labels, self.originals, self.reduced)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the rows in bytes, without reserved space."""
+        return self.count * sum(file.row_bytes for file in self.files)
+
+    def take_view(self) -> RowsView:
+        """Return an immutable view of the current rows."""
+        with self.changing:
+            n = self.count
+            return RowsView(self.labels.array[:n, 0], self.originals.array[:n], self.reduced.array[:n], self.alive[:n])
+
+    def reserve(self, more: int) -> None:
+        """Allocate space for `more` additional rows, so that appending them cannot fail.
+
+        Raises:
+            OSError: if the disk is full.
+        """
+        wanted = self.count + more
+        capacity = min(len(file.array) for file in (*self.files,))
+        if wanted <= min(capacity, len(self.alive)):
+            return
+        grown = max(wanted, int(capacity * GROWTH))
+        for file in self.files:
+            file.reserve(grown)
+        alive = np.ones(grown, np.bool_)
+        with self.changing:
+            alive[: self.count] = self.alive[: self.count]
+            self.alive = alive
+
+    def append(
+        self,
+        labels: Labels,
+        originals: NDArray[np.floating[Any]],
+        reduced: NDArray[np.float32],
+        replaced: Labels | None = None,
+    ) -> None:
+        """Append rows, and atomically for readers mark the rows they replace as dead.
+
+        Args:
+            labels: labels `(n,)`, all above the existing ones.
+            originals: original vectors `(n, d)`.
+            reduced: reduced vectors `(n, k)`.
+            replaced: labels of the replaced versions.
+        """
+        self.reserve(len(labels))
+        rows = slice(self.count, self.count + len(labels))
+        self.labels.array[rows, 0] = labels
+        self.originals.array[rows] = originals
+        self.reduced.array[rows] = reduced
+        alive, gone = self._compute_alive(replaced)
+        with self.changing:
+            self.alive, self.dead, self.count = alive, self.dead + gone, rows.stop
+
+    def mark_dead(self, labels: Labels) -> None:
+        """Mark the rows of the labels as dead; labels without a row are ignored."""
+        alive, gone = self._compute_alive(labels)
+        with self.changing:
+            self.alive, self.dead = alive, self.dead + gone
+
+    def _compute_alive(self, labels: Labels | None) -> tuple[NDArray[np.bool_], int]:
+        """Return the alive mask without the rows of the labels, as a new array, and how many of these were alive."""
+        rows = self.take_view().find_rows(labels) if labels is not None else np.empty(0, np.int64)
+        rows = rows[self.alive[rows]]
+        if not len(rows):
+            return self.alive, 0
+        alive = self.alive.copy()
+        alive[rows] = False
+        return alive, len(rows)
+
+    def compute_digests(self, rows: int, block_bytes: int = HASHED_BYTES) -> dict[str, str]:
+        """Return the SHA-256 of the first rows of each file, by file name; reads `block_bytes` at once."""
+        return {file.path.name: file.compute_digest(rows, block_bytes) for file in self.files}
+
+    def sync(self) -> None:
+        """Flush all files and wait until they are on disk."""
+        for file in self.files:
+            file.sync()
+
+    def close(self) -> None:
+        """Close the files; arrays that map them stay usable."""
+        for file in self.files:
+            file.close()
+
+
+def _allocate(descriptor: int, size: int) -> None:
+    """Allocate disk blocks for a file up to `size` bytes, without holes."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    have = os.fstat(descriptor).st_size
+    while have < size:  # macOS: writing to a hole through the map on a full disk would be a SIGBUS
+        have += os.pwrite(descriptor, bytes(min(size - have, HASHED_BYTES)), have)

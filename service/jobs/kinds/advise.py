@@ -1,0 +1,105 @@
+"""The run of an advice request, and of the fit that may follow: shared by `lathe advise` and `POST /advise`."""
+
+from collections.abc import Collection
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from service.home import Home
+from service.jobs.kinds.fit import run_fit
+from service.registries import open_registry
+from service.settings import Settings
+from training.advice.request import AdviceRequest
+from training.encoder.encoder import Encoder
+from training.encoder.spec import EncoderSpec
+from training.errors import AdviceError, TrainingError
+from training.fitting.fit_request import FitRequest
+from training.sources.local import RootedFile
+from transforms.chain import parse_steps
+from transforms.errors import TransformError
+from transforms.files import write_synced
+from transforms.progress import Progress, part_of
+
+if TYPE_CHECKING:
+    from service.jobs.requests import AdviseJob
+    from training.advice.advise import Advice
+
+REPORT = "report.html"
+ADVICE_SHARE = 0.6
+"""Share of the progress bar that the advice takes in a job that then fits; the fit takes the rest."""
+
+
+def fit_recommended(
+    found: "Advice",
+    name: str,
+    question: AdviceRequest,
+    encoder: Encoder | None,
+    settings: Settings,
+    on_progress: Progress,
+    command: str,
+    job: str | None = None,
+) -> dict[str, Any]:
+    """Fit the recommended chain on the whole source, register it, and return the result of `run_fit`.
+
+    Raises:
+        AdviceError: if the advice recommends no chain.
+        TrainingError, TransformError: if the chain cannot be fitted.
+    """
+    if found.best is None:
+        raise AdviceError("nothing was fitted: no chain is recommended, there are too few rows")
+    if not found.best.steps:
+        raise AdviceError("nothing was fitted: no chain is recommended, the raw vectors are best")
+    home = Home(settings.home)
+    registry, size_routes = open_registry(home, settings.redis_url)
+    steps = [step.spec() for step in parse_steps(found.best.steps)]
+    request = FitRequest(name, steps, question.source, seed=question.seed)
+    return run_fit(request, encoder, registry, size_routes, home.vectors, on_progress, command, job=job)
+
+
+def build_advice_job(
+    question: AdviceRequest, encoder: EncoderSpec | None, fit: str | None, files: Collection[str]
+) -> dict[str, Any]:
+    """Build the JSON request of an advice job, which `service.jobs.requests.AdviseJob` parses.
+
+    Args:
+        question: what to advise on.
+        encoder: encoder to load; None for vectors without an encoder.
+        fit: name of the chain to fit from the advice; None to advise only.
+        files: names of the inputs that are stored in the job's folder.
+    """
+    return {
+        "question": asdict(question),
+        "encoder": asdict(encoder) if encoder else None,
+        "fit": fit,
+        "files": list(files),
+    }
+
+
+def run_advice_job(asked: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Run an advice job: write `report.html` to its folder, and return the advice as JSON with the fit, if asked for.
+
+    Runs in the job's process. If the fit fails, the advice is returned all the same, with `fit` None and the reason in
+    `fit_error`.
+    """
+    from training.advice.advise import advise
+    from training.advice.report import render_html, to_json
+
+    question = asked.question
+    if question.source in asked.files:
+        question = replace(question, source=str(RootedFile(folder, question.source)))
+    home, name = Home(settings.home), asked.fit
+    share = ADVICE_SHARE if name else 1.0
+    on_progress(0.0, "loading the encoder")
+    encoder = Encoder(asked.encoder, settings.device) if asked.encoder else None
+    found = advise(question, encoder, home.vectors, part_of(on_progress, 0.0, share))
+    write_synced(folder / REPORT, render_html(found).encode())
+    result = to_json(found) | {"report_url": f"/jobs/{folder.name}/report"}
+    if name:
+        fitting = part_of(on_progress, share, 1.0)
+        try:
+            result["fit"] = fit_recommended(
+                found, name, question, encoder, settings, fitting, "POST /advise", folder.name
+            )
+        except (TrainingError, TransformError) as error:  # the advice holds all the same
+            result |= {"fit": None, "fit_error": str(error)}
+    return result

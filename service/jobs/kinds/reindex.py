@@ -1,0 +1,202 @@
+"""Reindexing as a job: builds the next generation of an index while the current one serves.
+
+The index's record is only read in this process; its owner alone writes to it, see `service.index.embedded.cutover`.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from service.chains.names import RAW
+from service.errors import ConflictError, UnavailableError
+from service.home import Home
+from service.index.bridge import fit_bridge
+from service.index.embedded.cutover import CHAIN_FOLDER, MOVING, READY, REFUSED, VECTORS, build_lock_path
+from service.index.embedded.generation import REPLAY_ROWS, Generation
+from service.index.embedded.record import IndexRecord
+from service.index.embedded.rows import Labels, RowFile
+from service.index.embedded.snapshot import save_snapshot
+from service.index.items import get_text
+from service.index.reducer import Reducer, Vectors
+from service.index.spec import IndexSpec
+from service.jobs.requests import FILE_OF_NEW_TEXTS, ReindexJob
+from service.settings import Settings
+from training.encoder.encoder import Encoder
+from training.locks import lock_file
+from transforms.artifact import MANIFEST, TENSORS
+from transforms.beneath import read_beneath
+from transforms.files import make_folder, replace_synced, write_synced
+from transforms.progress import Progress
+
+GRAPH_ROWS = 2048
+"""Rows inserted into the graph between two progress reports."""
+PAIRS = 2500
+"""Maximum number of items whose vectors of both encoders the alignment is fitted on."""
+CUTOVER_SECONDS = 600.0
+"""Seconds that a finished generation waits for the index's owner to cut over to it."""
+
+
+class Reembedding:
+    """Encoding of an index's items with a new encoder, from their texts.
+
+    Args:
+        record: record of the index.
+        encoder: new encoder.
+        text_field: field of the metadata that holds the texts.
+        texts: texts sent again, by item id; preferred to those in the metadata.
+    """
+
+    def __init__(self, record: IndexRecord, encoder: Encoder, text_field: str, texts: Mapping[str, str]) -> None:
+        self.record = record
+        self.encoder = encoder
+        self.text_field = text_field
+        self.texts = texts
+
+    def encode_after(self, label: int) -> tuple[Labels, Vectors]:
+        """Encode the next `REPLAY_ROWS` items after a label, and return their labels and vectors `(n, d)`.
+
+        Raises:
+            ConflictError: if an item has no text.
+        """
+        labels, payloads = self.record.read_payloads_after(label, REPLAY_ROWS)
+        return labels, self._encode(payloads)
+
+    def _encode(self, payloads: list[tuple[str, bytes | None]]) -> Vectors:
+        """Encode items, given as ids and metadata, to vectors `(n, d)`."""
+        texts = [self.texts.get(item) or get_text(item, metadata, self.text_field) for item, metadata in payloads]
+        return self.encoder.encode(texts).vectors if texts else np.empty((0, self.encoder.dimensions), np.float32)
+
+    def sample_pairs(self, spec: IndexSpec) -> tuple[Vectors, Vectors]:
+        """Return new and old vectors, `(n, d)` and `(n, spec.width)`, of up to `PAIRS` items spread over the index."""
+        last = self.record.read_meta("last_label")
+        wanted = np.unique(np.linspace(1, max(last, 1), PAIRS).astype(np.int64)).tolist()
+        payloads = self.record.read_payloads(wanted)
+        old = self.record.read_originals(list(payloads), spec)
+        labels = [label for label in payloads if label in old]
+        new = self._encode([payloads[label] for label in labels])
+        return new, np.array([old[label] for label in labels], np.float32).reshape(len(labels), spec.width)
+
+
+def run_reindex(asked: ReindexJob, job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Build a generation as the job describes, wait until the index serves it, and return the job's result.
+
+    Raises:
+        ConflictError: if the index's owner refuses the generation.
+        UnavailableError: if no owner cuts over to it in time.
+    """
+    begun = time.monotonic()
+    root = Home(settings.home).indexes / asked.index
+    record = IndexRecord(root / "record.db", read_only=True)
+    spec = asked.spec
+    folder = root / f"graph-{spec.generation}"
+    with lock_file(build_lock_path(folder)):
+        make_folder(folder)
+        made = _build_generation(asked, job, settings, record, spec, folder, on_progress)
+        _wait_for_cutover(record, spec, folder, on_progress)
+    build_lock_path(folder).unlink(missing_ok=True)
+    record.close()
+    seconds = round(time.monotonic() - begun, 2)
+    return {"index": asked.index, "chain": spec.chain, "space_id": spec.space_id, "rows": made, "seconds": seconds}
+
+
+def _build_generation(
+    asked: ReindexJob,
+    job: Path,
+    settings: Settings,
+    record: IndexRecord,
+    spec: IndexSpec,
+    folder: Path,
+    on_progress: Progress,
+) -> int:
+    """Write rows, graph and snapshot of the new generation to its folder, mark it ready, and return its number of rows.
+
+    With a new encoder, also encode the items' texts, store the vectors, and fit the alignment between the two spaces.
+    """
+    sequence, present = record.read_meta("sequence"), record.spec
+    artifact = _copy_chain(job, folder, spec)
+    generation = Generation(folder, spec, record, Reducer(spec, artifact), settings.job_threads)
+    text_field, originals = None, None
+    if asked.encoder is not None:
+        text_field = asked.text_field
+        on_progress(0.0, "loading the encoder")
+        encoder = Encoder(asked.encoder, settings.device)
+        reembedding = Reembedding(record, encoder, text_field, _read_new_texts(job))
+        replace_synced(folder / MOVING, json.dumps({"text_field": text_field}).encode())
+        fit_bridge(*reembedding.sample_pairs(present), spec, folder)
+        originals = RowFile(folder / VECTORS, "float32", spec.width)
+    total = max(record.count_items()["count"], 1)
+    read = reembedding.encode_after if originals else lambda label: record.read_rows_after(label, REPLAY_ROWS, spec)
+    share = 0.9 if originals else 0.3
+    for labels, vectors in _read_batches(generation, read):
+        if originals is not None:
+            rows = slice(generation.rows.count, generation.rows.count + len(labels))
+            if rows.stop > len(originals.array):
+                originals.reserve(int(1.5 * rows.stop))
+            originals.array[rows] = vectors
+        generation.append(labels, vectors)
+        done = generation.rows.count
+        on_progress(min(share * done / total, share), f"{done:,} of {total:,} rows through {spec.chain}")
+    while more := generation.extend_graph(GRAPH_ROWS, settings.job_threads):
+        linked = generation.covered
+        on_progress(share + (0.97 - share) * linked / total, f"{linked:,} of {linked + more:,} rows in the graph")
+    save_snapshot(generation)
+    if originals is not None:
+        originals.sync()
+        originals.close()
+    ready = {"spec": spec.to_json(), "sequence": sequence, "text_field": text_field}
+    replace_synced(folder / READY, json.dumps(ready).encode())
+    return generation.rows.count
+
+
+def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, Vectors]]:
+    """Yield labels and vectors of the items after the generation's last row, until `read` returns none."""
+    while True:
+        labels, vectors = read(generation.last_label)
+        if not len(labels):
+            return
+        yield labels, vectors
+
+
+def _copy_chain(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes] | None:
+    """Copy the chain that came with the job to the generation's folder, for the index's owner; return its two files.
+
+    Returns None if the index uses no chain.
+    """
+    if spec.chain == RAW:
+        return None
+    artifact = (read_beneath(job, MANIFEST), read_beneath(job, TENSORS))
+    make_folder(folder / CHAIN_FOLDER)
+    for name, payload in zip((MANIFEST, TENSORS), artifact, strict=True):
+        write_synced(folder / CHAIN_FOLDER / name, payload)
+    return artifact
+
+
+def _read_new_texts(job: Path) -> dict[str, str]:
+    """Return the texts that came with the job, by item id; empty if there are none."""
+    try:
+        return dict(json.loads(read_beneath(job, FILE_OF_NEW_TEXTS)))
+    except FileNotFoundError:
+        return {}
+
+
+def _wait_for_cutover(record: IndexRecord, spec: IndexSpec, folder: Path, on_progress: Progress) -> None:
+    """Wait until the index serves the generation.
+
+    Raises:
+        ConflictError: if the index's owner refuses the generation.
+        UnavailableError: after `CUTOVER_SECONDS`.
+    """
+    deadline = time.monotonic() + CUTOVER_SECONDS
+    while record.spec.generation != spec.generation:
+        if (folder / REFUSED).exists():
+            raise ConflictError(json.loads((folder / REFUSED).read_bytes())["error"])
+        if time.monotonic() > deadline:
+            raise UnavailableError(
+                "no server that owns the index cut over to the new generation: start it and try again"
+            )
+        on_progress(0.98, "waiting for the index to cut over")
+        time.sleep(0.05)

@@ -1,0 +1,1 @@
+"""Jobs that replicas share in Redis, and the worker that runs them."""

@@ -1,0 +1,217 @@
+"""A worker: takes jobs from a queue in Redis, one at a time, each in a process of its own."""
+
+import argparse
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from typing import Any
+
+from redis import exceptions as redis_errors
+
+from service import logs
+from service.errors import UnavailableError
+from service.home import Home
+from service.jobs.redis.heartbeats import (
+    ALIVE_SECONDS,
+    generate_worker_name,
+    list_live_workers,
+    record_heartbeat,
+    remove_heartbeat,
+)
+from service.jobs.redis.queue import LOST_SECONDS, JobRecords, build_queue_name
+from service.jobs.store import Job
+from service.processes.client import create_process_starter
+from service.processes.program import Process, ProcessStarter, Program, get_environment_without_keys
+from service.redis.connection import GONE, as_unavailable, connect
+from service.settings import Settings, read_settings
+
+HEARTBEAT_SECONDS = 2.0
+"""Seconds between two heartbeats."""
+POLL_SECONDS = 0.25
+"""Seconds between two checks of the queue, or of the running process."""
+SOCKET_SECONDS = 15.0
+"""Timeout of a request to Redis."""
+AGAIN_SECONDS = 1.0
+"""Seconds between attempts to reach Redis."""
+KILLED_SECONDS = 2.0
+"""Maximum seconds to wait for the end of a killed process; one that was not forked yet never begins."""
+CHECK_SECONDS = 5.0
+"""Timeout of the request to Redis in a health check."""
+PASSING = (*GONE, redis_errors.OutOfMemoryError, redis_errors.ReadOnlyError)
+"""Errors that may pass with time."""
+
+log = logging.getLogger(__name__)
+
+
+class JobWorker:
+    """A worker that runs the jobs of a queue until it is asked to stop, and waits while Redis is unreachable.
+
+    Args:
+        records: records of the jobs.
+        queue: name of the queue.
+        processes: starts the processes of jobs.
+    """
+
+    def __init__(self, records: JobRecords, queue: str, processes: ProcessStarter) -> None:
+        self.records = records
+        self.queue = queue
+        self.processes = processes
+        self.name = generate_worker_name()
+        self.stops = 0
+        self.reached: bool | None = None
+        self.heard_at = self.patient_until = 0.0
+
+    def request_stop(self, *_: Any) -> None:
+        """Count a request to stop: the first ends the worker after the running job, the second kills that job too."""
+        self.stops += 1
+
+    def run_jobs(self, burst: bool) -> None:
+        """Run queued jobs until asked to stop, then remove the heartbeat.
+
+        Args:
+            burst: whether to end when no job is queued.
+
+        Raises:
+            RedisError: if Redis refuses, for instance the password.
+        """
+        while not self.stops:
+            try:
+                self._send_heartbeat()
+                if job := self.records.take(self.queue, self.name):
+                    self.run(job)
+                elif burst and not self.records.count_waiting(self.queue):
+                    break
+                else:
+                    time.sleep(POLL_SECONDS)
+            except redis_errors.RedisError as error:
+                self.log_outage(error)
+                time.sleep(AGAIN_SECONDS)
+        with suppress(redis_errors.RedisError):
+            remove_heartbeat(self.records.client, self.queue, self.name)
+
+    def _send_heartbeat(self) -> None:
+        """Send a heartbeat and requeue jobs of dead workers, if the last heartbeat is `HEARTBEAT_SECONDS` old."""
+        if self.reached and time.monotonic() - self.heard_at < HEARTBEAT_SECONDS:
+            return
+        record_heartbeat(self.records.client, self.queue, self.name)
+        if not self.reached:
+            log.info("taking jobs from %s", self.queue)
+            self.processes.warm_up()
+        if time.monotonic() >= self.patient_until:
+            self.records.requeue_lost_jobs()
+        self.reached, self.heard_at = True, time.monotonic()
+
+    def log_outage(self, error: redis_errors.RedisError) -> None:
+        """Log once that Redis is unreachable; raise the error if waiting would not help."""
+        if not isinstance(error, PASSING) or isinstance(error, redis_errors.AuthenticationError):
+            raise error
+        if self.reached is not False:
+            log.warning("%s; trying again", as_unavailable(error).message)
+        self.reached = False
+        self.patient_until = time.monotonic() + LOST_SECONDS  # other workers could send no heartbeat either
+
+    def run(self, job: Job) -> None:
+        """Run a job in a process to its end; if that did not end the job, queue the job again or give it up.
+
+        An error in starting the process is logged.
+        """
+        program = Program("service.jobs.redis.process", (job.id,), get_environment_without_keys())
+        try:
+            self._supervise(job, self.processes.start(program))
+        except OSError as error:
+            log.error("the process of job %s cannot be started: %s", job.id, error)
+        self.records.release(job.id, self.name)
+
+    def _supervise(self, job: Job, process: Process) -> None:
+        """Wait for a job's process with heartbeats; kill it if the job was cancelled or taken by another worker."""
+        while process.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_SECONDS)
+                break
+            try:
+                self._send_heartbeat()
+                state = self.records.record_job_heartbeat(job.id, self.name)
+            except redis_errors.RedisError as error:  # the running job goes on
+                self.log_outage(error)
+                continue
+            if state != "goes on" or self.stops > 1:
+                break
+        process.kill()  # also one that outlived the fork server that watched it
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(KILLED_SECONDS)
+
+
+def run_worker(settings: Settings, own: bool, burst: bool) -> None:
+    """Run the jobs of a queue until SIGINT or SIGTERM, waiting while Redis is unreachable.
+
+    Args:
+        settings: settings with the URL of Redis.
+        own: whether to run jobs on this state folder's indexes instead of jobs that any worker can run.
+        burst: whether to end when no job is queued.
+
+    Raises:
+        ValueError: if no Redis is set, or the state folder cannot be written.
+        UnavailableError: if Redis refuses, for instance the password.
+    """
+    require_redis(settings)
+    home = Home(settings.home)
+    home.require_writable()
+    queue = build_queue_name(home.read_or_create_id() if own else None)
+    with closing(create_process_starter(settings.device)) as processes:
+        with closing(connect(settings.redis_url, SOCKET_SECONDS)) as client:
+            worker = JobWorker(JobRecords(client), queue, processes)
+            for wanted in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(wanted, worker.request_stop)
+            try:
+                worker.run_jobs(burst)
+            except redis_errors.RedisError as error:
+                raise as_unavailable(error) from error
+
+
+def require_live_worker(settings: Settings) -> str:
+    """Check that this machine has a live worker, and return a sentence on their number, for health checks.
+
+    Raises:
+        ValueError: if no Redis is set.
+        UnavailableError: if no worker is alive. An unreachable Redis is no error: workers wait for it, and a running
+            job goes on meanwhile.
+    """
+    require_redis(settings)
+    machine = socket.gethostname()
+    with closing(connect(settings.redis_url, CHECK_SECONDS)) as client:
+        try:
+            count = list_live_workers(client, build_queue_name()).count(machine)
+        except redis_errors.RedisError as error:
+            return f"{as_unavailable(error).message}; whether a worker is alive is unknown"
+    if not count:
+        raise UnavailableError(f"no worker of {machine} has sent a heartbeat for {ALIVE_SECONDS:.0f} s")
+    return f"{machine} has workers: {count}"
+
+
+def require_redis(settings: Settings) -> None:
+    """Raise `ValueError` if no Redis is set."""
+    if not settings.redis_url:
+        raise ValueError("a worker takes its jobs from Redis: set LATHE_REDIS_URL (without it, the server runs them)")
+
+
+def main(arguments: list[str]) -> None:
+    """Run a worker; servers start it with `--own` for the jobs of their state folder.
+
+    Args:
+        arguments: `--own`, `--burst`, or none.
+    """
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--own", action="store_true")
+    options.add_argument("--burst", action="store_true")
+    given = options.parse_args(arguments)
+    settings = read_settings()
+    logs.configure(settings.log_level)
+    run_worker(settings, given.own, given.burst)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,56 @@
+"""Lines of README.md and docs/ are short enough to read in a terminal or a diff."""
+
+import re
+
+import pytest
+
+from tests.docs.blocks import BLOCK, ROOT, pages
+
+MAX_CHARACTERS = 120
+GENERATED = {ROOT / "docs/reference", ROOT / "docs/results"}
+UNBREAKABLE = re.compile(r"^\|.*$|^<!--.*?-->$|(?<=\])\([^)\s]*\)", re.MULTILINE)
+"""Rows of tables, comments, and targets of links."""
+
+
+written_pages = pytest.mark.parametrize(
+    "page",
+    [page for page in pages() if page.parent not in GENERATED],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+
+
+def without_code(text):
+    """Return the page with empty lines for its code blocks."""
+    return BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
+
+
+def long_lines(text):
+    """Return the numbers of the lines with too many characters outside code, tables, comments and link targets."""
+    prose = UNBREAKABLE.sub("", without_code(text))
+    return [number for number, line in enumerate(prose.splitlines(), 1) if len(line) > MAX_CHARACTERS]
+
+
+def broken_rows(text):
+    """Return the numbers of the lines that begin a row of a table and do not end it."""
+    lines = enumerate(without_code(text).splitlines(), 1)
+    return [number for number, line in lines if line.startswith("|") and not line.endswith("|")]
+
+
+@written_pages
+def test_no_line_is_longer_than_the_limit(page):
+    assert long_lines(page.read_text()) == []
+
+
+@written_pages
+def test_no_row_of_a_table_is_wrapped(page):
+    assert broken_rows(page.read_text()) == []
+
+
+def test_only_lines_that_could_be_wrapped_count():
+    long = "word " * 30
+    text = f"# Page\n\n{long}\n\n```sh\n{long}\n```\n\n| {long} |\n\n[a link](http://{'x' * 200})\n\n- {long}\n"
+    assert long_lines(text) == [3, 13]
+
+
+def test_a_row_that_goes_on_in_the_next_line_is_noticed():
+    assert broken_rows("| a | b |\n| --- | --- |\n| c | d\ne |\n\n```sh\n| f\n```\n") == [3]

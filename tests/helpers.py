@@ -1,0 +1,37 @@
+"""What tests of several folders use: the command line's command, free ports, and waiting for a condition."""
+
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
+"""The command `lathe` of this checkout, in a process of its own."""
+
+
+def eventually(condition: Callable[[], Found], seconds: float = 60.0) -> Found:
+    """Wait until a condition holds, and return what it returned; raise `AssertionError` if it takes too long."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{condition} did not hold within {seconds} s"
+        time.sleep(0.005)
+    return found
+
+
+def find_free_port() -> int:
+    """Return a port of the loopback address that no process listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port: int = bound.getsockname()[1]
+    return port
+
+
+def accepts_connections(port: int) -> bool:
+    """Return whether a process listens on a port of the loopback address."""
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True

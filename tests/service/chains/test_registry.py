@@ -1,0 +1,295 @@
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from service.chains.registry import Registry
+from service.chains.size_routes import SizeRoutes
+from service.codec import dump_json
+from service.errors import BadValueError, ConflictError, UnknownNameError
+from service.redis.registry import SharedRegistry
+from service.redis.size_routes import SharedSizeRoutes
+from transforms import ArtifactError, Chain, parse_steps
+from transforms.artifact.folder import manifest_digest
+
+
+def fitted(steps="r2,geopres:4,steps=0", width=8, seed=0, fingerprint="enc"):
+    rows = np.random.default_rng(seed).normal(size=(60, width)) + 1
+    chain = Chain(parse_steps(steps)).fit(rows)
+    chain.metadata = {"encoder": {"fingerprint": fingerprint} if fingerprint else None}
+    return chain
+
+
+@pytest.fixture
+def files(tmp_path):
+    return Registry(tmp_path / "chains")
+
+
+@pytest.fixture(params=["files", pytest.param("redis", marks=pytest.mark.services)])
+def registry(request):
+    """One suite for both: chains in a folder, and those that replicas share."""
+    if request.param == "files":
+        return request.getfixturevalue("files")
+    return request.getfixturevalue("open_replica")().registry
+
+
+def test_versions_count_up_and_the_first_is_live(registry):
+    assert registry.publish(fitted(), "mine", None) == (1, True)
+    assert registry.publish(fitted(seed=1), "mine", None) == (2, False)
+    assert registry.publish(fitted(seed=2), "mine", True) == (3, True)
+    assert registry.resolve("mine") == registry.resolve("mine@live") == registry.resolve("mine@3") == ("mine", 3)
+
+
+def test_rollback_goes_back_through_what_was_live_and_ends_with_a_conflict(registry):
+    for seed in range(3):
+        registry.publish(fitted(seed=seed), "mine", True)
+    assert [registry.rollback("mine").live for _ in range(2)] == [2, 1]
+    with pytest.raises(ConflictError):
+        registry.rollback("mine")
+    assert registry.promote("mine", 3).live == 3
+    assert registry.rollback("mine").live == 1
+
+
+def test_a_deleted_version_is_gone_and_its_number_not_given_again(registry):
+    registry.publish(fitted(), "mine", None)
+    registry.publish(fitted(seed=1), "mine", None)
+    with pytest.raises(ConflictError):
+        registry.delete("mine", 1)
+    registry.delete("mine", 2)
+    with pytest.raises(UnknownNameError):
+        registry.load("mine@2")
+    assert registry.publish(fitted(), "mine", None) == (3, False)
+
+
+def test_the_only_version_can_be_deleted_and_the_name_used_again(registry):
+    registry.publish(fitted(), "mine", None)
+    registry.delete("mine", 1)
+    assert "mine" not in registry.names()
+    assert registry.publish(fitted(), "mine", None) == (2, True)
+
+
+def test_a_version_that_is_not_live_answers_only_by_its_number(registry):
+    registry.publish(fitted(), "mine", False)
+    assert registry.load("mine@1").ref == "mine@1"
+    with pytest.raises(UnknownNameError, match="mine@1"):
+        registry.resolve("mine")
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../a", ".a", "a@1", "a+b", "none", "x" * 65, "a b", "mine\n"])
+def test_names_that_could_mean_something_else_are_refused(registry, name):
+    with pytest.raises(BadValueError):
+        registry.publish(fitted(), name, None)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "missing"])
+def test_a_damaged_version_is_named_and_the_others_serve_on(files, damage):
+    registry = files
+    registry.publish(fitted(), "mine", None)
+    registry.publish(fitted(seed=1), "mine", None)
+    tensors, manifest = (registry.root / "mine/2" / name for name in ("chain.safetensors", "manifest.json"))
+    if damage == "truncate":
+        tensors.write_bytes(tensors.read_bytes()[:-10])
+    elif damage == "flip":
+        content = bytearray(tensors.read_bytes())
+        content[-1] ^= 1
+        tensors.write_bytes(content)
+    elif damage == "manifest":
+        manifest.write_text(manifest.read_text().replace('"nested": false', '"nested": true'))
+    else:
+        manifest.unlink()
+    with pytest.raises(ArtifactError):
+        registry.load("mine@2")
+    with pytest.raises(ArtifactError):
+        registry.promote("mine", 2)
+    assert registry.load("mine").version == 1
+    assert registry.read_pointer("mine").live == 1
+    states = {v["version"]: v["state"] for v in registry.describe("mine")["versions"]}
+    assert states[1] == "ready"
+    assert states[2] == ("ready" if damage in ("truncate", "flip") else "corrupt")  # the manifest tells only of itself
+
+
+def nested(depth):
+    return [] if depth == 0 else [nested(depth - 1)]
+
+
+ODD_FIELDS = {
+    "an encoder that is a text": {"encoder": "mini"},
+    "an encoder that is a list": {"encoder": [1]},
+    "an encoder without fingerprint": {"encoder": {"name": "mini"}},
+    "a fingerprint that is a list": {"encoder": {"fingerprint": ["a"]}},
+    "a certificate that is a number": {"certificate": 1},
+    "gates that are a text": {"provenance": {"gates": "high"}},
+    "an integer that JSON parsers refuse": {"note": 10**30},
+    "a text that is no Unicode": {"note": "\ud800"},
+    "a key that is no Unicode": {"\ud800": 1},
+    "nesting beyond what is written": {"note": nested(300)},
+    "nesting beyond what is read": None,
+}
+
+
+@pytest.mark.parametrize("field", ODD_FIELDS)
+def test_a_manifest_that_makes_no_sense_spoils_no_other_version(files, field):
+    files.publish(fitted("r2"), "mine", None)
+    files.publish(fitted("r2", seed=1), "mine", None)
+    path = files.root / "mine/2/manifest.json"
+    manifest = json.loads(path.read_bytes()) | (ODD_FIELDS[field] or {})
+    manifest["manifest_sha256"] = manifest_digest(manifest)
+    path.write_text(json.dumps(manifest) if ODD_FIELDS[field] else "[" * 100_000)
+
+    described = files.describe("mine")
+
+    assert {v["version"]: v["state"] for v in described["versions"]} == {1: "ready", 2: "corrupt"}
+    dump_json(described)
+    with pytest.raises(ArtifactError):
+        files.load("mine@2")
+    assert files.load("mine").version == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"live": [1], "earlier": [], "last": 1}',
+        b'{"live": 1, "earlier": "1", "last": 1}',
+        b'{"live": 1, "earlier": [], "last": 1e400}',
+        b'{"live": 1, "earlier": [], "last": 1' + b"0" * 30 + b"}",
+        b'{"live": 1, "earlier": [], "last": 1, "forced": {"1": [{}]}}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_pointer_that_makes_no_sense_leaves_the_versions_to_be_named(files, content):
+    files.publish(fitted("r2"), "mine", None)
+    (files.root / "mine/pointer.json").write_bytes(content)
+    assert (files.describe("mine")["live"], files.load("mine@1").version) == (None, 1)
+    with pytest.raises(ArtifactError):
+        files.load("mine")
+
+
+@pytest.mark.parametrize("content", ['{"enc": {"128": 5}}', '{"enc": {"x": "mine"}}', '{"enc": [1]}', "[" * 100_000])
+def test_invalid_size_routes_are_refused(files, tmp_path, content):
+    (tmp_path / "places.json").write_text(content)
+    with pytest.raises(ArtifactError, match="places.json"):
+        SizeRoutes(tmp_path / "places.json", files).read()
+
+
+def test_another_process_sees_a_promotion_at_once(registry):
+    other = Registry(registry.root)
+    registry.publish(fitted(), "mine", None)
+    assert other.load("mine").version == 1
+    registry.publish(fitted(seed=1), "mine", True)
+    assert other.load("mine").version == 2
+
+
+PUBLISH_SOME = """
+import sys, pathlib, numpy as np
+from service.chains.registry import Registry
+from service.redis.size_routes import SharedSizeRoutes
+from service.redis.registry import SharedRegistry
+from transforms import Chain, parse_steps
+
+for step in range(4):
+    rows = np.random.default_rng(step).normal(size=(60, 8)) + 1
+    Registry(pathlib.Path(sys.argv[1])).publish(Chain(parse_steps("r2")).fit(rows), "mine", None)
+"""
+
+
+def test_processes_that_publish_one_name_at_once_get_versions_of_their_own(registry):
+    command = [sys.executable, "-c", PUBLISH_SOME, str(registry.root)]
+    processes = [subprocess.Popen(command) for _ in range(3)]
+    assert [process.wait(120) for process in processes] == [0, 0, 0]
+    assert registry.versions("mine") == list(range(1, 13))
+    assert registry.read_pointer("mine").live == 1
+    for version in registry.versions("mine"):
+        assert registry.load(f"mine@{version}").version == version
+
+
+@pytest.fixture
+def size_routes(tmp_path, registry):
+    if isinstance(registry, SharedRegistry):
+        return SharedSizeRoutes(tmp_path / "places.json", registry, registry.connection)
+    return SizeRoutes(tmp_path / "places.json", registry)
+
+
+def publish(registry, size_routes, name, steps, **more):
+    quick = steps.replace("geopres:", "geopres:steps=2,dimensions=")
+    registry.publish(fitted(quick, **more), name, True)
+    return size_routes.assign_free_routes(name)
+
+
+def test_the_first_chain_of_a_size_gets_its_route_and_no_other_replaces_it(registry, size_routes):
+    assert publish(registry, size_routes, "first", "r2,geopres:4") == ["4"]
+    assert publish(registry, size_routes, "second", "geopres:4") == []
+    assert size_routes.find_chain_for("enc", 4, width=384).name == "first"
+    size_routes.assign("enc", "4", "second", replace=True)
+    assert size_routes.find_chain_for("enc", 4, width=384).name == "second"
+
+
+def test_the_nested_chain_answers_sizes_without_a_route(registry, size_routes):
+    assert publish(registry, size_routes, "small", "geopres:2") == ["2"]
+    assert publish(registry, size_routes, "nest", "r2,geopres:6,nested=true") == ["6", "nested"]
+    assert [size_routes.find_chain_for("enc", size, width=384).name for size in (1, 2, 3, 6)] == [
+        "nest",
+        "small",
+        "nest",
+        "nest",
+    ]
+    with pytest.raises(BadValueError, match="any from 1 to 6"):
+        size_routes.find_chain_for("enc", 7, width=384)
+
+
+def test_size_routes_belong_to_an_encoder(registry, size_routes):
+    publish(registry, size_routes, "first", "geopres:4")
+    with pytest.raises(BadValueError):
+        size_routes.find_chain_for("another", 4, width=384)
+    assert publish(registry, size_routes, "nobodys", "geopres:3", fingerprint=None) == []
+
+
+def test_a_chain_that_keeps_all_dimensions_gets_no_route(registry, size_routes):
+    assert publish(registry, size_routes, "debias", "r2") == []
+
+
+def test_a_route_is_free_if_its_chain_is_deleted_or_does_not_serve_the_size(registry, size_routes):
+    publish(registry, size_routes, "first", "geopres:4")
+    registry.delete("first", 1)
+    with pytest.raises(BadValueError):
+        size_routes.find_chain_for("enc", 4, width=384)
+    assert publish(registry, size_routes, "second", "geopres:4") == ["4"]
+    assert publish(registry, size_routes, "second", "geopres:3") == ["3"]
+    with pytest.raises(BadValueError, match="there are 3, 384"):
+        size_routes.find_chain_for("enc", 4, width=384)
+    assert publish(registry, size_routes, "third", "geopres:4") == ["4"]
+
+
+def test_a_version_replaced_on_disk_is_not_served_from_memory(files):
+    registry = files
+    registry.publish(fitted(), "mine", None)
+    before = registry.load("mine").digest
+    shutil.rmtree(registry.root / "mine")
+    registry.publish(fitted(seed=9), "mine", None)
+    assert registry.load("mine@1").digest != before
+
+
+@pytest.mark.parametrize("ref", ["mine@01", "mine@\u0661", "mine@" + "1" * 5000, "mine@-1", "mine\n", "", "@1"])
+def test_a_reference_that_only_looks_like_one_is_unknown(registry, ref):
+    registry.publish(fitted(), "mine", None)
+    with pytest.raises(UnknownNameError):
+        registry.resolve(ref)
+
+
+def test_a_damaged_pointer_leaves_the_listing_of_all_chains(registry):
+    registry.publish(fitted(), "mine", None)
+    (registry.root / "mine/pointer.json").write_text("{")
+    assert registry.describe("mine")["live"] is None
+    assert registry.describe("mine")["versions"][0]["state"] == "ready"
+
+
+def test_a_damaged_pointer_or_size_routes_file_raises_an_artifact_error(registry, size_routes):
+    publish(registry, size_routes, "first", "geopres:4")
+    (registry.root / "first/pointer.json").write_text("{")
+    with pytest.raises(ArtifactError):
+        registry.resolve("first")
+    size_routes.path.write_text(json.dumps([1]))
+    with pytest.raises(ArtifactError):
+        size_routes.read()

@@ -1,0 +1,149 @@
+import json
+
+import numpy as np
+import pytest
+
+from training.advice.sizes import REDUCERS
+from training.sources.docstrings import read_docstring_paragraphs
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return list(dict.fromkeys(" ".join(text.split()) for text in read_docstring_paragraphs()))[:1100]
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    """A real fit of every size takes a thousand steps; its time is not what is tested here."""
+    monkeypatch.setitem(REDUCERS, "nested GeoPres", "geopres:{k},nested=true,steps=40")
+
+
+@pytest.fixture
+def advise(run, tiny_model, tmp_path):
+    def ask(lines, *arguments, status=0):
+        (tmp_path / "some.txt").write_text("\n".join(lines))
+        found = run("advise", "--source", tmp_path / "some.txt", "--encoder", tiny_model, *arguments)
+        assert found[0] == status, found[2]
+        return found[1] if status == 0 else found[2]
+
+    return ask
+
+
+def test_the_answer_says_what_was_measured_and_recommends_one_chain(advise, texts, tmp_path):
+    out = advise(texts, "--report", tmp_path / "page.html")
+    for part in ("Mean direction", "whitening:epsilon=1e-6", "nested GeoPres", "Do the first coordinates hold more"):
+        assert part in out
+    assert "Recommended: " in out and "Cost: " in out
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<svg") == 3 and "Recommended: " in page
+    assert "src=" not in page and "<script" not in page and "href=" not in page.split("<svg")[0]
+
+
+def test_the_json_holds_everything_and_is_the_same_each_time(advise, texts):
+    found, again = (json.loads(advise(texts[:260], "--json", "--rows", 200)) for _ in range(2))
+    assert (found["rows"], found["distinct"], found["heldout"], found["source"]) == (260, 200, 100, "some.txt")
+    assert {trial["method"] for trial in found["debiasing"]["trials"]} == {
+        "nothing", "R1", "R2", "ABTT-1", "ABTT-2", "ABTT-3", "whitening",
+    }  # fmt: skip
+    assert found["encoder"]["dimensions"] == 16 and found["sentences"] and found["capped"]
+    assert any("looking at 1,000 rows might tell" in said for said in found["sentences"])
+    for one in (found, again):
+        for trial in (one["sizes"]["full"], *one["sizes"]["trials"]):
+            assert trial.pop("gemm_ms") > 0
+        for chain in (one["best"], one["second"]):
+            if chain:
+                chain.pop("cost")
+        one["sentences"] = [said for said in one["sentences"] if "similarities" not in said]
+    assert found == again
+
+
+def test_the_recommended_chain_can_be_fitted_at_once(advise, run, texts):
+    out = advise(texts, "--keep", "0.01", "--fit", "advised", "--json")
+    found = json.loads(out)
+    assert found["fit"]["chain"] == "advised@1" and found["best"]["dimensions"] == 8
+    assert found["confirmed"]["dimensions"] == 8
+    assert [(one["text"], one["rows"]) for one in found["transfer"]] == [("held out", 550), ("out of domain", 550)]
+    assert "advised" in run("chains", "list")[1]
+
+
+def test_nothing_is_fitted_where_nothing_is_recommended(advise, texts):
+    assert "nothing was fitted: no chain is recommended, there are too few" in advise(texts[:20], "--fit", "none-of-it")
+    found = json.loads(advise(texts[:20], "--fit", "none-of-it", "--json"))
+    assert found["fit"] is None and "nothing was fitted" in found["fit_error"] and found["distinct"] == 20
+
+
+def test_where_vectors_are_best_left_as_they_are_nothing_is_fitted_and_nothing_failed(run, tmp_path):
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((300, 16)).astype(np.float32))
+    status, out, _ = run("advise", "--source", tmp_path / "rows.npy", "--fit", "nothing")
+    assert status == 0 and "Recommended: leave the vectors as they are." in out
+    assert "nothing was fitted: no chain is recommended, the raw vectors are best" in out
+    assert "No chain is recommended, so that there is none to try on out-of-domain text." in out
+
+
+@pytest.mark.trial
+def test_the_advice_is_told_though_the_fit_fails(run, tiny_model, tmp_path):
+    rows = np.random.default_rng(0).standard_normal((1200, 48)) * np.arange(1, 49) ** -1.0
+    np.save(tmp_path / "rows.npy", rows.astype(np.float32))
+    arguments = ("--source", tmp_path / "rows.npy", "--encoder", tiny_model, "--fit", "misfit", "--json")
+    status, out, err = run("advise", *arguments)
+    assert status == 1 and "48" in err and "16" in err
+    assert json.loads(out)["fit"] is None and json.loads(out)["best"]["steps"]
+
+
+def test_ten_texts_are_too_few_and_how_many_would_do(advise, texts):
+    out = advise(texts[:10])
+    assert "Nothing can be recommended yet." in out and "about 90 more distinct rows would do" in out
+
+
+def test_texts_that_are_all_the_same_are_an_error(advise):
+    assert "1 distinct rows" in advise(["the same text again and again and again and again"] * 50, status=1)
+
+
+@pytest.mark.trial
+def test_one_word_texts_are_judged_by_their_geometry_alone(advise, texts):
+    words = sorted({word.casefold() for text in texts for word in text.split()})[:200]
+    out = advise(words)
+    assert "cannot be told" in out and "Only 0 of 100 held-out texts are long enough" in out
+    assert "Recommended" in out and "large enough" not in out
+
+
+def test_repeated_texts_count_once(advise, texts):
+    found = json.loads(advise(texts[:150] * 10, "--json"))
+    assert (found["rows"], found["distinct"]) == (1500, 150)
+    assert any("90.0 % of the rows repeat others" in note for note in found["notes"])
+
+
+@pytest.mark.trial
+def test_several_scripts_are_noticed(advise, texts):
+    cyrillic = [f"Это предложение номер {number} о погоде и о том что будет завтра" for number in range(60)]
+    found = json.loads(advise([*texts[:100], *cyrillic], "--json"))
+    assert any("Cyrillic" in note and "language" in note for note in found["notes"])
+
+
+@pytest.mark.trial
+def test_vectors_are_advised_on_without_an_encoder(run, tmp_path):
+    rows = np.random.default_rng(0).standard_normal((1200, 48)) * np.arange(1, 49) ** -1.0 + 0.3
+    np.save(tmp_path / "rows.npy", rows.astype(np.float32))
+    status, out, _ = run("advise", "--source", tmp_path / "rows.npy", "--json")
+    found = json.loads(out)
+    chosen = found["debiasing"]["by_halves"], found["debiasing"]["chosen"]
+    assert status == 0 and found["encoder"] is None and chosen == ("nothing", "R2")
+    assert found["cut"] == 0 and found["best"]["dimensions"] < 48
+    assert any("vectors without texts" in said and "not measured here" in said for said in found["sentences"])
+    assert "Of the neighbours that the raw vectors have among 600 rows the whole chain finds" in found["best"]["cost"]
+    status, _, err = run("advise", "--source", tmp_path / "rows.npy", "--encoder", "all-MiniLM-L6-v2")
+    assert status == 1 and "--fit" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--source", "absent.txt"], "no file or folder"),
+        (["--source", "pydoc:", "--report", "absent/page.html"], "a file in an existing folder"),
+        (["--source", "pydoc:", "--report", "."], "a file in an existing folder"),
+        (["--source", "pydoc:", "--fit", "no good name"], "name"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(run, arguments, said):
+    status, out, err = run("advise", *arguments)
+    assert (status, out) == (1, "") and said in err and len(err.strip().splitlines()) == 1

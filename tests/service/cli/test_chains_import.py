@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+
+from service.chains.registry import Registry
+from service.chains.size_routes import SizeRoutes
+from service.home import Home
+from transforms import Chain, parse_steps
+
+ENCODER = "e" * 32
+
+
+def fitted(dimensions, fingerprint=ENCODER, seed=0):
+    chain = Chain(parse_steps(f"r2,geopres:steps=2,dimensions={dimensions},nested=true"))
+    chain.fit(np.random.default_rng(seed).normal(size=(60, 8)) + 1)
+    chain.metadata = {"encoder": {"fingerprint": fingerprint}}
+    return chain
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A state folder where chains were given sizes by hand that they would not have taken by themselves."""
+    home = Home(tmp_path / "alone")
+    registry = Registry(home.chains)
+    size_routes = SizeRoutes(home.size_routes, registry)
+    for name in ("alpha", "beta"):
+        registry.publish(fitted(4), name, None)
+    registry.publish(fitted(6), "gamma", None)
+    registry.publish(fitted(4, "f" * 32), "taken", None)
+    for route, ref in (("4", "beta"), ("3", "gamma"), ("2", "taken"), ("nested", "beta"), ("5", "gone")):
+        size_routes.assign(ENCODER, route, ref, replace=True)
+    return home
+
+
+@pytest.fixture(params=["folder", pytest.param("redis", marks=pytest.mark.services)])
+def target(request, tmp_path):
+    """Where chains are imported to: the variables that name it, and its chains and size_routes."""
+    if request.param == "folder":
+        home = Home(tmp_path / "target")
+        registry = Registry(home.chains)
+        return {"LATHE_HOME": home.root}, registry, SizeRoutes(home.size_routes, registry)
+    replica = request.getfixturevalue("open_replica")()
+    url = request.getfixturevalue("redis_server").url
+    return {"LATHE_HOME": tmp_path / "cli", "LATHE_REDIS_URL": url}, replica.registry, replica.size_routes
+
+
+def test_chains_come_with_the_sizes_they_were_given_and_what_is_in_use_stays(run, source, target):
+    told, registry, size_routes = target
+    registry.publish(fitted(4, "0" * 32), "taken", None)
+    registry.publish(fitted(3), "mine", None)
+    size_routes.assign(ENCODER, "3", "mine", replace=True)
+
+    status, out, _ = run("chains", "import", source.root, **told)
+
+    assert status == 0 and out.splitlines() == [
+        "alpha: 1 versions",
+        "beta: 1 versions",
+        "gamma: 1 versions",
+        "taken: skipped, the name is in use here",
+        "dimensions 4 of encoder eeeeeeeeeeee: beta",
+        "dimensions 3 of encoder eeeeeeeeeeee: skipped, mine serves it here",
+        "dimensions 2 of encoder eeeeeeeeeeee: skipped, taken here is another chain or does not serve it",
+        "dimensions without a route of their own of encoder eeeeeeeeeeee: beta",
+        "dimensions 5 of encoder eeeeeeeeeeee: skipped, gone here is another chain or does not serve it",
+    ]
+    if hasattr(size_routes, "pull"):
+        size_routes.pull()
+    assert size_routes.read()[ENCODER] == {"3": "mine", "4": "beta", "nested": "beta", "6": "gamma"}
+
+    status, out, _ = run("chains", "import", source.root, **told)
+
+    assert status == 0 and "alpha: skipped" in out and "dimensions 4 of encoder eeeeeeeeeeee: beta, as before" in out
+
+
+def test_a_folder_without_chains_is_refused(run, tmp_path):
+    status, _, err = run("chains", "import", tmp_path)
+    assert status == 1 and "holds no chains" in err

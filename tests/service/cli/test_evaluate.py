@@ -1,0 +1,120 @@
+import csv
+import json
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("kept_scoring_process")
+
+WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
+TEXTS = [f"The {WORDS[n % 10]} was {['sold', 'seen in the garden', 'boiled'][n % 3]} {n} times." for n in range(30)]
+CLASSES = [{"text": text, "label": n % 3} for n, text in enumerate(TEXTS)]
+SENTENCES = [{"sentence1": TEXTS[n], "sentence2": TEXTS[(n * 7 + 1) % 30], "score": n % 5} for n in range(30)]
+PAIRS = [{"anchor": f"What of the {WORDS[n % 10]} and {n}?", "positive": TEXTS[n]} for n in range(30)]
+CORPUS = [
+    f"On day {n} the {WORDS[n % 10]} was lost, and {WORDS[n % 7]} was never seen in there again." for n in range(120)
+]
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory, write_suite):
+    root = tmp_path_factory.mktemp("data") / "tiny"
+    sets = {
+        "classes": ("classification", {"train": CLASSES, "test": CLASSES}),
+        "same": ("sts", {"test": SENTENCES}),
+        "search": ("pairs", {"test": PAIRS}),
+        "without rows": ("sts", {}),
+    }
+    return write_suite(root, sets)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """The folder that the first run leaves for the others."""
+    return tmp_path_factory.mktemp("evaluations") / "out"
+
+
+def comparing(suite, out, *more):
+    chains = ("--chain", "compact,debias", "--limit", 20, "--processes", 1)
+    return ("evaluate", "--suite", suite, "--out", out, *chains, *more)
+
+
+def require_one_line(ended, message):
+    status, printed, err = ended
+    assert (status, printed) == (1, "")
+    assert err.startswith("lathe: ") and len(err.splitlines()) == 1
+    assert message in err
+
+
+def test_the_help_names_every_option_with_its_variable(run):
+    status, printed, _ = run("evaluate", "--help")
+    assert status == 0
+    options = "suite out encoder chain ladder audit sweep-dimensions mean-sentences".split()
+    options += "corpus limit processes dtype against".split()
+    for option in options:
+        assert f"--{option} " in printed and f"LATHE_{option.replace('-', '_').upper()}" in printed
+
+
+def test_starter_chains_are_compared_with_raw_vectors_in_a_table_and_three_files(run, suite, out):
+    status, printed, err = run(*comparing(suite, out))
+    assert status == 0, err
+    assert err.split() == [str(out / name) for name in ("evaluation.json", "scores.csv", "report.html")]
+
+    found = json.loads((out / "evaluation.json").read_text())
+    assert (found["suite"], found["limit"]) == ("tiny", 20)
+    tasks = ["classes", "same", "search"]
+    assert [task["task"] for task in found["tasks"] if task["error"] is None] == tasks
+    scores = {(row["task"], row["method"]): row["score"] for row in found["scores"]}
+    assert set(scores) == {(task, method) for task in tasks for method in ("control", "compact@1", "debias@1")}
+    assert [scores[task, "compact@1"] for task in tasks] != [scores[task, "debias@1"] for task in tasks]
+
+    with (out / "scores.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["task"], row["method"]): float(row["score"]) for row in rows} == scores
+    for row in rows:
+        difference = 100 * (scores[row["task"], row["method"]] - scores[row["task"], "control"])
+        assert float(row["difference_points"]) == pytest.approx(difference, abs=1e-9)
+
+    mean = sum(scores[task, "control"] for task in tasks) / 3
+    cells = [line.split() for line in printed.splitlines()]
+    assert next(line for line in cells if line[:1] == ["all-MiniLM-L6-v2"])[2] == f"{100 * mean:.2f}"
+    assert ["encoder", "‖μ‖", "tasks", "compact@1", "debias@1"] in cells
+    assert "without rows was not evaluated: test.jsonl is missing" in printed.splitlines()
+
+    report = (out / "report.html").read_text()
+    assert "compact@1" in report and "without rows was not evaluated" in report
+    for text in (report, json.dumps(found), (out / "scores.csv").read_text()):
+        assert str(suite.parent) not in text and str(out.parent) not in text
+
+
+def test_what_is_no_size_is_one_line(run, suite, out):
+    ended = run(*comparing(suite, out, "--sweep-dimensions", "96,x"))
+    require_one_line(ended, "sizes are numbers such as 96 or shares such as 1/4, not 'x'")
+
+
+@pytest.mark.parametrize("written", ["1", "x", "50,-3", "50,1.5"])
+def test_numbers_of_sentences_that_have_no_mean_are_one_line(run, suite, tmp_path, written):
+    ended = run(*comparing(suite, tmp_path, "--mean-sentences", written))
+    require_one_line(ended, f"--mean-sentences takes whole numbers from 2, got '{written}'")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--chain", "nobody"], "nobody"),
+        (["--ladder", "--corpus", "absent.txt"], "there is no file or folder 'absent.txt'"),
+        (["--encoder", "all-MiniLM-L6-v2:layer7-cls"], "all-MiniLM-L6-v2:layer7-cls has layers 1 to 6, not 7"),
+        (["--encoder", "all-MiniLM-L6-v2:top"], "all-MiniLM-L6-v2:top is no variant: write all-MiniLM-L6-v2:layers"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_line(run, suite, tmp_path, options, message):
+    require_one_line(run("evaluate", "--suite", suite, "--out", tmp_path / "out", *options), message)
+
+
+def test_a_suite_that_is_not_there_or_holds_nothing_of_use_is_one_line(run, tmp_path):
+    known = "there is no suite 'nowhere': name a folder, a YAML file, mteb:TASK,… or one of finmteb, mean-bias-panel"
+    require_one_line(run(*comparing("nowhere", tmp_path / "out")), known)
+    (tmp_path / "data" / "a set").mkdir(parents=True)
+    require_one_line(run(*comparing(tmp_path / "data", tmp_path / "out")), "holds no data sets")
+    (tmp_path / "data" / "a set" / "test.jsonl").write_text("{}")
+    unread = "no data set can be evaluated: a set: META.json is missing"
+    require_one_line(run(*comparing(tmp_path / "data", tmp_path / "out")), unread)

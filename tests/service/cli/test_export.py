@@ -1,0 +1,183 @@
+import json
+
+import faiss
+import numpy as np
+import onnxruntime
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from service.chains.starters import STARTERS
+from transforms import Chain
+
+
+@pytest.fixture(scope="module")
+def compact():
+    return Chain.load(STARTERS / "compact" / "1")
+
+
+@pytest.fixture(scope="module")
+def raw(encoder, sentences):
+    return encoder.encode(sentences).vectors
+
+
+@pytest.fixture
+def nobodys(run, tmp_path, home):
+    """A chain fitted on vectors that no encoder is said to have made."""
+    rows = np.random.default_rng(0).normal(size=(300, 384)).astype(np.float32) + 0.2
+    np.save(tmp_path / "rows.npy", rows)
+    if not (home / "chains/nobodys").exists():
+        assert run("fit", "--name", "nobodys", "--steps", "r2,pca:16", "--source", tmp_path / "rows.npy")[0] == 0
+    return Chain.load(home / "chains/nobodys/1")
+
+
+def in_index(folder, rows):
+    index = faiss.read_index(str(folder / "chain.index"))
+    index.add(rows)
+    return index.index.reconstruct_n(0, len(rows))
+
+
+def in_graph(folder, rows):
+    return onnxruntime.InferenceSession(folder / "chain.onnx").run(["embeddings"], {"vectors": rows})[0]
+
+
+def listed(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def assert_one_line(status, out, err, *words):
+    assert status == 1 and out == ""
+    assert err.startswith("lathe: ") and len(err.strip().splitlines()) == 1
+    assert all(word in err for word in words), err
+
+
+def test_a_shipped_chain_becomes_a_model_without_naming_a_format(run, compact, sentences, raw, tmp_path):
+    status, out, err = run("export", "compact", "--to", tmp_path / "model")
+    assert status == 0 and "of compact@1" in err
+    assert out.startswith(str(tmp_path / "model")) and all(name in out for name in listed(tmp_path / "model"))
+    found = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(sentences)
+    np.testing.assert_allclose(found, compact.transform(raw), atol=1e-4)
+
+
+@pytest.mark.trial
+def test_a_shipped_chain_becomes_a_graph_and_a_graph_with_its_encoder(run, compact, raw, tmp_path):
+    status, out, err = run("export", "compact@1", "--to", tmp_path / "graph", "--format", "onnx")
+    assert status == 0 and "of compact@1" in err
+    assert {"chain.onnx", "model.onnx", "tokenizer.json"} <= set(listed(tmp_path / "graph"))
+    assert all(name in out for name in listed(tmp_path / "graph"))
+    np.testing.assert_allclose(in_graph(tmp_path / "graph", raw), compact.transform(raw), atol=1e-4)
+
+
+def test_a_shipped_chain_becomes_transforms_of_faiss(run, compact, raw, tmp_path):
+    status, out, _ = run("export", "compact", "--to", tmp_path / "index", "--format", "faiss")
+    assert status == 0 and all(name in out for name in listed(tmp_path / "index"))
+    np.testing.assert_allclose(in_index(tmp_path / "index", raw), compact.transform(raw), atol=1e-4)
+
+
+def test_the_folder_says_which_version_it_is(run, compact, tmp_path):
+    assert run("export", "compact", "--to", tmp_path / "index", "--format", "faiss")[0] == 0
+    said = json.loads((tmp_path / "index/lathe.json").read_text())
+    assert said["chain"] == "compact@1"
+    assert said["steps"] == compact.specs()
+    assert said["certificate"] == compact.metadata["certificate"]
+    assert (tmp_path / "index/README.md").read_text().startswith("# compact@1\n")
+
+
+def test_a_nested_chain_is_exported_at_a_smaller_size(run, compact, raw, tmp_path):
+    arguments = ["export", "compact", "--to", tmp_path / "index", "--format", "faiss", "--dimensions", 64]
+    assert run(*arguments)[0] == 0
+    found = in_index(tmp_path / "index", raw)
+    assert found.shape == (len(raw), 64)
+    np.testing.assert_allclose(found, compact.transform(raw, dimensions=64), atol=1e-4)
+    assert "384 → 64 dimensions" in (tmp_path / "index/README.md").read_text()
+
+
+def test_a_folder_says_the_size_it_was_exported_at(run, tmp_path):
+    arguments = ["export", "compact", "--to", tmp_path / "index", "--format", "faiss", "--dimensions", 64]
+    assert run(*arguments)[0] == 0
+    assert json.loads((tmp_path / "index/lathe.json").read_text())["output_dimensions"] == 64
+
+
+def test_a_model_at_a_smaller_size_says_how_wide_it_is(run, compact, sentences, raw, tmp_path):
+    assert run("export", "compact", "--to", tmp_path / "model", "--dimensions", 64)[0] == 0
+    model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    assert model.get_embedding_dimension() == 64
+    np.testing.assert_allclose(model.encode(sentences), compact.transform(raw, dimensions=64), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nobody"], ["no chain 'nobody'", "compact"]),
+        (["compact@7"], ["no version 7"]),
+        (["compact", "--dimensions", "129"], ["any number up to 128 dimensions", "129"]),
+        (["debias", "--dimensions", "64"], ["only 384", "64"]),
+    ],
+)
+def test_what_there_is_not_is_one_line_and_makes_nothing(run, tmp_path, arguments, words):
+    for format_ in ("sentence-transformers", "onnx", "faiss"):
+        assert_one_line(*run("export", *arguments, "--to", tmp_path / "out", "--format", format_), *words)
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_unknown_format_is_refused_with_those_there_are(run, tmp_path):
+    status, out, err = run("export", "compact", "--to", tmp_path / "out", "--format", "pickle")
+    assert status == 2 and out == ""
+    assert all(name in err for name in ("pickle", "sentence-transformers", "onnx", "faiss"))
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_occupied_folder_is_refused_and_left_as_it_was(run, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    result = run("export", "compact", "--to", tmp_path, "--format", "faiss")
+    assert_one_line(*result, "is there already")
+    assert listed(tmp_path) == ["notes.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(run, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert_one_line(*run("export", "compact", "--to", tmp_path / "file/out", "--format", "faiss"), "file")
+    assert listed(tmp_path) == ["file"]
+
+
+def test_every_flag_is_an_environment_variable_too(run, tmp_path):
+    status, _, _ = run("export", "compact", LATHE_TO=tmp_path / "index", LATHE_FORMAT="faiss", LATHE_DIMENSIONS=8)
+    assert status == 0 and faiss.read_VectorTransform(str(tmp_path / "index/0.vt")).d_out == 8
+
+
+def test_vectors_of_nobodys_need_no_encoder_for_faiss(run, nobodys, raw, tmp_path):
+    assert run("export", "nobodys", "--to", tmp_path / "index", "--format", "faiss")[0] == 0
+    np.testing.assert_allclose(in_index(tmp_path / "index", raw), nobodys.transform(raw), atol=1e-4)
+
+
+def test_vectors_of_nobodys_become_a_graph_of_the_chain_alone(run, nobodys, raw, tmp_path):
+    assert run("export", "nobodys", "--to", tmp_path / "graph", "--format", "onnx")[0] == 0
+    assert listed(tmp_path / "graph") == ["README.md", "chain.onnx", "lathe.json"]
+    np.testing.assert_allclose(in_graph(tmp_path / "graph", raw), nobodys.transform(raw), atol=1e-4)
+
+
+def test_vectors_of_nobodys_become_a_model_only_with_an_encoder(run, nobodys, sentences, raw, tmp_path):
+    assert_one_line(*run("export", "nobodys", "--to", tmp_path / "model"), "name the encoder")
+    assert not (tmp_path / "model").exists()
+    status, _, _ = run("export", "nobodys", "--to", tmp_path / "model", "--encoder", "all-MiniLM-L6-v2")
+    assert status == 0
+    found = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(sentences)
+    np.testing.assert_allclose(found, nobodys.transform(raw), atol=1e-4)
+
+
+def test_an_encoder_there_is_not_is_one_line(run, nobodys, tmp_path):
+    result = run("export", "nobodys", "--to", tmp_path / "model", "--encoder", "/nowhere/model")
+    assert_one_line(*result, "cannot be loaded")
+    assert not (tmp_path / "model").exists()
+
+
+def test_codes_are_no_transform_of_faiss_and_the_line_says_what_is(run, nobodys, tmp_path):
+    source = tmp_path / "rows.npy"
+    assert run("fit", "--name", "bytes", "--steps", "pca:16,int8", "--source", source)[0] == 0
+    result = run("export", "bytes", "--to", tmp_path / "index", "--format", "faiss")
+    assert_one_line(*result, "int8", "without that step")
+    assert not (tmp_path / "index").exists()
+
+
+def test_the_command_has_help(run):
+    status, out, _ = run("export", "--help")
+    assert status == 0 and all(word in out for word in ("--to", "--format", "--encoder", "--dimensions"))

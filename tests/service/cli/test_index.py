@@ -1,0 +1,235 @@
+import hashlib
+import json
+import sqlite3
+from contextlib import closing
+
+import faiss
+import numpy as np
+import pytest
+
+from service.index.embedded.backup import back_up_index
+from service.index.embedded.indexes import EmbeddedIndexes
+from service.index.embedded.record import IndexRecord
+from service.index.importing import parse_object
+from service.index.query import Query
+from service.index.spec import IndexSpec
+
+WIDTH = 384
+SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    found = np.random.default_rng(0).normal(size=(1500, WIDTH)).astype(np.float32)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory, vectors):
+    path = tmp_path_factory.mktemp("store") / "rows.npy"
+    np.save(path, vectors)
+    return path
+
+
+def opened(home, name):
+    return IndexRecord(home / "indexes" / name / "record.db", read_only=True)
+
+
+def test_an_import_says_what_the_chain_costs_and_then_writes_every_row(run, home, store, vectors):
+    status, out, err = run("index", "import", "--name", "plain", "--source", store, "--chain", "debias")
+    assert status == 0, err
+    assert "measured on 1,500 of 1,500 rows" in out
+    assert "recall@10" in out
+    assert "plain: 1,500 items" in out
+    record = opened(home, "plain")
+    label = record.find_items(["77"])["77"][0]
+    np.testing.assert_array_equal(record.read_originals([label], record.spec)[label], vectors[77])
+    record.close()
+    assert "plain" in run("index", "list")[1]
+    listed = json.loads(run("index", "list", "--json")[1])
+    assert [(index["name"], index["count"], index["chain"]) for index in listed] == [("plain", 1500, "debias@1")]
+
+
+def test_a_dry_run_and_a_gate_that_does_not_hold_write_nothing(run, home, store):
+    status, out, _ = run(
+        "index", "import", "--name", "dry", "--source", store, "--chain", "compact", "--dry-run", "--json"
+    )
+    assert status == 0
+    cost = json.loads(out)["cost"]
+    assert cost["bytes_per_vector"] == {"before": 1536, "after": 512}
+    gate = f"recall_at_10={cost['quality']['recall_at_10'] + 0.01}"
+    status, _, err = run("index", "import", "--name", "dry", "--source", store, "--chain", "compact", "--gate", gate)
+    assert status == 1
+    assert "nothing was written" in err
+    assert not (home / "indexes" / "dry").exists()
+
+
+def test_ids_come_from_a_list_from_the_rows_or_are_the_rows_numbers(run, home, store, tmp_path, vectors):
+    (tmp_path / "ids.txt").write_text("\n".join(f"doc {number}" for number in range(1500)))
+    rows = [{"key": f"k{i}", "v": vectors[i].tolist(), "year": 2000 + i} for i in range(20)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    mapped = faiss.IndexIDMap(faiss.IndexFlatIP(WIDTH))
+    mapped.add_with_ids(vectors[:30], np.arange(30) + 500)
+    faiss.write_index(mapped, str(tmp_path / "mapped.faiss"))
+    base = ("index", "import", "--chain", "none", "--source")
+    assert run(*base, store, "--name", "listed", "--ids", tmp_path / "ids.txt")[0] == 0
+    assert run(*base, f"{tmp_path / 'rows.jsonl'}#v", "--name", "keyed", "--id-field", "key")[0] == 0
+    assert run(*base, tmp_path / "mapped.faiss", "--name", "mapped")[0] == 0
+    for name, item, metadata in (
+        ("listed", "doc 1499", None),
+        ("keyed", "k19", b'{"year":2019}'),
+        ("mapped", "529", None),
+    ):
+        record = opened(home, name)
+        assert record.find_items([item])[item][1] == metadata
+        record.close()
+
+
+def test_a_stopped_import_goes_on_where_it_was(run, home, tmp_path, vectors):
+    rows = np.concatenate([vectors, np.zeros((1, WIDTH), np.float32), vectors[:5]])
+    np.save(tmp_path / "zero.npy", rows)
+    command = ("index", "import", "--name", "zero", "--source", tmp_path / "zero.npy", "--chain", "none")
+    status, _, err = run(*command)
+    assert status == 1
+    assert "'1500' is zero" in err
+    record = opened(home, "zero")
+    before = record.read_meta("last_label")
+    assert record.count_items()["count"] == 1024  # the whole batches before it
+    record.close()
+    status, out, err = run(*command, "--skip-zeros", "--json")
+    assert status == 0, err
+    result = json.loads(out)
+    assert (result["imported"], result["left_out"], result["count"]) == (1506 - 1024 - 1, 1, 1505)
+    record = opened(home, "zero")
+    assert record.read_meta("last_label") == before + result["imported"]
+    record.close()
+
+
+@pytest.mark.trial
+def test_a_backup_is_whole_while_the_index_is_owned_and_restores_under_any_name(run, home, tmp_path, store, vectors):
+    indexes = EmbeddedIndexes(home / "indexes", 1, 1, lambda _spec, _texts: None)
+    run("index", "import", "--name", "kept", "--source", store, "--chain", "compact")
+    index = indexes.get("kept")
+    try:
+        index.delete(["3"]).result()
+        status, out, err = run("index", "backup", "kept", "--to", tmp_path / "copy")
+        assert status == 0, err
+        assert "1,499 items" in out
+        index.delete(["4"]).result()
+        assert run("index", "backup", "kept", "--to", tmp_path / "copy")[0] == 1
+        status, _, err = run("index", "import", "--name", "kept", "--source", store, "--chain", "compact")
+        assert status == 1
+        assert "owned by process" in err
+        assert run("index", "delete", "kept")[0] == 1
+        assert run("index", "restore", tmp_path / "copy", "--name", "kept")[0] == 1
+        assert run("index", "restore", tmp_path / "copy", "--name", "again")[0] == 0
+        again = indexes.get("again")
+        labels, scores = again.generation.search(Query(vectors[:6], 1, rescoring=4))
+        names = again.training_log.payloads(labels[:, 0].tolist())
+        assert [names[label][0] for label in labels[[0, 1, 2, 4, 5], 0].tolist()] == ["0", "1", "2", "4", "5"]
+        assert scores[0, 0] == pytest.approx(1, abs=2e-3)
+    finally:
+        indexes.close()
+
+
+def test_a_backup_that_was_altered_or_is_newer_is_refused(run, home, tmp_path, store):
+    run("index", "import", "--name", "source", "--source", store, "--chain", "none")
+    run("index", "backup", "source", "--to", tmp_path / "copy")
+    manifest = json.loads((tmp_path / "copy" / "backup.json").read_text())
+    (tmp_path / "copy" / "backup.json").write_text(json.dumps(manifest | {"schema": 99}))
+    assert "is of schema 99" in run("index", "restore", tmp_path / "copy", "--name", "r")[2]
+    (tmp_path / "copy" / "backup.json").write_text(json.dumps(manifest))
+    with (tmp_path / "copy" / "record.db").open("r+b") as file:
+        file.seek(50_000)
+        file.write(b"\xff" * 10)
+    assert "altered" in run("index", "restore", tmp_path / "copy", "--name", "r")[2]
+    assert not (home / "indexes" / "r").exists()
+    assert "there is no backup" in run("index", "restore", tmp_path / "nothing")[2]
+
+
+HOSTILE_SETTINGS = [
+    {"generation": "x/../../../evil"}, {"generation": ""}, {"generation": 1}, {"vectors": "1 WHERE 0 --"},
+    {"vectors": True}, {"vectors": 0}, {"width": 10**12}, {"width": "4"}, {"dimensions": 0}, {"originals": "O"},
+    {"metric": ["cosine"]}, {"m": 10**9}, {"ef_construction": -1}, {"chain": None}, {"unknown": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", HOSTILE_SETTINGS, ids=str)
+def test_a_backup_whose_settings_no_index_can_have_is_refused(run, home, tmp_path, change):
+    def spoil(db):
+        (spec,) = db.execute("SELECT value FROM meta WHERE key = 'spec'").fetchone()
+        db.execute("UPDATE meta SET value = ? WHERE key = 'spec'", (json.dumps(json.loads(spec) | change),))
+
+    forge_backup(tmp_path / "copy", spoil)
+    assert "the settings of the index" in run("index", "restore", tmp_path / "copy", "--name", "r")[2]
+    assert not (home / "indexes" / "r").exists()
+
+
+@pytest.mark.parametrize("what", ["TRIGGER t AFTER INSERT ON items BEGIN DELETE FROM items; END", "VIEW v AS SELECT 1"])
+def test_a_backup_that_would_run_what_somebody_else_wrote_is_refused(run, home, tmp_path, what):
+    forge_backup(tmp_path / "copy", lambda db: db.execute(f"CREATE {what}"))
+    assert "trigger or view" in run("index", "restore", tmp_path / "copy", "--name", "r")[2]
+    assert not (home / "indexes" / "r").exists()
+
+
+def forge_backup(folder, change):
+    """Write a backup whose record somebody changed, with the checksum that goes with it."""
+    (folder.parent / "docs").mkdir()
+    IndexRecord.create(folder.parent / "docs" / "record.db", SPEC, None).close()
+    back_up_index(folder.parent / "docs", folder)
+    with closing(sqlite3.connect(folder / "record.db")) as db, db:
+        change(db)
+    manifest = json.loads((folder / "backup.json").read_text())
+    manifest["sha256"] = hashlib.sha256((folder / "record.db").read_bytes()).hexdigest()
+    (folder / "backup.json").write_text(json.dumps(manifest))
+
+
+def test_what_is_exported_can_be_imported_again(run, home, tmp_path, vectors):
+    told = {"tags": ["a", 1], "embedding": "a word", "id": "not the id"}
+    rows = [{"id": f"k{i}", "v": vectors[i].tolist(), "metadata": told} for i in range(60)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    run("index", "import", "--name", "first", "--source", f"{tmp_path / 'rows.jsonl'}#v", "--chain", "none")
+    one = opened(home, "first")
+    for form in ("parquet", "jsonl"):
+        status, out, err = run("index", "export", "first", "--out", tmp_path / f"out.{form}")
+        assert status == 0, err
+        source = f"{tmp_path / f'out.{form}'}#embedding"
+        assert run("index", "import", "--name", form, "--source", source, "--chain", "none")[0] == 0
+        other = opened(home, form)
+        assert one.read_payloads_after(0, 100)[1] == other.read_payloads_after(0, 100)[1]
+        np.testing.assert_array_equal(
+            one.read_rows_after(0, 100, one.spec)[1], other.read_rows_after(0, 100, other.spec)[1]
+        )
+        other.close()
+    one.close()
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [(["a", "", "b"], "line 2 is blank"), (["a"] * 7, "7 ids for 1,500 rows"), (["a"] * 1500, "'a' occurs twice")],
+)
+def test_a_list_of_ids_that_is_none_is_refused_and_no_index_is_left(run, home, store, tmp_path, lines, reason):
+    (tmp_path / "ids.txt").write_text("\n".join(lines))
+    status, _, err = run(
+        "index", "import", "--name", "ids", "--source", store, "--chain", "none", "--ids", tmp_path / "ids.txt"
+    )
+    assert (status, reason in err) == (1, True), err
+    assert not (home / "indexes" / "ids").exists()
+
+
+def test_doctor_tells_of_a_damaged_record(run, home, store):
+    run("index", "import", "--name", "damaged", "--source", store, "--chain", "none")
+    assert run("doctor")[0] == 0
+    (home / "indexes" / "damaged" / "record.db").write_bytes(b"no database" * 1000)
+    status, out, _ = run("doctor")
+    assert status == 1
+    assert "index damaged" in out
+    assert "damaged" in run("index", "list")[1]
+
+
+OBJECTS = [("{}", {}), ({}, {}), ('{"a": 1}', {"a": 1}), ("text", None), ("{", None), (None, None)]
+
+
+@pytest.mark.parametrize(("given", "found"), OBJECTS)
+def test_an_empty_object_of_metadata_is_one(given, found):
+    assert parse_object(given) == found

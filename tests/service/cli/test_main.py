@@ -1,0 +1,170 @@
+import json
+from importlib.metadata import version
+
+import fsspec
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from torch.backends.cpu import get_cpu_capability
+
+from training.sources.source import open_source
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory, paragraphs):
+    path = tmp_path_factory.mktemp("texts") / "some.jsonl"
+    path.write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(paragraphs[:100])))
+    return path
+
+
+def test_fit_embed_and_reduce_do_the_main_job_from_file_to_file(run, texts, tmp_path):
+    status, out, _ = run(
+        "fit", "--name", "mine", "--steps", "r2,geopres:24,nested=true,steps=50", "--source", texts,
+        "--transform", tmp_path / "fitted.npy", "--json",
+    )  # fmt: skip
+    assert status == 0
+    result = json.loads(out)
+    assert result["chain"] == "mine@1" and result["promoted"]
+
+    assert run("embed", "--source", texts, "--out", tmp_path / "raw.npy")[0] == 0
+    assert run("embed", "--source", texts, "--out", tmp_path / "small.jsonl", "--chain", "mine")[0] == 0
+    rows = [json.loads(line) for line in (tmp_path / "small.jsonl").read_text().splitlines()]
+    embedded = np.array([row["embedding"] for row in rows])
+    assert [row["id"] for row in rows] == list(range(100)) and rows[0]["text"]
+    np.testing.assert_allclose(embedded, np.load(tmp_path / "fitted.npy"), atol=1e-5)
+
+    assert run("reduce", "--source", tmp_path / "raw.npy", "--out", tmp_path / "small.npy", "--chain", "mine")[0] == 0
+    np.testing.assert_allclose(np.load(tmp_path / "small.npy"), embedded, atol=1e-5)
+
+    arguments = ["--source", f"{tmp_path / 'small.jsonl'}#embedding", "--out", tmp_path / "x.npy", "--chain", "mine"]
+    status, _, err = run("reduce", *arguments)
+    assert status == 1 and "384" in err
+
+    status, _, err = run("embed", "--source", texts, "--out", tmp_path / "eight.parquet", "--dimensions", 8)
+    assert status == 0 and "× 8 through compact@1" in err
+    batch = next(open_source(f"{tmp_path / 'eight.parquet'}#embedding").batches())
+    assert batch.values.shape == (100, 8) and batch.records[3]["id"] == 3
+
+
+def test_a_second_fit_is_promoted_and_rolled_back_on_the_command_line(run, texts):
+    assert run("fit", "--name", "twice", "--steps", "r2", "--source", texts)[0] == 0
+    status, out, _ = run("fit", "--name", "twice", "--steps", "r2", "--source", texts, "--gate", "recall_at_10=1.1")
+    assert status == 0 and "fails recall_at_10" in out
+    status, _, err = run("chains", "promote", "twice@2")
+    assert status != 0 and "recall_at_10 is" in err and "wanted at least 1.1" in err
+    assert "promoted past recall_at_10" in run("chains", "promote", "twice@2", "--force")[1]
+    assert "1 is live" in run("chains", "rollback", "twice")[1]
+    assert run("chains", "delete", "twice@2")[0] == 0
+    status, out, _ = run("chains", "show", "twice")
+    shown = json.loads(out)
+    assert shown["live"] == 1 and shown["provenance"]["source"] == "some.jsonl"
+    assert str(texts.parent) not in out
+    assert {"mine", "twice", "compact", "debias"} >= {c["name"] for c in json.loads(run("chains", "list", "--json")[1])}
+    assert "twice" in run("chains", "list")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fit", "--name", "a/b", "--steps", "r2", "--source", "pydoc:"], "cannot name a chain"),
+        (["fit", "--name", "a", "--steps", "nobody", "--source", "pydoc:"], "unknown kind"),
+        (["fit", "--name", "a", "--steps", "geopres:500", "--source", "pydoc:"], "more than 500 dimensions, not 384"),
+        (["fit", "--name", "a", "--steps", "r2", "--source", "/nowhere.jsonl"], "no file or folder"),
+        (["fit", "--name", "a", "--steps", "r2", "--source", "pydoc:", "--gate", "nobody=1"], "no gate"),
+        (["fit", "--name", "a", "--steps", "r2", "--source", "pydoc:", "--gate", "recall_at_10"], "KEY=VALUE"),
+        (["chains", "show", "nobody"], "no chain"),
+        (["chains", "promote", "compact"], "name a version"),
+        (["embed", "--source", "pydoc:", "--out", "x.csv"], ".jsonl"),
+        (["embed", "--source", "pydoc:", "--out", "x.npy", "--chain", "nobody"], "no chain"),
+        (["embed", "--source", "pydoc:", "--out", "x.npy", "--encoder", "/nowhere/model"], "cannot be loaded"),
+        (["reduce", "--source", "pydoc:", "--out", "x.npy", "--chain", "compact"], "holds texts: use lathe embed"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_status_1(run, arguments, words):
+    status, out, err = run(*arguments)
+    assert status == 1
+    assert err.startswith("lathe: ") and words in err and len(err.strip().splitlines()) == 1
+    assert out == ""
+
+
+def test_a_state_folder_that_cannot_be_written_is_one_line(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    status, _, err = run("fit", "--name", "a", "--steps", "r2", "--source", "pydoc:", LATHE_HOME=tmp_path / "file/home")
+    assert status == 1 and "cannot be written" in err
+
+
+class Interrupted(MemoryFileSystem):
+    """Files that can be looked into; somebody presses Ctrl-C while they are fetched."""
+
+    protocol = "interrupted"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.replace("interrupted://", "memory://"))
+
+    def get_file(self, _path, _local, **_options):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_says_what_is_kept(run, texts):
+    fsspec.register_implementation("interrupted", Interrupted, clobber=True)
+    fsspec.filesystem("memory").pipe("/interrupted/some.jsonl", texts.read_bytes())
+    source = "interrupted://interrupted/some.jsonl"
+    status, _, err = run("fit", "--name", "mine", "--steps", "r2", "--source", source)
+    assert status == 130
+    assert "what was encoded or trained is stored" in err
+
+
+def test_a_nested_fit_prints_what_its_smaller_sizes_keep(run, texts):
+    steps = "geopres:16,nested=true,steps=5"
+    status, out, _ = run("fit", "--name", "sizes", "--steps", steps, "--source", texts)
+    assert status == 0
+    assert all(f"recall_at_10, cut to {size}" in out for size in (4, 8, 12))
+
+
+def test_every_flag_is_an_environment_variable_too(run, texts, tmp_path):
+    status, _, err = run("reduce", LATHE_SOURCE="pydoc:", LATHE_OUT=tmp_path / "x.npy", LATHE_CHAIN="compact")
+    assert status == 1 and "holds texts: use lathe embed" in err
+
+
+def test_doctor_says_what_is_there_and_what_is_damaged(run, home):
+    status, out, _ = run("doctor")
+    assert status == 0 and "torch" in out and "can be written" in out
+    assert "\ninstructions " in out and f"\nkernels                         torch {get_cpu_capability()}, NumPy" in out
+    run("chains", "list")
+    path = home / "chains/debias/1/chain.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    status, out, _ = run("doctor")
+    assert status == 1 and "chain debias@1" in out
+    path.write_bytes(whole)
+
+
+def test_the_release_is_told(run):
+    assert run("--version") == (0, f"lathe {version('lathe')}\n", "")
+
+
+@pytest.mark.parametrize(
+    "command", ["", "serve", "fit", "embed", "reduce", "chains", "chains list", "encoders", "doctor"]
+)
+def test_every_command_has_help(run, command):
+    status, out, _ = run(*command.split(), "--help")
+    assert status == 0 and "Usage" in out
+
+
+def test_a_fit_on_a_folder_leaves_out_a_damaged_file_and_names_it_if_it_is_told_to(run, tmp_path):
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    rows = np.random.default_rng(0).standard_normal((90, 8)).astype(np.float32)
+    (folder / "a.npy").write_bytes(b"no array")
+    np.save(folder / "b.npy", rows)
+    np.save(folder / "c.npy", rows[:0])
+    arguments = ["fit", "--name", "sharded", "--steps", "r2", "--source", folder]
+    status, _, err = run(*arguments)
+    assert status == 1 and "a.npy is not a .npy file" in err
+    status, out, _ = run(*arguments, "--bad-shards", "skip")
+    assert status == 0
+    assert "Warning: a.npy was left out: a.npy is not a .npy file" in out
+    assert "Warning: c.npy holds no rows" in out
+    status, _, err = run(*arguments, "--bad-shards", "repair")
+    assert status != 0 and "refuse" in err

@@ -1,0 +1,138 @@
+import json
+import os
+import subprocess
+import threading
+import time
+
+import pytest
+
+from tests.helpers import LATHE
+from training.datasets.data_set import find_pairs
+from training.datasets.file import FileDataSet
+from training.finetuning.job import SourceSettings
+
+
+@pytest.fixture
+def synthesize(run, tmp_path):
+    """Run `lathe train synthesize` in this process, into the same folder."""
+
+    def command(*arguments):
+        return run("train", "synthesize", *arguments, "--out", tmp_path / "out")
+
+    return command
+
+
+def require_one_line(ended, message):
+    status, printed, err = ended
+    assert (status, printed) == (1, "")
+    last = err.splitlines()[-1]
+    assert last.startswith("lathe: ") and message in last
+    assert "Traceback" not in err
+
+
+def test_seeds_become_pairs_and_the_command_says_what_it_took(synthesize, synthesis_job, tmp_path, chat_server):
+    config = synthesis_job(prices={"input": 1000, "output": 10000, "currency": "EUR"})
+    status, printed, err = synthesize("--config", config, "--yes")
+    assert status == 0, err
+    lines = [line.split() for line in err.splitlines()]
+    assert ["documents", "8"] in [line[:2] for line in lines] and ["all", "24"] in [line[:2] for line in lines]
+    assert "EUR if every answer is as long as allowed" in err
+    table = {line.split()[0]: line.split()[1:] for line in printed.splitlines()[1:6]}
+    assert table["seeds"] == ["4", "none"] and table["documents"] == ["8", "8", "8", "none", "none"]
+    assert "25 requests in" in printed and "1,200 tokens asked, 480 answered in all runs, 6.00 EUR" in printed
+    assert f"8 pairs are in {tmp_path / 'out' / 'pairs.jsonl'}" in printed
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["complete"] and report["pairs"] == 8 and report["cost"]["amount"] == 6.0
+    found = find_pairs(FileDataSet("p", tmp_path / "out" / "pairs.jsonl"), SourceSettings(jsonl="pairs.jsonl"))
+    assert len(found.pairs) == 8
+
+
+def test_an_estimate_asks_nothing_and_writes_nothing(synthesize, synthesis_job, tmp_path, chat_server):
+    config = synthesis_job(endpoint={"key_variable": "NOT_SET"})
+    status, printed, err = synthesize("--config", config, "--estimate")
+    assert (status, err) == (0, "") and printed.splitlines()[0].split()[:2] == ["stage", "calls"]
+    assert "Cost" not in printed and chat_server.bodies == [] and not (tmp_path / "out").exists()
+
+
+def test_nothing_is_asked_without_agreement(synthesize, synthesis_job, chat_server):
+    require_one_line(synthesize("--config", synthesis_job()), "use --yes to start, or --estimate")
+    assert chat_server.bodies == []
+
+
+@pytest.mark.trial
+def test_a_killed_run_goes_on_without_asking_anything_twice(synthesize, synthesis_job, tmp_path, chat_server, home):
+    enough = threading.Event()
+
+    def slow(server, body):
+        if len(server.prompts) > 20:  # among the documents, some of which are under way
+            enough.set()
+            time.sleep(5)
+
+    chat_server.script = slow
+    config = synthesis_job()
+    command = [*LATHE, "train", "synthesize", "--config", str(config), "--out", str(tmp_path / "out"), "--yes"]
+    process = subprocess.Popen(command, env=os.environ | {"LATHE_HOME": str(home)}, stderr=subprocess.DEVNULL)
+    assert enough.wait(60)
+    process.kill()
+    process.wait()
+    answered = sum(len(path.read_bytes().splitlines()) for path in (tmp_path / "out" / "answers").iterdir())
+    assert 16 <= answered <= 20
+    chat_server.reset()
+    status, printed, err = synthesize("--config", config, "--yes")
+    assert status == 0, err
+    assert len(chat_server.prompts) == 24 - answered and "8 pairs are in" in printed
+    assert ["all", str(24 - answered)] in [line.split()[:2] for line in err.splitlines()]
+
+
+def test_templates_are_copied_to_be_edited(run, tmp_path):
+    status, printed, err = run("train", "synthesize", "--write-templates", tmp_path / "mine")
+    assert status == 0, err
+    assert len(printed.splitlines()) == 4 and "$question" in (tmp_path / "mine" / "personas.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"endpoint": {"base_url": "http://127.0.0.1:9/v1"}},
+            "http://127.0.0.1:9/v1 does not answer as tester should: no connection",
+        ),
+        (
+            {"endpoint": {"key_variable": "NOT_SET"}},
+            "the environment variable NOT_SET, which endpoint.key_variable names",
+        ),
+        ({"sauces": 1}, "job.yaml: unknown setting sauces; there are endpoint, seeds"),
+        ({"seeds": 0}, "seeds.jsonl has no rows"),
+        ({"test_sets": [{"jsonl": "absent.jsonl"}]}, "the test set absent.jsonl cannot be read"),
+        ({"templates": {"folder": "absent"}}, "there is no folder"),
+    ],
+)
+def test_a_job_that_cannot_be_done_is_one_line(synthesize, synthesis_job, given, message):
+    require_one_line(synthesize("--config", synthesis_job(**given), "--yes"), message)
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        ((200, {"content-type": "text/html"}, b"<html>Hello</html>"), "not JSON but text/html came back"),
+        ((404, {}, b'{"error": {"message": "no model tester"}}'), "404: no model tester"),
+        ((401, {}, b'{"error": {"message": "who are you?"}}'), "401: who are you?"),
+        ((200, {}, b'{"object": "list"}'), "JSON without choices came back"),
+        ((200, {"content-length": 500}, b'{"choi'), "the connection was cut"),
+    ],
+)
+def test_an_endpoint_that_is_none_is_found_out_by_the_first_request(
+    synthesize, synthesis_job, chat_server, reply, message
+):
+    chat_server.script = lambda server, body: reply
+    require_one_line(synthesize("--config", synthesis_job(), "--yes"), message)
+    assert len(chat_server.bodies) == 1
+
+
+def test_a_folder_of_another_job_is_one_line(synthesize, synthesis_job):
+    assert synthesize("--config", synthesis_job(seeds=1), "--yes")[0] == 0
+    require_one_line(synthesize("--config", synthesis_job(seeds=2), "--yes"), "holds answers of other seeds")
+
+
+def test_a_job_is_needed(run):
+    require_one_line(run("train", "synthesize"), "--config is missing")

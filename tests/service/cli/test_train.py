@@ -1,0 +1,269 @@
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.helpers import LATHE
+
+pytestmark = pytest.mark.usefixtures("kept_scoring_process")
+
+METHODS = ("reze", "distill", "pft", "ft")
+WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
+TEXTS = [f"On day {n} the {WORDS[n % 10]} was lost, and {WORDS[n % 7]} was never seen again." for n in range(60)]
+PAIRS = [{"anchor": f"what of {WORDS[n % 10]} {n}?", "positive": f"the {WORDS[n % 10]} of {n}"} for n in range(20)]
+LABELLED = [{"text": f"a {WORDS[n % 10]} of {n}", "label": ["money", "garden"][n % 2]} for n in range(20)]
+TOPICS = [{"text": f"some {WORDS[n % 10]} in {n}", "label": ["money", "garden"][n % 2]} for n in range(20)]
+QUICK = {"precision": "float32", "max_length": 16, "log_steps": 2}
+
+
+def write(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet(tmp_path_factory):
+    """One thread, also after the commands that set them."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A folder of two classifications, one of which shares a text with the other's test, and a file of pairs."""
+    root = tmp_path_factory.mktemp("data")
+    for name, train, test in (
+        ("tone", LABELLED[:14], LABELLED[14:]),
+        ("topic", [*TOPICS, LABELLED[19] | {"text": LABELLED[19]["text"].upper()}], TOPICS),
+    ):
+        write(root / "sets" / name / "META.json", [{"task": "classification"}])
+        write(root / "sets" / name / "train.jsonl", train)
+        write(root / "sets" / name / "test.jsonl", test)
+    write(root / "pairs.jsonl", PAIRS)
+    write(root / "gaps.jsonl", [*PAIRS[:2], {"anchor": "why?"}, PAIRS[3], {"anchor": "how?", "positive": " "}])
+    (root / "texts.txt").write_text("\n".join(TEXTS))
+    return root
+
+
+@pytest.fixture(scope="module")
+def job(data, tiny_model):
+    """A writer of a job beside the data, with paths relative to it; gives its path."""
+
+    def build(name="job", **given):
+        wanted = {
+            "encoder": str(tiny_model),
+            "sources": [{"folder": "sets"}, {"jsonl": "pairs.jsonl"}],
+            "training": QUICK,
+        }
+        path = data / f"{name}.yaml"
+        path.write_text(json.dumps(wanted | given))  # JSON is YAML
+        return path
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def variables(home):
+    """What a command of its own process finds in its environment."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
+    return kept | {"LATHE_HOME": str(home), "LATHE_DTYPE": "float32", "LATHE_DEVICE": "cpu", "LATHE_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def trained(job, variables, tmp_path_factory):
+    """A whole run of REZE as a user starts it, and where it leaves everything."""
+    out = tmp_path_factory.mktemp("runs") / "finance"
+    target = {"target": {"folder": "sets/tone"}, "overlap": "drop"}
+    command = [*LATHE, "train", "reze", "--config", str(job(**target)), "--out", str(out)]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120), out
+
+
+@pytest.fixture
+def train(run):
+    """Run `lathe train` in this process."""
+
+    def command(*arguments):
+        return run("train", *arguments, LATHE_DEVICE="cpu", LATHE_THREADS=1)
+
+    return command
+
+
+def require_one_line(ended, *words):
+    status, printed, err = ended
+    assert (status, printed) == (1, "")
+    assert err.startswith("lathe: ") and len(err.splitlines()) == 1
+    assert all(word in err for word in words), err
+
+
+def test_the_help_lists_every_method_and_every_option_with_its_variable(train):
+    status, printed, _ = train("--help")
+    assert status == 0 and all(f"  {name} " in printed for name in (*METHODS, "mine", "experiment"))
+    for name in (*METHODS, "mine", "experiment"):
+        status, printed, _ = train(name, "--help")
+        options = ["config", "out", *(["processes"] if name == "experiment" else [])]
+        assert status == 0 and all(f"--{option} " in printed for option in options)
+        assert all(f"LATHE_{option.upper()}" in printed for option in options)
+
+
+def test_a_run_prints_its_sources_and_where_the_model_is(trained):
+    ended, out = trained
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == f"Serve it with: lathe encoders add NAME --model {out / 'model'}\n"
+    lines = ended.stdout.splitlines()
+    rows = {line.split()[0]: line for line in lines if line.startswith(("source", "tone", "topic", "pairs"))}
+    assert list(rows) == ["source", "tone", "topic", "pairs"]
+    assert "the target, left out" in rows["tone"] and "1 shares a text with the target" in rows["topic"]
+    assert any(line.startswith("Note: there are two sources") for line in lines)
+    assert lines[-1].startswith("Trained 5 steps in ") and lines[-1].endswith(f"the model is in {out / 'model'}")
+    assert {path.name for path in out.iterdir()} >= {"model", "job.json", "sources.csv", "report.html", "training.json"}
+
+
+def test_what_was_trained_is_a_plain_model(trained, tiny_model):
+    from sentence_transformers import SentenceTransformer
+
+    models = [SentenceTransformer(str(folder), device="cpu") for folder in (tiny_model, trained[1] / "model")]
+    before, after = (model.encode(TEXTS[:4]) for model in models)
+    assert before.shape == after.shape and 1e-5 < np.abs(before - after).max() < 1
+    assert [model.max_seq_length for model in models] == [32, 32]
+
+
+def test_a_folder_that_holds_a_model_already_is_not_trained_into(train, trained, job):
+    ended = train("reze", "--config", job(target={"folder": "sets/tone"}, overlap="drop"), "--out", trained[1])
+    require_one_line(ended, "holds a trained model already", "--out")
+
+
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_every_other_method_runs_too_in_a_folder_called_after_it(train, job, method, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    status, printed, err = train(method, "--config", job("mine", sources=[{"jsonl": "pairs.jsonl"}]))
+    assert status == 0, err
+    out = tmp_path / f"mine-{method}"
+    assert json.loads((out / "training.json").read_text())["method"] == method
+    assert (out / "model" / "model.safetensors").is_file()
+    assert printed.splitlines()[-1].startswith("Trained 3 steps")
+    assert (out / "targets").is_dir() == (method == "distill")
+
+
+def test_mining_prints_what_it_found_and_a_training_in_the_same_folder_takes_it_from_there(
+    train, job, tmp_path, tiny_model
+):
+    negatives = {"model": str(tiny_model), "num_negatives": 2, "relative_margin": None}
+    config = job("mining", sources=[{"jsonl": "pairs.jsonl"}], negatives=negatives)
+    status, printed, err = train("mine", "--config", config, "--out", tmp_path / "out")
+    assert status == 0, err
+    cells = [line.split() for line in printed.splitlines() if line.startswith("pairs")]
+    assert cells[0][:4] == ["pairs", "20", "20", "40"] and "known to answer the query" in printed
+    rows = [json.loads(line) for line in (tmp_path / "out" / "negatives" / "pairs.jsonl").read_text().splitlines()]
+    assert all(len(row["negative"]) == 2 and row["positive"] not in row["negative"] for row in rows)
+    assert "Hard negatives" in (tmp_path / "out" / "report.html").read_text()
+    written = (tmp_path / "out" / "negatives" / "pairs.jsonl").stat().st_mtime_ns
+    status, _, err = train("pft", "--config", config, "--out", tmp_path / "out")
+    assert status == 0, err
+    assert json.loads((tmp_path / "out" / "training.json").read_text())["negatives"] == 40
+    assert (tmp_path / "out" / "negatives" / "pairs.jsonl").stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ["says nothing of hard negatives", "add negatives:"]),
+        ({"negatives": {"num_negatives": 20}}, ["pairs has 20 distinct documents", "not 20 negatives"]),
+        ({"negatives": {"model": "./no-such-model"}}, ["no-such-model", "cannot be loaded"]),
+        ({"negatives": {"margin": 1}}, ["unknown setting negatives.margin", "absolute_margin"]),
+    ],
+)
+def test_what_cannot_be_mined_is_one_line(train, job, tmp_path, given, words):
+    config = job("wrong", sources=[{"jsonl": "pairs.jsonl"}], **given)
+    require_one_line(train("mine", "--config", config, "--out", tmp_path / "out"), *words)
+
+
+def test_an_encoder_named_by_a_path_lies_where_the_file_says_like_all_paths(train, job, data, tiny_model, tmp_path):
+    shutil.copytree(tiny_model, data / "models" / "tiny_model", dirs_exist_ok=True)
+    config = job("relative", encoder="./models/tiny_model", sources=[{"jsonl": "pairs.jsonl"}])
+    status, _, err = train("pft", "--config", config, "--out", tmp_path / "out")
+    assert status == 0, err
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"sauces": []}, ["unknown setting sauces", "there are encoder, sources"]),
+        ({"training": {"rate": 1}}, ["unknown setting training.rate", "learning_rate"]),
+        ({"training": {"learning_rate": 0}}, ["training.learning_rate", "greater than 0", "got 0"]),
+        ({"sources": []}, ["sources"]),
+        ({"sources": [{"jsonl": "absent.jsonl"}]}, ["absent"]),
+        ({"sources": [{"folder": "absent"}]}, ["there is no folder", "absent"]),
+        ({"sources": [{"jsonl": "gaps.jsonl"}]}, ["no 'positive' at gaps.jsonl line 3, gaps.jsonl line 5"]),
+        ({"target": {"folder": "sets/tone"}}, ["share texts with the test set of tone: topic (1 pairs)", "drop"]),
+        ({"encoder": "./absent/model"}, ["the encoder model (", "absent/model) cannot be loaded"]),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line(train, job, tmp_path, given, words):
+    require_one_line(train("reze", "--config", job("wrong", **given), "--out", tmp_path / "out"), *words)
+    assert not (tmp_path / "out" / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [(None, ["No such file"]), ("- a\n- b", ["must hold settings by name"]), ("a: [", ["is not YAML"])],
+)
+@pytest.mark.parametrize("method", ["reze", "experiment"])
+def test_a_file_that_holds_no_job_is_one_line(train, tmp_path, method, written, words):
+    if written is not None:
+        (tmp_path / "odd.yaml").write_text(written)
+    ended = train(method, "--config", tmp_path / "odd.yaml", "--out", tmp_path / "out")
+    require_one_line(ended, "odd.yaml", *words)
+
+
+@pytest.mark.trial
+def test_an_experiment_prints_its_table_and_where_its_files_are(train, job, tmp_path):
+    given = {"targets": [{"folder": "sets/tone"}], "rows": [8], "seeds": [0], "learning_rates": [1e-3]}
+    out = tmp_path / "out"
+    config = job("rivals", methods=["none", "ft"], **given)
+    status, printed, err = train("experiment", "--config", config, "--out", out, "--processes", 1)
+    assert status == 0, err
+    cells = [line.split("  ")[0] for line in printed.splitlines()]
+    assert "no training" in cells and "FT" in cells and "n = 8 (1 targets, 1 seeds)" in printed
+    named = [Path(line) for line in err.splitlines() if line]
+    assert {path.name for path in named} >= {"experiment.json", "results.csv", "report.html"}
+    assert all(path.is_file() for path in named)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"methods": ["magic"]}, ["methods.0", "'magic'"]),
+        ({"rows": [0]}, ["rows.0", "got 0"]),
+        ({"target": {"folder": "sets/tone"}}, ["unknown setting target", "targets"]),
+        ({}, ["no data set of the sources can be a target", "1,000 rows"]),
+    ],
+)
+def test_an_experiment_that_cannot_be_run_is_one_line(train, job, tmp_path, given, words):
+    require_one_line(train("experiment", "--config", job("wrong", **given), "--out", tmp_path / "out"), *words)
+
+
+def test_chains_of_the_old_encoder_are_refused_on_the_new_one_which_takes_its_own(
+    run, trained, tiny_model, data, tmp_path
+):
+    model, small = trained[1] / "model", {"LATHE_THREADS": 1, "LATHE_DEVICE": "cpu"}
+    for name, folder in (("before", tiny_model), ("finance", model)):
+        status, printed, err = run("encoders", "add", name, "--model", folder, **small)
+        assert status == 0 and printed.startswith(f"{name}: 16 dimensions, 32 tokens"), err
+    fit = ("--steps", "r2", "--source", data / "texts.txt")
+    status, _, err = run("fit", "--name", "of-before", "--encoder", "before", *fit, **small)
+    assert status == 0, err
+    embed = ("embed", "--source", data / "texts.txt", "--out", tmp_path / "vectors.npy", "--encoder")
+    reason = ("of-before@1 takes vectors of another space", "than finance (")
+    require_one_line(run(*embed, "finance", "--chain", "of-before", **small), *reason)
+    assert run(*embed, "before", "--chain", "of-before", **small)[0] == 0
+
+    status, printed, err = run("fit", "--name", "own", "--encoder", "finance", *fit, **small)
+    assert status == 0 and printed.startswith("own@1 fitted on"), err
+    assert run(*embed, "finance", "--chain", "own", **small)[0] == 0
+    assert np.load(tmp_path / "vectors.npy").shape == (60, 16)

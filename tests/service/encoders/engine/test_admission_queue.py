@@ -1,0 +1,296 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.encoders.engine.admission_queue import MAX_RETRY_SECONDS, NO_WAIT, AdmissionQueue, BatchWait
+from service.encoders.engine.work import EncodeOptions, Part, PartResult, Work
+from service.errors import OverloadedError, UnavailableError
+from tests.helpers import eventually
+
+EVERYTHING = 10**9
+"""More tokens than anything here holds."""
+
+
+def work_of(*texts, keep_raw=False):
+    return Work(list(texts), EncodeOptions(), None, keep_raw, 256)
+
+
+def text_of(tokens):
+    """A text that is estimated to take so many tokens."""
+    return "x" * 4 * (tokens - 2)
+
+
+def encoded(part, raw=False):
+    """Stands for what a worker gives: each vector tells its text's length."""
+    lengths = [len(part.work.texts[row]) for row in part.rows]
+    vectors = np.array([[length, 1] for length in lengths], np.float32)
+    return PartResult(vectors, -vectors if raw else None, np.array(lengths, np.int64))
+
+
+def rows_of(parts, work):
+    return [row for part in parts if part.work is work for row in part.rows]
+
+
+@pytest.fixture
+def queue():
+    return AdmissionQueue(max_texts=10, max_tokens=1000)
+
+
+def test_accepted_texts_are_counted_until_they_are_answered(queue):
+    work = work_of("a", "bb", text_of(50))
+    queue.put(work)
+    assert (queue.texts, queue.tokens) == (3, 2 + 2 + 50)
+    (part,) = queue.take(EVERYTHING, 0)
+    assert queue.texts == 3  # taken, but not yet answered
+    work.receive(part.rows, encoded(part))
+    assert (queue.texts, queue.tokens) == (0, 0)
+
+
+def test_a_request_over_the_text_limit_is_refused_as_a_whole_and_a_smaller_one_is_accepted(queue):
+    queue.put(work_of(*"abcdef"))
+    refused = work_of(*"ghijk")
+    with pytest.raises(OverloadedError, match="6 texts .* at most 10"):
+        queue.put(refused)
+    assert queue.texts == 6 and not refused.future.done()
+    queue.put(work_of(*"lmno"))
+    taken = queue.take(EVERYTHING, 0)
+    assert queue.texts == 10 and not rows_of(taken, refused)
+
+
+def test_a_request_over_the_token_limit_is_refused(queue):
+    queue.put(work_of(*[text_of(200)] * 4))
+    with pytest.raises(OverloadedError, match="800 tokens .* 1000"):
+        queue.put(work_of(text_of(201)))
+    queue.put(work_of(text_of(200)))
+    assert queue.tokens == 1000
+
+
+def test_a_request_over_the_limits_is_accepted_by_an_empty_queue(queue):
+    large = work_of(*"x" * 50)
+    queue.put(large)
+    with pytest.raises(OverloadedError):
+        queue.put(work_of("a"))
+    parts = queue.take(EVERYTHING, 0)
+    assert sorted(rows_of(parts, large)) == list(range(50))
+
+
+def test_retry_seconds_follow_the_recent_throughput(queue):
+    def told():
+        with pytest.raises(OverloadedError) as error:
+            queue.put(work_of(*"x" * 11))
+        return error.value.retry_after
+
+    queue.put(work_of(*[text_of(100)] * 10))
+    assert told() == 1  # nothing was measured yet
+    queue.record_batch(100, seconds=1.0, workers=1)
+    assert told() == 5  # half of 1,000 tokens at 100 a second
+    queue.record_batch(100, seconds=1.0, workers=11)  # a tenth of the way to 1,100
+    assert queue.rate == pytest.approx(200)
+    assert told() == 3  # 2.5, in whole seconds
+    for _ in range(100):
+        queue.record_batch(1, seconds=10.0, workers=1)
+    assert told() == MAX_RETRY_SECONDS
+
+
+def test_a_cancelled_request_leaves_the_queue(queue):
+    leaving, staying = work_of("a", "b"), work_of("c")
+    queue.put(leaving)
+    queue.put(staying)
+    assert leaving.future.cancel()
+    assert queue.texts == 1
+    assert [part.work for part in queue.take(EVERYTHING, 0)] == [staying]
+
+
+def test_the_remaining_texts_of_a_failed_request_are_not_taken(queue):
+    work = work_of(*[text_of(50)] * 4)
+    queue.put(work)
+    queue.take(100, 0)
+    work.fail(ValueError("no"))
+    assert queue.take(EVERYTHING, 0) == [] and queue.texts == 0
+
+
+def test_a_large_request_alternates_with_later_ones(queue):
+    large, small = work_of(*[text_of(100)] * 4), work_of(text_of(100))
+    queue.put(large)
+    queue.put(small)
+    turns = [[part.work for part in queue.take(100, 0)] for _ in range(5)]
+    assert turns == [[large], [small], [large], [large], [large]]
+    assert queue.take(100, 0) == []
+
+
+def test_small_requests_are_taken_together_up_to_the_requested_tokens(queue):
+    works = [work_of(text_of(40)) for _ in range(5)]
+    for work in works:
+        queue.put(work)
+    assert [part.work for part in queue.take(100, 0)] == works[:3]  # the third goes past 100
+    assert [part.work for part in queue.take(100, 0)] == works[3:]
+
+
+def test_a_text_over_the_requested_tokens_is_taken_alone(queue):
+    work = work_of(text_of(200), text_of(150))
+    queue.put(work)
+    assert rows_of(queue.take(10, 0), work) == [0]
+    assert rows_of(queue.take(10, 0), work) == [1]
+
+
+def shares_of_two_idle_workers(queue, wait):
+    """Which of ten texts each takes that come while both wait; within 5 s, however long they would wait."""
+    work = work_of(*[text_of(50)] * 10)
+    with ThreadPoolExecutor(2) as workers:
+        asked = [workers.submit(queue.take, EVERYTHING, wait) for _ in range(2)]
+        eventually(lambda: queue.idle == 2)
+        queue.put(work)
+        return [rows_of(answer.result(5), work) for answer in asked]
+
+
+def test_idle_workers_share_a_new_request(queue):
+    shares = shares_of_two_idle_workers(queue, wait=0.2)
+    assert sorted(map(len, shares)) == [5, 5]
+    assert sorted(shares[0] + shares[1]) == list(range(10))
+
+
+def test_take_waits_for_a_request_and_returns_nothing_after_its_timeout(queue):
+    assert queue.take(EVERYTHING, 0.01) == []
+    with ThreadPoolExecutor(1) as workers:
+        asked = workers.submit(queue.take, EVERYTHING, 30)
+        eventually(lambda: queue.idle == 1)
+        work = work_of("a")
+        queue.put(work)
+        assert rows_of(asked.result(10), work) == [0]
+    assert queue.idle == 0
+
+
+def test_a_closed_queue_wakes_all_waiting_workers(queue):
+    with ThreadPoolExecutor(1) as workers:
+        asked = workers.submit(queue.take, EVERYTHING, 30)
+        eventually(lambda: queue.idle == 1)
+        queue.close()
+        assert asked.result(10) == []
+        assert workers.submit(queue.take, EVERYTHING, 30).result(10) == []
+
+
+def test_fail_all_answers_every_queued_request_with_an_error(queue):
+    works = [work_of("a"), work_of("b", "c")]
+    for work in works:
+        queue.put(work)
+    queue.fail_all(UnavailableError("gone"))
+    for work in works:
+        with pytest.raises(UnavailableError, match="gone"):
+            work.future.result(0)
+    assert queue.texts == queue.tokens == 0 and queue.take(EVERYTHING, 0) == []
+
+
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 1200), min_size=1, max_size=12), min_size=1, max_size=6),
+    window=st.integers(1, 600),
+    idle=st.integers(0, 3),
+)
+def test_every_text_is_taken_once_and_answers_come_in_the_order_of_the_texts(lengths, window, idle):
+    queue = AdmissionQueue(10**6, 10**6)
+    works = [work_of(*["x" * length for length in some], keep_raw=True) for some in lengths]
+    for work in works:
+        queue.put(work)
+    queue.idle = idle  # others that ask at the same time
+    while parts := queue.take(window, 0):
+        for part in parts:
+            estimates = [part.work.estimates[row] for row in part.rows]
+            assert sum(estimates) == part.tokens and sum(estimates[:-1]) < window
+            part.work.receive(part.rows, encoded(part, raw=True))
+    for work, some in zip(works, lengths, strict=True):
+        answer = work.future.result(0)
+        assert answer.vectors[:, 0].tolist() == (-answer.raw)[:, 0].tolist() == answer.tokens.tolist() == some
+    assert queue.texts == queue.tokens == 0
+
+
+def test_the_longest_texts_are_taken_first():
+    work = work_of(text_of(10), text_of(200), text_of(50), text_of(60))
+    assert [work.take(100).rows for _ in range(2)] == [[1], [3, 2]]
+    assert work.take(1).rows == [0] and not work.waiting
+
+
+def test_an_answer_has_the_queue_time_of_its_first_text_and_the_inference_time():
+    work = work_of(text_of(50), text_of(50))
+    parts = [work.take(1), work.take(1)]
+    work.submitted = work.begun - 0.25
+    for part in parts:
+        work.receive(part.rows, encoded(part))
+    answer = work.future.result(0)
+    assert answer.queue_ms == pytest.approx(250)
+    assert 0 <= answer.inference_ms < 10_000
+    assert answer.raw is None and parts[0].waited <= parts[1].waited
+
+
+def test_failed_work_ignores_later_results():
+    work = work_of(text_of(50), text_of(50))
+    first, second = work.take(1), work.take(1)
+    work.fail(ValueError("first"))
+    work.fail(ValueError("second"))
+    work.receive(first.rows, encoded(first))
+    work.receive(second.rows, encoded(second))
+    with pytest.raises(ValueError, match="first"):
+        work.future.result(0)
+
+
+def test_cancelled_work_ignores_results_and_errors():
+    work = work_of("a")
+    part = work.take(1)
+    assert work.waiting is False and work.future.cancel()
+    work.receive(part.rows, encoded(part))
+    work.fail(ValueError("late"))
+    assert work.future.cancelled()
+
+
+def test_answered_work_cannot_be_cancelled():
+    work = work_of("a")
+    part = work.take(1)
+    work.receive(part.rows, encoded(part))
+    assert not work.future.cancel()
+    work.fail(ValueError("late"))
+    assert work.future.result(0).vectors[0, 0] == 1
+
+
+def test_parts_received_from_several_threads_at_once_give_one_answer():
+    for _ in range(50):
+        work = work_of(*["x" * length for length in range(16)])
+        parts = [work.take(1) for _ in range(16)]
+        together = threading.Barrier(len(parts))
+
+        def come_back(part, together=together, work=work):
+            together.wait(10)
+            work.receive(part.rows, encoded(part))
+
+        threads = [threading.Thread(target=come_back, args=(part,)) for part in parts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(10)
+        assert work.future.result(0).vectors[:, 0].tolist() == list(range(16))
+
+
+def test_an_idle_worker_takes_what_another_leaves(queue):
+    shares = shares_of_two_idle_workers(queue, wait=30)
+    assert sorted(shares[0] + shares[1]) == list(range(10))
+
+
+def test_after_a_batch_of_several_texts_take_waits_for_half_as_many_tokens(queue):
+    several = [Part(work_of(text_of(10)), [0], 10, 0.0) for _ in range(4)]
+    assert BatchWait.after_batch(several, 8.0) == BatchWait(20, 2.0)
+    assert BatchWait.after_batch(several[:1], 8.0) == NO_WAIT
+    works = [work_of(text_of(50)) for _ in range(3)]
+    queue.put(works[0])
+    with ThreadPoolExecutor(1) as workers:
+        asked = workers.submit(queue.take, EVERYTHING, 30, BatchWait(works[0].tokens_estimated + 1, 30.0))
+        eventually(lambda: queue.idle == 1)
+        for work in works[1:]:
+            queue.put(work)
+        found = asked.result(5)
+    assert len(found) >= 2
+
+
+def test_the_wait_for_more_tokens_ends_after_its_seconds(queue):
+    queue.put(work_of(text_of(50)))
+    assert len(queue.take(EVERYTHING, 30, BatchWait(10**6, 0.01))) == 1

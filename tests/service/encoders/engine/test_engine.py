@@ -1,0 +1,459 @@
+import threading
+import time
+from collections import deque
+
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+
+from service.encoders.engine.admission_queue import AdmissionQueue
+from service.encoders.engine.engine import Engine
+from service.encoders.engine.process import EncoderInfo, Reply
+from service.encoders.engine.work import EncodeOptions, PartResult
+from service.errors import OverloadedError, ServiceError, TooLargeError, UnavailableError
+from tests.helpers import eventually
+from training.encoder.encoder import WINDOW_BATCHES
+from training.encoder.spec import DEFAULT_ENCODER
+from training.errors import EncoderError, TooLongError
+
+SECONDS = 10.0
+"""What nothing here takes; past it a test has failed."""
+
+INFO = EncoderInfo(DEFAULT_ENCODER, "f" * 32, 2, 256, {}, None, "cpu", 25, None)
+WINDOW = WINDOW_BATCHES * INFO.batch_tokens
+
+
+class Double:
+    """Stands where a worker's process would: encodes a text as its length, when it is let."""
+
+    def __init__(self, problem=None, loads=True, open_at_first=True, info=INFO):
+        self.problem = problem
+        self.info = info
+        self.loaded = threading.Event()
+        self.turn = threading.Condition()
+        self.open = open_at_first
+        self.dead = False
+        self.unread = deque()
+        self.calls = []
+        self.waited = []
+        if loads:
+            self.loaded.set()
+
+    def set(self, **what):
+        with self.turn:
+            vars(self).update(what)
+            self.turn.notify_all()
+
+    def wait_ready(self):
+        self.loaded.wait(SECONDS)
+        if self.problem:
+            raise self.problem
+        return self.info
+
+    def send(self, parts):
+        if self.dead:
+            raise BrokenPipeError
+        self.unread.append(parts)
+        self.calls.append([[part.work.texts[row] for row in part.rows] for part in parts])
+
+    def receive(self, seconds):
+        self.waited.append(seconds)
+        with self.turn:
+            if not self.turn.wait_for(lambda: self.open or self.dead, min(seconds, SECONDS)):
+                raise TimeoutError
+            if self.dead:
+                raise EOFError
+        parts = self.unread.popleft()
+        return Reply([self.answer(part) for part in parts], [(2, 10, 12)], 0.01 * len(parts))
+
+    def answer(self, part):
+        texts = [part.work.texts[row] for row in part.rows]
+        if "too long" in texts:
+            return TooLongError("too long")
+        vectors = np.array([[len(text), 1] for text in texts], np.float32)
+        return PartResult(vectors, None, np.ones(len(texts), np.int64))
+
+    def alive(self):
+        return not self.dead
+
+    def stop(self):
+        self.loaded.set()
+        self.set(dead=True)
+
+
+class Starter:
+    """Starts workers as told, the last kind for ever, and remembers them."""
+
+    def __init__(self, *plans):
+        self.plans = list(plans) or [dict]
+        self.made = []
+
+    def __call__(self, spec):
+        assert spec is DEFAULT_ENCODER
+        plan = self.plans.pop(0) if len(self.plans) > 1 else self.plans[0]
+        settings = plan()
+        if "refuse" in settings:
+            raise settings["refuse"]
+        self.made.append(Double(**settings))
+        return self.made[-1]
+
+
+HELD = {"open_at_first": False}
+
+
+@pytest.fixture
+def start():
+    """A maker of engines whose workers follow plans; in the end nobody may be left waiting."""
+    engines = []
+
+    def make(*plans, ready=True, max_texts=1000, max_tokens=100_000, stopping=None, **settings):
+        starter = Starter(*(lambda plan=plan: plan for plan in plans))
+        queue = AdmissionQueue(max_texts, max_tokens)
+        engine = Engine(DEFAULT_ENCODER, starter, queue, retry_seconds=(0.001, 0.004), **settings)
+        engines.append(engine)
+        engine.works = []
+        submit = engine.submit
+
+        def remembering(*args, **more):
+            engine.works.append(submit(*args, **more))
+            return engine.works[-1]
+
+        engine.submit = remembering
+        engine.stopping = stopping or engine.stopping
+        engine.start()
+        if ready:
+            eventually(lambda: engine.queue.idle == len(engine.dispatchers))
+        return engine, starter.made
+
+    yield make
+    for engine in engines:
+        engine.stop(0)
+        assert engine.state == "stopped"
+        assert all(work.future.done() for work in engine.works)
+        assert not any(dispatcher.thread.is_alive() for dispatcher in engine.dispatchers)
+        assert engine.queue.texts == engine.queue.tokens == 0
+        assert all(worker.dead for worker in engine.start_worker.made)
+
+
+def ask(engine, *texts, **options):
+    return engine.submit(list(texts), EncodeOptions(**options))
+
+
+def lengths(work):
+    return work.future.result(SECONDS).vectors[:, 0].tolist()
+
+
+def error_of(work):
+    error = work.future.exception(SECONDS)
+    assert isinstance(error, ServiceError), error
+    return error.code
+
+
+def flat(calls):
+    return sorted(text for call in calls for part in call for text in part)
+
+
+def test_requests_that_wait_together_are_sent_together_and_answered_apart(start):
+    engine, (worker,) = start(HELD)
+    ask(engine, "busy")
+    eventually(lambda: worker.calls)
+    works = [ask(engine, "a"), ask(engine, "bb", "ccc"), ask(engine, "dddd", truncation_side="left")]
+    worker.set(open=True)
+    assert [lengths(work) for work in works] == [[1], [2, 3], [4]]
+    assert worker.calls == [[["busy"]], [["a"], ["bb", "ccc"], ["dddd"]]]
+
+
+def test_a_bad_request_fails_alone(start):
+    engine, (worker,) = start(HELD)
+    ask(engine, "busy")
+    eventually(lambda: worker.calls)
+    works = [ask(engine, "a"), ask(engine, "too long"), ask(engine, "bb")]
+    worker.set(open=True)
+    with pytest.raises(TooLongError):
+        works[1].future.result(SECONDS)
+    assert [lengths(works[0]), lengths(works[2])] == [[1], [2]]
+    assert engine.state == "ready"
+
+
+def test_a_large_request_alternates_with_others_and_keeps_its_order(start):
+    engine, (worker,) = start(HELD)
+    texts = ["x" * (number % 37) for number in range(200)]
+    large, small = ask(engine, *texts), ask(engine, "a small one")
+    worker.set(open=True)
+    assert lengths(large) == [len(text) for text in texts]
+    assert lengths(small) == [11]
+    assert ["a small one"] in worker.calls[1]
+    assert len(worker.calls) > 5 and all(len(part) <= WINDOW for call in worker.calls for part in call)
+
+
+def test_past_the_limit_all_of_a_request_is_refused_at_once_and_later_ones_are_taken(start):
+    engine, (worker,) = start(HELD, max_texts=10)
+    first = ask(engine, *"abcdef")
+    with pytest.raises(OverloadedError) as refused:
+        ask(engine, *"abcdef")
+    assert refused.value.retry_after >= 1
+    second = ask(engine, *"abcd")
+    worker.set(open=True)
+    assert len(lengths(first)) == 6 and len(lengths(second)) == 4
+    assert len(lengths(ask(engine, *"abcdefghij"))) == 10
+
+
+def test_a_request_larger_than_the_limit_is_taken_when_nothing_waits(start):
+    engine, _ = start(max_texts=10)
+    assert lengths(ask(engine, *["a"] * 50)) == [1] * 50
+
+
+def test_a_request_of_more_tokens_than_may_ever_wait_is_refused_but_a_single_text_is_cut_anyway(start):
+    engine, _ = start(max_tokens=100)
+    with pytest.raises(TooLargeError, match="104 tokens .* 100"):
+        ask(engine, "x" * 200, "x" * 200)
+    assert lengths(ask(engine, "x" * 4000)) == [4000]
+
+
+def test_it_is_loading_until_it_is_ready(start):
+    engine, made = start({"loads": False}, ready=False)
+    eventually(lambda: made)
+    assert engine.state == "loading" and not engine.settled.is_set()
+    with pytest.raises(UnavailableError, match="loading"):
+        ask(engine, "a")
+    made[0].loaded.set()
+    assert engine.settled.wait(SECONDS)
+    assert engine.state == "ready" and engine.require_ready() is INFO
+    assert lengths(ask(engine, "a")) == [1]
+
+
+def test_a_model_that_cannot_be_loaded_answers_503_with_the_reason(start):
+    engine, _ = start({"problem": EncoderError("the folder is empty")}, ready=False)
+    assert engine.settled.wait(SECONDS)
+    assert engine.state == "failed"
+    with pytest.raises(UnavailableError, match="the folder is empty") as refused:
+        ask(engine, "a")
+    assert refused.value.status == 503
+
+
+@pytest.mark.parametrize("plan", [{"problem": EOFError()}, {"refuse": BlockingIOError("no more processes")}])
+def test_a_process_that_ends_before_it_is_ready_is_a_failure_too(start, plan):
+    engine, _ = start(plan, ready=False)
+    assert engine.settled.wait(SECONDS)
+    eventually(lambda: engine.state == "failed")
+    assert "ended before it was ready" in engine.problem
+
+
+class NotingEvent(threading.Event):
+    """Notes how long it would have been waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits = []
+
+    def wait(self, timeout=None):
+        self.waits.append(timeout)
+        return self.is_set()
+
+
+def test_loading_is_tried_again_ever_more_rarely_until_it_works(start):
+    broken, stopping = {"problem": EncoderError("not yet")}, NotingEvent()
+    engine, made = start(broken, broken, broken, broken, {"loads": False}, ready=False, stopping=stopping)
+    eventually(lambda: len(made) == 5)
+    assert engine.state == "failed" and engine.problem == "not yet"
+    made[-1].loaded.set()
+    eventually(lambda: engine.state == "ready")
+    assert engine.problem is None
+    assert stopping.waits == [0.001, 0.002, 0.004, 0.004]
+    assert lengths(ask(engine, "a")) == [1]
+
+
+def test_further_workers_load_only_after_the_first_has(start):
+    engine, made = start({"loads": False}, {}, workers=3, ready=False)
+    eventually(lambda: made)
+    assert not engine.settled.wait(0.15) and len(made) == 1  # the others look every 0.05 s
+    made[0].loaded.set()
+    eventually(lambda: len(engine.ready_dispatchers) == 3)
+    assert len(made) == 3
+
+
+def test_several_workers_answer_one_request_together(start):
+    engine, made = start(HELD, workers=2)
+    work = ask(engine, *["x" * 400] * 8)
+    eventually(lambda: all(worker.calls for worker in made))
+    for worker in made:
+        worker.set(open=True)
+    assert lengths(work) == [400] * 8
+    assert sum(len(flat(worker.calls)) for worker in made) == 8
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_worker_is_given_some_work_ahead_of_its_answers(start, ahead):
+    engine, (worker,) = start(HELD, ahead=ahead)
+    work = ask(engine, *["x" * 400] * 5)
+    eventually(lambda: worker.waited)
+    assert len(worker.calls) == ahead
+    worker.set(open=True)
+    assert lengths(work) == [400] * 5
+
+
+def test_a_crashed_worker_fails_what_it_had_and_nothing_else(start):
+    engine, made = start(HELD, workers=2, max_texts=100)
+    works = [ask(engine, "a"), ask(engine, "bb")]
+    eventually(lambda: made[0].calls and made[1].calls)
+    waiting = ask(engine, "ccc")
+    mine = works[0] if made[0].calls == [[["a"]]] else works[1]
+    other = works[1] if mine is works[0] else works[0]
+    made[0].set(dead=True)
+    assert error_of(mine) == "encoder_crashed"
+    assert mine.future.exception().status == 503
+    made[1].set(open=True)
+    assert lengths(other) == [len(other.texts[0])]
+    eventually(lambda: len(made) == 3)
+    made[2].set(open=True)
+    assert lengths(waiting) == [3]
+    assert engine.state == "ready"
+
+
+def test_when_the_only_worker_crashes_what_waits_fails_too_and_it_is_restarted(start):
+    restarts = restarts_counted()
+    engine, made = start(HELD, {"loads": False})
+    works = [ask(engine, "a")]
+    eventually(lambda: made[0].calls)
+    works.append(ask(engine, "bb"))
+    made[0].set(dead=True)
+    assert [error_of(work) for work in works] == ["encoder_crashed"] * 2
+    eventually(lambda: len(made) == 2)
+    assert engine.state == "restarting" and engine.problem is None
+    with pytest.raises(UnavailableError, match="restarting"):
+        ask(engine, "a")
+    made[1].loaded.set()
+    eventually(lambda: engine.state == "ready")
+    assert lengths(ask(engine, "a")) == [1]
+    assert restarts_counted() == restarts + 1
+
+
+def restarts_counted():
+    return REGISTRY.get_sample_value("lathe_worker_restarts_total", {"encoder": DEFAULT_ENCODER.name}) or 0
+
+
+def test_a_worker_that_cannot_be_started_again_is_a_failure_with_the_reason(start):
+    engine, made = start({}, {"problem": EncoderError("the disk is gone")})
+    made[0].set(dead=True)
+    assert error_of(ask(engine, "a")) == "encoder_crashed"
+    eventually(lambda: engine.state == "failed")
+    with pytest.raises(UnavailableError, match="the disk is gone"):
+        ask(engine, "a")
+
+
+def test_an_idle_workers_death_is_noticed(start):
+    engine, made = start(idle_seconds=0.01)
+    made[0].set(dead=True)
+    eventually(lambda: len(made) == 2)
+    eventually(lambda: engine.state == "ready")
+    assert lengths(ask(engine, "a")) == [1]
+
+
+def test_a_worker_that_hangs_is_ended_and_another_takes_its_place(start):
+    engine, made = start(HELD, {}, timeout=0.02)
+    work = ask(engine, "a")
+    assert error_of(work) == "encoder_crashed"
+    eventually(lambda: len(made) == 2)
+    assert made[0].dead and made[0].waited == [0.02]
+    eventually(lambda: engine.state == "ready")
+    assert lengths(ask(engine, "a")) == [1]
+
+
+def test_a_worker_that_comes_back_with_other_files_tells_its_new_space(start, caplog):
+    changed = EncoderInfo(DEFAULT_ENCODER, "e" * 32, 2, 256, {}, None, "cpu", 25, None)
+    engine, made = start({}, {"info": changed})
+    made[0].set(dead=True)
+    error_of(ask(engine, "a"))
+    eventually(lambda: engine.state == "ready")
+    assert engine.require_ready().fingerprint == "e" * 32
+    assert "another space" in caplog.text
+
+
+def test_stopping_finishes_what_was_accepted(start):
+    engine, (worker,) = start(HELD)
+    works = [ask(engine, *["x" * 400] * 5) for _ in range(3)]
+    stopping = threading.Thread(target=engine.stop, args=(SECONDS,))
+    stopping.start()
+    worker.set(open=True)
+    stopping.join(SECONDS)
+    assert not stopping.is_alive() and engine.state == "stopped"
+    assert [lengths(work) for work in works] == [[400] * 5] * 3
+    with pytest.raises(UnavailableError):
+        ask(engine, "a")
+
+
+def test_stopping_fails_what_takes_too_long_and_ends_the_workers(start):
+    engine, made = start(HELD, workers=2)
+    works = [ask(engine, *["x" * 400] * 5) for _ in range(3)]
+    begun = time.monotonic()
+    engine.stop(0.05)
+    assert time.monotonic() - begun < SECONDS
+    assert [error_of(work) for work in works] == ["stopped"] * 3
+    assert len(made) == 2 and all(worker.dead for worker in made)  # and none in their place
+
+
+def test_a_server_that_ends_answers_all_that_is_not_finished_at_once(start):
+    engine, (worker,) = start(HELD)
+    works = [ask(engine, *["x" * 400] * 2) for _ in range(2)]
+    eventually(lambda: worker.waited)
+    engine.fail_unfinished()
+    assert all(work.future.done() for work in works)
+    assert [error_of(work) for work in works] == ["stopped"] * 2
+    worker.set(open=True)  # its answer comes too late
+    assert lengths(ask(engine, "a")) == [1]
+
+
+def test_stopping_while_the_model_loads_ends_the_loading(start):
+    engine, made = start({"loads": False}, workers=2, ready=False)
+    eventually(lambda: made)
+    engine.stop(SECONDS)
+    assert len(made) == 1 and made[0].dead
+    assert not any(dispatcher.thread.is_alive() for dispatcher in engine.dispatchers)
+
+
+def test_every_request_is_answered_whatever_fails(start):
+    engine, made = start(workers=2)
+    works, refused, ended = [], [], threading.Event()
+
+    def keep_asking():
+        while not ended.is_set():
+            try:
+                works.append(ask(engine, "a", "bb"))
+            except ServiceError as error:
+                refused.append(error)
+
+    callers = [threading.Thread(target=keep_asking) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for count in range(3, 8):
+        made[-1].set(dead=True)
+        eventually(lambda count=count: len(made) >= count)
+    engine.stop(0.05)
+    ended.set()
+    for caller in callers:
+        caller.join(SECONDS)
+    answered = [work for work in works if work.future.exception(0) is None]
+    assert answered and all(lengths(work) == [1, 2] for work in answered)
+    failed = {error_of(work) for work in works if work.future.exception(0)}
+    assert "encoder_crashed" in failed and failed <= {"encoder_crashed", "stopped"}
+
+
+def test_texts_tokens_and_padding_are_counted_in_the_metrics(start):
+    def counted():
+        names = ("lathe_texts_total", "lathe_tokens_total", "lathe_padding_tokens_total", "lathe_queue_seconds_count")
+        return np.array([REGISTRY.get_sample_value(name, {"encoder": DEFAULT_ENCODER.name}) or 0 for name in names])
+
+    engine, _ = start()
+    before = counted()
+    lengths(ask(engine, "a"))
+    eventually(lambda: (counted() - before == [2, 10, 2, 1]).all())
+    assert engine.queue.rate == pytest.approx(2 / 0.01)  # two tokens estimated in the seconds the worker told
+
+
+@pytest.mark.parametrize("reply", [None, Reply([], [], 0.0)])  # not one at all, and one without results
+def test_a_worker_that_answers_nonsense_is_replaced(start, reply):
+    engine, made = start()
+    made[0].receive = lambda _seconds: reply
+    assert error_of(ask(engine, "a")) == "encoder_crashed"
+    eventually(lambda: len(made) == 2 and engine.state == "ready")
+    assert lengths(ask(engine, "a")) == [1]

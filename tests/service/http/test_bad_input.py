@@ -1,0 +1,342 @@
+import json
+
+import numpy as np
+import pytest
+
+from service.errors import BadValueError
+from service.http.json_body import parse_json
+
+BAD_BODIES = {
+    "empty list": ("/embed", {"inputs": []}, 400),
+    "empty text": ("/embed", {"inputs": ""}, 400),
+    "empty text among others": ("/embed", {"inputs": ["a", ""]}, 400),
+    "10,000 texts": ("/embed", {"inputs": ["text"] * 10_000}, 413),
+    "no inputs": ("/embed", {}, 422),
+    "a number for a text": ("/embed", {"inputs": 5}, 422),
+    "numbers for texts": ("/embed", {"inputs": [1, 2]}, 422),
+    "an unknown chain": ("/embed", {"inputs": "a", "chain": "nobody"}, 404),
+    "an unknown version": ("/embed", {"inputs": "a", "chain": "compact@99"}, 404),
+    "a version that is no number": ("/embed", {"inputs": "a", "chain": "compact@x"}, 404),
+    "a path for a chain": ("/embed", {"inputs": "a", "chain": "../../etc"}, 404),
+    "a version of 5,000 digits": ("/embed", {"inputs": "a", "chain": "compact@" + "1" * 5000}, 404),
+    "raw vectors cut": ("/embed", {"inputs": "a", "chain": "none", "dimensions": 100}, 400),
+    "an unknown model": ("/embed", {"inputs": "a", "model": "nobody"}, 404),
+    "an unknown prompt": ("/embed", {"inputs": "a", "prompt_name": "nobody"}, 400),
+    "a size nobody serves": ("/embed", {"inputs": "a", "dimensions": 200}, 400),
+    "a size beyond the encoder": ("/embed", {"inputs": "a", "dimensions": 10**9}, 400),
+    "size zero": ("/embed", {"inputs": "a", "dimensions": 0}, 400),
+    "size minus one": ("/embed", {"inputs": "a", "dimensions": -1}, 400),
+    "a size that is a text": ("/embed", {"inputs": "a", "dimensions": "128"}, 422),
+    "a size that is a fraction": ("/embed", {"inputs": "a", "dimensions": 12.5}, 422),
+    "a size a chain does not serve": ("/embed", {"inputs": "a", "chain": "debias", "dimensions": 12}, 400),
+    "an unknown side": ("/embed", {"inputs": "a", "truncation_direction": "up"}, 400),
+    "an unknown encoding": ("/embed", {"inputs": "a", "encoding_format": "int4"}, 400),
+    "a text for a truth": ("/embed", {"inputs": "a", "normalize": "yes"}, 422),
+    "openai: empty list": ("/v1/embeddings", {"input": []}, 400),
+    "openai: token ids": ("/v1/embeddings", {"input": [101, 102]}, 400),
+    "openai: lists of token ids": ("/v1/embeddings", {"input": [[101], [102]]}, 400),
+    "openai: unknown model": ("/v1/embeddings", {"input": "a", "model": "text-embedding-3-small"}, 404),
+    "openai: unknown chain": ("/v1/embeddings", {"input": "a", "model": "all-MiniLM-L6-v2+nobody"}, 404),
+    "no vectors": ("/reduce", {"vectors": [], "chain": "compact"}, 400),
+    "vectors of no width": ("/reduce", {"vectors": [[]], "chain": "compact"}, 422),
+    "the wrong width": ("/reduce", {"vectors": [[1.0, 2.0]], "chain": "compact"}, 422),
+    "ragged vectors": ("/reduce", {"vectors": [[1.0], [1.0, 2.0]], "chain": "compact"}, 422),
+    "one flat vector": ("/reduce", {"vectors": [1.0] * 384, "chain": "compact"}, 422),
+    "vectors of texts": ("/reduce", {"vectors": [["a"] * 384], "chain": "compact"}, 422),
+    "vectors of numbers as texts": ("/reduce", {"vectors": [["1"] * 384], "chain": "compact"}, 422),
+    "vectors of texts and numbers": ("/reduce", {"vectors": [[1.0] * 383 + ["a"]], "chain": "compact"}, 422),
+    "vectors of truths and numbers": ("/reduce", {"vectors": [[0.5] * 383 + [True]], "chain": "compact"}, 422),
+    "vectors of lists and numbers": ("/reduce", {"vectors": [[0.5] * 383 + [[1]]], "chain": "compact"}, 422),
+    "lists and base64": ("/reduce", {"vectors": [[0.5] * 384, "AAAA"], "chain": "compact"}, 422),
+    "vectors of null": ("/reduce", {"vectors": [[None] * 384], "chain": "compact"}, 422),
+    "numbers beyond float32": ("/reduce", {"vectors": [[1e39] * 384], "chain": "compact"}, 400),
+    "numbers at the edge of float32": ("/reduce", {"vectors": [[3e38] * 384], "chain": "compact"}, 400),
+    "8,193 vectors": ("/reduce", {"vectors": [[0.0]] * 8193, "chain": "compact"}, 413),
+    "no chain": ("/reduce", {"vectors": [[1.0] * 384]}, 422),
+    "reduce: unknown chain": ("/reduce", {"vectors": [[1.0] * 384], "chain": "nobody"}, 404),
+    "reduce: a size not served": ("/reduce", {"vectors": [[1.0] * 384], "chain": "compact", "dimensions": 129}, 400),
+}
+
+R2 = [{"kind": "r2"}]
+MANY_GATES = {"version": 1, "gates": dict.fromkeys(map(str, range(200_000)), "")}
+WIDE = [[place] + [0.5] * 20_000 for place in range(10)]
+LONG_TEXT = [["a" * 250_000, *[1] * 5000]]
+AS_JSON = {"content-type": "application/json"}
+HUNGRY = {
+    "a long text among numbers": ("/reduce", {"vectors": LONG_TEXT, "chain": "compact"}, 422),
+    "the same to put": ("/indexes/hungry/upsert", {"vectors": LONG_TEXT, "ids": ["a"]}, 422),
+    "the same to search": ("/indexes/hungry/search", {"vectors": LONG_TEXT}, 422),
+    "the same to fit on": ("/fit-transform", {"name": "a", "steps": R2, "source": {"vectors": LONG_TEXT}}, 422),
+    "numbers for texts": ("/embed", {"inputs": [0] * 500_000}, 422),
+    "null for texts": ("/v1/embeddings", {"input": [None] * 300_000}, 422),
+    "numbers for ids": ("/indexes/hungry/get", {"ids": [0] * 500_000}, 422),
+    "numbers for steps": ("/fit-transform", {"name": "a", "steps": [0] * 500_000, "source": {"texts": []}}, 422),
+    "texts for gates": ("/chains/compact/promote", MANY_GATES, 422),
+    "empty lists": ("/embed", {"inputs": [[]] * 900_000}, 413),
+    "vectors wider than any": ("/advise", {"source": {"vectors": WIDE}}, 422),
+    "small objects": ("/embed", {"inputs": [{"": 0}] * 500_000}, 413),
+}
+
+MALFORMED = {
+    "nothing": b"",
+    "half an object": b'{"inputs": "a"',
+    "NaN": b'{"vectors": [[NaN]], "chain": "compact"}',
+    "Infinity": b'{"vectors": [[Infinity]], "chain": "compact"}',
+    "1e999": b'{"vectors": [[1e999]], "chain": "compact"}',
+    "not UTF-8": b'{"inputs": "\xff"}',
+    "a lone surrogate": b'{"inputs": "\\ud800"}',
+    "too deep": b"[" * 100_000,
+}
+
+
+def check_error(answer, status):
+    assert answer.status_code == status, answer.text[:300]
+    body = answer.json()
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    assert body["error_type"]
+    assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("case", BAD_BODIES)
+def test_a_bad_body_gets_its_status_and_a_message(client, case):
+    path, body, status = BAD_BODIES[case]
+    check_error(client.post(path, json=body), status)
+
+
+@pytest.mark.parametrize("path", ["/embed", "/reduce", "/v1/embeddings"])
+@pytest.mark.parametrize("case", MALFORMED)
+def test_what_is_not_json_is_400(client, path, case):
+    check_error(client.post(path, content=MALFORMED[case]), 400)
+
+
+@pytest.fixture(scope="module")
+def hungry_index(lathe):
+    assert lathe.client.put("/indexes/hungry", json={"chain": "none"}, headers=lathe.admin).status_code == 200
+    yield
+    lathe.client.delete("/indexes/hungry", headers=lathe.admin)
+
+
+@pytest.mark.parametrize("case", HUNGRY)
+def test_a_request_that_would_take_many_times_its_bytes_is_refused(lathe, hungry_index, case):
+    """That it takes few is asserted of every request: see `bounded_memory`."""
+    path, body, status = HUNGRY[case]
+    content = json.dumps(body, separators=(",", ":")).encode()
+    check_error(lathe.client.post(path, content=content, headers=lathe.admin | AS_JSON), status)
+
+
+def test_an_item_that_is_asked_for_again_and_again_makes_no_endless_answer(lathe, hungry_index):
+    """Nor do many vectors: see `bounded_memory`."""
+    item = {"ids": ["big"], "vectors": [[1.0] * 384], "metadata": [{"a": "x" * 200_000}]}
+    assert lathe.client.post("/indexes/hungry/upsert", json=item, headers=lathe.admin).status_code == 200
+    asked = {"vectors": [[1.0] + [0.0] * 383] * 400, "k": 1}
+    for path, most, few in (
+        ("get", {"ids": ["big"] * 400}, {"ids": ["big"] * 10}),
+        ("get", {"ids": ["big"] * 8000, "vectors": True}, {"ids": ["big"], "vectors": True}),
+        ("search", asked, asked | {"vectors": asked["vectors"][:10]}),
+    ):
+        check_error(lathe.client.post(f"/indexes/hungry/{path}", json=most), 413)
+        assert lathe.client.post(f"/indexes/hungry/{path}", json=few).status_code == 200
+
+
+def test_brackets_in_a_text_are_text():
+    assert parse_json(json.dumps({"inputs": '"[{' * 300_000}).encode()) == {"inputs": '"[{' * 300_000}
+
+
+LONG = "n" * 5000
+LONG_NAMES = {
+    "a model": ("POST", "/embed", {"inputs": "a", "model": LONG}),
+    "a prompt": ("POST", "/embed", {"inputs": "a", "prompt_name": LONG}),
+    "a chain": ("POST", "/reduce", {"vectors": [[1.0]], "chain": LONG}),
+    "a side": ("POST", "/embed", {"inputs": "a", "truncation_direction": LONG}),
+    "a field of a filter": ("POST", "/indexes/hungry/search", {"texts": "a", "filter": {LONG: {"gte": None}}}),
+    "an operator": ("POST", "/indexes/hungry/search", {"texts": "a", "filter": {"a": {LONG: 1}}}),
+    "a space": ("POST", "/indexes/hungry/search", {"vectors": [[1.0] * 384], "space_id": LONG}),
+    "an encoder": ("POST", "/indexes/hungry/search", {"texts": "a", "encoder": LONG}),
+    "an index": ("PUT", f"/indexes/{LONG}", {"chain": "none"}),
+    "a chain of an index": ("PUT", "/indexes/other", {"chain": LONG}),
+    "a gate": ("POST", "/chains/compact/promote", {"version": 1, "gates": {LONG: 0.5}}),
+    "a gate of no number": ("POST", "/chains/compact/promote", {"version": 1, "gates": {LONG: "a"}}),
+    "a step": ("POST", "/fit-transform", {"name": "a", "source": {"texts": ["a"]}, "steps": [{"kind": LONG}]}),
+    "a chain to fit": ("POST", "/fit-transform", {"name": LONG, "source": {"texts": ["a"]}, "steps": [{"kind": "r2"}]}),
+    "a job": ("GET", f"/jobs/{LONG}", None),
+    "a route": ("GET", f"/{LONG}", None),
+    "a version": ("GET", f"/chains/compact@{LONG}", None),
+    "an openai model": ("GET", f"/v1/models/{LONG}", None),
+}
+
+
+@pytest.mark.parametrize("case", LONG_NAMES)
+def test_an_error_does_not_repeat_a_long_name(lathe, hungry_index, case):
+    method, path, body = LONG_NAMES[case]
+    answer = lathe.client.request(method, path, json=body, headers=lathe.admin)
+    assert 400 <= answer.status_code < 500 and LONG[:210] not in answer.text, answer.text
+
+
+def test_a_long_error_keeps_its_beginning_and_its_end():
+    assert (
+        BadValueError(f"no chain {LONG} here; there are a, b").message == f"no chain {LONG[:80]}… here; there are a, b"
+    )
+    message = BadValueError("no chain " + "of words " * 100_000 + "; there are a, b").message
+    assert len(message) < 2100 and message.startswith("no chain of") and message.endswith("there are a, b")
+
+
+def test_of_a_key_that_stands_twice_the_last_counts(client):
+    check_error(client.post("/embed", content=b'{"inputs": "a", "inputs": 5}'), 422)
+    assert client.post("/embed", content=b'{"inputs": 5, "inputs": "a"}').status_code == 200
+
+
+@pytest.mark.parametrize("depth", [50, 300, 1000, 5000])
+def test_a_body_of_any_depth_is_answered_or_refused(lathe, depth):
+    deep = b"[" * depth + b"]" * depth
+    check_error(lathe.client.post("/embed", content=b'{"inputs": %b}' % deep), 400 if depth > 1000 else 422)
+    fit = b'{"name": "a", "steps": [{"kind": "r2", "deep": %b}], "source": {"texts": ["a"]}}' % deep
+    check_error(lathe.client.post("/fit-transform", content=fit, headers=lathe.admin | AS_JSON), 400)
+
+
+@pytest.mark.parametrize("body", [b"[]", b"null", b'"text"', b"1"])
+def test_json_that_is_no_object_is_422(client, body):
+    check_error(client.post("/embed", content=body), 422)
+
+
+def test_a_body_over_the_limit_is_413_whether_announced_or_streamed(client):
+    check_error(client.post("/embed", content=b"x" * 33_000_000), 413)
+    check_error(client.post("/reduce", content=(b"x" * 1_000_000 for _ in range(33))), 413)
+
+
+def test_zero_vectors_stay_zero_and_spoil_nobody_elses(client, raw):
+    vectors = np.zeros((4, 384))
+    vectors[1] = raw[0]
+    vectors[3] = 1e-45  # as good as zero: float32 holds nothing smaller
+    answer = client.post("/reduce", json={"vectors": vectors.tolist(), "chain": "compact"})
+    reduced = np.array(answer.json()["vectors"])
+    assert answer.status_code == 200
+    assert not reduced[[0, 2, 3]].any()
+    np.testing.assert_allclose(np.linalg.norm(reduced[1]), 1, atol=1e-6)
+
+
+def test_vectors_of_any_finite_length_are_mapped_alike(client, raw):
+    expected = client.post("/reduce", json={"vectors": raw[:1], "chain": "compact"}).json()["vectors"]
+    for length in (1e-30, 1e-6, 1e6, 1e30):
+        scaled = (np.array(raw[:1]) * length).tolist()
+        answer = client.post("/reduce", json={"vectors": scaled, "chain": "compact"})
+        np.testing.assert_allclose(answer.json()["vectors"], expected, atol=1e-5)
+
+
+def test_unknown_routes_and_methods_answer_in_the_same_shape(client):
+    check_error(client.get("/nothing/here"), 404)
+    check_error(client.get("/embed"), 405)
+    check_error(client.get("/jobs/nobody"), 404)
+    check_error(client.get("/jobs/" + "a" * 300), 404)
+    check_error(client.post("/chains/compact"), 405)
+    assert client.post("/chains/compact").headers["allow"]
+    assert client.head("/health/ready").status_code == 200
+    check_error(client.get("/jobs/../../etc/passwd"), 404)
+    check_error(client.get("/chains/nobody"), 404)
+
+
+def test_bad_fits_are_refused_before_any_work(lathe, sentences):
+    good = {"name": "bad", "steps": [{"kind": "r2"}], "source": {"texts": sentences}}
+    refused = {
+        400: [
+            {"name": "a/b"},
+            {"name": ""},
+            {"name": "none"},
+            {"steps": []},
+            {"steps": [{"kind": "nobody"}]},
+            {"steps": [{"kind": "geopres"}]},
+            {"steps": [{"kind": "geopres", "dimensions": 384}]},
+            {"steps": [{"kind": "geopres", "dimensions": 0}]},
+            {"steps": [{"kind": "geopres", "dimensions": 96, "steps": 10**15}]},
+            {"steps": [{"kind": "r2"}] * 100_000},
+            {"seed": 2**63},
+            {"steps": [{"kind": "geopres", "dimensions": 96, "novel": 1}]},
+            {"source": {}},
+            {"source": {"texts": []}},
+            {"source": {"texts": ["a", "b", "c", "d", " "]}},
+            {"source": {"texts": ["a", "b", "a", "b"]}},
+            {"source": {"vectors": [[1.0, 2.0]] * 50}},
+            {"source": {"texts": sentences, "path": "pydoc:"}},
+            {"gates": {"nobody": 0.5}},
+            {"seed": -1},
+        ],
+        403: [{"source": {"path": "/etc/passwd"}}, {"source": {"path": "../secret.jsonl"}}],
+        404: [{"encoder": "nobody"}, *[{"source": {"path": path}} for path in ("missing.jsonl", "a\0b", "loop")]],
+        409: [{"source": {"vectors": [[1.0, 2.0]]}, "encoder": "all-MiniLM-L6-v2"}],
+        422: [
+            {"name": 5},
+            {"steps": "r2"},
+            {"source": {"texts": "one text"}},
+            {"source": {"vectors": [[1.0], [1.0, 2.0]]}},
+            {"gates": {"local_spearman": "high"}},
+        ],
+    }
+    (lathe.settings.data_root / "loop").symlink_to("loop")
+    before = lathe.client.get("/jobs").json()
+    for status, changes in refused.items():
+        for change in changes:
+            check_error(lathe.client.post("/fit-transform", json=good | change, headers=lathe.admin), status)
+    assert lathe.client.get("/jobs").json() == before
+
+
+def test_numbers_in_paths_are_plain_and_short(lathe):
+    for number in ("1" * 5000, "\u0661", "x", "-1"):
+        check_error(lathe.client.delete(f"/chains/compact/{number}", headers=lathe.admin), 422)
+        path = f"/encoders/all-MiniLM-L6-v2/dimensions/{number}"
+        check_error(lathe.client.put(path, json={"chain": "compact"}, headers=lathe.admin), 422)
+
+
+def test_raw_vectors_can_be_asked_for_by_the_name_their_header_gives(client, raw, sentences):
+    answer = client.post("/embed", json={"inputs": sentences, "chain": "none"})
+    assert answer.headers["x-chain"] == "none"
+    np.testing.assert_allclose(answer.json(), raw, atol=1e-6)
+
+
+def test_npy_bodies_are_not_trusted(client):
+    def post(content, query="?chain=compact"):
+        return client.post(f"/reduce{query}", content=content, headers={"content-type": "application/x-npy"})
+
+    good = npy(np.ones((2, 384), np.float32))
+    assert post(good).status_code == 200
+    check_error(post(good, query=""), 400)
+    check_error(post(good, query="?chain=compact&dimensions=x"), 422)
+    check_error(post(good, query="?chain=compact&dimensions=0"), 400)
+    check_error(post(good, query="?chain=compact&dimensions=" + "1" * 5000), 422)
+    check_error(post(b"not npy"), 400)
+    check_error(post(good[:-4]), 400)
+    check_error(post(good + b"more"), 400)
+    check_error(post(npy(np.full((1, 384), np.nan, np.float32))), 400)
+    check_error(post(npy(np.ones((2, 3), np.float32))), 422)
+    check_error(post(npy(np.ones(384, np.float32))), 422)
+    check_error(post(npy(np.float32(1))), 422)
+    check_error(post(npy(np.ones((2, 384), np.int64))), 422)
+    check_error(post(npy(np.ones((0, 384), np.float32))), 400)
+    check_error(post(npy(np.ones((2, 0), np.float32))), 422)
+    check_error(post(npy_header("(0, 100000000000000000000)")), 400)
+    check_error(post(npy_header("(100000000000000000000, 0)")), 413)
+    check_error(post(npy_header(f"{(1,) * 65}") + bytes(4)), 422)
+    check_error(post(good.replace(b"(2, 384)", b"(2, 38<<")), 400)
+    check_error(post(good.replace(b"(2, 384), }            ", b"(99999999999999, 384), }")), 400)
+    check_error(post(good.replace(b"(2, 384)", b"(-2,384)")), 400)
+    check_error(post(npy_header("(True, 384)") + bytes(1536)), 422)
+    pickled = npy(np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    check_error(post(pickled), 422)
+
+
+def npy_header(shape):
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+def npy(array, allow_pickle=False):
+    import io
+
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(array), allow_pickle=allow_pickle)
+    return buffer.getvalue()
+
+
+def test_errors_never_quote_the_text(client):
+    secret = "the quick brown secret"
+    answer = client.post("/embed", json={"inputs": [secret, ""]})
+    assert secret not in json.dumps(answer.json())

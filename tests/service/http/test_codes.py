@@ -1,0 +1,300 @@
+import base64
+import io
+import json
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+NPY = "application/x-npy"
+ENCODER = "all-MiniLM-L6-v2"
+WIDTHS = {"bytes": 24, "bits": 20}
+CHAINS = {
+    "bytes": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 24, "steps": 5}, {"kind": "int8"}],
+    "bits": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 20, "steps": 5}, {"kind": "binary"}],
+}
+FORMS = {"bytes": (np.int8, 24), "bits": (np.uint8, 3)}
+
+
+@pytest.fixture(scope="module")
+def app(start_app, new_home):
+    """An app of this file's own: its tests leave chains behind."""
+    with start_app(home=new_home()) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
+def texts(paragraphs):
+    return paragraphs[:160]
+
+
+@pytest.fixture(scope="module")
+def raw(app, texts):
+    return np.array(app.client.post("/embed", json={"inputs": texts}).json(), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def jobs(app, texts, finish):
+    """The fit of each chain."""
+    started = {}
+    for name, steps in CHAINS.items():
+        body = {"name": name, "steps": steps, "source": {"texts": texts}, "transform": True}
+        answer = app.client.post("/fit-transform", json=body, headers=app.admin)
+        assert answer.status_code == 202, answer.text
+        started[name] = answer.json()["job_id"]
+    return {name: finish(job_id, app) for name, job_id in started.items()}
+
+
+@pytest.fixture(params=CHAINS)
+def name(request, jobs):
+    assert jobs[request.param]["state"] == "succeeded", jobs[request.param]["error"]
+    return request.param
+
+
+@pytest.fixture
+def chain(app, name):
+    return app.services.registry.load(name).chain
+
+
+@pytest.fixture(scope="module")
+def home(app):
+    """Commands work on the app's state."""
+    return app.settings.home
+
+
+def npy_of(answer):
+    assert answer.status_code == 200 and answer.headers["content-type"] == NPY
+    return np.load(io.BytesIO(answer.content))
+
+
+def reduce(app, rows, name, **headers):
+    body = {"vectors": rows.tolist(), "chain": name}
+    return app.client.post("/reduce", json=body, headers=headers)
+
+
+def floats_of(app, rows, name):
+    return np.array(reduce(app, rows, name).json()["vectors"], dtype=np.float32)
+
+
+def test_the_certificate_counts_the_bytes_of_codes(jobs, name):
+    certificate = jobs[name]["result"]["certificate"]
+    assert certificate["bytes_per_vector"] == {"before": 4 * 384, "after": FORMS[name][1]}
+    assert 0 < certificate["recall_at_10"] <= 1
+    assert jobs[name]["result"]["promoted"]
+
+
+def test_reduce_answers_json_with_the_floats_that_codes_stand_for(app, name, chain, raw):
+    answer = reduce(app, raw, name).json()
+    found = np.array(answer["vectors"], dtype=np.float32)
+    assert found.shape == (len(raw), WIDTHS[name]) and answer["dimensions"] == WIDTHS[name]
+    np.testing.assert_allclose(found, chain.dequantize(chain.fold().transform(raw)), atol=1e-6)
+    assert all(len(np.unique(column)) <= (256 if name == "bytes" else 2) for column in found.T)
+
+
+def test_reduce_answers_npy_with_the_codes(app, name, chain, raw):
+    codes = npy_of(reduce(app, raw, name, accept=NPY))
+    dtype, width = FORMS[name]
+    assert (codes.dtype, codes.shape) == (dtype, (len(raw), width))
+    np.testing.assert_allclose(chain.dequantize(codes), floats_of(app, raw, name), atol=1e-6)
+    assert len(np.unique(codes, axis=0)) > len(codes) / 2
+
+
+def test_an_npy_body_is_answered_as_a_json_body_is(app, name, raw):
+    buffer = io.BytesIO()
+    np.save(buffer, raw)
+    headers = {"content-type": NPY, "accept": NPY}
+    answer = app.client.post(f"/reduce?chain={name}", content=buffer.getvalue(), headers=headers)
+    np.testing.assert_array_equal(npy_of(answer), npy_of(reduce(app, raw, name, accept=NPY)))
+
+
+def test_headers_of_codes_are_those_of_the_floats(app, name, raw):
+    floats, codes = reduce(app, raw[:2], name), reduce(app, raw[:2], name, accept=NPY)
+    for header in ("x-space-id", "x-chain", "x-dimensions"):
+        assert floats.headers[header] == codes.headers[header]
+    assert codes.headers["x-dimensions"] == str(WIDTHS[name]) and codes.headers["x-chain"] == f"{name}@1"
+
+
+def test_zero_stays_zero_as_codes_and_as_floats(app, name, chain):
+    rows = np.zeros((2, 384), np.float32)
+    assert not floats_of(app, rows, name).any()
+    assert not chain.dequantize(npy_of(reduce(app, rows, name, accept=NPY))).any()
+
+
+def test_every_way_to_embed_gives_the_same_floats(app, name, texts, raw):
+    some = texts[:6]
+    expected = floats_of(app, raw[:6], name)
+    levels = 1e-2 if name == "bytes" else 1e-5  # a rounding of float32 may tip a byte by one
+
+    def same(found):
+        assert np.shape(found) == expected.shape
+        np.testing.assert_allclose(found, expected, atol=levels)
+        assert np.mean(np.abs(np.asarray(found) - expected) < 1e-5) > 0.98
+
+    body = {"inputs": some, "chain": name}
+    same(app.client.post("/embed", json=body).json())
+    rows = app.client.post("/embed", json=body | {"encoding_format": "base64"}).json()
+    same([np.frombuffer(base64.b64decode(row), "<f4") for row in rows])
+    body = {"input": some, "model": f"{ENCODER}+{name}"}
+    same([item["embedding"] for item in app.client.post("/v1/embeddings", json=body).json()["data"]])
+    answer = app.client.post("/v1/embeddings", json=body | {"encoding_format": "base64"}).json()
+    same([np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in answer["data"]])
+
+
+def test_openai_python_gets_what_embed_gives(app, name, texts):
+    import openai
+
+    speaker = openai.OpenAI(base_url="http://localhost/v1", api_key="anything", http_client=app.client)
+    answer = speaker.embeddings.create(input=texts[:4], model=f"{ENCODER}+{name}")
+    expected = app.client.post("/embed", json={"inputs": texts[:4], "chain": name}).json()
+    np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-6)
+
+
+def test_a_chain_of_codes_is_served_at_its_own_size_only(app, name, texts, raw):
+    size = WIDTHS[name]
+    by_size = app.client.post("/embed", json={"inputs": texts[:2], "dimensions": size})
+    assert by_size.headers["x-chain"] == f"{name}@1" and np.shape(by_size.json()) == (2, size)
+    for path, body in [
+        ("/embed", {"inputs": "x", "chain": name}),
+        ("/reduce", {"vectors": raw[:1].tolist(), "chain": name}),
+    ]:
+        answer = app.client.post(path, json=body | {"dimensions": size - 1})
+        assert answer.status_code == 400 and f"only {size}" in answer.json()["error"]["message"]
+
+
+def test_the_vectors_of_a_fit_are_codes(app, jobs, name, raw):
+    codes = npy_of(app.client.get(jobs[name]["result"]["vectors_url"]))
+    dtype, width = FORMS[name]
+    assert (codes.dtype, codes.shape) == (dtype, (len(raw), width))
+    assert np.mean(codes == npy_of(reduce(app, raw, name, accept=NPY))) > 0.98
+
+
+def test_a_file_of_numbers_holds_codes(app, run, name, raw, tmp_path):
+    np.save(tmp_path / "raw.npy", raw)
+    arguments = ["reduce", "--source", tmp_path / "raw.npy", "--chain", name, "--out"]
+    status, _, err = run(*arguments, tmp_path / "x.npy")
+    assert status == 0 and f"{len(raw)} × {WIDTHS[name]} through {name}@1" in err
+    codes = np.load(tmp_path / "x.npy")
+    assert codes.dtype == FORMS[name][0]
+    np.testing.assert_array_equal(codes, npy_of(reduce(app, raw, name, accept=NPY)))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_a_file_of_rows_holds_codes_beside_the_other_fields(app, run, name, raw, tmp_path, suffix):
+    rows = [{"id": number, "vector": row.tolist()} for number, row in enumerate(raw)]
+    (tmp_path / "raw.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / f"x{suffix}"
+    assert run("reduce", "--source", f"{tmp_path / 'raw.jsonl'}#vector", "--chain", name, "--out", out)[0] == 0
+    if suffix == ".parquet":
+        table = pyarrow.parquet.read_table(out)
+        assert str(table.schema.field("embedding").type.value_type) == np.dtype(FORMS[name][0]).name
+        found = table.to_pylist()
+    else:
+        found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["id"] for row in found] == list(range(len(raw)))
+    assert all(type(number) is int for row in found for number in row["embedding"])
+    codes = np.array([row["embedding"] for row in found])
+    np.testing.assert_array_equal(codes, npy_of(reduce(app, raw, name, accept=NPY)))
+
+
+@pytest.mark.parametrize("kind", ["int8", "binary"])
+def test_codes_of_what_no_fitted_row_held_are_those_of_the_chain_itself(app, run, tmp_path, kind):
+    rows = np.random.default_rng(0).normal(size=(200, 9)).astype(np.float32)
+    new = np.abs(rows[:5]) + 1
+    rows[:, 3] = 0
+    np.save(tmp_path / "rows.npy", rows)
+    assert run("fit", "--name", f"strange-{kind}", "--steps", kind, "--source", tmp_path / "rows.npy")[0] == 0
+    expected = app.services.registry.load(f"strange-{kind}").chain.transform(new)
+    np.testing.assert_array_equal(npy_of(reduce(app, new, f"strange-{kind}", accept=NPY)), expected)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([{"kind": "int8"}, {"kind": "geopres", "dimensions": 24}], ["int8 outputs codes", "geopres", "quantize once"]),
+        ([{"kind": "r2"}, {"kind": "binary"}, {"kind": "int8"}], ["binary outputs codes", "int8", "once"]),
+        ([{"kind": "binary"}, {"kind": "normalize"}], ["binary outputs codes", "normalize"]),
+        ([{"kind": "r2"}, {"kind": "whitening"}], ["whitening cannot follow", "give the dimensions to keep"]),
+        ([{"kind": "r2"}, {"kind": "whitening", "dimensions": 384}], ["whitening cannot follow", "whitening:383"]),
+    ],
+)
+def test_steps_that_cannot_follow_are_400_with_the_reason_before_any_work(app, texts, raw, steps, words):
+    before = app.client.get("/jobs").json()
+    for source in ({"texts": texts[:20]}, {"vectors": raw[:20].tolist()}):
+        body = {"name": "wrong", "steps": steps, "source": source}
+        answer = app.client.post("/fit-transform", json=body, headers=app.admin)
+        assert answer.status_code == 400
+        assert all(word in answer.json()["error"]["message"] for word in words), answer.text
+    assert app.client.get("/jobs").json() == before
+    assert app.client.get("/chains/wrong").status_code == 404
+
+
+@pytest.fixture(scope="module")
+def budget(app, texts, finish):
+    """A chain fitted to a budget of bytes, weighted by queries."""
+    queries = {"texts": [" ".join(text.split()[:6]) for text in texts[:40]]}
+    body = {"name": "budget", "steps": [{"kind": "r2"}], "bytes": 20, "source": {"texts": texts}, "queries": queries}
+    answer = app.client.post("/fit-transform", json=body, headers=app.admin)
+    assert answer.status_code == 202, answer.text
+    job = finish(answer.json()["job_id"], app)
+    assert job["state"] == "succeeded", job["error"]
+    return job["result"]["certificate"]
+
+
+def test_a_budget_of_bytes_is_fitted_and_certified(app, budget):
+    assert budget["bytes_per_vector"] == {"before": 4 * 384, "after": 20}
+    assert budget["codes"]["query_count"] == 40
+    assert budget["recall_at_10"] > 0.3
+    (version,) = app.client.get("/chains/budget").json()["versions"]
+    assert [step["kind"] for step in version["steps"]] == ["r2", "codes"]
+
+
+def test_floats_of_a_query_score_the_floats_that_codes_stand_for(app, budget, raw):
+    chain = app.services.registry.load("budget").chain
+    body = {"vectors": raw[:9].tolist(), "chain": "budget", "input_type": "query"}
+    queries = np.array(app.client.post("/reduce", json=body).json()["vectors"], np.float32)
+    documents, codes = floats_of(app, raw, "budget"), npy_of(reduce(app, raw, "budget", accept=NPY))
+    assert codes.dtype == np.uint8 and codes.shape == (len(raw), 20)
+    np.testing.assert_allclose(np.linalg.norm(queries, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(queries @ documents.T, chain.quantizer.score(queries, codes), atol=1e-4)
+    assert np.mean(codes == chain.transform(raw)) > 0.98
+    same = app.client.post("/reduce", json=body, headers={"accept": NPY})
+    np.testing.assert_array_equal(npy_of(same), queries)
+    buffer = io.BytesIO()
+    np.save(buffer, raw[:9])
+    headers = {"content-type": NPY, "accept": NPY}
+    asked = app.client.post("/reduce?chain=budget&input_type=query", content=buffer.getvalue(), headers=headers)
+    np.testing.assert_array_equal(npy_of(asked), queries)
+    wrong = app.client.post("/reduce?chain=budget&input_type=both", content=buffer.getvalue(), headers=headers)
+    assert wrong.status_code == 400 and "query or document" in wrong.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "message"),
+    [
+        ({"bytes": 385}, 400, "codes of 385 bytes needs more dimensions than 384"),
+        ({"bytes": 0}, 400, "greater than or equal to 1"),
+        ({"steps": [{"kind": "int8"}], "bytes": 9}, 400, "int8 outputs codes, which codes cannot follow"),
+        ({"steps": [{"kind": "r2"}], "queries": {"texts": ["x"]}}, 400, "no step is fitted on queries"),
+        (
+            {"bytes": 9, "queries": {"vectors": [[1.0, 2.0]]}},
+            400,
+            "the queries have 2 dimensions, the fitted vectors 384",
+        ),
+        ({"bytes": 9, "add_to": "bytes@1"}, 400, "or add_to"),
+    ],
+)
+def test_budgets_that_cannot_be_met_are_refused_at_once(app, jobs, texts, more, status, message):
+    body = {"name": "no", "source": {"texts": texts}} | more
+    answer = app.client.post("/fit-transform", json=body, headers=app.admin)
+    assert answer.status_code == status, answer.text
+    assert message in answer.text
+
+
+def test_the_command_line_takes_a_budget(run, texts, tmp_path):
+    (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()) for text in texts))
+    arguments = ["fit", "--name", "small", "--bytes", 16, "--source", tmp_path / "texts.txt", "--encoder", ENCODER]
+    status, out, err = run(*arguments)
+    assert status == 0, err
+    lines = {line.split()[0]: line for line in out.splitlines() if line}
+    assert lines["bytes_per_vector"].endswith("→ 16")
+    assert "0.5 by" in lines["weighting"]

@@ -1,0 +1,119 @@
+import asyncio
+import os
+import signal
+
+import numpy as np
+import pytest
+from starlette.requests import Request
+
+from service.encoders.engine.admission_queue import AdmissionQueue
+from service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
+from service.errors import ClientGoneError
+from service.http.disconnect import wait_for_encoding
+
+DISCONNECT = {"type": "http.disconnect"}
+ANSWER = EncodedTexts(np.ones((1, 2), np.float32), None, np.ones(1, np.int64), 0.0, 0.0)
+
+
+@pytest.fixture
+def queue():
+    return AdmissionQueue(10, 1000)
+
+
+@pytest.fixture
+def work(queue):
+    waiting = Work(["a"], EncodeOptions(), None, False, 256)
+    queue.put(waiting)
+    return waiting
+
+
+def wait_for(work, *steps):
+    """Wait for work in a task, taking a step whenever it can go no further; the task, ended."""
+
+    async def run():
+        messages = asyncio.Queue()
+        task = asyncio.ensure_future(wait_for_encoding(Request({"type": "http"}, messages.get), work))
+        for step in steps:
+            for _ in range(5):  # until the task and what it started wait
+                await asyncio.sleep(0)
+            assert not task.done()
+            step(messages, task)
+        await asyncio.wait([task], timeout=10)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}  # nobody watches any more
+        return task
+
+    return asyncio.run(run())
+
+
+def says(message):
+    return lambda messages, _task: messages.put_nowait(message)
+
+
+def test_a_caller_that_hangs_up_has_its_work_given_up(work, queue):
+    task = wait_for(work, says(DISCONNECT))
+    assert isinstance(task.exception(), ClientGoneError)
+    assert work.future.cancelled()
+    assert queue.texts == 0 and queue.take(1000, 0) == []
+
+
+def test_a_caller_that_stays_waits_for_the_answer_whatever_else_it_sends(work):
+    task = wait_for(work, says({"type": "http.request"}), lambda *_: work.future.set_result(ANSWER))
+    assert task.exception() is None and work.future.result(0) is ANSWER
+
+
+def test_what_went_wrong_reaches_the_caller(work):
+    task = wait_for(work, lambda *_: work.fail(ValueError("no")))
+    assert isinstance(task.exception(), ValueError)
+
+
+def test_what_was_answered_before_the_caller_hung_up_is_an_answer(work):
+    def both(messages, _task):
+        work.future.set_result(ANSWER)
+        messages.put_nowait(DISCONNECT)
+
+    assert wait_for(work, both).exception() is None
+
+
+def test_a_request_that_the_server_gives_up_is_not_taken_for_a_caller_gone(work):
+    task = wait_for(work, lambda _messages, task: task.cancel())
+    assert task.cancelled() and work.future.cancelled()
+
+
+def test_without_work_nobody_waits():
+    assert asyncio.run(asyncio.wait_for(wait_for_encoding(Request({"type": "http"}), None), 10)) is None
+
+
+def test_the_server_drops_what_a_caller_asked_for_who_hung_up(lathe):
+    engine = lathe.services.embedder.default
+    pid = engine.dispatchers[0].worker.process.pid
+    body = b'{"inputs": ["a text that only the test of hanging up sends"]}'
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": "/embed", "raw_path": b"/embed", "root_path": "", "query_string": b"",
+        "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80),
+    }  # fmt: skip
+    sent = []
+
+    async def call():
+        messages = asyncio.Queue()
+        messages.put_nowait({"type": "http.request", "body": body})
+
+        async def send(message):
+            sent.append(message)
+
+        task = asyncio.ensure_future(lathe.client.app(scope, messages.get, send))
+        while not engine.queue.texts:
+            await asyncio.sleep(0.001)
+        messages.put_nowait(DISCONNECT)
+        await asyncio.wait_for(task, 10)
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        asyncio.run(asyncio.wait_for(call(), 30))
+        assert engine.queue.texts == 0
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert sent[0]["status"] == 499
+    assert lathe.client.post("/embed", json={"inputs": "and it goes on"}).status_code == 200

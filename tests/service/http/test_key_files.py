@@ -1,0 +1,121 @@
+import os
+
+import pytest
+from starlette.requests import Request
+
+from service.app import build_job_environment, create_app
+from service.auth import Keys
+from service.errors import ForbiddenError, UnauthorizedError
+from service.key_file import KEY_VARIABLES
+from service.settings import read_settings
+
+
+@pytest.fixture
+def key_file(tmp_path):
+    def write(content, name="keys"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def asking(header):
+    return Request({"type": "http", "headers": [(b"authorization", header)]})
+
+
+def test_a_file_holds_one_key_a_line_and_adds_to_those_that_are_set(key_file, monkeypatch):
+    path = key_file("# of the search team\n\n  first, with a comma \r\n\t# not\nsecond#half\nthird")
+    monkeypatch.setenv("LATHE_API_KEYS_FILE", str(path))
+    monkeypatch.setenv("LATHE_ADMIN_KEYS_FILE", str(key_file("\ufeffboss\n", "admin")))
+    of_file = ("first, with a comma", "second#half", "third")
+    assert read_settings().api_keys == of_file
+    assert read_settings(api_keys="own").api_keys == ("own", *of_file)
+    assert read_settings().admin_keys == ("boss",)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot be read: No such file"),
+        ("", "holds no key"),
+        ("# s3cret\n \n", "holds no key"),
+        (b"s3cret\xff\n", "not UTF-8 text"),
+    ],
+)
+@pytest.mark.parametrize("setting", ["api_keys_file", "admin_keys_file"])
+def test_a_file_without_keys_is_an_error_of_one_line_that_quotes_nothing(
+    key_file, tmp_path, monkeypatch, setting, content, reason
+):
+    path = tmp_path / "absent" if content is None else key_file(content)
+    monkeypatch.setenv(f"LATHE_{setting.upper()}", str(path))
+    with pytest.raises(ValueError, match=reason) as raised:
+        read_settings()
+    message = str(raised.value)
+    assert f"LATHE_{setting.upper()}: " in message and str(path) in message
+    assert "s3cret" not in message and "\n" not in message
+
+
+def test_a_folder_is_no_file_of_keys(tmp_path):
+    with pytest.raises(ValueError, match="LATHE_API_KEYS_FILE: .*cannot be read"):
+        read_settings(api_keys_file=tmp_path)
+
+
+def test_a_file_is_read_once_as_it_may_be_a_pipe():
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"piped\n")
+    os.close(write_end)
+    assert read_settings(api_keys_file=f"/dev/fd/{read_end}").api_keys == ("piped",)
+    os.close(read_end)
+
+
+def test_a_public_address_is_safe_with_the_keys_of_a_file(key_file):
+    with pytest.raises(ValueError, match="LATHE_API_KEYS_FILE"):
+        read_settings(host="0.0.0.0").require_safe()
+    with pytest.raises(ValueError, match="LATHE_API_KEYS_FILE"):
+        read_settings(host="0.0.0.0", admin_keys_file=key_file("boss")).require_safe()
+    read_settings(host="0.0.0.0", api_keys_file=key_file("k")).require_safe()
+
+
+def test_keys_are_not_in_the_settings_printed_form(key_file):
+    settings = read_settings(api_keys="s3cret", admin_keys_file=key_file("s3cret"))
+    assert "s3cret" not in repr(settings)
+
+
+def test_the_app_takes_the_keys_of_files_and_generates_none_beside(key_file, tmp_path):
+    settings = read_settings(
+        home=tmp_path / "home", api_keys_file=key_file("use"), admin_keys_file=key_file("boss", "a")
+    )
+    keys = create_app(settings).state.services.keys
+    assert (keys.api, keys.admin) == (("use",), ("boss",))
+    assert not (tmp_path / "home/admin.key").exists()
+
+
+def test_a_job_is_not_told_where_keys_are(key_file, monkeypatch):
+    for name in KEY_VARIABLES:
+        monkeypatch.setenv(name, str(key_file("key")))
+    monkeypatch.setenv("LATHE_THREADS", "3")
+    told = build_job_environment(read_settings())
+    assert not KEY_VARIABLES & told.keys()
+    assert told["LATHE_THREADS"] == "3"
+
+
+@pytest.mark.parametrize("key", ["ascii", "schlüssel", "clé à", "Å", "鍵", "\udcff"])
+def test_a_key_outside_ascii_is_known_when_sent_in_utf8(key):
+    keys = Keys((key,), ("boss",))
+    sent = key.encode("utf-8", "surrogateescape")
+    keys.require_use(asking(b"Bearer " + sent))
+    keys.require_use(asking(sent))
+    with pytest.raises(ForbiddenError):
+        keys.require_admin(asking(b"Bearer " + sent))
+
+
+@pytest.mark.parametrize(
+    "header", [b"Bearer \xff\xfe", b"\xc3\xa9", b"Bearer \xc3", b"", b"Bearer", b"Bearer \x85\xa0"]
+)
+@pytest.mark.parametrize("key", ["ascii", "è", "\udcfe"])
+def test_any_other_token_is_refused_and_never_an_error(header, key):
+    keys = Keys((key,), (f"{key}-boss",))
+    for require in (keys.require_use, keys.require_admin):
+        with pytest.raises(UnauthorizedError):
+            require(asking(header))

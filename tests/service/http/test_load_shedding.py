@@ -1,0 +1,43 @@
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from service.http.load_shedding import SheddingMiddleware
+
+
+def ask(path, *rooms_full, method="POST", chunks=2):
+    """What the middleware sends, whether it passed the request on, and how many chunks of its body are left."""
+    left, sent, passed = list(range(chunks)), [], []
+    queues = [SimpleNamespace(full=full, estimate_retry_seconds=lambda: 7) for full in rooms_full]
+    engines = {str(number): SimpleNamespace(queue=queue) for number, queue in enumerate(queues)}
+
+    async def app(scope, receive, send):
+        passed.append(scope)
+
+    async def receive():
+        left.pop()
+        return {"type": "http.request", "body": b"x", "more_body": bool(left)}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path}
+    asyncio.run(SheddingMiddleware(app, SimpleNamespace(engines=engines))(scope, receive, send))
+    return sent, bool(passed), len(left)
+
+
+@pytest.mark.parametrize("path", ["/", "/embed", "/v1/embeddings"])
+def test_texts_are_refused_at_once_while_every_encoder_is_full(path):
+    sent, passed, left = ask(path, True, True)
+    assert sent[0]["status"] == 429 and (b"retry-after", b"7") in sent[0]["headers"]
+    assert b'"overloaded"' in sent[1]["body"]
+    assert not passed and left == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "full", "method"),
+    [("/embed", [True, False], "POST"), ("/reduce", [True], "POST"), ("/", [True], "GET"), ("/health", [True], "GET")],
+)
+def test_everything_else_is_passed_on(path, full, method):
+    assert ask(path, *full, method=method)[1:] == (True, 2)

@@ -1,0 +1,66 @@
+"""Texts far longer than a model reads, on their way to it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from service.encoders.embedder import cut_texts
+from service.encoders.engine.work import EncodeOptions, Work, estimate_cost
+from training.errors import TooLongError
+
+ENCODER = SimpleNamespace(name="tiny", max_length=256)
+PROSE = "The ledger is closed at the end of every month. " * 2000
+
+
+def test_what_surely_is_not_read_goes_no_further():
+    right, left, short, spaces = (
+        *cut_texts([PROSE + "end"], ENCODER, EncodeOptions()),
+        *cut_texts([PROSE + "end"], ENCODER, EncodeOptions(truncation_side="left")),
+        *cut_texts(["short", " " * 50_000], ENCODER, EncodeOptions(truncate=False)),
+    )
+    assert len(right) == len(left) < 10_000
+    assert PROSE.startswith(right) and left.endswith("end")
+    assert (short, spaces) == ("short", " " * 50_000)
+
+
+def test_what_surely_is_too_long_is_refused_at_once():
+    with pytest.raises(TooLongError, match="input 1 is 96000 characters long, of which tiny reads 256 tokens"):
+        cut_texts(["short", PROSE], ENCODER, EncodeOptions(truncate=False))
+
+
+def test_a_text_in_which_few_tokens_must_be_searched_counts_for_more_than_those():
+    assert [estimate_cost("x" * count, 256) for count in (400, 4000, 8000)] == [102, 256, 256]
+    assert estimate_cost(" " * 1_000_000, 256) > 4000
+    work = Work([" " * 1_000_000, "short"], EncodeOptions(), None, False, 256)
+    assert work.tokens_estimated > 4000
+    assert work.take(1000).rows == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "short", "tokens"),
+    [
+        (PROSE * 20, PROSE[:4000], 256),
+        (" " * 2_000_000 + "hello ledger", "hello ledger", 4),
+        ("ab" * 1_000_000 + " hello", "ab" * 100 + " hello", 4),
+        ("\0" * 300_000 + "hello", "hello", 3),
+    ],
+    ids=["prose", "spaces", "one_word", "nul"],
+)
+def test_a_megabyte_is_answered_as_what_is_read_of_it(client, text, short, tokens):
+    answers = [client.post("/v1/embeddings", json={"input": [some]}).json() for some in (text, short)]
+    found, expected = ([item["embedding"] for item in answer["data"]] for answer in answers)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    assert [answer["usage"]["prompt_tokens"] for answer in answers] == [tokens, tokens]
+
+
+def test_a_megabyte_that_must_not_be_cut_is_refused_where_it_does_not_fit(client):
+    refused = client.post("/embed", json={"inputs": ["short", "a b " * 250_000], "truncate": False})
+    assert refused.status_code == 413
+    assert "input 1 is 1000000 characters long" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["param"] == "inputs"
+    # Chinese without a comma tells nothing by its words; its encoder finds out.
+    refused = client.post("/embed", json={"inputs": "東京" * 100_000, "truncate": False})
+    assert (refused.status_code, "200000 characters" in refused.text) == (413, True)
+    taken = client.post("/embed", json={"inputs": " " * 100_000 + "hello", "truncate": False})
+    assert taken.status_code == 200

@@ -1,0 +1,180 @@
+import itertools
+import json
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.errors import TooLargeError
+from service.index.fields import MAX_FIELDS, convert_to_stored, list_entries
+from service.index.filters import MAX_CONDITIONS, MAX_DEPTH, parse_filter
+from service.index.milvus.expressions import build_entries, build_ranges, compute_field_digest, convert_to_sortable
+from service.index.milvus.indexes import MilvusIndexes
+from service.index.query import Query
+from service.index.spec import IndexSpec
+
+SPEC = IndexSpec(
+    encoder=None, encoder_fingerprint=None, width=4, raw_space_id="r", chain="none", dimensions=4, space_id="r"
+)
+ITEMS = 60
+WHOLE = st.integers(-(2**63) + 1, 2**63 - 1)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+NEIGHBOURS = st.tuples(WHOLE, st.integers(-3, 3)).map(lambda pair: [pair[0], max(-(2**63) + 1, pair[0] + pair[1])])
+AS_DOUBLES = WHOLE.map(lambda number: [number, float(number)])
+
+
+def nested(depth):
+    found = {"a": 1}
+    for _ in range(depth):
+        found = {"not": found}
+    return found
+
+
+FIXED = {
+    "everything": {},
+    "nothing": {"not": {}},
+    "a name that no item has": {"nowhere": {"exists": True}},
+    "no value for a name that no item has": {"nowhere": {"ne": 1}},
+    "a list of nothing exists": {"list": {"exists": True}},
+    "an object exists": {"c": {"exists": True}, "not": {"c.d": {"exists": True}}},
+    "true is not one": {"or": [{name: True} for name in ("a", "b", "list", "ab")]},
+    "one is not true": {"or": [{name: 1.0} for name in ("a", "b", "list", "ab")]},
+    "null is a value": {"or": [{name: None} for name in ("a", "b", "list", "ab")]},
+    "quotes and backslashes": {"or": [{'"\\': {"ne": '"'}}, {"a": '\\" or id != ""'}]},
+    "a name with a point and a space": {"Ä. ": {"gte": 0}},
+    "numbers are not texts": {"a": {"gte": -(2**63)}, "not": {"a": {"gte": ""}}},
+    "both sides of a list": {"list": {"gt": 0, "lt": 0}},
+    "beyond whole numbers": {"or": [{"a": {"gt": 2**63 - 1}}, {"b": {"lt": -(2**63) + 1}}]},
+    "between neighbours": {"a": {"gt": 2**53, "lte": 2**53 + 1}},
+    "many values": {"a": {"in": [*range(999), "a"]}},
+    "many conditions": {"or": [{"a": {"gt": number}} for number in range(MAX_CONDITIONS)]},
+    "deep": nested(MAX_DEPTH),
+}
+
+
+@pytest.fixture(scope="module")
+def metadata(metadata_of):
+    """As the service reads it from a request."""
+    return [given and orjson.loads(json.dumps(given)) for given in metadata_of(ITEMS)]
+
+
+@pytest.fixture(scope="module")
+def indexes(milvus):
+    indexes = MilvusIndexes(milvus.url, "")
+    yield indexes
+    indexes.close()
+
+
+@pytest.fixture(scope="module")
+def index(indexes, metadata):
+    """A real collection with an item for each metadata."""
+    index = indexes.create("filtered", SPEC, None)
+    index.upsert([str(number) for number in range(ITEMS)], np.ones((ITEMS, 4), np.float32), metadata, None).result()
+    yield index
+    indexes.delete("filtered")
+
+
+def found_by(index, given):
+    """Ids of the items that a search with a filter finds."""
+    hits = index.search(Query(np.ones((1, 4), np.float32), ITEMS, wanted=parse_filter(given)))[0]
+    return sorted(hit["id"] for hit in hits)
+
+
+def having(holds, metadata, given):
+    """Ids of the items whose metadata says what is wanted."""
+    return sorted(str(place) for place, said in enumerate(metadata) if holds(said, given))
+
+
+def check_order(one, other):
+    one, other = convert_to_stored(one), convert_to_stored(other)
+    (kind, first), (other_kind, second) = convert_to_sortable(one), convert_to_sortable(other)
+    assert kind == other_kind
+    assert (first < second, first == second) == (one < other, one == other)
+    assert (compute_field_digest("a", one) == compute_field_digest("a", other)) == (one == other)
+
+
+def test_letters_sort_as_the_awkward_numbers_and_texts_do(awkward):
+    for values in awkward:
+        for one, other in itertools.product(values, values):
+            check_order(one, other)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.one_of(st.lists(st.one_of(WHOLE, FLOATS), min_size=2, max_size=2), NEIGHBOURS, AS_DOUBLES))
+def test_letters_sort_as_any_numbers_do(pair):
+    check_order(*pair)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=4), st.text(max_size=4))
+def test_letters_sort_as_any_texts_do(one, other):
+    check_order(one, other)
+
+
+def test_a_value_is_told_from_all_that_are_not_equal_to_it():
+    values = [1, True, "1", None, 0, False, "", "true", "null", 1.5, "n1", b"\x02"]
+    stored = [value if isinstance(value, bytes) else convert_to_stored(value) for value in values]
+    assert len({compute_field_digest("a", value) for value in stored}) == len(stored)
+    for one, other in [(1, 1.0), (0, -0.0), (2**53, float(2**53)), (2**64, float(2**64))]:
+        assert compute_field_digest("a", convert_to_stored(one)) == compute_field_digest("a", convert_to_stored(other))
+    assert compute_field_digest("a", 1) != compute_field_digest("b", 1) and compute_field_digest("a") not in (
+        compute_field_digest("a", ""),
+        compute_field_digest("a", b""),
+        compute_field_digest("b"),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_a_filter_finds_in_milvus_what_reading_every_item_finds(index, metadata, filters, holds, data):
+    given = data.draw(filters)
+    assert found_by(index, given) == having(holds, metadata, given)
+
+
+@pytest.mark.parametrize("given", FIXED.values(), ids=FIXED)
+def test_the_edges_of_what_filters_say_mean_the_same_in_milvus(index, metadata, holds, given):
+    assert found_by(index, given) == having(holds, metadata, given)
+
+
+def test_every_kind_of_value_is_found_in_milvus_by_itself_and_by_its_equals_only(index, metadata, holds, scalar):
+    expected = having(holds, metadata, {"a": scalar})
+    for asked in ({"a": scalar}, {"not": {"a": {"ne": scalar}}}):
+        assert found_by(index, asked) == expected
+    if isinstance(scalar, str | int | float) and not isinstance(scalar, bool) and len(str(scalar)) < 200:
+        for side in ("gte", "lt"):
+            asked = {"a": {side: scalar}}
+            assert found_by(index, asked) == having(holds, metadata, asked)
+
+
+def test_items_may_say_as_much_as_embedded_ones_and_hardly_more_than_milvus_keeps(indexes):
+    index = indexes.create("large", SPEC, None)
+    most = {f"field {number}": f"value {number}" for number in range(MAX_FIELDS)}
+    index.upsert(["x"], np.ones((1, 4), np.float32), [most], None).result()
+    found = list_entries(most)
+    assert (len(build_entries(found)), len(build_ranges(found))) == (2 * MAX_FIELDS, 2 * MAX_FIELDS)
+    assert index.get(["x"], vectors=False) == [{"id": "x", "metadata": most}]
+    for number in (0, MAX_FIELDS - 1):
+        assert found_by(index, {f"field {number}": {"lte": f"value {number}"}}) == ["x"]
+    with pytest.raises(TooLargeError, match=r"metadata\[0\] is larger than the 65,536 bytes"):
+        index.upsert(["y"], np.ones((1, 4), np.float32), [{"a": "x" * 65_536}], None).result()
+    assert index.get(["y"], vectors=False) == [None]
+    indexes.delete("large")
+
+
+def test_no_name_passes_for_a_name_with_a_value():
+    assert (
+        len(
+            {
+                compute_field_digest("a"),
+                compute_field_digest("a\0"),
+                compute_field_digest("a", ""),
+                compute_field_digest("a\0s"),
+                compute_field_digest("as"),
+                compute_field_digest("a", b""),
+            }
+        )
+        == 6
+    )
+    assert compute_field_digest("tenant", "acme") != compute_field_digest("tenant\0\0\0t61636d65\0s")

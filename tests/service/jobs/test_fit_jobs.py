@@ -1,0 +1,221 @@
+import io
+import json
+
+import numpy as np
+import pytest
+
+from service.chains.registry import Registry
+
+CERTIFICATE_KEYS = {
+    "n_fit", "n_heldout", "seed", "local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress",
+    "mean_norm", "isoscore", "bytes_per_vector", "out_of_domain", "warnings",
+}  # fmt: skip
+JOB_KEYS = {"id", "kind", "state", "progress", "message", "error", "result", "created_at", "finished_at"}
+
+
+@pytest.fixture(scope="module")
+def app(start_app, new_home, tmp_path_factory):
+    """An app of this file's own: its tests leave chains behind."""
+    with start_app(home=new_home(), data_root=tmp_path_factory.mktemp("data")) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
+def texts(paragraphs):
+    return paragraphs[:120]
+
+
+def submit(app, **body):
+    answer = app.client.post("/fit-transform", json=body, headers=app.admin)
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["status_url"] == f"/jobs/{answer.json()['job_id']}"
+    return answer.json()["job_id"]
+
+
+@pytest.fixture(scope="module")
+def fitted(app, texts, finish):
+    job_id = submit(
+        app, name="mine", steps=[{"kind": "r2"}, {"kind": "geopres", "dimensions": 24, "steps": 40}],
+        source={"texts": texts}, transform=True,
+    )  # fmt: skip
+    return finish(job_id, app)
+
+
+def test_a_fit_succeeds_with_the_result_of_the_contract(fitted):
+    assert set(fitted) == JOB_KEYS
+    assert (fitted["state"], fitted["error"], fitted["progress"]) == ("succeeded", None, 1.0)
+    result = fitted["result"]
+    assert result["chain"] == "mine@1" and result["promoted"] and result["failed_gates"] == []
+    assert CERTIFICATE_KEYS <= set(result["certificate"])
+    assert result["certificate"]["out_of_domain"]["pydoc"]["recall_at_10"] > 0.1
+
+
+def test_the_new_chain_serves_at_once_and_takes_the_empty_place(app, fitted, texts):
+    by_name = app.client.post("/embed", json={"inputs": texts[:4], "chain": "mine"})
+    by_size = app.client.post("/embed", json={"inputs": texts[:4], "dimensions": 24})
+    assert by_name.headers["x-chain"] == by_size.headers["x-chain"] == "mine@1"
+    assert np.shape(by_name.json()) == (4, 24)
+    assert app.client.post("/embed", json={"inputs": "x", "dimensions": 25}).headers["x-chain"] == "compact@1"
+
+
+def test_the_transformed_vectors_are_what_embed_answers(app, fitted, texts):
+    answer = app.client.get(fitted["result"]["vectors_url"])
+    assert answer.headers["content-type"] == "application/x-npy"
+    vectors = np.load(io.BytesIO(answer.content))
+    assert vectors.shape == (len(texts), 24)
+    embedded = app.client.post("/embed", json={"inputs": texts[:8], "chain": "mine"}).json()
+    np.testing.assert_allclose(vectors[:8], embedded, atol=1e-5)
+
+
+def test_the_chain_shows_steps_provenance_and_certificate(app, fitted):
+    chain = app.client.get("/chains/mine").json()
+    assert chain["live"] == 1
+    assert [step["kind"] for step in chain["steps"]] == ["r2", "geopres"]
+    assert chain["provenance"]["rows"] == 120
+    assert chain["certificate"] == fitted["result"]["certificate"]
+    assert [v["version"] for v in chain["versions"]] == [1]
+    listed = {chain["name"]: chain for chain in app.client.get("/chains").json()}
+    assert {"mine", "compact", "debias"} <= set(listed)
+    assert "pydoc" in listed["compact"]["certificate"]["out_of_domain"]
+
+
+def test_nothing_of_the_senders_texts_stays_on_disk(app, fitted, texts):
+    needle = texts[3][:40].encode()
+    for path in app.settings.home.rglob("*"):
+        if path.is_file():
+            assert needle not in path.read_bytes(), path
+
+
+def test_events_tell_the_job_until_it_ends(app, fitted):
+    answer = app.client.get(f"/jobs/{fitted['id']}/events")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    last = answer.text.strip().split("\n\n")[-1]
+    assert json.loads(last.removeprefix("data: "))["state"] == "succeeded"
+
+
+def test_a_failed_gate_leaves_the_version_unpromoted_and_promotion_is_an_admins(app, fitted, texts, finish):
+    job = finish(
+        submit(app, name="mine", steps=[{"kind": "geopres", "dimensions": 4, "steps": 5}], source={"texts": texts},
+               gates={"local_spearman": 0.99, "positional_stress": 100.0}, promote=True), app,
+    )  # fmt: skip
+    assert job["state"] == "succeeded"
+    assert (job["result"]["promoted"], job["result"]["failed_gates"]) == (False, ["local_spearman"])
+    assert app.client.get("/chains/mine").json()["live"] == 1
+    assert app.client.post("/chains/mine/promote", json={"version": 2}).status_code == 401
+    assert app.client.post("/chains/mine/promote", json={"version": 2}, headers=app.admin).status_code == 409
+    forced = {"version": 2, "force": True}
+    assert app.client.post("/chains/mine/promote", json=forced, headers=app.admin).json()["live"] == 2
+    assert app.client.post("/embed", json={"inputs": "x", "chain": "mine"}).headers["x-chain"] == "mine@2"
+    assert app.client.delete("/chains/mine/2", headers=app.admin).status_code == 409
+    assert app.client.post("/chains/mine/rollback", headers=app.admin).json()["live"] == 1
+    assert app.client.post("/chains/mine/rollback", headers=app.admin).status_code == 409
+    assert app.client.delete("/chains/mine/2", headers=app.admin).json() == {"deleted": "mine@2"}
+    assert app.client.post("/chains/mine/promote", json={"version": 2}, headers=app.admin).status_code == 404
+
+
+def test_vectors_of_nobodys_make_a_chain_for_reduce_of_their_width(app, finish):
+    rows = (np.random.default_rng(0).normal(size=(300, 20)) + 0.5).tolist()
+    job = finish(submit(app, name="nobodys", steps=[{"kind": "r2"}, {"kind": "geopres", "dimensions": 5, "steps": 5}],
+                        source={"vectors": rows}, transform=True), app)  # fmt: skip
+    assert job["state"] == "succeeded", job["error"]
+    assert any("out-of-domain" in warning for warning in job["result"]["certificate"]["warnings"])
+    reduced = app.client.post("/reduce", json={"vectors": rows[:3], "chain": "nobodys"}).json()["vectors"]
+    vectors = np.load(io.BytesIO(app.client.get(job["result"]["vectors_url"]).content))
+    np.testing.assert_allclose(reduced, vectors[:3], atol=1e-5)
+    answer = app.client.post("/embed", json={"inputs": "x", "chain": "nobodys"})
+    assert answer.status_code == 409 and answer.json()["error"]["code"] == "space_mismatch"
+
+
+def test_a_path_lies_in_the_data_root(app, texts, finish):
+    (app.settings.data_root / "some.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in texts))
+    job = finish(submit(app, name="pathed", steps=[{"kind": "r2"}], source={"path": "some.jsonl#body"}), app)
+    assert job["state"] == "succeeded", job["error"]
+    (app.settings.data_root / "link.jsonl").symlink_to("/etc/hostname")
+    answer = app.client.post("/fit-transform", headers=app.admin, json={
+        "name": "x", "steps": [{"kind": "r2"}], "source": {"path": "link.jsonl"}})  # fmt: skip
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/a.npy", "memory://texts.jsonl#body", "file:///etc/hosts", "HTTP://a/b.txt"]
+)
+@pytest.mark.parametrize("what", ["source", "targets"])
+def test_a_url_is_no_path_however_it_can_be_read_on_the_command_line(app, url, what):
+    """Nobody makes the server fetch anything."""
+    sources = {"source": {"vectors": [[row, 1.0] for row in range(8)]}} | {what: {"path": url}}
+    body = {"name": "x", "steps": [{"kind": "procrustes" if what == "targets" else "r2"}]} | sources
+    answer = app.client.post("/fit-transform", headers=app.admin, json=body)
+    assert answer.status_code == 403
+    assert "reads no URLs" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["hf:me/news/en:train#text", "hf:./news", "hf:/etc"])
+@pytest.mark.parametrize("what", ["source", "targets"])
+def test_a_data_set_of_the_hub_is_refused_whether_it_lies_there_or_here(app, path, what):
+    sources = {"source": {"vectors": [[row, 1.0] for row in range(8)]}} | {what: {"path": path}}
+    body = {"name": "x", "steps": [{"kind": "procrustes" if what == "targets" else "r2"}]} | sources
+    answer = app.client.post("/fit-transform", headers=app.admin, json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "source.path"
+    assert "the server reads no data sets from the hub" in answer.json()["error"]["message"]
+
+
+def test_a_source_that_is_bad_inside_fails_the_job_with_the_line(app, finish):
+    (app.settings.data_root / "bad.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    job = finish(submit(app, name="bad", steps=[{"kind": "r2"}], source={"path": "bad.jsonl"}), app)
+    assert job["state"] == "failed" and "line 2" in job["error"]
+    assert app.client.get("/chains/bad").status_code == 404
+
+
+def test_two_fits_of_one_name_at_once_become_two_versions(app, texts, finish):
+    steps = [{"kind": "r2"}]
+    ids = [submit(app, name="twins", steps=steps, source={"texts": texts[:60]}) for _ in range(2)]
+    jobs = [finish(job_id, app) for job_id in ids]
+    assert [job["result"]["chain"] for job in jobs] == ["twins@1", "twins@2"]
+    assert [job["result"]["promoted"] for job in jobs] == [True, False]
+    digests = {v["tensors_sha256"] for v in app.client.get("/chains/twins").json()["versions"]}
+    assert len(digests) == 1  # the same texts and seed
+
+
+def test_a_queued_job_is_cancelled_and_never_runs(app, texts):
+    ids = [submit(app, name="never", steps=[{"kind": "r2"}], source={"texts": texts}) for _ in range(2)]
+    for job_id in reversed(ids):
+        job = app.client.delete(f"/jobs/{job_id}", headers=app.admin).json()
+        assert job["state"] == "cancelled" and job["finished_at"]
+        assert app.client.delete(f"/jobs/{job_id}", headers=app.admin).json() == job
+    assert app.client.get("/chains/never").status_code == 404
+
+
+def test_a_place_is_given_by_an_admin(app, fitted):
+    put = app.client.put
+    assert put("/encoders/all-MiniLM-L6-v2/dimensions/96", json={"chain": "compact"}).status_code == 401
+    for path, chain, status in [
+        ("/encoders/all-MiniLM-L6-v2/dimensions/24", "compact", 200),
+        ("/encoders/all-MiniLM-L6-v2/dimensions/25", "mine@1", 400),
+        ("/encoders/all-MiniLM-L6-v2/dimensions/24", "nobody", 404),
+        ("/encoders/all-MiniLM-L6-v2/dimensions/x", "compact", 422),
+        ("/encoders/nobody/dimensions/24", "compact", 404),
+    ]:
+        assert put(path, json={"chain": chain}, headers=app.admin).status_code == status
+    assert app.client.post("/embed", json={"inputs": "x", "dimensions": 24}).headers["x-chain"] == "compact@1"
+    described = app.client.get("/encoders").json()[0]
+    assert described["size_routes"]["24"] == "compact" and described["nested"] == "compact"
+    put("/encoders/all-MiniLM-L6-v2/dimensions/24", json={"chain": "mine"}, headers=app.admin)
+
+
+def test_a_damaged_live_chain_answers_503_and_the_rest_serves_on(app, fitted, texts, finish):
+    finish(submit(app, name="frail", steps=[{"kind": "r2"}], source={"texts": texts[:60]}), app)
+    path = app.settings.home / "chains/frail/1/chain.safetensors"
+    path.write_bytes(path.read_bytes()[:50])
+    assert Registry(app.settings.home / "chains").names().count("frail") == 1
+    answer = app.client.post("/embed", json={"inputs": "x", "chain": "frail"})
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "corrupt_artifact"
+    assert app.client.post("/embed", json={"inputs": "x", "dimensions": 128}).status_code == 200
+    assert app.client.get("/chains").status_code == 200
+
+
+def test_jobs_leave_nothing_that_other_users_can_read(app, fitted):
+    """A job's process writes the request, its log, vectors under way and a chain."""
+    assert (app.settings.home / "jobs" / fitted["id"] / "vectors.npy").is_file()
+    found = [path for path in app.settings.home.rglob("*") if not path.is_symlink()]
+    assert [path for path in found if path.stat().st_mode & 0o077] == []

@@ -1,0 +1,560 @@
+"""Live traffic is held against what chains were fitted on: the figures rise with its domain and language, and stay
+flat without."""
+
+import io
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from service.chains.registry import Registry
+from service.chains.starters import STARTERS
+from service.encoders.observer import ObservedVectors
+from service.jobs.kinds.fit import run_fit
+from service.monitoring.drift.drift import Drift
+from service.monitoring.drift.tally import Tally
+from service.monitoring.drift.window import ROWS_PER_REQUEST, SAMPLED_PART, Pace, Window
+from training.fitting.fit_request import FitRequest
+from training.sources.docstrings import read_docstring_paragraphs
+from transforms import parse_steps
+from transforms.artifact import DISTRIBUTION, FitStatistics
+from transforms.progress import no_progress
+
+ENCODER = "all-MiniLM-L6-v2"
+WIDTH = 24
+"""Of vectors that no encoder made, which cost no time to make."""
+
+
+def rows_like(count, seed, mean=0.5, turned=False):
+    """Vectors of one corpus `(count, WIDTH)`; turned ones vary in other directions."""
+    space = np.random.default_rng(0)
+    rotation, _ = np.linalg.qr(space.normal(size=(WIDTH, WIDTH)))
+    spread = np.arange(1, WIDTH + 1) ** -1.0
+    rows = np.random.default_rng(seed).normal(size=(count, WIDTH)) * (spread[::-1] if turned else spread) @ rotation
+    return (rows + mean * rotation[-1]).astype(np.float32)
+
+
+ALL = Pace(rows_a_second=1e9)
+"""Rows are looked at however fast they come, as tests send in a second what would come in minutes."""
+
+
+@pytest.fixture(scope="module")
+def app(start_app, new_home):
+    """An app of this file's own, with drift as it comes, where the smallest window is filled by what a test sends."""
+    with start_app(home=new_home(), drift_window=1000) as app:
+        app.services.drift.pace = ALL
+        yield app
+
+
+def fit(app, name, rows, steps="r2,pca:8", **request):
+    """Fit a chain on vectors in this process, as a job would."""
+    path = app.settings.home / f"{name}.npy"
+    np.save(path, rows)
+    services = app.services
+    asked = FitRequest(name, [step.spec() for step in parse_steps(steps)], str(path), **request)
+    return run_fit(asked, None, services.registry, services.size_routes, services.home.vectors, no_progress)
+
+
+@pytest.fixture(scope="module")
+def fitted(app):
+    """Two versions of a chain of vectors of nobody's; the second is not live."""
+    for steps in ("r2,pca:8", "mc,pca:8"):
+        fit(app, "mine", rows_like(2000, 1), steps)
+    return app
+
+
+def reduce(app, rows, chain="mine", of_a_request=ROWS_PER_REQUEST, **query):
+    """Send rows through a chain, so many a request."""
+    for start in range(0, len(rows), of_a_request):
+        body = io.BytesIO()
+        np.save(body, rows[start : start + of_a_request])
+        answer = app.client.post(
+            "/reduce", params={"chain": chain} | query, content=body.getvalue(),
+            headers={"content-type": "application/x-npy", "accept": "application/x-npy"},
+        )  # fmt: skip
+        assert answer.status_code == 200, answer.text
+    return answer
+
+
+def report(app, ref="mine", encoder=None):
+    """What is said of a version, and its figures for an encoder, after the observers has seen all."""
+    settle(app)
+    found = app.client.get(f"/chains/{ref}/drift")
+    assert found.status_code == 200, found.text
+    return found.json(), next((one for one in found.json()["encoders"] if one["encoder"] == encoder), None)
+
+
+def settle(app):
+    """Wait until the observers has shown all that passed by."""
+    observers = app.services.embedder.observers
+    observers.stop()
+    observers.start()
+
+
+def metric(app, name, **labels):
+    """A gauge's value; None if it has none for those labels."""
+    wanted = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
+    found = re.search(rf"^{name}{{{wanted}}} (\S+)$", app.client.get("/metrics").text, re.MULTILINE)
+    return found and float(found[1])
+
+
+# Figures
+
+
+def test_nothing_is_known_before_anything_came(fitted):
+    said, figures = report(fitted, "mine@2")
+    assert (said["chain"], said["stale"], said["unknown"], figures) == ("mine@2", None, None, None)
+    assert fitted.client.get("/chains/mine@2").json()["stale"] is None
+
+
+def test_traffic_like_what_was_fitted_stays_flat_and_other_traffic_rises_and_is_forgotten_again(fitted):
+    reduce(fitted, rows_like(2000, 2))
+    said, same = report(fitted)
+    assert said["unknown"] is None and said["stale"] is False and said["chain"] == "mine@1"
+    assert 1000 <= same["rows"] <= 2000
+    assert abs(same["out_of_domain"] - 0.5) < 4 * same["noise"] and 0.003 < same["noise"] < 0.02
+    assert same["mean_cosine"] > 0.99 and same["odd_norms"] < 0.02
+    assert same["outside"]["live"] == pytest.approx(same["outside"]["fitted"], rel=0.1)
+    np.testing.assert_allclose(same["tenths"], 0.1, atol=0.04)
+    assert fitted.client.get("/chains/mine").json()["stale"] is False
+
+    reduce(fitted, rows_like(2500, 3, turned=True))
+    said, other = report(fitted)
+    assert other["out_of_domain"] > 0.95 and other["stale"] and said["stale"]
+    assert other["outside"]["live"] > 2 * other["outside"]["fitted"]
+    assert metric(fitted, "lathe_drift_stale", encoder="none", chain="mine@1") == 1
+    assert metric(fitted, "lathe_drift_out_of_domain", encoder="none", chain="mine@1") > 0.95
+    assert fitted.client.get("/chains/mine").json()["stale"] is True
+    assert any("mine@1 is stale" in warning for warning in fitted.client.get("/health").json()["warnings"])
+    assert next(c for c in fitted.client.get("/chains").json() if c["name"] == "mine")["stale"] is True
+
+    reduce(fitted, rows_like(2500, 4))
+    said, again = report(fitted)
+    assert again["out_of_domain"] < 0.55 and said["stale"] is False
+    assert again["rows"] <= 2000  # what is older than two windows is gone
+    assert fitted.client.get("/health").json()["warnings"] == []
+
+
+def test_a_shift_of_the_mean_and_odd_lengths_are_seen(fitted):
+    rows = rows_like(1500, 5, mean=-0.5)
+    reduce(fitted, rows, "mine@2")
+    _, figures = report(fitted, "mine@2")
+    assert figures["mean_cosine"] < -0.9
+    assert figures["mean_norm"]["live"] == pytest.approx(np.linalg.norm(rows.mean(axis=0)), rel=0.1)
+    assert figures["mean_norm"]["fitted"] == pytest.approx(0.5, abs=0.05)
+    reduce(fitted, rows_like(1500, 6) * 50, "mine@2")
+    _, figures = report(fitted, "mine@2")
+    assert figures["odd_norms"] > 0.5
+    reduce(fitted, np.full((40, WIDTH), 3e37, np.float32), "mine@2")
+    _, figures = report(fitted, "mine@2")
+    assert figures["mean_norm"]["live"] < 1000  # rows that would outweigh all others are counted, not summed
+    assert all(value == value for value in figures["mean_norm"].values())
+
+
+def test_two_versions_have_figures_of_their_own(fitted):
+    reduce(fitted, rows_like(100, 7), "mine@1")
+    reduce(fitted, rows_like(100, 7, turned=True), "mine@2")
+    one, two = (report(fitted, ref)[1]["tenths"][-1] for ref in ("mine@1", "mine@2"))
+    assert one != two
+    assert {w.loaded.ref for w, _ in fitted.services.drift.evaluate_all()} >= {"mine@1", "mine@2"}
+
+
+def test_large_requests_count_with_some_of_their_rows_and_one_alone_says_nothing_sure(fitted):
+    rows = rows_like(5000, 8, turned=True)
+    loaded = fitted.services.registry.load("mine")
+    window = Window(None, loaded, loaded.fit_distribution, 1000, keep_rows=False)
+    window.queue_sample(rows)
+    tally = window.evaluate()
+    assert (tally.rows, tally.requests, tally.standard_error) == (5000 // SAMPLED_PART, 1, None)
+    assert not fitted.services.drift.exceeds_threshold(tally)
+
+
+def test_the_noise_takes_rows_of_one_request_for_alike(fitted):
+    loaded = fitted.services.registry.load("mine")
+    rows = rows_like(2000, 9)
+    order = np.argsort(loaded.fit_distribution.gaussian.score(loaded.fit_distribution.gaussian.standardize(rows)))
+    sorted_rows = Tally.from_requests(loaded.fit_distribution, None, np.split(rows[order], 100))
+    mixed = Tally.from_requests(loaded.fit_distribution, None, np.split(rows, 100))
+    assert mixed.standard_error == pytest.approx(0.29 / np.sqrt(2000), rel=0.2)
+    assert sorted_rows.standard_error > 3 * mixed.standard_error
+    assert sorted_rows.out_of_domain == pytest.approx(mixed.out_of_domain)
+
+
+def test_tallies_of_parts_add_up_to_that_of_all(fitted):
+    loaded = fitted.services.registry.load("mine")
+    requests = np.split(rows_like(600, 10), 60)
+    whole = Tally.from_requests(loaded.fit_distribution, None, requests).to_json(loaded.fit_distribution)
+    parts = [Tally.from_requests(loaded.fit_distribution, None, requests[i : i + 20]) for i in (0, 20, 40)]
+    summed = (parts[2] + parts[0] + parts[1]).to_json(loaded.fit_distribution)
+    assert summed["tenths"] == whole["tenths"]
+    for name in ("out_of_domain", "noise", "mean_cosine", "mean_noise"):  # of float32 products, which no CPU must
+        assert summed[name] == pytest.approx(whole[name], rel=1e-6)  # round alike for 20 rows and for 600
+
+
+def at_once(work):
+    work()
+    return True
+
+
+def test_the_least_recently_used_window_leaves(fitted):
+    drift = Drift(True, 1000, 0.8, fitted.services.registry, submit=at_once, max_windows=3, pace=ALL)
+    for number in (1, 2, 3, 1, 4):
+        drift.observe(ObservedVectors(f"encoder {number}", fitted.services.registry.load("mine"), rows_like(5, 0)))
+    assert {window.encoder for window in drift.windows.values()} == {"encoder 3", "encoder 1", "encoder 4"}
+
+
+def test_of_more_than_a_generation_at_once_some_are_looked_at(fitted):
+    clock = [0.0]
+    loaded = fitted.services.registry.load("mine")
+    window = Window(None, loaded, loaded.fit_distribution, 1000, False, Pace(rows_a_second=400), clock=lambda: clock[0])
+    for _ in range(500):
+        window.queue_sample(rows_like(ROWS_PER_REQUEST, 0))
+    assert window.evaluate().rows == 1000
+    for _ in range(500):
+        clock[0] += 0.005
+        window.queue_sample(rows_like(ROWS_PER_REQUEST, 0))
+    assert window.evaluate().rows == pytest.approx(1000 + 400 * 2.5, abs=2 * ROWS_PER_REQUEST)
+
+
+def test_rows_of_another_width_are_not_counted(fitted):
+    drift = Drift(True, 1000, 0.8, fitted.services.registry, submit=at_once)
+    drift.observe(ObservedVectors(None, fitted.services.registry.load("mine"), np.ones((5, WIDTH + 1), np.float32)))
+    assert list(drift.evaluate_all()) == []
+
+
+# Texts
+
+
+ENGLISH = [
+    "The {} ran along the {} before the rain began.", "We bought a {} at the market beside the {}.",
+    "Nobody had seen the {} since the {} was closed.", "My sister painted the {} in the colours of a {}.",
+]  # fmt: skip
+GERMAN = [
+    "Der {} stand lange Zeit neben dem alten {}.", "Gestern haben wir einen {} und einen {} gekauft.",
+    "Niemand wusste, warum der {} ohne den {} gekommen war.", "Mein Bruder reparierte den {} hinter dem {}.",
+]  # fmt: skip
+THINGS = ["garden", "horse", "bridge", "kettle", "river", "piano", "ladder", "market"]
+DINGE = ["Garten", "Hund", "Zug", "Kessel", "Fluss", "Schrank", "Baum", "Wagen"]
+
+
+def sentences_of(frames, words):
+    return [frame.format(one, two) for frame in frames for one in words for two in words if one != two]
+
+
+@pytest.fixture(scope="module")
+def docs(app):
+    """A chain fitted on English documentation, and texts of the same kind that it was not fitted on."""
+    texts = [text for text in read_docstring_paragraphs() if len(text) < 90][::3]
+    fitted_on, others = texts[0:800:2], texts[1:301:2]
+    answers = [app.client.post("/embed", json={"inputs": fitted_on[at : at + 100]}) for at in range(0, 400, 100)]
+    fit(app, "docs", np.array([row for answer in answers for row in answer.json()], np.float32), "r2,pca:32")
+    return others
+
+
+def embed(app, texts, chain="docs", of_a_request=ROWS_PER_REQUEST, **headers):
+    for start in range(0, len(texts), of_a_request):
+        body = {"inputs": texts[start : start + of_a_request], "chain": chain}
+        answer = app.client.post("/embed", json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+    return answer
+
+
+@pytest.mark.trial
+def test_texts_stay_flat_and_rise_as_they_change_to_another_domain_and_then_to_another_language(app, docs):
+    found = []
+    for texts in (docs, sentences_of(ENGLISH, THINGS)[::3], sentences_of(GERMAN, DINGE)[::3]):
+        for start in range(0, 1000, ROWS_PER_REQUEST):  # the cache answers all but the first time
+            embed(
+                app,
+                [texts[(start + number) % len(texts)] for number in range(ROWS_PER_REQUEST)],
+                of_a_request=ROWS_PER_REQUEST,
+            )
+        found.append(report(app, "docs", ENCODER)[1])
+    same, domain, language = found  # half of each window are the rows before
+    assert abs(same["out_of_domain"] - 0.5) < 0.1 and same["rows"] >= 1000 and not same["stale"]
+    assert domain["out_of_domain"] > same["out_of_domain"] + 0.2
+    assert language["out_of_domain"] > 0.9 and language["stale"]
+    assert same["mean_cosine"] > 0.9 > domain["mean_cosine"] > language["mean_cosine"]
+    assert same["outside"]["live"] < domain["outside"]["live"] < language["outside"]["live"]
+    assert metric(app, "lathe_drift_mean_cosine", encoder=ENCODER, chain="docs@1") == language["mean_cosine"]
+
+
+def test_answers_from_the_cache_count_as_others_do(app, docs):
+    embed(app, docs[:8], "debias")
+    before = report(app, "debias", ENCODER)[1]["rows"]
+    embed(app, docs[:8], "debias")
+    assert report(app, "debias", ENCODER)[1]["rows"] == before + 8
+
+
+def test_vectors_sent_to_a_chain_are_counted_apart_from_texts(app, docs, raw):
+    embed(app, docs[:30], "compact")
+    reduce(app, np.array(raw, np.float32), "compact")
+    assert report(app, "compact")[1]["rows"] == len(raw)
+    assert report(app, "compact", ENCODER)[1]["rows"] >= 30
+
+
+@pytest.fixture(scope="module")
+def raw(app, sentences):
+    return app.client.post("/embed", json={"inputs": sentences}).json()
+
+
+# The header
+
+
+def test_a_request_is_told_how_far_its_own_rows_lie_if_it_asks(app, docs):
+    near = embed(app, docs[:10], **{"x-drift": "true"}).headers["x-out-of-domain"]
+    far = embed(app, sentences_of(GERMAN, DINGE)[:10], **{"x-drift": "TRUE"}).headers["x-out-of-domain"]
+    assert re.fullmatch(r"[01]\.\d{3}", near) and float(near) < 0.75 < float(far)
+    assert "x-out-of-domain" not in embed(app, docs[:10]).headers
+    assert "x-out-of-domain" not in embed(app, docs[:10], **{"x-drift": "false"}).headers
+
+
+def test_all_answers_with_vectors_tell_it_by_header_or_query(app, docs, fitted):
+    texts = docs[:3]
+    answers = [
+        app.client.post("/embed?drift=true", json={"inputs": texts, "chain": "docs"}),
+        app.client.post("/embed?drift=1&chain=docs", json={"inputs": texts}, headers={"accept": "application/x-npy"}),
+        app.client.post("/?drift=true", json={"inputs": texts, "chain": "docs"}),
+        app.client.post("/v1/embeddings", json={"input": texts, "model": f"{ENCODER}+docs"}, headers={"x-drift": "1"}),
+    ]  # fmt: skip
+    assert len({answer.headers["x-out-of-domain"] for answer in answers}) == 1
+    row = rows_like(1, 3, turned=True)
+    as_json = app.client.post("/reduce?drift=true", json={"vectors": row.tolist(), "chain": "mine"})
+    assert as_json.headers["x-out-of-domain"] == reduce(app, row, drift="true").headers["x-out-of-domain"]
+
+
+def test_raw_vectors_are_held_against_nothing(app, docs):
+    answer = app.client.post("/embed?drift=true", json={"inputs": docs[0]})
+    assert answer.headers["x-out-of-domain"] == "unknown"
+
+
+@pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/reduce"])
+def test_what_is_neither_true_nor_false_is_refused(app, path):
+    body = {"inputs": "x", "input": "x", "vectors": [[1.0] * 384], "chain": "compact"}
+    for answer in (
+        app.client.post(f"{path}?drift=perhaps", json=body),
+        app.client.post(path, json=body, headers={"x-drift": ""}),
+    ):
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "drift"
+
+
+def test_the_openapi_declares_header_parameter_and_figures(app):
+    paths = app.client.get("/openapi.json").json()["paths"]
+    for path in ("/embed", "/v1/embeddings", "/reduce"):
+        assert {"x-drift", "drift"} <= {parameter["name"] for parameter in paths[path]["post"]["parameters"]}
+        assert "x-out-of-domain" in paths[path]["post"]["responses"]["200"]["headers"]
+    assert "get" in paths["/chains/{name}/drift"]
+
+
+# What is not known
+
+
+@pytest.mark.parametrize("ref", ["nobody", "mine@99", "a b", "mine@x"])
+def test_a_chain_that_is_not_there_is_404(fitted, ref):
+    answer = fitted.client.get(f"/chains/{ref}/drift")
+    assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
+
+
+def test_a_chain_without_a_reference_serves_and_its_drift_is_unknown(fitted):
+    registry = fitted.services.registry
+    registry.publish(registry.load("mine@1").chain, "older", None)
+    reduce(fitted, rows_like(50, 1), "older")
+    said, _ = report(fitted, "older")
+    assert "without the distribution of its rows" in said["unknown"]
+    assert said["encoders"] == [] and said["stale"] is None
+    assert reduce(fitted, rows_like(5, 1), "older", drift="true").headers["x-out-of-domain"] == "unknown"
+
+
+@pytest.mark.parametrize("how", ["altered", "missing"])
+def test_a_damaged_reference_leaves_the_chain_serving(fitted, how):
+    registry = fitted.services.registry
+    loaded = registry.load("mine@1")
+    statistics = FitStatistics(distribution=loaded.fit_distribution)
+    version, _ = registry.publish(loaded.chain, "frail", None, statistics=statistics)
+    path = registry.root / "frail" / str(version) / DISTRIBUTION
+    path.unlink() if how == "missing" else path.write_bytes(path.read_bytes()[:-4] + b"\x00" * 4)
+    reduce(fitted, rows_like(50, 1), f"frail@{version}")
+    said, _ = report(fitted, f"frail@{version}")
+    assert "the distribution of its rows" in said["unknown"]
+
+
+def test_drift_that_is_off_says_so_and_keeps_no_figures(start_app, fitted):
+    with start_app(home=fitted.settings.home, drift=False, indexes_only=True) as off:
+        reduce(off, rows_like(50, 1))
+        said, _ = report(off)
+        assert said["unknown"] == "LATHE_DRIFT is off" and said["encoders"] == []
+        assert reduce(off, rows_like(5, 1), drift="true").headers["x-out-of-domain"] == "unknown"
+        assert metric(off, "lathe_drift_rows", encoder="none", chain="mine@1") is None
+
+
+def test_a_restart_begins_anew_against_the_same_reference(start_app, fitted):
+    reduce(fitted, rows_like(40, 1))
+    _, before = report(fitted)
+    with start_app(home=fitted.settings.home, indexes_only=True) as again:
+        assert report(again)[1] is None
+        reduce(again, rows_like(40, 1))
+        _, figures = report(again)
+    assert figures["rows"] == 40 and figures["mean_norm"]["fitted"] == before["mean_norm"]["fitted"]
+
+
+def test_keys_guard_it_as_other_reads(start_app, fitted):
+    with start_app(home=fitted.settings.home, api_keys="use", indexes_only=True) as keyed:
+        assert keyed.client.get("/chains/mine/drift").status_code == 401
+        assert keyed.client.get("/chains/mine/drift", headers={"authorization": "Bearer use"}).status_code == 200
+
+
+# Where references come from and go to
+
+
+@pytest.mark.parametrize("name", ["compact", "debias"])
+def test_the_starters_have_references_of_what_they_were_fitted_on(name):
+    loaded = Registry(STARTERS).load(name)
+    certificate = loaded.chain.metadata["certificate"]
+    assert (loaded.fit_distribution.count, loaded.fit_distribution.heldout) == (
+        certificate["n_fit"],
+        certificate["n_heldout"],
+    )
+    assert loaded.fit_distribution.gaussian.mean_norm == pytest.approx(certificate["mean_norm"]["before"], abs=0.01)
+
+
+def test_a_fit_leaves_a_reference_and_the_manifest_says_its_spectrum(fitted):
+    manifest = fitted.client.get("/chains/mine").json()["reference"]
+    assert manifest["dimensions"] == WIDTH and manifest["count"] + manifest["heldout"] == 2000
+    assert manifest["spectrum"] == sorted(manifest["spectrum"], reverse=True) and sum(manifest["spectrum"]) < 1
+
+
+def test_chains_that_are_imported_bring_their_references(fitted, run):
+    assert run("chains", "import", str(fitted.settings.home))[0] == 0
+    status, out, _ = run("chains", "show", "mine@1")
+    assert status == 0 and json.loads(out)["reference"]["count"] == 1600
+
+
+@pytest.mark.services
+def test_replicas_share_references_and_one_altered_in_redis_is_unknown(open_replica, redis_server, fitted):
+    here, there = open_replica("here"), open_replica("there")
+    loaded = fitted.services.registry.load("mine@1")
+    here.registry.publish(loaded.chain, "shared", None, statistics=FitStatistics(distribution=loaded.fit_distribution))
+    there.registry.pull("shared")
+    assert there.registry.load("shared").fit_distribution.payload == loaded.fit_distribution.payload
+    redis_server.client.hset("lathe:artifact:shared:1", "reference", b"altered")
+    later = open_replica("later")
+    assert "altered" in str(later.registry.load("shared").fit_distribution)
+    later.registry.load("shared").chain.transform(rows_like(3, 1))
+
+
+# Stale chains fitted anew
+
+
+@pytest.fixture(scope="module")
+def refitting(start_app, fitted, new_home):
+    """An app on chains of its own that fits stale ones anew."""
+    home = new_home()
+    with start_app(home=home, drift_refit=True, drift_window=1000, indexes_only=True) as app:
+        app.services.drift.pace = ALL
+        yield app
+
+
+@pytest.mark.parametrize("keep_moments", [False, True])
+def test_a_stale_chain_is_fitted_anew_once_and_not_promoted(refitting, finish, keep_moments):
+    app, name = refitting, f"kept-{keep_moments}".lower()
+    fit(app, name, rows_like(1500, 1), keep_moments=keep_moments, gates={"local_spearman": 0.1})
+
+    reduce(app, rows_like(1500, 2), name)
+    settle(app)
+    assert fits_of(app, name) == []
+    reduce(app, rows_like(2500, 3, turned=True), name)
+    settle(app)
+    (job,) = fits_of(app, name)
+    ended = finish(job.id, app)
+    assert ended["state"] == "succeeded", ended["error"]
+    result = ended["result"]
+    assert (result["chain"], result["promoted"]) == (f"{name}@2", False)
+    assert result["certificate"]["compared_to"]["chain"] == f"{name}@1"
+    assert result["certificate"]["recall_at_10"] > result["certificate"]["compared_to"]["recall_at_10"]
+    chain = app.client.get(f"/chains/{name}").json()
+    provenance = app.client.get(f"/chains/{name}@2").json()["provenance"]
+    assert chain["live"] == 1 and provenance["refit_of"] == f"{name}@1" and provenance["command"] is None
+    assert provenance["because"].startswith("drift: ") and provenance["gates"] == {"local_spearman": 0.1}
+    assert ("added_to" in provenance) is keep_moments
+
+    app.services.drift.refits.decided_at.clear()  # as after an hour
+    reduce(app, rows_like(300, 4, turned=True), name)
+    settle(app)
+    assert len(fits_of(app, name)) == 1
+
+    assert app.client.post(f"/chains/{name}/promote", json={"version": 2}, headers=app.admin).status_code == 200
+    reduce(app, rows_like(1500, 5, turned=True), name)
+    assert report(app, name)[0]["stale"] is False
+
+
+def test_who_watches_often_does_not_keep_a_stale_chain_from_its_fit(refitting, finish):
+    fit(refitting, "watched", rows_like(1500, 1))
+    for seed in range(30):
+        reduce(refitting, rows_like(100, 10 + seed, turned=True), "watched")
+        assert refitting.client.get("/metrics").status_code == 200
+    settle(refitting)
+    (job,) = fits_of(refitting, "watched")
+    assert finish(job.id, refitting)["state"] == "succeeded"
+
+
+def test_one_text_again_and_again_is_no_corpus_to_fit_on(refitting):
+    fit(refitting, "probed", rows_like(1500, 1))
+    row = rows_like(1, 2, turned=True)
+    for _ in range(20):
+        reduce(refitting, np.repeat(row, 100, axis=0), "probed")
+    settle(refitting)
+    assert report(refitting, "probed")[0]["stale"] is True and fits_of(refitting, "probed") == []
+
+
+def test_versions_that_are_not_live_warn_of_nothing_and_deleted_ones_are_forgotten(fitted):
+    fit(fitted, "left", rows_like(1500, 1))
+    reduce(fitted, rows_like(1500, 2, turned=True), "left")
+    settle(fitted)
+    drift = fitted.services.drift
+    assert report(fitted, "left")[0]["stale"] is True
+    assert any("left@1 is stale" in warning for warning in drift.warnings())
+    fit(fitted, "left", rows_like(1500, 2, turned=True), promote=True)
+    assert not any("left@1" in warning for warning in drift.warnings())
+    fitted.services.registry.delete("left", 1)
+    assert "left@1" not in [window.loaded.ref for window, _ in drift.evaluate_all()]
+
+
+def test_rows_are_looked_at_again_after_the_thread_beside_was_behind_for_long(fitted):
+    loaded, free = fitted.services.registry.load("mine"), False
+
+    def soon(work):
+        if free:
+            work()
+        return free
+
+    drift = Drift(True, 1000, 0.8, fitted.services.registry, soon, pace=replace(ALL, waiting_rows=512))
+    drift.begin_window(ObservedVectors(None, loaded, rows_like(ROWS_PER_REQUEST, 0)))
+    for _ in range(100):
+        drift.observe(ObservedVectors(None, loaded, rows_like(ROWS_PER_REQUEST, 0)))
+    free = True
+    for _ in range(2):
+        drift.observe(ObservedVectors(None, loaded, rows_like(ROWS_PER_REQUEST, 0)))
+    assert next(iter(drift.windows.values())).tally.rows >= 512
+
+
+def fits_of(app, name):
+    """Refits of a chain."""
+    jobs = [job for job in app.services.jobs.list() if job.kind == "fit"]
+    asked = {job.id: app.services.jobs.read_request(job.id).request for job in jobs}
+    return [job for job in jobs if asked[job.id].name == name and asked[job.id].refit_of]
+
+
+def test_vectors_sent_to_an_encoders_chain_start_no_fit(refitting):
+    window = Window(None, refitting.services.registry.load("compact"), None, 1000, keep_rows=True)
+    assert not refitting.services.drift.refits.is_same_space(window)
+
+
+def test_rows_are_kept_in_memory_only_to_fit_on(fitted, refitting):
+    fit(refitting, "mine", rows_like(1500, 1))
+    for app, kept in ((fitted, False), (refitting, True)):
+        reduce(app, rows_like(40, 1))
+        settle(app)
+        window = next(w for w, _ in app.services.drift.evaluate_all())
+        assert all(bool(generation.rows) is kept for generation in window.generations)

@@ -1,0 +1,31 @@
+import numpy as np
+import pytest
+
+from transforms import Chain, parse_steps
+
+
+@pytest.fixture(scope="session")
+def rows():
+    return np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32) + 1
+
+
+@pytest.fixture(scope="session")
+def chains():
+    """Three small chains that differ, of an encoder's that nobody has."""
+
+    def fitted(seed):
+        found = Chain(parse_steps("r2,geopres:steps=2,dimensions=4"))
+        found.fit(np.random.default_rng(seed).normal(size=(60, 8)) + 1)
+        found.metadata = {"encoder": {"fingerprint": "enc"}}
+        return found
+
+    return [fitted(seed) for seed in range(3)]
+
+
+@pytest.fixture
+def own_redis(start_redis):
+    """An empty Redis that a test may end, and start again with options of its own."""
+    server = start_redis()
+    yield server
+    if server.process.poll() is None:
+        server.stop()

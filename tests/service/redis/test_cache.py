@@ -1,0 +1,344 @@
+import os
+import signal
+import time
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+
+from service.encoders.cache import VectorCache
+from service.encoders.embedder import Embedder
+from service.encoders.engine.process import EncoderInfo
+from service.encoders.engine.work import EncodeOptions
+from service.encoders.observer import Observers
+from service.redis.cache import COSINE, MAX_WAITING, OLD, PATIENCE_SECONDS, STATE, YOUNG, SharedCache
+from tests.helpers import eventually
+from training.encoder.spec import DEFAULT_ENCODER
+
+pytestmark = pytest.mark.services
+
+WIDTH = 384
+BOUND = 1_000_000
+PROMPTS = {"query": "find: ", "passage": ""}
+INFO = EncoderInfo(DEFAULT_ENCODER, "f" * 32, WIDTH, 256, PROMPTS, None, "cpu", 1024, None)
+
+
+def random_vectors(count, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, WIDTH)).astype(np.float32)
+
+
+def unit(vectors):
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def keys_of(*texts, info=INFO, **options):
+    return VectorCache(1).compute_keys(info, EncodeOptions(**options), texts)
+
+
+def tokens_of(vectors):
+    return np.arange(len(vectors)) + 3
+
+
+def counted(name, **labels):
+    return REGISTRY.get_sample_value(f"lathe_shared_cache_{name}_total", labels) or 0
+
+
+def seconds_of(call):
+    begun = time.perf_counter()
+    found = call()
+    return time.perf_counter() - begun, found
+
+
+@pytest.fixture
+def open_cache(open_replica):
+    """Open a replica and its part of the cache."""
+
+    def open_one(name="replica", **options):
+        return open_replica(name, **({"cache_bytes": BOUND, "cache_seconds": 3600} | options)).cache
+
+    return open_one
+
+
+def put(cache, keys, vectors):
+    """Written when this returns."""
+    cache.write_batch(keys, vectors, tokens_of(vectors))
+
+
+def test_what_one_replica_put_another_finds(open_cache):
+    here, there = open_cache("here"), open_cache("there")
+    keys, vectors = keys_of("a", "b", "c"), unit(random_vectors(2))
+    before = counted("hits"), counted("misses")
+    here.put(keys[:2], vectors, tokens_of(vectors))
+    vectors[:] = 0  # it is written later, from a copy
+    first, second, third = eventually(lambda: found if (found := there.get(keys, True, WIDTH))[0] else None)
+    np.testing.assert_allclose([first.vector, second.vector], unit(random_vectors(2)), atol=1e-4)
+    assert (first.tokens, second.tokens, third) == (3, 4, None)
+    assert counted("hits") - before[0] == 2 and counted("misses") - before[1] >= 1
+    assert VectorCache(BOUND, second_level=there).get(INFO, keys, True)[1].tokens == 4
+    assert there.get([], True, WIDTH) == []
+
+
+def spread(seed):
+    """Vectors whose numbers differ by magnitudes, as those of encoders do in few places."""
+    rng = np.random.default_rng(seed)
+    return unit(random_vectors(200, seed) * np.exp(rng.normal(size=WIDTH) * 2).astype(np.float32))
+
+
+def rounded_worst():
+    """A unit vector whose numbers lie half way between two of float16, half of them rounded up, half down."""
+    down, up = 1 + 2.0**-11, 1 + 3 * 2.0**-11
+    large, small = np.tile([down, up], 192)[:255] * 2.0**-4, np.tile([down, up], 192)[:129] * 2.0**-8
+    return np.concatenate([large, small]).astype(np.float32)[None]
+
+
+@pytest.mark.parametrize("vectors", [unit(random_vectors(500)), spread(1), np.eye(WIDTH, dtype=np.float32)[:3]])
+def test_unit_vectors_come_back_at_the_stated_cosine_and_with_length_1(vectors, open_cache):
+    cache, keys = open_cache(), keys_of(*map(str, range(len(vectors))))
+    put(cache, keys, vectors)
+    found = np.stack([entry.vector for entry in cache.get(keys, True, WIDTH)])
+    assert found.dtype == np.float32
+    lengths = np.linalg.norm(found.astype(float), axis=1)
+    np.testing.assert_allclose(lengths, 1, rtol=0, atol=1e-6)
+    originals = np.linalg.norm(vectors.astype(float), axis=1)
+    cosines = (found.astype(float) * vectors.astype(float)).sum(axis=1) / lengths / originals
+    assert cosines.min() >= COSINE
+
+
+def test_the_stated_cosine_holds_for_the_worst_vector_there_is(open_cache):
+    vectors = rounded_worst()
+    np.testing.assert_allclose(np.linalg.norm(vectors), 1, atol=2e-5)
+    cache = open_cache()
+    put(cache, keys_of("worst"), vectors)
+    found, vector = cache.get(keys_of("worst"), True, WIDTH)[0].vector.astype(float), vectors[0].astype(float)
+    assert found @ vector / np.linalg.norm(found) / np.linalg.norm(vector) >= COSINE
+
+
+def test_raw_vectors_come_back_as_float16_of_themselves_and_those_beyond_it_are_not_kept(open_cache):
+    cache, vectors = open_cache(), 30 * random_vectors(4)
+    vectors[1, 7], vectors[2, 0], vectors[3, 5] = 70_000, np.nan, -np.inf
+    keys = keys_of(*"abcd", normalize=False)
+    put(cache, keys, vectors)
+    first, *others = cache.get(keys, False, WIDTH)
+    np.testing.assert_array_equal(first.vector, vectors[0].astype(np.float16).astype(np.float32))
+    assert others == [None, None, None]
+
+
+def test_it_stays_within_its_bytes_and_has_the_newest(open_cache, redis_server):
+    cache, client = open_cache(), redis_server.client
+    for batch in range(120):
+        vectors = unit(random_vectors(40, seed=batch))
+        put(cache, keys_of(*(f"{batch} {row}" for row in range(40))), vectors)
+        if batch % 10 == 9:
+            used = sum(client.memory_usage(key, samples=0) or 0 for key in (YOUNG, OLD, STATE))
+            assert used <= 1.3 * BOUND
+    assert used >= 0.4 * BOUND  # it is made use of
+    newest = [key for batch in range(112, 120) for key in keys_of(*(f"{batch} {row}" for row in range(40)))]
+    assert all(cache.get(newest, True, WIDTH))
+    assert not any(cache.get(keys_of(*(f"0 {row}" for row in range(40))), True, WIDTH))
+
+
+def test_a_batch_larger_than_all_it_may_hold_does_not_stay(open_cache, redis_server):
+    cache = open_cache(cache_bytes=100_000)
+    put(cache, keys_of(*map(str, range(1000))), unit(random_vectors(1000)))
+    put(cache, keys_of(*map(str, range(1000, 1100))), unit(random_vectors(100)))
+    put(cache, keys_of(*map(str, range(1100, 1200))), unit(random_vectors(100)))
+    used = sum(redis_server.client.memory_usage(key, samples=0) or 0 for key in (YOUNG, OLD, STATE))
+    assert used <= 3 * 100_000
+
+
+def test_a_vector_goes_after_its_time_and_every_key_has_one(open_cache, redis_server):
+    cache, client, vectors = open_cache(cache_seconds=3), redis_server.client, unit(random_vectors(1))
+
+    def lives():
+        ttls = {key: client.pttl(key) for key in client.keys("lathe:cache:*")}
+        assert all(-2 == left or 0 < left <= 3000 for left in ttls.values()), ttls
+        return set(ttls)
+
+    begun = time.monotonic()
+    put(cache, keys_of("first"), vectors)
+    assert lives() == {YOUNG.encode(), STATE.encode()}
+    numbers, seen = iter(range(1000)), set()
+
+    def gone():
+        put(cache, keys_of(f"another {next(numbers)}"), vectors)
+        seen.update(lives())
+        time.sleep(0.1)
+        return cache.get(keys_of("first"), True, WIDTH) == [None]
+
+    eventually(gone)
+    assert 1.4 < time.monotonic() - begun < 4.5 and OLD.encode() in seen
+    eventually(lambda: not client.keys("lathe:cache:*"))
+
+
+def test_what_a_vector_depends_on_tells_entries_apart(open_cache):
+    cache, vectors = open_cache(), unit(random_vectors(5))
+    keys = [
+        keys_of("text")[0],
+        keys_of("text ")[0],
+        keys_of("text", info=replace(INFO, fingerprint="e" * 32))[0],
+        keys_of("text", prompt_name="query")[0],
+        keys_of("text", normalize=False)[0],
+    ]
+    put(cache, keys[:4], vectors[:4])
+    found = cache.get(keys, True, WIDTH)
+    np.testing.assert_allclose([entry.vector for entry in found[:4]], vectors[:4], atol=1e-4)
+    assert found[4] is None
+
+
+def test_damaged_entries_are_misses(open_cache, redis_server):
+    cache, client = open_cache(), redis_server.client
+    keys = keys_of(*"abcdefghijk")
+    put(cache, keys[:1], unit(random_vectors(1)))
+    good = client.hget(YOUNG, keys[0])
+    nan = np.full(WIDTH, np.nan, np.float16).tobytes()
+    flipped = good[:-1] + bytes([good[-1] ^ 1])
+    damaged = [b"", b"x", good[:4], good[:-1], good + b"x", good[: -len(nan)] + nan, flipped]
+    other = [np.ones(WIDTH + 1, np.float16).tobytes(), nan, good[8:] + b"x"]  # as if they had been written so
+    damaged += [zlib.crc32(b"\1\0\0\0" + vector).to_bytes(4, "little") + b"\1\0\0\0" + vector for vector in other]
+    client.hset(YOUNG, mapping=dict(zip(keys[1:], damaged, strict=True)))
+    noted = REGISTRY.get_sample_value("lathe_redis_damaged_total", {"what": "vector"}) or 0
+    entry, *misses = cache.get(keys, True, WIDTH)
+    assert entry.tokens == 3 and misses == [None] * len(damaged)
+    assert REGISTRY.get_sample_value("lathe_redis_damaged_total", {"what": "vector"}) == noted + len(damaged)
+    before = counted("failures", operation="read")
+    client.set(OLD, "no hash")
+    assert cache.get(keys, True, WIDTH) == [None] * 11 and counted("failures", operation="read") == before + 1
+    assert cache.connection.up  # Redis is there, and its other keys
+
+
+def test_without_redis_nothing_is_found_quickly_and_nothing_waits_until_it_is_back(open_replica, own_redis):
+    cache = open_replica("replica", own_redis.url, cache_bytes=BOUND, cache_seconds=60).cache
+    keys, vectors = keys_of("a", "b"), unit(random_vectors(2))
+    put(cache, keys, vectors)
+    before = counted("failures", operation="read") + counted("failures", operation="write"), counted("misses")
+    own_redis.stop()
+    seconds, found = seconds_of(lambda: cache.get(keys, True, WIDTH))
+    assert found == [None, None] and seconds < 0.5
+    eventually(lambda: not cache.connection.up, 3)
+    taken = [seconds_of(lambda: cache.get(keys, True, WIDTH))[0] for _ in range(100)]
+    assert np.median(taken) < PATIENCE_SECONDS / 10  # a machine may be slow; that nobody is asked is counted below
+    assert seconds_of(lambda: cache.put(keys, vectors, tokens_of(vectors)))[0] < PATIENCE_SECONDS / 2
+    after = counted("failures", operation="read") + counted("failures", operation="write"), counted("misses")
+    assert after[1] - before[1] == 202 and after[0] - before[0] <= 1
+    own_redis.start()
+    eventually(lambda: cache.connection.up, 5)
+    cache.put(keys, vectors, tokens_of(vectors))
+    eventually(lambda: all(cache.get(keys, True, WIDTH)))
+
+
+def test_reads_and_writes_that_redis_does_not_take_are_counted(open_replica, own_redis):
+    replica = open_replica("replica", own_redis.url, cache_bytes=BOUND, cache_seconds=60)
+    replica.replicator.stop()  # it would be the first to notice
+    cache, keys, vectors = replica.cache, keys_of("a"), unit(random_vectors(1))
+    own_redis.stop()
+    before = counted("failures", operation="read"), counted("failures", operation="write")
+    assert cache.get(keys, True, WIDTH) == [None]
+    assert counted("failures", operation="read") == before[0] + 1 and not cache.connection.up
+    replica.connection.mark_up()
+    cache.put(keys, vectors, tokens_of(vectors))
+    eventually(lambda: counted("failures", operation="write") == before[1] + 1)
+
+
+def test_a_redis_that_hangs_costs_a_request_half_a_second_once(open_replica, own_redis):
+    cache = open_replica("replica", own_redis.url, cache_bytes=BOUND, cache_seconds=60).cache
+    keys, vectors = keys_of("a"), unit(random_vectors(1))
+    put(cache, keys, vectors)
+    assert all(cache.get(keys, True, WIDTH))
+    os.kill(own_redis.process.pid, signal.SIGSTOP)
+    try:
+        seconds, found = seconds_of(lambda: cache.get(keys, True, WIDTH))
+        assert found == [None] and seconds < 0.5
+        for call in (lambda: cache.get(keys, True, WIDTH), lambda: cache.put(keys, vectors, tokens_of(vectors))):
+            assert seconds_of(call)[0] < PATIENCE_SECONDS / 2  # once was enough
+    finally:
+        os.kill(own_redis.process.pid, signal.SIGCONT)
+    eventually(lambda: all(cache.get(keys, True, WIDTH)))
+
+
+def test_a_full_queue_drops_what_it_is_given_and_counts_it(open_replica):
+    connection = open_replica().connection
+    cache, vectors = SharedCache(connection, BOUND, 60), unit(random_vectors(1))  # not started: nobody writes
+    before = counted("failures", operation="write")
+    for number in range(MAX_WAITING + 3):
+        cache.put(keys_of(str(number)), vectors, tokens_of(vectors))
+    assert counted("failures", operation="write") == before + 3
+    cache.stop()
+
+
+def test_a_full_redis_does_without_new_vectors_and_keeps_those_it_has(open_cache, redis_server):
+    cache, vectors = open_cache(), unit(random_vectors(1))
+    put(cache, keys_of("a"), vectors)
+    before = counted("failures", operation="write")
+    redis_server.client.config_set("maxmemory", 100_000)
+    try:
+        cache.put(keys_of("b"), vectors, tokens_of(vectors))
+        eventually(lambda: counted("failures", operation="write") == before + 1)
+        assert cache.connection.up
+        assert cache.get(keys_of("a"), True, WIDTH)[0].tokens == 3
+    finally:
+        redis_server.client.config_set("maxmemory", 0)
+
+
+# A whole service
+
+
+@pytest.fixture(scope="module")
+def app(start_app, start_redis, new_home):
+    with start_app(home=new_home(), redis_url=start_redis().url, redis_cache_bytes=BOUND) as app:
+        yield app
+
+
+def embed(app, texts, **body):
+    answer = app.client.post("/embed", json={"inputs": texts} | body)
+    assert answer.status_code == 200, answer.text
+    return np.array(answer.json()), float(answer.headers["x-inference-time"])
+
+
+def test_a_server_answers_from_it_what_it_answered_before(app, sentences):
+    services, cache = app.services, app.services.replica.cache
+    encoder = services.embedder.default.require_ready()
+    raw, _ = embed(app, sentences)
+    reduced, _ = embed(app, sentences, dimensions=64)
+    keys = services.embedder.cache.compute_keys(encoder, EncodeOptions(), sentences)
+    found = eventually(lambda: found if all(found := cache.get(keys, True, WIDTH)) else None)
+    cosines = (np.stack([entry.vector for entry in found]).astype(float) * raw).sum(axis=1)
+    assert cosines.min() >= COSINE - 1e-9
+    for body, before in (({}, raw), ({"dimensions": 64}, reduced)):
+        services.embedder.cache.entries.clear()
+        again, inference = embed(app, sentences, **body)
+        assert inference == 0
+        np.testing.assert_allclose(again, before, atol=2e-4)
+        np.testing.assert_allclose(np.linalg.norm(again, axis=1), 1, atol=1e-6)
+
+
+def test_damage_in_it_is_never_answered(app, sentences):
+    services, cache = app.services, app.services.replica.cache
+    encoder = services.embedder.default.require_ready()
+    before, _ = embed(app, sentences)
+    keys = services.embedder.cache.compute_keys(encoder, EncodeOptions(), sentences)
+    eventually(lambda: all(cache.get(keys, True, WIDTH)))
+    client = services.replica.connection.client
+    content = client.hget(YOUNG, keys[0])
+    nan = np.full(WIDTH, np.nan, np.float16).tobytes()
+    client.hset(YOUNG, mapping={keys[0]: content[:-100], keys[1]: content[: -len(nan)] + nan, keys[2]: b"odd"})
+    services.embedder.cache.entries.clear()
+    after, _ = embed(app, sentences)
+    np.testing.assert_allclose(after, before, atol=2e-4)
+
+
+def test_with_no_bytes_for_a_cache_neither_is_used(app):
+    services, shared = app.services, app.services.replica.cache
+    without = Embedder(
+        [services.embedder.default], services.registry, services.embedder.resolver, VectorCache(0, shared), Observers()
+    )
+    texts = ["a text that only this test sends"]
+    before = counted("hits"), counted("misses")
+    for _ in range(2):
+        answer = without.begin(texts, without.default, None, None, EncodeOptions()).wait_for_answer()
+        assert answer.timings["inference"] > 0
+    embed(app, ["another"])  # written behind the first, had that been put
+    keys = services.embedder.cache.compute_keys(without.default.require_ready(), EncodeOptions(), ["another", *texts])
+    eventually(lambda: shared.get(keys[:1], True, WIDTH) != [None])
+    assert counted("hits") - before[0] == 1 and shared.get(keys[1:], True, WIDTH) == [None]

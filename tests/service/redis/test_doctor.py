@@ -1,0 +1,50 @@
+import pytest
+
+from service.cli.redis_checkup import UNKNOWN, describe_jobs, describe_memory, describe_persistence
+
+pytestmark = pytest.mark.services
+
+
+def lines_of(out):
+    """What is said, by its subject."""
+    return {line[:32].strip(): line[32:] for line in out.splitlines()}
+
+
+def test_doctor_tells_how_the_redis_of_replicas_is_set(run, own_redis):
+    status, out, _ = run("doctor", LATHE_REDIS_URL=own_redis.url)
+    said = lines_of(out)
+    assert status == 0 and said["Redis"] == "answers"
+    assert "nothing is kept" in said["Redis's disk"] and "loses all jobs" in said["Redis's disk"]
+    assert "no maxmemory" in said["Redis's memory"]
+    assert "waiting: 0; live workers" in said["jobs"] and "`lathe worker` starts one" in said["jobs"]
+
+    own_redis.stop()
+    own_redis.start("--appendonly", "yes", "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+    said = lines_of(run("doctor")[1])
+    assert "costs the last second" in said["Redis's disk"] and "may evict CHAINS" in said["Redis's memory"]
+
+    own_redis.stop()
+    status, out, _ = run("doctor")
+    assert status == 1 and "Redis cannot be reached" in lines_of(out)["Redis"]
+
+
+def test_doctor_goes_on_where_redis_does_not_tell_its_settings(run, own_redis):
+    own_redis.client.acl_setuser("lathe", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"])
+    own_redis.client.execute_command("ACL", "SETUSER", "lathe", "-info", "-config")
+    status, out, _ = run("doctor", LATHE_REDIS_URL=f"redis://lathe:secret@127.0.0.1:{own_redis.port}/0")
+    said = lines_of(out)
+    assert status == 0 and said["Redis's disk"] == said["Redis's memory"] == UNKNOWN and "waiting: 0" in said["jobs"]
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (describe_persistence(False, "3600 1"), "snapshots at most"),
+        (describe_persistence(True, ""), "costs the last second"),
+        (describe_memory("2000000000", "volatile-lru"), "2,000 MB, volatile-lru: it evicts vectors of texts"),
+        (describe_memory("1000000", "noeviction"), "refuses fits and promotions"),
+        (describe_jobs(3, 2), "waiting: 3; live workers of Lathe"),
+    ],
+)
+def test_what_is_found_is_said_with_what_follows(said, words):
+    assert words in said

@@ -1,0 +1,113 @@
+import logging
+import shutil
+from functools import partial
+
+import pytest
+
+from tests.helpers import eventually
+
+pytestmark = pytest.mark.services
+
+RETRY_SECONDS = 0.2
+
+
+@pytest.fixture
+def open_replica(open_replica):
+    """The same, where what could not be copied is tried again soon."""
+    return partial(open_replica, retry_seconds=RETRY_SECONDS)
+
+
+def has(replica, name):
+    return name in replica.registry.names()
+
+
+def test_a_chain_that_could_not_be_written_is_copied_once_it_can_be_and_holds_up_no_other(open_replica, chains, caplog):
+    caplog.set_level(logging.INFO)
+    here, there = open_replica("here"), open_replica("there")
+    obstacle = there.registry.root / "mine"
+    obstacle.write_bytes(b"")  # nothing can be written below it, not by root either
+    here.registry.publish(chains[0], "mine", None)
+    for number in range(4):
+        here.registry.publish(chains[number % 3], f"other-{number}", None)
+        eventually(lambda number=number: has(there, f"other-{number}"), 5)
+    (warning,) = eventually(there.warnings)
+    assert "the chain mine cannot be copied from Redis: Not a directory" in warning and str(obstacle) not in warning
+    assert there.connection.up and not has(there, "mine")
+    tries = counted_tries(there)
+    eventually(lambda: tries() >= 3)
+    said = [record for record in caplog.records if "mine cannot be copied" in record.getMessage()]
+    assert len(said) == 1
+    obstacle.unlink()
+    eventually(lambda: has(there, "mine"), 5)
+    eventually(lambda: there.warnings() == [], 5)
+    assert there.registry.load("mine").version == 1 and "the chain mine is copied now" in caplog.text
+
+
+def counted_tries(replica):
+    """How often what is behind was tried since."""
+    times = {replica.replicator.retry_at}
+
+    def count():
+        times.add(replica.replicator.retry_at)
+        return len(times) - 1
+
+    return count
+
+
+def test_a_chain_that_could_not_be_written_at_the_start_is_copied_once_it_can_be(open_replica, chains):
+    open_replica("here").registry.publish(chains[0], "mine", None)
+    joining = open_replica("there")
+    joining.stop()
+    shutil.rmtree(joining.registry.root / "mine")
+    (joining.registry.root / "mine").write_bytes(b"")
+    again = open_replica("there")
+    assert again.connection.up and len(again.warnings()) == 1
+    (again.registry.root / "mine").unlink()
+    eventually(lambda: has(again, "mine") and not again.warnings(), 5)
+
+
+def test_size_routes_that_could_not_be_written_are_copied_once_they_can_be(open_replica, chains):
+    here, there = open_replica("here"), open_replica("there")
+    there.size_routes.path.unlink()
+    there.size_routes.path.mkdir()
+    here.registry.publish(chains[0], "mine", None)
+    here.size_routes.assign_free_routes("mine")
+    (warning,) = eventually(there.warnings)
+    assert warning.startswith("which chain answers which size cannot be copied") and there.connection.up
+    there.size_routes.path.rmdir()
+    eventually(lambda: there.size_routes.read().get("enc") == {"4": "mine"} and not there.warnings(), 5)
+
+
+def test_damaged_keys_do_not_stop_the_replicator(open_replica, chains, redis_server):
+    client = redis_server.client
+    here = open_replica("here")
+    here.registry.publish(chains[0], "mine", None)
+    here.size_routes.assign_free_routes("mine")
+    client.set("lathe:chain:text", "no hash")
+    deep = {"pointer": here.registry.read_pointer("mine").serialize(), "version:1": b"[" * 10**5}
+    client.hset("lathe:chain:deep", mapping=deep)
+    client.set(b"lathe:chain:\xff", "no name")
+    client.hset("lathe:places", mapping={b"\xff": b"{}", "deep": b"[1]"})
+    client.xadd("lathe:changes", {"chain": "text"})
+    there = open_replica("there")
+    assert there.connection.up and has(there, "mine") and there.size_routes.read()["enc"] == {"4": "mine"}
+    eventually(lambda: any("the chain text" in warning for warning in here.warnings()), 5)
+    assert sorted(warning.split(" cannot")[0] for warning in there.warnings()) == ["the chain deep", "the chain text"]
+    client.delete("lathe:places")
+    client.set("lathe:places", "no hash")
+    again = open_replica("again")
+    assert again.connection.up and has(again, "mine")
+    assert any(warning.startswith("which chain answers which size") for warning in again.warnings())
+
+
+def test_a_replica_that_stops_leaves_no_connection_open(open_replica, chains, redis_server):
+    before = connections(redis_server.client)
+    replica = open_replica("replica", cache_bytes=1000, cache_seconds=60)
+    replica.registry.publish(chains[0], "mine", None)
+    assert connections(redis_server.client) > before
+    replica.stop()
+    assert connections(redis_server.client) <= before
+
+
+def connections(client):
+    return {connection["id"] for connection in client.client_list()}

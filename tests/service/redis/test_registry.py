@@ -1,0 +1,595 @@
+import json
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+from redis.client import Pipeline
+from redis.exceptions import WatchError
+
+from service.chains.pointer import Pointer
+from service.chains.registry import Registry
+from service.errors import BadValueError, ConflictError, UnavailableError, UnknownNameError
+from service.home import Home
+from service.redis.chain_record import CHAIN, CHANGES, IDENTITY, serialize_version, write_pointer, write_version
+from tests.helpers import eventually
+from transforms import ArtifactError
+
+pytestmark = pytest.mark.services
+
+STARTERS = {"compact", "debias"}
+SWITCH_SECONDS = 1.0
+PATIENCE_SECONDS = 6.0
+
+
+@pytest.fixture
+def within_a_second():
+    """Change something and wait until a condition holds, within a second of the change's beginning."""
+
+    def check(change, condition):
+        begun = time.monotonic()
+        changed = change()
+        eventually(condition)
+        assert time.monotonic() - begun < SWITCH_SECONDS
+        return changed
+
+    return check
+
+
+def refused_count():
+    return REGISTRY.get_sample_value("lathe_registry_refused_total")
+
+
+def live(replica, name="mine"):
+    """The live version that a replica serves; None if it serves none."""
+    try:
+        return replica.registry.load(name).version
+    except UnknownNameError:
+        return None
+
+
+def fails_within_seconds(call, code):
+    begun = time.monotonic()
+    with pytest.raises(UnavailableError) as failed:
+        call()
+    assert failed.value.code == code and time.monotonic() - begun < PATIENCE_SECONDS
+    return failed.value.message
+
+
+def content_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def left_over(registry):
+    """What was begun beside the versions and not finished."""
+    return [path for path in registry.root.glob("*/.*") if path.name != ".lock"]
+
+
+# Two replicas
+
+
+def test_what_one_replica_changes_the_other_serves_within_a_second(open_replica, chains, rows, within_a_second):
+    here, there = open_replica("here"), open_replica("there")
+    within_a_second(lambda: here.registry.publish(chains[0], "mine", None), lambda: live(there) == 1)
+    within_a_second(lambda: here.registry.publish(chains[1], "mine", True), lambda: live(there) == 2)
+    np.testing.assert_array_equal(there.registry.load("mine").chain.transform(rows), chains[1].transform(rows))
+    within_a_second(lambda: there.registry.rollback("mine"), lambda: live(here) == 1)
+    within_a_second(lambda: there.registry.promote("mine", 2), lambda: live(here) == 2)
+    within_a_second(lambda: here.registry.promote("mine", 1), lambda: live(there) == 1)
+    within_a_second(lambda: here.registry.delete("mine", 2), lambda: there.registry.versions("mine") == [1])
+    assert here.registry.read_pointer("mine") == there.registry.read_pointer("mine") == Pointer(1, (), 2)
+    within_a_second(lambda: here.registry.delete("mine", 1), lambda: "mine" not in there.registry.names())
+
+
+def test_a_size_route_assigned_by_one_replica_reaches_the_other_within_a_second(open_replica, chains, within_a_second):
+    here, there = open_replica("here"), open_replica("there")
+    for name in ("first", "second"):
+        here.registry.publish(chains[0], name, True)
+    taken = within_a_second(
+        lambda: here.size_routes.assign_free_routes("first"),
+        lambda: there.size_routes.get_current().get("enc") == {"4": "first"},
+    )
+    assert taken == ["4"] and there.size_routes.assign_free_routes("second") == []
+    within_a_second(
+        lambda: there.size_routes.assign("enc", "4", "second", replace=True),
+        lambda: here.size_routes.find_chain_for("enc", 4, 8).name == "second",
+    )
+
+
+def test_a_replica_that_joins_later_gets_all_chains_pointers_and_size_routes(open_replica, chains):
+    first = open_replica("first")
+    for chain in chains:
+        first.registry.publish(chain, "mine", True)
+    first.registry.publish(chains[0], "other", False)
+    first.registry.rollback("mine")
+    first.registry.delete("mine", 3)
+    first.size_routes.assign_free_routes("mine")
+    later = open_replica("later")
+    assert set(later.registry.names()) == {"mine", "other"} | STARTERS
+    assert later.registry.versions("mine") == [1, 2] and later.registry.versions("other") == [1]
+    for name in first.registry.names():
+        assert later.registry.read_pointer(name) == first.registry.read_pointer(name)
+    assert later.size_routes.read() == first.size_routes.read() and later.size_routes.read()["enc"] == {"4": "mine"}
+    assert later.registry.load("mine").digest == first.registry.load("mine").digest
+    assert not later.warnings()
+
+
+def test_a_version_appears_on_the_other_replica_only_whole(open_replica, chains):
+    here, there = open_replica("here"), open_replica("there")
+    here.registry.publish(chains[0], "mine", True)
+    eventually(lambda: live(there) == 1)
+    done = threading.Event()
+
+    def keep_reading():
+        seen = set()
+        while not done.is_set():
+            fresh = Registry(there.registry.root)  # remembers nothing
+            seen.add(fresh.load("mine").version)
+            seen.update(fresh.load(f"mine@{version}").version for version in fresh.versions("mine")[-2:])
+        return seen
+
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(keep_reading)
+        try:
+            for number in range(15):
+                here.registry.publish(chains[number % 3], "mine", True)
+            eventually(lambda: live(there) == 16)
+        finally:
+            done.set()
+        seen = reading.result()
+    assert max(seen) >= 15 and left_over(there.registry) == []
+
+
+def test_publishing_twice_by_one_job_gives_one_version(open_replica, chains):
+    here, there = open_replica("here"), open_replica("there")
+    assert here.registry.publish(chains[0], "mine", None, job="a") == (1, True)
+    assert here.registry.publish(chains[0], "mine", None, job="a") == (1, True)
+    assert there.registry.publish(chains[0], "mine", True, job="a") == (1, True)
+    assert there.registry.publish(chains[0], "mine", None, job="b") == (2, False)
+    assert there.registry.publish(chains[0], "mine", None) == (3, False)
+    assert there.registry.publish(chains[0], "mine", None) == (4, False)
+
+
+def test_replicas_that_publish_at_once_get_versions_of_their_own(open_replica, chains):
+    replicas = [open_replica("here"), open_replica("there")]
+
+    def publish(number):
+        return replicas[number % 2].registry.publish(chains[number % 3], "mine", None)
+
+    with ThreadPoolExecutor(4) as pool:
+        published = list(pool.map(publish, range(12)))
+    assert sorted(version for version, _ in published) == list(range(1, 13))
+    assert [version for version, is_live in published if is_live] == [1]
+    for number, (version, _) in enumerate(published):
+        for replica in replicas:
+            eventually(lambda replica=replica, version=version: version in replica.registry.versions("mine"))
+            loaded = replica.registry.load(f"mine@{version}")
+            assert loaded.digest == replicas[0].registry.load(f"mine@{published[number % 3][0]}").digest
+
+
+def test_a_chain_deleted_while_it_is_in_use_finishes_what_was_begun(open_replica, chains, rows):
+    here, there = open_replica("here"), open_replica("there")
+    here.registry.publish(chains[0], "mine", None)
+    eventually(lambda: live(there) == 1)
+    used = there.registry.load("mine")
+    here.registry.delete("mine", 1)
+    eventually(lambda: "mine" not in there.registry.names())
+    np.testing.assert_array_equal(used.chain.transform(rows), chains[0].transform(rows))
+    with pytest.raises(UnknownNameError):
+        there.registry.load("mine@1")
+    assert here.registry.publish(chains[0], "mine", None) == (2, True)  # a number is not given again
+
+
+def test_a_change_whose_answer_was_lost_is_not_made_twice(open_replica, chains):
+    registry = open_replica("replica").registry
+    for chain in chains:
+        registry.publish(chain, "mine", True)
+    sent, here = [], threading.current_thread()
+
+    class Forgetful(Pipeline):
+        def execute(self, *arguments, **more):
+            done = super().execute(*arguments, **more)
+            if not sent and threading.current_thread() is here:  # not one that looks for news
+                sent.append(done)
+                raise WatchError("the answer was lost")
+            return done
+
+    client = registry.connection.client
+    client.pipeline = lambda transaction=True, shard_hint=None: Forgetful(
+        client.connection_pool, client.response_callbacks, transaction, shard_hint
+    )
+    assert registry.rollback("mine").live == 2
+    sent.clear()
+    assert registry.publish(chains[0], "mine", None) == (4, False)
+    assert registry.versions("mine") == [1, 2, 3, 4]
+    sent.clear()
+    registry.delete("mine", 4)
+    del client.pipeline
+    assert registry.versions("mine") == [1, 2, 3]
+
+
+def test_a_record_that_vanished_is_put_back_from_the_copy(open_replica, chains, redis_server):
+    registry = open_replica("replica").registry
+    registry.publish(chains[0], "mine", None)
+    redis_server.client.delete("lathe:chain:mine", "lathe:artifact:mine:1")
+    registry.pull("mine")
+    assert registry.load("mine").version == 1
+    assert open_replica("another").registry.load("mine").version == 1
+
+
+def test_tensors_damaged_in_a_copy_are_copied_again_and_never_given_to_an_emptied_redis(
+    open_replica, chains, redis_server
+):
+    replica = open_replica("replica")
+    replica.replicator.stop()  # it would be the first to notice
+    registry = replica.registry
+    registry.publish(chains[0], "mine", None)
+    tensors = registry.root / "mine/1/chain.safetensors"
+    whole = tensors.read_bytes()
+    tensors.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert registry.load("mine").version == 1 and tensors.read_bytes() == whole
+    tensors.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    redis_server.client.flushall()
+    replica.bring_up_to_date()
+    assert not redis_server.client.exists("lathe:chain:mine") and redis_server.client.exists("lathe:chain:compact")
+
+
+def test_two_processes_may_serve_one_state_folder(open_replica, chains, caplog):
+    writer, one, two = open_replica("writer"), open_replica("shared"), open_replica("shared")
+    assert one.registry.root == two.registry.root
+    for number in range(8):
+        writer.registry.publish(chains[number % 3], "mine", True)
+    for replica in (one, two):
+        eventually(lambda replica=replica: live(replica) == 8)
+        assert replica.registry.versions("mine") == list(range(1, 9)) and replica.connection.up
+    two.registry.delete("mine", 1)
+    eventually(lambda: 1 not in writer.registry.versions("mine"))
+    eventually(lambda: left_over(one.registry) == [])  # the other may be writing just now
+    assert "failed" not in caplog.text
+
+
+# What was altered in Redis
+
+
+def publish_altered(client, chains, how):
+    """Version 2 of `mine`, live, as `publish` writes it, and altered before anybody can read it."""
+    files, other = serialize_version(chains[1], "mine", 2), serialize_version(chains[2], "mine", 2)
+    manifest, tensors, _ = files
+    found = {
+        "flipped": (manifest, tensors[:-1] + bytes([tensors[-1] ^ 1])),
+        "manifest": (other[0], tensors),
+        "missing": (manifest, None),
+        "cut": (manifest, tensors[:-10]),
+    }[how]
+    with client.pipeline() as pipe:
+        write_version(pipe, "mine", 2, files, job=None)
+        pipe.delete("lathe:artifact:mine:2")
+        pipe.hset("lathe:artifact:mine:2", "manifest", found[0])
+        if found[1] is not None:
+            pipe.hset("lathe:artifact:mine:2", "tensors", found[1])
+        write_pointer(pipe, "mine", Pointer(2, (1,), 2))
+        pipe.execute()
+    return files
+
+
+@pytest.mark.parametrize("how", ["flipped", "manifest", "missing", "cut"])
+def test_a_version_altered_in_redis_is_refused_and_the_old_one_stays(how, open_replica, redis_server, chains, caplog):
+    following, returning = open_replica("following"), open_replica("returning")
+    following.registry.publish(chains[0], "mine", True)
+    eventually(lambda: live(returning) == 1)
+    returning.stop()
+    counted = refused_count()
+    files = publish_altered(redis_server.client, chains, how)
+    eventually(lambda: following.registry.refused)
+    for replica in (following, open_replica("returning"), open_replica("joining")):
+        assert live(replica) == 1 and replica.registry.versions("mine") == [1]
+        assert any("mine@2" in warning for warning in replica.warnings()) and replica.connection.up
+        with pytest.raises((ArtifactError, UnknownNameError)):
+            replica.registry.promote("mine", 2)
+        assert replica.registry.read_pointer("mine").live == 1
+    assert refused_count() >= counted + 3 and "mine@2 was altered" in caplog.text
+    redis_server.client.hset(
+        "lathe:artifact:mine:2", mapping=dict(zip(("manifest", "tensors"), files[:2], strict=True))
+    )
+    following.registry.promote("mine", 2)
+    assert live(following) == 2 and following.warnings() == []
+
+
+def test_a_refused_version_can_be_deleted_and_is_warned_of_no_longer(open_replica, redis_server, chains):
+    here, there = open_replica("here"), open_replica("there")
+    here.registry.publish(chains[0], "mine", True)
+    eventually(lambda: live(there) == 1)
+    publish_altered(redis_server.client, chains, "cut")
+    eventually(lambda: here.warnings() and there.warnings())
+    here.registry.promote("mine", 1)
+    here.registry.delete("mine", 2)
+    for replica in (here, there):
+        eventually(lambda replica=replica: replica.warnings() == [], 3)
+        assert live(replica) == 1
+    assert here.registry.publish(chains[2], "mine", True) == (3, True)
+    eventually(lambda: live(there) == 3)
+
+
+def test_the_version_that_stays_in_the_place_of_a_refused_one_is_not_taken_away(open_replica, redis_server, chains):
+    here, there = open_replica("here"), open_replica("there")
+    here.registry.publish(chains[0], "mine", True)
+    eventually(lambda: live(there) == 1)
+    publish_altered(redis_server.client, chains, "cut")
+    eventually(lambda: there.warnings())
+    here.registry.delete("mine", 1)  # the record says that version 2 is live
+    here.registry.publish(chains[2], "mark", None)
+    eventually(lambda: live(there, "mark") == 1)
+    assert live(here) == live(there) == 1
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b"\xff", None])
+def test_a_pointer_that_is_garbage_leaves_what_was(content, open_replica, redis_server, chains, caplog):
+    here, there = open_replica("here"), open_replica("there")
+    here.registry.publish(chains[0], "mine", True)
+    eventually(lambda: live(there) == 1)
+    key, client = CHAIN + "mine", redis_server.client
+    client.hdel(key, "pointer") if content is None else client.hset(key, "pointer", content)
+    client.xadd(CHANGES, {"chain": "mine"})
+    here.registry.publish(chains[1], "mark", None)
+    eventually(lambda: live(there, "mark") == 1)
+    there.stop()
+    for replica in (here, open_replica("there")):
+        assert live(replica) == 1 and replica.connection.up
+    with pytest.raises(ArtifactError):
+        here.registry.publish(chains[1], "mine", True)
+    assert client.hkeys(key).count(b"version:2") == 0 and "following Redis failed" not in caplog.text
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff"])
+def test_garbage_size_routes_leave_the_earlier_ones(content, open_replica, redis_server, chains, caplog):
+    here, there = open_replica("here"), open_replica("there")
+    here.registry.publish(chains[0], "mine", True)
+    here.size_routes.assign_free_routes("mine")
+    eventually(lambda: there.size_routes.read().get("enc"))
+    were = there.size_routes.read()
+    redis_server.client.hset("lathe:places", "enc", content)
+    redis_server.client.xadd(CHANGES, {"places": "enc"})
+    here.registry.publish(chains[1], "mark", None)
+    eventually(lambda: live(there, "mark") == 1)
+    assert there.size_routes.read() == were
+    there.stop()
+    again = open_replica("there")
+    assert again.size_routes.read() == were and again.connection.up
+    assert "following Redis failed" not in caplog.text
+
+
+def test_names_in_redis_that_are_no_names_of_chains_are_passed_over(open_replica, redis_server, chains):
+    here, there = open_replica("here"), open_replica("there")
+    client = redis_server.client
+    for name in ("../outside", "a/b", ".hidden", ""):
+        client.hset(CHAIN + name, "pointer", Pointer(None, (), 0).serialize())
+        client.xadd(CHANGES, {"chain": name})
+    client.xadd(CHANGES, {"chain": b"\xff"})
+    client.xadd(CHANGES, {"something": "else"})
+    client.hset(CHAIN + "mine", mapping={"pointer": Pointer(1, (), 1).serialize(), "version:../../outside": "{}"})
+    client.xadd(CHANGES, {"chain": "mine"})
+    here.registry.publish(chains[0], "mark", None)
+    eventually(lambda: live(there, "mark") == 1)
+    joining = open_replica("joining")
+    for replica in (here, there, joining):
+        eventually(lambda replica=replica: replica.connection.up)
+        assert set(replica.registry.names()) == {"mark"} | STARTERS
+        folders = {path.name for path in replica.registry.root.iterdir()}
+        assert folders <= {"mark", "mine", ".identity"} | STARTERS
+        assert not list(replica.registry.root.parent.parent.rglob("outside"))
+
+
+# A copy that was damaged
+
+
+@pytest.mark.parametrize("file", ["chains/mine/pointer.json", "places.json", "chains/mine/1/manifest.json"])
+def test_what_was_damaged_in_a_replica_s_copy_is_mended_from_redis(file, open_replica, chains, tmp_path):
+    replica = open_replica("replica")
+    replica.registry.publish(chains[0], "mine", True)
+    replica.size_routes.assign_free_routes("mine")
+    were = replica.size_routes.read()
+    replica.stop()
+    (Home(tmp_path / "replica").shared / file).write_bytes(b"{")
+    again = open_replica("replica")
+    assert live(again) == 1 and again.size_routes.read() == were and again.warnings() == []
+
+
+# Redis gone, and back
+
+
+def test_without_redis_reading_goes_on_and_changes_are_refused_until_it_is_back(
+    open_replica, own_redis, chains, rows, caplog
+):
+    own_redis.stop()
+    own_redis.start("--appendonly", "yes")
+    here, there = open_replica("here", own_redis.url), open_replica("there", own_redis.url)
+    for number in (0, 1):
+        here.registry.publish(chains[number], "mine", True)
+    here.size_routes.assign_free_routes("mine")
+    eventually(lambda: live(there) == 2 and there.size_routes.get_current().get("enc"))
+    own_redis.stop()
+    registry, before = here.registry, content_of(here.registry.root)
+    refused = [
+        lambda: registry.publish(chains[2], "mine", True),
+        lambda: registry.publish(chains[2], "new", True),
+        lambda: registry.promote("mine", 1),
+        lambda: registry.rollback("mine"),
+        lambda: registry.delete("mine", 1),
+        lambda: here.size_routes.assign("enc", "4", "mine@1", replace=True),
+        lambda: here.size_routes.promote("mine", 1),
+    ]
+    for call in refused:
+        assert "Redis" in fails_within_seconds(call, "redis_unreachable")
+    assert {p: c for p, c in content_of(registry.root).items() if p.name != ".lock"} == {
+        p: c for p, c in before.items() if p.name != ".lock"
+    }
+    for replica in (here, there):
+        eventually(lambda replica=replica: not replica.connection.up, 3)
+        assert live(replica) == 2 and "Redis cannot be reached" in replica.warnings()[0]
+        np.testing.assert_array_equal(replica.registry.load("mine").chain.transform(rows), chains[1].transform(rows))
+        assert replica.size_routes.find_chain_for("enc", 4, 8).version == 2
+    assert REGISTRY.get_sample_value("lathe_redis_up") == 0
+    restarted = open_replica("there", own_redis.url)
+    assert live(restarted) == 2 and restarted.size_routes.read() == here.size_routes.read() and restarted.warnings()
+
+    own_redis.start("--appendonly", "yes")
+    for replica in (here, there, restarted):
+        eventually(lambda replica=replica: replica.connection.up, 5)
+        assert replica.warnings() == [] and live(replica) == 2
+    assert there.registry.publish(chains[2], "mine", True) == (3, True)
+    eventually(lambda: live(here) == live(restarted) == 3)
+    assert REGISTRY.get_sample_value("lathe_redis_up") == 1
+    assert own_redis.password not in caplog.text
+
+
+def test_a_redis_that_lost_its_data_is_given_the_chains_back(open_replica, own_redis, chains):
+    here, there = open_replica("here", own_redis.url), open_replica("there", own_redis.url)
+    for chain in chains:
+        here.registry.publish(chain, "mine", True)
+    here.registry.rollback("mine")
+    here.registry.delete("mine", 3)
+    here.size_routes.assign_free_routes("mine")
+    eventually(lambda: there.registry.versions("mine") == [1, 2] and there.size_routes.get_current().get("enc"))
+    own_redis.stop()
+    for replica in (here, there):
+        eventually(lambda replica=replica: not replica.connection.up, 3)
+    own_redis.start()
+    for replica in (here, there):
+        eventually(lambda replica=replica: replica.connection.up, 5)
+        assert live(replica) == 2 and replica.registry.versions("mine") == [1, 2] and replica.warnings() == []
+        assert not list(replica.registry.root.parent.glob("chains-*"))
+    joining = open_replica("joining", own_redis.url)
+    assert live(joining) == 2 and joining.registry.versions("mine") == [1, 2]
+    assert joining.registry.read_pointer("mine") == here.registry.read_pointer("mine") == Pointer(2, (1,), 3)
+    assert joining.size_routes.read() == here.size_routes.read() and joining.size_routes.read()["enc"] == {"4": "mine"}
+    assert joining.registry.publish(chains[2], "mine", True) == (4, True)
+
+
+def test_a_redis_emptied_under_a_replica_is_given_the_chains_back(open_replica, redis_server, chains):
+    here, there = open_replica("here"), open_replica("there")
+    for chain in chains:
+        here.registry.publish(chain, "mine", True)
+    eventually(lambda: live(there) == 3)
+    redis_server.client.flushall()
+    eventually(lambda: redis_server.client.exists(CHAIN + "mine"), 5)
+    for replica in (here, there):
+        assert replica.registry.versions("mine") == [1, 2, 3] and live(replica) == 3
+    assert there.registry.publish(chains[0], "mine", True) == (4, True)
+    eventually(lambda: live(here) == 4)
+
+
+def test_a_redis_that_is_reached_only_after_the_start_is_followed_from_then_on(open_replica, own_redis, chains):
+    own_redis.stop()
+    begun = time.monotonic()
+    replica = open_replica("replica", own_redis.url)
+    assert time.monotonic() - begun < PATIENCE_SECONDS
+    assert set(replica.registry.names()) == STARTERS and replica.registry.load("compact").version == 1
+    assert "Redis cannot be reached" in replica.warnings()[0]
+    own_redis.start()
+    eventually(lambda: replica.connection.up, 5)
+    assert replica.warnings() == [] and own_redis.client.exists(CHAIN + "compact", CHAIN + "debias") == 2
+    assert replica.registry.publish(chains[0], "mine", None) == (1, True)
+    assert live(open_replica("other", own_redis.url)) == 1
+
+
+# Another Redis
+
+
+def test_the_copy_of_another_redis_is_put_aside_however_often_and_nothing_is_deleted(
+    open_replica, redis_server, own_redis, chains
+):
+    theirs = open_replica("theirs", own_redis.url)
+    theirs.registry.publish(chains[1], "mine", True)
+    theirs.registry.publish(chains[1], "only-there", True)
+    mine = open_replica("mine")
+    for number in (0, 2):
+        mine.registry.publish(chains[number], "mine", True)
+    mine.registry.publish(chains[0], "only-here", True)
+    mine.size_routes.assign_free_routes("only-here")
+    versions = {path: content for path, content in content_of(mine.registry.root).items() if path.parts[1:] > ("0",)}
+    mine.stop()
+    for url, version, names in [
+        (own_redis.url, 1, {"mine", "only-there"}),
+        (redis_server.url, 2, {"mine", "only-here"}),
+        (own_redis.url, 1, {"mine", "only-there"}),
+        (redis_server.url, 2, {"mine", "only-here"}),
+    ]:
+        moved = open_replica("mine", url)
+        eventually(lambda moved=moved: moved.connection.up, 5)
+        assert live(moved) == version and set(moved.registry.names()) == names | STARTERS
+        moved.stop()
+    kept = [content_of(folder) for folder in mine.registry.root.parent.glob("chains-*")]
+    assert any(versions.items() <= content.items() for content in kept)
+    assert theirs.size_routes.read().get("enc") is None  # a route is no use to a Redis that lacks its chain
+    assert theirs.registry.versions("mine") == [1] and "only-here" not in theirs.registry.names()
+
+
+@pytest.mark.parametrize("secret", [":wrong-horse@", "", "somebody:wrong-horse@"])
+def test_with_a_wrong_password_a_replica_starts_degraded_and_says_so_without_it(
+    secret, open_replica, redis_server, chains, caplog
+):
+    caplog.set_level(logging.DEBUG)
+    replica = open_replica("replica", f"redis://{secret}127.0.0.1:{redis_server.port}/0")
+    assert set(replica.registry.names()) == STARTERS and replica.registry.load("compact").version == 1
+    (warning,) = replica.warnings()
+    assert "password" in warning and "LATHE_REDIS_URL" in warning
+    message = fails_within_seconds(lambda: replica.registry.publish(chains[0], "mine", None), "redis_unreachable")
+    assert "horse" not in warning + message + caplog.text
+    assert redis_server.client.dbsize() == 0 and "mine" not in replica.registry.names()
+
+
+def test_a_redis_used_by_a_newer_lathe_is_refused_and_left_alone(open_replica, redis_server, chains):
+    redis_server.client.set(IDENTITY, json.dumps({"id": "f" * 32, "schema": 2}))
+    replica = open_replica("replica")
+    assert any("newer Lathe (schema 2" in warning for warning in replica.warnings())
+    assert set(replica.registry.names()) == STARTERS
+    for change in (
+        lambda: replica.registry.publish(chains[0], "mine", True),
+        lambda: replica.size_routes.assign("enc", "4", "compact", replace=True),
+    ):
+        fails_within_seconds(change, "redis_foreign")
+    assert redis_server.client.keys() == [IDENTITY.encode()]
+
+
+def test_something_else_under_the_name_of_the_record_is_said_and_left_alone(open_replica, redis_server):
+    redis_server.client.set(IDENTITY, "not ours")
+    replica = open_replica("replica")
+    assert any(IDENTITY in warning for warning in replica.warnings())
+    assert redis_server.client.get(IDENTITY) == b"not ours" and replica.registry.load("compact").version == 1
+
+
+# Redis full
+
+
+def test_a_full_redis_takes_no_half_version_and_reading_goes_on(open_replica, own_redis, chains):
+    replica, client = open_replica("replica", own_redis.url), own_redis.client
+    replica.registry.publish(chains[0], "mine", True)
+    before = {key: client.dump(key) for key in client.keys()}
+    client.config_set("maxmemory-policy", "noeviction")
+    client.config_set("maxmemory", 100_000)
+    assert "full" in fails_within_seconds(lambda: replica.registry.publish(chains[1], "mine", True), "redis_full")
+    fails_within_seconds(lambda: replica.registry.publish(chains[1], "other", True), "redis_full")
+    fails_within_seconds(lambda: replica.size_routes.assign("enc", "4", "mine", replace=True), "redis_full")
+    client.config_set("maxmemory", 0)
+    assert {key: client.dump(key) for key in client.keys()} == before
+    assert live(replica) == 1 and replica.registry.versions("mine") == [1] and replica.connection.up
+    assert "other" not in replica.registry.names()
+    assert replica.registry.publish(chains[1], "mine", True) == (2, True)
+
+
+def test_refusals_of_a_shared_registry_are_those_of_one_in_files(open_replica, chains):
+    registry = open_replica("replica").registry
+    registry.publish(chains[0], "mine", True)
+    registry.publish(chains[1], "mine", True)
+    with pytest.raises(ConflictError):
+        registry.delete("mine", 2)
+    with pytest.raises(UnknownNameError, match="no version 7"):
+        registry.promote("mine", 7)
+    with pytest.raises(UnknownNameError):
+        registry.rollback("nobody")
+    with pytest.raises(BadValueError):
+        registry.publish(chains[0], "a/b", None)
+    assert registry.read_pointer("mine") == Pointer(2, (1,), 2)

@@ -1,0 +1,121 @@
+import numpy as np
+import pytest
+
+from training.encoder.encoder import Encoder
+from training.encoder.spec import DEFAULT_ENCODER
+from training.errors import FitError
+from training.fitting import code_search
+from training.fitting.code_search import HeldOutHalves, choose_weighting, read_queries
+from training.fitting.fit import fit_chain
+from training.fitting.fit_request import FitRequest
+from transforms import Chain, InputError, StepError, parse_steps
+from transforms.progress import no_progress
+
+WIDTH = 48
+
+
+def unit(rows):
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    return unit(rng.normal(size=(3000, WIDTH)) * np.arange(1, WIDTH + 1) ** -0.5 + 0.2)
+
+
+def fit(source, encoder, tmp_path, **request):
+    asked = FitRequest("name", source=str(source), **request)
+    with fit_chain(asked, encoder, tmp_path / "work", no_progress) as fitted:
+        return fitted
+
+
+def halves_that_differ_in(columns, rows, noise=0.3):
+    """Halves of texts that tell their topic in some columns and noise in the others."""
+    rng = np.random.default_rng(1)
+    topic = 0.6 * rng.normal(size=(400, len(columns)))
+    sides = []
+    for _ in range(2):
+        side = noise * rng.normal(size=(400, WIDTH)) * np.arange(1, WIDTH + 1) ** -0.5 + 0.2
+        side[:, columns] += topic
+        sides.append(unit(side))
+    return HeldOutHalves(*sides)
+
+
+def test_the_weighting_stays_unless_another_is_ahead_beyond_its_interval(rows):
+    chain = Chain(parse_steps("codes:6")).fit(rows)
+    found, trials = choose_weighting(chain, rows, halves_that_differ_in([0, 1], rows), rows[:300], None, no_progress)
+    assert [trial.weighting for trial in trials] == list(code_search.WEIGHTINGS)
+    assert trials[0].ahead == trials[0].ci95 == 0
+    ahead = [trial for trial in trials if trial.ahead > trial.ci95]
+    expected = max(ahead, key=lambda trial: trial.ahead).weighting if ahead else 0.5
+    assert found.quantizer.weighting == expected
+    assert chain.quantizer.weighting == 0.5
+
+
+def test_where_topics_lie_in_few_directions_weighting_by_queries_wins(rows):
+    rng = np.random.default_rng(3)
+    queries = np.zeros((2000, WIDTH))
+    queries[:, 30:34] = rng.normal(size=(2000, 4))
+    queries = unit(queries + 0.02 * rng.normal(size=queries.shape))
+    chain = Chain(parse_steps("codes:4,restore_norm=false")).fit(rows, queries=queries)
+    halves = halves_that_differ_in([30, 31, 32, 33], rows, noise=0.05)
+    found, trials = choose_weighting(chain, rows, halves, rows[:300], queries, no_progress)
+    plain = next(trial for trial in trials if trial.weighting == 0)
+    assert plain.ahead < -plain.ci95, "bits elsewhere do not tell topics"
+    assert found.quantizer.weighting >= 0.5
+    assert int(found.quantizer.query_count) == 2000
+    again = Chain(parse_steps(f"codes:4,restore_norm=false,weighting={found.quantizer.weighting}")).fit(
+        rows, queries=queries
+    )
+    np.testing.assert_allclose(found.quantizer.decoder, again.quantizer.decoder, atol=1e-5)
+
+
+def test_a_budget_of_bytes_adds_codes_and_the_certificate_says_how_they_were_chosen(rows, tmp_path):
+    np.save(tmp_path / "rows.npy", rows)
+    fitted = fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "r2"}], bytes=12)
+    assert [step.kind for step in fitted.chain.transforms] == ["r2", "codes"]
+    found = fitted.certificate["codes"]
+    assert (found["bytes"], found["chosen_by"], found["tried"]) == (12, "default", [])
+    alone = fit(tmp_path / "rows.npy", None, tmp_path, steps=[], bytes=12)
+    assert [step.kind for step in alone.chain.transforms] == ["codes"]
+    floats = fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "r2"}])
+    assert "codes" not in floats.certificate
+
+
+def test_budgets_that_cannot_be_met_are_refused_before_work(rows, tmp_path):
+    np.save(tmp_path / "rows.npy", rows)
+    for bad in ({"bytes": 49}, {"bytes": 0}):
+        with pytest.raises(StepError, match="bytes"):
+            fit(tmp_path / "rows.npy", None, tmp_path, steps=[], **bad)
+    with pytest.raises(StepError, match="int8 outputs codes, which codes cannot follow"):
+        fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "int8"}], bytes=8)
+    np.save(tmp_path / "queries.npy", rows[:20])
+    with pytest.raises(InputError, match="no step is fitted on queries"):
+        fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "r2"}], queries=str(tmp_path / "queries.npy"))
+
+
+def test_queries_are_read_as_vectors_or_texts(rows, tmp_path):
+    np.save(tmp_path / "queries.npy", rows[:20])
+    np.testing.assert_array_equal(read_queries(str(tmp_path / "queries.npy"), None, WIDTH), rows[:20])
+    with pytest.raises(FitError, match="queries have 48 dimensions, the fitted rows have 32"):
+        read_queries(str(tmp_path / "queries.npy"), None, 32)
+    (tmp_path / "queries.txt").write_text("what is a codec\n")
+    with pytest.raises(FitError, match="there is no encoder"):
+        read_queries(str(tmp_path / "queries.txt"), None, WIDTH)
+    fitted = fit(tmp_path / "queries.npy", None, tmp_path, steps=[], bytes=4, queries=str(tmp_path / "queries.npy"))
+    assert fitted.certificate["codes"]["query_count"] == 20
+
+
+def test_texts_are_cut_in_two_and_the_weightings_tried_on_them(tmp_path):
+    from training.sources.docstrings import read_docstring_paragraphs
+
+    long = [text for text in read_docstring_paragraphs() if len(text.split()) > 12]
+    texts = [long[i] for i in np.linspace(0, len(long) - 1, 700).astype(int)]
+    (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()[:24]) for text in texts))
+    fitted = fit(tmp_path / "texts.txt", Encoder(DEFAULT_ENCODER, "cpu"), tmp_path, steps=[], bytes=24)
+    found = fitted.certificate["codes"]
+    assert found["chosen_by"] == "split-half retrieval"
+    assert [trial["weighting"] for trial in found["tried"]] == list(code_search.WEIGHTINGS)
+    assert all(10 < trial["retrieval"] < 100 for trial in found["tried"])
+    assert fitted.chain.quantizer.weighting == found["weighting"]

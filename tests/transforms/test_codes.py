@@ -1,0 +1,384 @@
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from transforms import PCA, R2, ArtifactError, Chain, InputError, Moments, StepError, TransformCoding, parse_steps
+from transforms.codes.allocation import allocate_bits, equal_bits, lay_out, lay_out_in_whole_bytes
+from transforms.codes.lloyd_max import MAX_BITS, distortions, normal_quantizer
+
+WIDTH = 64
+
+
+def unit(rows):
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def biased_rows(n, seed=0, bias=0.8, width=WIDTH):
+    """Unit rows with a common direction and a spectrum that falls, as embeddings have."""
+    rng = np.random.default_rng(seed)
+    axes = np.linalg.qr(np.random.default_rng(5).normal(size=(width, width)))[0]
+    spread = rng.normal(size=(n, width)) * np.arange(1, width + 1) ** -0.7
+    return unit(bias * axes[0] + 0.4 * spread @ axes)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return biased_rows(3000)
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    return biased_rows(500, seed=1)
+
+
+@pytest.fixture(scope="module")
+def step(rows):
+    return TransformCoding(16).fit(rows)
+
+
+# The quantizer of the normal
+
+
+@pytest.mark.parametrize("bits", range(1, MAX_BITS + 1))
+def test_levels_and_thresholds_meet_the_conditions_of_lloyd_and_max(bits):
+    found = normal_quantizer(bits)
+    assert found.levels.shape == (2**bits,)
+    np.testing.assert_allclose(found.thresholds, (found.levels[1:] + found.levels[:-1]) / 2, atol=1e-12)
+    edges = np.concatenate([[-9], found.thresholds, [9]])
+    for i, level in enumerate(found.levels):
+        x = np.linspace(edges[i], edges[i + 1], 20_001)
+        density = np.exp(-(x**2) / 2)
+        assert abs(np.trapezoid(x * density, x) / np.trapezoid(density, x) - level) < 1e-5
+    grid = np.linspace(-9, 9, 400_001)
+    nearest = found.levels[np.searchsorted(found.thresholds, grid)]
+    error = np.trapezoid((grid - nearest) ** 2 * np.exp(-(grid**2) / 2), grid) / math.sqrt(2 * math.pi)
+    assert error == pytest.approx(found.distortion, rel=1e-4)
+
+
+def test_distortions_are_those_of_the_table_of_max():
+    # Max (1960), Table I: 2, 4, 8, 16 and 32 levels.
+    np.testing.assert_allclose(distortions()[:6], [1, 0.3634, 0.1175, 0.03454, 0.009497, 0.002499], rtol=3e-3)
+
+
+# Bits
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_single_bit_could_be_better_placed(seed):
+    variances = np.random.default_rng(seed).exponential(size=30) ** 2
+    bits = allocate_bits(variances, 80)
+    assert bits.sum() == 80
+    table = np.append(distortions(), 0)
+    kept = variances * (table[np.maximum(bits - 1, 0)] - table[bits])
+    gained = np.where(bits < MAX_BITS, variances * (table[bits] - table[bits + 1]), 0)
+    assert kept[bits > 0].min() >= gained.max()
+    assert (np.diff(bits[np.argsort(-variances)]) <= 0).all()
+
+
+def test_a_coordinate_without_variance_gets_no_bit_and_bits_are_left_over():
+    bits = allocate_bits(np.array([1.0, 0, 2, 0]), 40)
+    np.testing.assert_array_equal(bits, [8, 0, 8, 0])
+    np.testing.assert_array_equal(equal_bits(np.array([1.0, 0, 2, 3]), 16, 4), [4, 0, 4, 4])
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_coordinate_lies_within_one_byte_and_no_two_share_a_bit(seed):
+    rng = np.random.default_rng(seed)
+    octets = int(rng.integers(1, 40))
+    variances = rng.exponential(size=200) ** rng.uniform(0.5, 4)
+    wanted = allocate_bits(variances, 8 * octets)
+    layout = lay_out_in_whole_bytes(wanted, variances, octets)
+    used = np.zeros((octets, 8), int)
+    for bits, octet, shift in zip(layout.bits, layout.octets, layout.shifts, strict=True):
+        assert shift + bits <= 8
+        used[octet, shift : shift + bits] += 1
+    assert (used == 1).all(), "200 coordinates fill every bit"
+    assert len(set(layout.coordinates)) == len(layout.coordinates)
+    assert (np.diff(layout.bits) <= 0).all()
+    assert np.abs(layout.bits - wanted[layout.coordinates]).sum() <= 16, "few bits move to where they fit"
+
+
+def test_coordinates_cross_bytes_where_whole_bytes_would_waste_bits(rows, fresh, monkeypatch):
+    wanted = np.full(WIDTH, 6)
+    variances = np.ones(WIDTH)
+    layout = lay_out(wanted, variances, 48)
+    np.testing.assert_array_equal(layout.bits, wanted)
+    starts = 8 * layout.octets + layout.shifts
+    np.testing.assert_array_equal(starts, 6 * np.arange(WIDTH))
+    step = TransformCoding(48, 0).fit(rows)
+    assert (step.layout[0] + step.layout[2] > 8).any()
+    codes = step.transform(fresh)
+    decoded = step.inverse_transform(codes)
+    error = np.square(decoded - fresh).sum(1).mean()
+    with monkeypatch.context() as patched:
+        patched.setattr("transforms.codes.allocation.MAX_EXCESS", np.inf)
+        whole = TransformCoding(48, 0).fit(rows)
+    assert (whole.layout[0] + whole.layout[2] <= 8).all()
+    assert error < 0.7 * np.square(whole.inverse_transform(whole.transform(fresh)) - fresh).sum(1).mean()
+    np.testing.assert_allclose(step.score(fresh[:2], codes, step.norm_factors(codes)), fresh[:2] @ decoded.T, atol=1e-5)
+    np.testing.assert_array_equal(step.recode(decoded), codes)
+    short = step.shorten(20)
+    found = short.inverse_transform(np.ascontiguousarray(codes[:, :20]))
+    assert np.square(found - fresh).sum(1).mean() < np.square(rows.mean(0) - fresh).sum(1).mean() / 2
+    with pytest.raises(InputError, match="coordinates cross bytes"):
+        step.product_centroids()
+
+
+# Encoding and scoring
+
+
+def test_floats_lie_in_the_space_of_the_rows_so_that_inner_products_are_scores(step, fresh):
+    codes = step.transform(fresh)
+    assert codes.shape == (500, 16)
+    assert codes.dtype == np.uint8
+    decoded = step.inverse_transform(codes)
+    queries = biased_rows(40, seed=2)
+    np.testing.assert_allclose(step.score(queries, codes), queries @ decoded.T, atol=1e-5)
+    np.testing.assert_allclose(step.score_codes(codes[:30], codes), decoded[:30] @ decoded.T, atol=1e-5)
+
+
+def test_few_queries_are_scored_by_tables_as_many_are_by_products(step, fresh):
+    codes, queries = step.transform(fresh), biased_rows(9, seed=2)
+    factors = step.norm_factors(codes)
+    np.testing.assert_allclose(step.score(queries[:2], codes, factors), step.score(queries, codes)[:2], atol=1e-5)
+    of_tensor = step.score(torch.from_numpy(queries), torch.from_numpy(codes), torch.from_numpy(factors))
+    assert isinstance(of_tensor, torch.Tensor)
+    np.testing.assert_allclose(of_tensor, step.score(queries, codes), atol=1e-6)
+
+
+def test_the_score_is_that_of_the_definition_written_out(rows, fresh):
+    step = TransformCoding(16, weighting=1.0).fit(rows * np.linspace(0.5, 2, 3000, dtype=np.float32)[:, None])
+    assert float(step.norm) == 0, "norms differ, so that f = 1"
+    data = (rows * np.linspace(0.5, 2, 3000, dtype=np.float32)[:, None]).astype(np.float64)
+    mean, moment = data.mean(0), data.T @ data / len(data)
+    values, axes = np.linalg.eigh(moment)
+    root = (axes * np.sqrt(np.maximum(values, 1e-6 * values.max()))) @ axes.T
+    spread, principal = np.linalg.eigh(root @ np.cov(data.T, ddof=0) @ root)
+    y = (fresh - mean) @ root @ principal[:, ::-1]
+    quantized = np.zeros_like(y)
+    layout = lay_out(allocate_bits(spread[::-1], 128), spread[::-1], 16)
+    for coordinate, bits in zip(layout.coordinates, layout.bits, strict=True):
+        sigma, found = np.sqrt(spread[::-1][coordinate]), normal_quantizer(int(bits))
+        cell = np.searchsorted(found.thresholds, y[:, coordinate] / sigma)
+        quantized[:, coordinate] = sigma * found.levels[cell]
+    queries = fresh[:20].astype(np.float64)
+    expected = (queries @ mean)[:, None] + queries @ np.linalg.inv(root) @ principal[:, ::-1] @ quantized.T
+    scores = step.score(fresh[:20], step.transform(fresh))
+    # A value within rounding of a threshold may fall into the next cell: 20 of 10,000 scores.
+    assert np.quantile(np.abs(scores - expected), 0.98) < 1e-4
+
+
+def test_rows_of_one_norm_decode_to_that_norm_and_scores_err_less(rows, fresh):
+    for length in (1.0, 7.0):
+        step = TransformCoding(8).fit(rows * length)
+        assert float(step.norm) == pytest.approx(length, rel=1e-5)
+        decoded = step.inverse_transform(step.transform(fresh * length))
+        np.testing.assert_allclose(np.linalg.norm(decoded, axis=1), length, rtol=1e-5)
+    plain = copy.deepcopy(step)
+    plain.norm = torch.zeros(1)
+    found = plain.inverse_transform(plain.transform(fresh * 7))
+    assert np.linalg.norm(found, axis=1).mean() < 6.95, "cells are represented by their means, which are shorter"
+
+
+def test_more_bytes_err_less_down_to_little(rows, fresh):
+    errors = []
+    for octets in (1, 2, 4, 8, 16, 32, 64):
+        step = TransformCoding(octets).fit(rows)
+        errors.append(np.square(step.inverse_transform(step.transform(fresh)) - fresh).sum(1).mean())
+    assert (np.diff(errors) < 0).all()
+    assert errors[-1] < 3e-4
+
+
+def test_the_error_of_scores_is_lower_where_queries_weight_them(rows, fresh):
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0]
+    queries = unit(rng.normal(size=(2000, WIDTH)) * np.arange(1, WIDTH + 1) ** -1.5 @ axes)
+
+    def score_error(step):
+        exact = queries[:200] @ fresh.T
+        return np.square(step.score(queries[:200], step.transform(fresh)) - exact).mean()
+
+    plain, own, weighted = (
+        score_error(made)
+        for made in (
+            TransformCoding(8, weighting=0, restore_norm=False).fit(rows, queries=queries),
+            TransformCoding(8, weighting=1, restore_norm=False).fit(rows),
+            TransformCoding(8, weighting=1, restore_norm=False).fit(rows, queries=queries),
+        )
+    )
+    assert weighted < 0.1 * plain
+    assert weighted < 0.1 * own
+
+
+def test_moments_of_queries_weight_as_the_queries_do(rows):
+    queries = biased_rows(300, seed=4, bias=0.2)
+    of_rows = TransformCoding(12, 0.7).fit(rows, queries=queries)
+    of_moments = TransformCoding(12, 0.7).fit(Moments.from_vectors(rows), queries=Moments.from_vectors(queries))
+    for name, buffer in of_rows.named_buffers():
+        torch.testing.assert_close(of_moments.get_buffer(name), buffer, rtol=1e-5, atol=1e-6)
+    assert int(of_rows.query_count) == 300
+    assert int(TransformCoding(12).fit(rows).query_count) == 0
+
+
+def test_queries_pass_the_steps_before_the_codes(rows):
+    queries = biased_rows(300, seed=4, bias=0.2)
+    chain = Chain(parse_steps("r2,codes:12")).fit(rows, queries=queries)
+    before = Chain([R2()]).fit(rows)
+    alone = TransformCoding(12).fit(before.transform(rows), queries=before.transform(queries))
+    np.testing.assert_allclose(chain.quantizer.decoder, alone.decoder, atol=1e-4)
+    with pytest.raises(InputError, match="no step is fitted on queries"):
+        Chain([R2()]).fit(rows, queries=queries)
+    with pytest.raises(InputError, match="queries of 3 dimensions cannot weight"):
+        TransformCoding(12).fit(rows, queries=np.ones((5, 3)))
+
+
+def test_batches_of_any_size_get_the_same_codes(step):
+    many = biased_rows(5000, seed=3)
+    whole = step.transform(many)
+    for size in (1, 7, 1000, 1025):
+        parts = np.concatenate([step.transform(many[i : i + size]) for i in range(0, 5000 if size > 7 else 350, size)])
+        # The product's last digit depends on the batch; a value that lies on a threshold may fall either way.
+        assert (parts != whole[: len(parts)]).mean() < 1e-4
+
+
+def test_a_prefix_is_a_code_of_fewer_bytes(rows, fresh):
+    step = TransformCoding(32).fit(rows)
+    codes = step.transform(fresh)
+    errors = []
+    for octets in (4, 8, 16, 32):
+        short = step.shorten(octets)
+        found = short.inverse_transform(codes[:, :octets].copy())
+        errors.append(np.square(found - fresh).sum(1).mean())
+        own = TransformCoding(octets).fit(rows)
+        assert np.square(own.inverse_transform(own.transform(fresh)) - fresh).sum(1).mean() <= errors[-1] * 1.01
+    assert (np.diff(errors) < 0).all()
+    assert errors[0] < np.square(rows.mean(0) - fresh).sum(1).mean()
+    with pytest.raises(InputError, match="cannot be shortened to 33"):
+        step.shorten(33)
+
+
+def test_a_product_quantizer_of_faiss_finds_what_the_tables_find(step, fresh):
+    faiss = pytest.importorskip("faiss")
+    codes, queries = step.transform(fresh), biased_rows(20, seed=2)
+    index = faiss.IndexPQ(16 * 8, 16, 8, faiss.METRIC_INNER_PRODUCT)
+    centroids, place = step.product_centroids()
+    faiss.copy_array_to_vector(centroids.numpy().ravel(), index.pq.centroids)
+    index.is_trained = True
+    index.add_sa_codes(codes)
+    encoded = np.zeros((20, 128), np.float32)
+    encoded[:, place.numpy()] = step.encode_queries(queries)[:, :-1]
+    found = index.search(encoded, 10)[1]
+    plain = copy.deepcopy(step)
+    plain.norm = torch.zeros(1)
+    expected = np.argsort(-plain.score(queries, codes), axis=1)[:, :10]
+    assert (found == expected).mean() > 0.98
+
+
+# What is wrong with the data
+
+
+def test_vectors_far_outside_are_clipped_and_counted(step, fresh):
+    assert step.clipped_share(fresh) < 1e-3
+    assert step.clipped_share(fresh * 50) > 0.3
+    far = step.inverse_transform(step.transform(fresh * 1e6))
+    assert np.isfinite(far).all()
+    np.testing.assert_array_equal(step.transform(step.inverse_transform(step.transform(fresh * 50))).shape, (500, 16))
+
+
+@pytest.mark.parametrize("octets", [1, 8, 40, 64])
+def test_the_floats_that_codes_stand_for_lead_back_to_the_codes(rows, fresh, octets):
+    for step in (TransformCoding(octets).fit(rows), TransformCoding(octets).fit(rows * rows[:, :1])):
+        some = fresh.copy()
+        some[3] = 0
+        codes = step.transform(some)
+        found = step.recode(step.inverse_transform(codes))
+        assert (found != codes).any(axis=1).mean() <= 0.002
+        np.testing.assert_array_equal(found[3], 0)
+        assert isinstance(step.recode(torch.from_numpy(some)), torch.Tensor)
+
+
+def test_constant_dimensions_cost_nothing(rows, fresh):
+    wide = np.concatenate([rows, np.full((3000, 8), 0.3, np.float32), np.zeros((3000, 8), np.float32)], axis=1)
+    step = TransformCoding(16, 0).fit(wide)
+    assert not step.encoder[:, WIDTH:].abs().max() > 1e-3 * step.encoder.abs().max()
+    decoded = step.inverse_transform(step.transform(wide[:100]))
+    np.testing.assert_allclose(decoded[:, WIDTH : WIDTH + 8], 0.3, atol=1e-3)
+
+
+def test_few_rows_leave_bytes_unused_and_say_so(rows):
+    step = TransformCoding(16).fit(rows[:5])
+    assert step.learned_directions <= 4
+    assert step.fit_warnings() == ["codes uses 4 of 16 bytes: the vectors vary in too few directions"]
+    assert not TransformCoding(16).fit(rows).fit_warnings()
+
+
+def test_rows_that_do_not_differ_are_refused():
+    for same in (np.ones((9, 8)), np.zeros((9, 8)), np.ones((1, 8))):
+        with pytest.raises(InputError, match="needs vectors that differ"):
+            TransformCoding(2).fit(same)
+
+
+def test_zero_vectors_have_the_code_of_zeros_and_no_other_has_it(rows):
+    step = TransformCoding(1).fit(rows)
+    some = biased_rows(4000, seed=9)
+    some[::7] = 0
+    codes = step.transform(some)
+    assert not codes[::7].any()
+    assert codes[some.any(axis=1)].any(axis=1).all()
+    assert not step.inverse_transform(codes)[::7].any()
+    assert not step.score(some[1:3], codes)[:, ::7].any()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"bytes": 0}, "bytes must be a whole number from 1"),
+        ({"bytes": 4, "weighting": 1.5}, "weighting must be a number from 0 to 1"),
+        ({"bytes": 4, "bits": 3}, "bits must be 1, 2, 4 or 8"),
+        ({"bytes": 4, "rotation": "hadamard"}, "rotation must be none or random"),
+        ({"bytes": 4, "codec_version": 2}, "codec version 2; this Lathe reads up to 1: upgrade it"),
+        ({"bytes": 65}, "codes of 65 bytes needs more dimensions than 64: 8 bits each fill 64 bytes"),
+        ({"bytes": 9, "bits": 1}, "codes of 9 bytes needs more dimensions than 64: 1 bits each fill 8 bytes"),
+    ],
+)
+def test_budgets_and_parameters_that_make_no_sense_are_refused(parameters, message, rows):
+    with pytest.raises(StepError, match=message):
+        TransformCoding(**parameters).fit(rows)
+
+
+def test_a_chain_of_a_newer_codec_is_refused_with_advice(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr("transforms.codes.transform_coding.CODEC_VERSION", 2)
+    Chain([TransformCoding(8, codec_version=2)]).fit(rows).save(tmp_path / "chain")
+    monkeypatch.undo()
+    with pytest.raises(ArtifactError, match="upgrade it"):
+        Chain.load(tmp_path / "chain")
+
+
+def test_codes_of_another_shape_are_refused(step, fresh):
+    codes = step.transform(fresh)
+    for wrong in (codes[:, :8], codes.astype(np.int64), codes[0]):
+        with pytest.raises(InputError, match=r"codes must be uint8 of shape \(n, 16\)"):
+            step.score(fresh[:1], wrong)
+
+
+def test_equal_bits_after_a_rotation_vary_alike(rows, fresh):
+    step = TransformCoding(8, weighting=0, bits=2, rotation="random", seed=3).fit(rows)
+    assert step.layout[0].tolist() == [2] * 32
+    lengths = step.decoder.norm(dim=1)
+    assert lengths.max() / lengths.min() < 4
+    plain = TransformCoding(8, weighting=0, bits=2).fit(rows)
+    assert plain.decoder.norm(dim=1).max() / plain.decoder.norm(dim=1).min() > 6
+    # Both span the leading principal axes.
+    np.testing.assert_allclose(step.decoder @ PCA(32).fit(rows).weight.T, step.decoder @ PCA().fit(rows).weight[:32].T)
+    again = TransformCoding(8, weighting=0, bits=2, rotation="random", seed=3).fit(rows)
+    np.testing.assert_array_equal(again.transform(fresh), step.transform(fresh))
+
+
+def test_a_chain_states_its_bytes(rows):
+    chain = Chain(parse_steps("r2,codes:16")).fit(rows)
+    assert chain.bytes_per_vector == 16 == chain.transform(rows[:1]).nbytes
+    assert chain.output_dimensions == WIDTH
+    np.testing.assert_allclose(np.linalg.norm(chain.floats(rows[:50]), axis=1), 1, rtol=1e-5)
