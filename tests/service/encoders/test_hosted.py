@@ -92,9 +92,9 @@ def test_encoders_are_added_listed_and_removed_on_the_command_line(run, home):
     _, out, _ = run("encoders", "list")
     rows = [line.split()[:2] + [line.split()[-1]] for line in out.splitlines()[1:]]
     assert rows == [[DEFAULT_ENCODER.name, "float32", DEFAULT_MODEL], ["small", "float32", DEFAULT_MODEL]]
-    assert "when asked" in out.splitlines()[2] and "at start" in out.splitlines()[1]
+    assert "on request" in out.splitlines()[2] and "at start" in out.splitlines()[1]
     status, _, err = run("encoders", "add", "small", *given)
-    assert status == 1 and "there is an encoder small already" in err
+    assert status == 1 and "the name small is in use by another encoder" in err
     assert run("encoders", "remove", "small")[:2] == (0, "small removed\n")
     assert AddedEncoders(home).read() == []
 

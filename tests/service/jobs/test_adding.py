@@ -109,7 +109,7 @@ def test_on_the_command_line_encoder_and_steps_come_from_the_version(run, paragr
     assert run("fit", "--name", "mine", "--steps", "r2,pca:16", "--source", may, "--keep-moments")[0] == 0
     status, out, err = run("fit", "--name", "mine", "--add-to", "mine@1", "--source", june)
     assert status == 0, err
-    assert "less mine@1 on the same rows" in out and "lathe chains promote mine@2" in out
+    assert "difference to mine@1 on the same rows" in out and "lathe chains promote mine@2" in out
     shown = json.loads(run("chains", "show", "mine@2")[1])
     assert shown["certificate"]["compared_to"]["chain"] == "mine@1"
     assert [step["kind"] for step in shown["steps"]] == ["r2", "pca"]
