@@ -47,7 +47,10 @@ class Keys:
 
 
 def _read_token(request: Request) -> bytes:
-    """Return the raw bytes of the `Authorization` header without a leading `Bearer`; empty if there is no header."""
+    """Return the raw bytes of the `Authorization` header without a leading `Bearer`, in any case of letters.
+
+    A header of another scheme is returned whole, and empty bytes if there is none.
+    """
     header = request.headers.get("authorization", "").encode("latin-1").strip()
     scheme, _, rest = header.partition(b" ")
     return rest.strip() if scheme.lower() == b"bearer" and rest else header

@@ -64,7 +64,10 @@ class Pointer:
         return json.dumps(asdict(self)).encode()
 
     def add_version(self, version: int, promote: bool | None) -> "Pointer":
-        """Return the pointer after adding a version, live if `promote` is true, or None and no version is live."""
+        """Return the pointer with `last` set to a new version, promoted if `promote` is true.
+
+        If `promote` is None, the version is promoted if no version is live.
+        """
         pointer = replace(self, last=version)
         live = promote if promote is not None else self.live is None
         return pointer.promote(version) if live else pointer
@@ -93,7 +96,7 @@ class Pointer:
         return replace(self, live=earlier[-1], earlier=tuple(earlier[:-1]))
 
     def remove_version(self, name: str, version: int, versions: Collection[int]) -> "Pointer":
-        """Return the pointer after deleting a version; arguments as in `roll_back`.
+        """Return the pointer after deleting a version; if it was the only one, none is live. Arguments as `roll_back`.
 
         Raises:
             ConflictError: if the version is live and there are others, one of which must be promoted first.

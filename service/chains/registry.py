@@ -159,7 +159,10 @@ class Registry(ChainFolder):
 
 
 def _copy_artifact(source: Path, target: Path, root: Path | None) -> None:
-    """Copy the known files of an artifact folder to `target`, which appears when complete; `root` as in `read_file`."""
+    """Copy tensors, fit distribution and manifest of an artifact folder to `target`, skipping missing ones.
+
+    `target` appears when it is complete; `root` as in `read_file`.
+    """
     staging = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:
         make_folder(staging)

@@ -77,7 +77,10 @@ class SizeRoutes:
         return None
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Route a size (`route`) to a chain if the route is free or `replace` is set; return the route's chain."""
+        """Route a size (`route`) to a chain if the route is free or `replace` is set; return the route's chain.
+
+        A route is also free if its chain is deleted or does not serve the size, see `find_chain`.
+        """
         with self.lock():
             size_routes = self.read()
             mine = size_routes.setdefault(encoder_fingerprint, {})
@@ -109,10 +112,11 @@ class SizeRoutes:
         return pointer
 
     def assign_free_routes(self, name: str) -> list[str]:
-        """Assign a chain the free size routes that its live version serves; return the routes it then has.
+        """Assign a chain the free ones of two routes: its live version's output size, and `nested` if that is nested.
 
-        Returns an empty list if no version is live or it cannot be read, was fitted without an encoder, or keeps all
-        dimensions.
+        Returns:
+            Those of the two routes that the chain then has. Empty if no version is live or it cannot be read,
+            was fitted without an encoder, or keeps all dimensions.
         """
         try:
             loaded = self.registry.load(name)

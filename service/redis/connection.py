@@ -31,7 +31,7 @@ class RedisConnection:
 
     Attributes:
         problem: why Redis cannot be used; None if it can. Any thread that fails sets it; only the replicator clears it.
-        followed: whether a replicator runs; other threads then do not wait for a Redis that was found silent.
+        has_replicator: whether a replicator runs; other threads then do not wait for a Redis that was found silent.
         danger: settings of Redis that may lose data; None if there are none.
     """
 

@@ -62,11 +62,15 @@ class SharedRecord:
             raise UnavailableError("Redis holds other chains than before: try again", code="redis_unreachable")
 
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
-        """Commit `change` at most once if Redis holds this record; see `RedisConnection.transaction`.
+        """Commit `change` as an atomic transaction, at most once, if Redis holds this record; return its result.
+
+        Args:
+            change: reads, calls `multi`, and queues the writes; may be called several times.
+            keys: keys that it reads, which are watched.
 
         Raises:
-            UnavailableError: if Redis is unreachable, or holds no record or another one, which the replicator copies
-                within a second.
+            UnavailableError: if Redis is unreachable, or holds no record or another record. The replicator copies
+                another record within a second, so the caller may try again.
         """
         token, outcomes = f"lathe:change:{secrets.token_hex(8)}", list[T]()
 

@@ -136,6 +136,8 @@ class WorkerProcess:
     def receive(self, seconds: float) -> Reply:
         """Wait for the reply to the earliest unanswered `send`, and return it.
 
+        Errors that the worker reports of single parts are in the reply's `results`, and are not raised.
+
         Raises:
             TimeoutError: if there is no reply within `seconds`.
             OSError, EOFError: if the process has ended.

@@ -106,7 +106,7 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
 async def delete(name: str, request: Request, services: ServicesDep) -> Response:
     """Delete items by their ids; ids that do not exist are ignored."""
     services.require_indexes_writable()
-    deleting = await read_json(request, services.settings, IdsBody, partial(_begin_delete, name, services))
+    deleting = await read_json(request, services.settings, IdsBody, partial(_queue_delete, name, services))
     change = await asyncio.wrap_future(deleting)
     return await answer_json({"deleted": change.removed, "sequence": change.sequence})
 
@@ -153,7 +153,14 @@ def _create_index(name: str, services: Services, body: IndexBody) -> SearchIndex
 
 
 def _check_upsert(name: str, services: Services, body: UpsertBody) -> tuple[UpsertBody, SearchIndex]:
-    """Check the ids and the numbers of items of an upsert; return its body and the index."""
+    """Check the ids and the numbers of items of an upsert; return its body and the index.
+
+    Raises:
+        UnknownNameError: if there is no such index.
+        BadValueError: if there are no ids, or one is repeated or not valid.
+        TooLargeError: if there are more than `max_vectors`.
+        WrongShapeError: if the numbers of ids, items and metadata differ.
+    """
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
     require_ids(body.ids)
@@ -161,15 +168,27 @@ def _check_upsert(name: str, services: Services, body: UpsertBody) -> tuple[Upse
     return body, index
 
 
-def _begin_delete(name: str, services: Services, body: IdsBody) -> Future[Change]:
-    """Queue the deletion of items, and return its future."""
+def _queue_delete(name: str, services: Services, body: IdsBody) -> Future[Change]:
+    """Check the number of ids, queue the deletion of their items, and return its future; repeated ids count once.
+
+    Raises:
+        UnknownNameError: if there is no such index.
+        BadValueError: if there are no ids.
+        TooLargeError: if there are more than `max_vectors`, repeated ones included.
+    """
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
     return index.delete(list(dict.fromkeys(body.ids)))
 
 
 def _get_items(name: str, services: Services, body: GetBody) -> list[dict[str, Any] | None]:
-    """Read items by their ids, None where there is none; raise `TooLargeError` if they are too many or too large."""
+    """Read items by their ids, None where there is none.
+
+    Raises:
+        UnknownNameError: if there is no such index.
+        BadValueError: if there are no ids.
+        TooLargeError: if there are more than `max_vectors`, or the items are too large for one response.
+    """
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
     items = index.get(body.ids, body.vectors)

@@ -16,7 +16,9 @@ from transforms.files import create_file
 
 
 def acquire_index(folder: Path, name: str) -> FileLock:
-    """Acquire the lock of an index without waiting, write `owner.json` with the process id, and return the lock.
+    """Acquire the lock of an index without waiting, and return the lock.
+
+    The process id is written to `owner.json` in the folder, if that is possible.
 
     Raises:
         ConflictError: if another process holds the lock.

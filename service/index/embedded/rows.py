@@ -69,7 +69,10 @@ class RowFile:
         self.array = np.memmap(self.file, self.dtype, "r+", shape=(rows, self.width))
 
     def compute_digest(self, rows: int, block_bytes: int = HASHED_BYTES) -> str:
-        """Return the SHA-256 of the first rows; rows hashed by earlier calls are not read again."""
+        """Return the SHA-256 of the first rows, reading `block_bytes` at once.
+
+        Rows hashed by earlier calls are not read again, unless one of these hashed more than `rows` rows.
+        """
         if rows < self.digested:
             self.forget_digest()
         step = max(1, block_bytes // self.row_bytes)
@@ -196,6 +199,9 @@ class Rows:
             originals: original vectors `(n, d)`.
             reduced: reduced vectors `(n, k)`.
             replaced: labels of the replaced versions.
+
+        Raises:
+            OSError: if the disk is full; nothing is appended.
         """
         self.reserve(len(labels))
         rows = slice(self.count, self.count + len(labels))
@@ -238,7 +244,7 @@ class Rows:
 
 
 def _allocate(descriptor: int, size: int) -> None:
-    """Allocate disk blocks for a file up to `size` bytes, without holes."""
+    """Allocate disk blocks for a file up to `size` bytes, without holes; raise `OSError` if the disk is full."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size)
         return

@@ -66,12 +66,16 @@ class Reembedding:
         return labels, self._encode(payloads)
 
     def _encode(self, payloads: list[tuple[str, bytes | None]]) -> Vectors:
-        """Encode items, given as ids and metadata, to vectors `(n, d)`."""
+        """Encode items, given as ids and metadata, to vectors `(n, d)`; raise `ConflictError` if one has no text."""
         texts = [self.texts.get(item) or get_text(item, metadata, self.text_field) for item, metadata in payloads]
         return self.encoder.encode(texts).vectors if texts else np.empty((0, self.encoder.dimensions), np.float32)
 
     def sample_pairs(self, spec: IndexSpec) -> tuple[Vectors, Vectors]:
-        """Return new and old vectors, `(n, d)` and `(n, spec.width)`, of up to `PAIRS` items spread over the index."""
+        """Return new and old vectors, `(n, d)` and `(n, spec.width)`, of up to `PAIRS` items spread over the index.
+
+        Raises:
+            ConflictError: if an item has no text.
+        """
         last = self.record.read_meta("last_label")
         wanted = np.unique(np.linspace(1, max(last, 1), PAIRS).astype(np.int64)).tolist()
         payloads = self.record.read_payloads(wanted)
@@ -85,8 +89,8 @@ def run_reindex(asked: ReindexJob, job: Path, settings: Settings, on_progress: P
     """Build a generation as the job describes, wait until the index serves it, and return the job's result.
 
     Raises:
-        ConflictError: if the index's owner refuses the generation.
-        UnavailableError: if no owner cuts over to it in time.
+        ConflictError: if an item has no text for the new encoder, or the index's owner refuses the generation.
+        UnavailableError: if no owner cuts over to it within `CUTOVER_SECONDS`.
     """
     begun = time.monotonic()
     root = Home(settings.home).indexes / asked.index
@@ -162,9 +166,9 @@ def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, V
 
 
 def _copy_chain(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes] | None:
-    """Copy the chain that came with the job to the generation's folder, for the index's owner; return its two files.
+    """Copy the chain's manifest and tensors from the job's folder to the generation's; return the contents of both.
 
-    Returns None if the index uses no chain.
+    Returns None, and copies nothing, if the index uses no chain.
     """
     if spec.chain == RAW:
         return None

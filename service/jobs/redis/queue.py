@@ -129,7 +129,7 @@ class JobRecords:
         return found[0]
 
     def get(self, job_id: str) -> Job:
-        """Return a job in its current state.
+        """Return a job in its current state; the message of a waiting one says what it waits for.
 
         Raises:
             UnknownNameError: if there is no such job.
@@ -137,7 +137,7 @@ class JobRecords:
         return self._describe_waiting(self.find(job_id))
 
     def list(self) -> builtins.list[Job]:
-        """Return all jobs, newest first."""
+        """Return all jobs, newest first; the message of a waiting one says what it waits for."""
         records = self.find_all(self.list_ids())
         workers = {name: self.has_workers(name) for name in {record.queue for record in records if record.waiting}}
         return [self._describe_waiting(record, workers.get(record.queue)) for record in records]
@@ -174,6 +174,8 @@ class JobRecords:
     def cancel(self, job_id: str) -> Job:
         """Ask a job to stop and return it: a waiting one ends at once, a running one is later stopped by its worker.
 
+        A job that has ended is returned unchanged.
+
         Raises:
             UnknownNameError: if there is no such job.
         """
@@ -188,7 +190,9 @@ class JobRecords:
     # What a worker does
 
     def take(self, queue: str, worker: str) -> Job | None:
-        """Take the next job of a queue and mark it as running; None if there is none, or it must not be run.
+        """Take the next job of a queue, mark it as running and return it; None if there is none.
+
+        If the next one was cancelled or has no tries left, it is ended and None is returned.
 
         Args:
             queue: name of the queue.
@@ -199,7 +203,7 @@ class JobRecords:
             return None
         for job_id in filter_job_ids([taken]):
             for record in self.find_all([job_id]):
-                if not record.job.ended and not self._end_if_out_of_tries(record):
+                if not record.job.ended and not self._end_if_cancelled_or_out_of_tries(record):
                     job = replace(record.job, state="running", message="starting")
                     now = json.dumps(asdict(job)), str(record.tries + 1), worker
                     self.client.hset(RECORD + job_id, mapping=dict(zip(("now", "tries", "worker"), now, strict=True)))
@@ -228,7 +232,10 @@ class JobRecords:
         self.client.hset(RECORD + job.id, "now", json.dumps(asdict(job)))
 
     def end(self, job: Job) -> Job:
-        """Write a job's end and remove its inputs; if the end is written already, keep that. Return the job."""
+        """Write a job's end, unless an end is written already, and remove the job's inputs; return the job as recorded.
+
+        A job without a record is returned unchanged, and nothing is written.
+        """
         key = RECORD + job.id
         if not self.client.hexists(key, "job"):  # Redis lost its data, or the job was deleted
             return job
@@ -257,7 +264,9 @@ class JobRecords:
                 self.client.zrem(RUNNING, *(member for member in found if not is_job_id(decode_id(member))))
 
     def _requeue(self, ids: Collection[str], silent_since: float) -> None:
-        """Queue running jobs again if tries are left, else end them; remove ended ones from the running ones.
+        """Queue running jobs again, but end those that were cancelled or have no tries left.
+
+        Jobs that have ended, or have no record, are removed from the running ones.
 
         Args:
             ids: ids of the jobs.
@@ -268,7 +277,7 @@ class JobRecords:
             record = records.get(job_id)
             if record is None or record.job.ended:
                 self.client.zrem(RUNNING, job_id)
-            elif not self._end_if_out_of_tries(record):
+            elif not self._end_if_cancelled_or_out_of_tries(record):
                 try:
                     self._give_back(keys=[QUEUE + record.queue, RUNNING], args=[job_id, silent_since])
                 except redis_errors.ResponseError as error:
@@ -276,7 +285,7 @@ class JobRecords:
                         raise
                     note_damage("queue", record.queue, "it is no list")
 
-    def _end_if_out_of_tries(self, record: JobRecord) -> bool:
+    def _end_if_cancelled_or_out_of_tries(self, record: JobRecord) -> bool:
         """End a job that was cancelled or has no tries left; return whether it was ended."""
         if not record.cancelled and record.tries < TRIES:
             return False

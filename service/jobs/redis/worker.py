@@ -70,7 +70,7 @@ class JobWorker:
         self.stops += 1
 
     def run_jobs(self, burst: bool) -> None:
-        """Run queued jobs until asked to stop, then remove the heartbeat.
+        """Run queued jobs until asked to stop, waiting while Redis is unreachable; then remove the heartbeat.
 
         Args:
             burst: whether to end when no job is queued.
@@ -80,7 +80,7 @@ class JobWorker:
         """
         while not self.stops:
             try:
-                self._send_heartbeat()
+                self._maintain_presence()
                 if job := self.records.take(self.queue, self.name):
                     self.run(job)
                 elif burst and not self.records.count_waiting(self.queue):
@@ -93,8 +93,12 @@ class JobWorker:
         with suppress(redis_errors.RedisError):
             remove_heartbeat(self.records.client, self.queue, self.name)
 
-    def _send_heartbeat(self) -> None:
-        """Send a heartbeat and requeue jobs of dead workers, if the last heartbeat is `HEARTBEAT_SECONDS` old."""
+    def _maintain_presence(self) -> None:
+        """Send a heartbeat and requeue jobs of dead workers, unless the last one is less than `HEARTBEAT_SECONDS` old.
+
+        The first time, and after an outage of Redis, also log the connection and warm up the process starter. For
+        `LOST_SECONDS` after an outage nothing is requeued, because the other workers could send no heartbeat either.
+        """
         if self.reached and time.monotonic() - self.heard_at < HEARTBEAT_SECONDS:
             return
         record_heartbeat(self.records.client, self.queue, self.name)
@@ -106,13 +110,17 @@ class JobWorker:
         self.reached, self.heard_at = True, time.monotonic()
 
     def log_outage(self, error: redis_errors.RedisError) -> None:
-        """Log once that Redis is unreachable; raise the error if waiting would not help."""
+        """Log once that Redis is unreachable, and requeue no jobs for `LOST_SECONDS`.
+
+        Raises:
+            RedisError: if waiting would not help, for instance with a rejected password.
+        """
         if not isinstance(error, PASSING) or isinstance(error, redis_errors.AuthenticationError):
             raise error
         if self.reached is not False:
             log.warning("%s; trying again", as_unavailable(error).message)
         self.reached = False
-        self.patient_until = time.monotonic() + LOST_SECONDS  # other workers could send no heartbeat either
+        self.patient_until = time.monotonic() + LOST_SECONDS
 
     def run(self, job: Job) -> None:
         """Run a job in a process to its end; if that did not end the job, queue the job again or give it up.
@@ -127,13 +135,16 @@ class JobWorker:
         self.records.release(job.id, self.name)
 
     def _supervise(self, job: Job, process: Process) -> None:
-        """Wait for a job's process with heartbeats; kill it if the job was cancelled or taken by another worker."""
+        """Wait for a job's process with heartbeats; kill it if the job was cancelled or taken by another worker.
+
+        A second request to stop kills it too; an unreachable Redis does not.
+        """
         while process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_SECONDS)
                 break
             try:
-                self._send_heartbeat()
+                self._maintain_presence()
                 state = self.records.record_job_heartbeat(job.id, self.name)
             except redis_errors.RedisError as error:  # the running job goes on
                 self.log_outage(error)

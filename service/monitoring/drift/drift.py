@@ -1,7 +1,7 @@
 """Drift: how far the vectors that go through chains are from those the chains were fitted on.
 
 request ─► Drift.observe ─► some of its rows wait in a Window, one for each encoder and version
-observer thread ─► Drift.evaluate ─► sums (drift_tally), no rows ─► stale? ─► Refits (drift_refit), if that is on
+observer thread ─► Drift.evaluate ─► sums (Tally), no rows ─► stale? ─► Refits, if that is on
 others ─► Drift.report, .warnings, .is_stale, .evaluate_all: figures of those sums
 """
 

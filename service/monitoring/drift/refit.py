@@ -48,7 +48,11 @@ class Refits:
         self.decided_at: dict[str, float] = {}
 
     def refit_if_needed(self, window: Window, tally: Tally) -> None:
-        """Submit a refit of a window's version if it is live and has none yet, deciding once an hour; log failures."""
+        """Submit a refit of a window's version if it is live and has none yet, deciding once an hour; log failures.
+
+        Nothing is submitted with fewer than `window` rows, fewer than `MIN_DISTINCT` distinct ones, or rows that may be
+        of another space, see `is_same_space`.
+        """
         ref = window.loaded.ref
         paused = time.monotonic() - self.decided_at.get(ref, -PAUSE_SECONDS) < PAUSE_SECONDS
         if paused or tally.rows < self.window or not self.is_same_space(window):

@@ -50,6 +50,8 @@ class Tally:
     ) -> "Tally":
         """Compute the sums over the rows `(n, d)` of requests, each of at least one row.
 
+        Rows with norms beyond `FAR` times the fitted ones are counted, but left out of `shift`, `energy` and `outside`.
+
         Args:
             reference: distribution of the rows the chain was fitted on.
             kept: subspace that the chain retains; None if it is unknown, which gives `outside` 0.

@@ -94,8 +94,8 @@ class Window:
     def queue_sample(self, rows: Rows) -> bool:
         """Sample some rows `(n, d)` of a request into the queue; return whether it is time to call `evaluate`.
 
-        If the queue is full, the rows are dropped and True is returned. Takes microseconds and no lock: several
-        requests may call it at once.
+        Rows of other dimensions and rows over the pace are ignored. If the queue is full, the rows are counted as
+        dropped and True is returned. Takes microseconds and no lock: several requests may call it at once.
         """
         if rows.shape[1] != self.reference.gaussian.dimensions:
             return False
@@ -127,13 +127,16 @@ class Window:
         self.waiting_rows = 0
         if waiting:
             tally = Tally.from_requests(self.reference, self.retained, waiting)
-            self._add_generation(WindowGeneration(arrived, tally, waiting if self.keep_rows else []))
+            self._merge_rows(WindowGeneration(arrived, tally, waiting if self.keep_rows else []))
             tallies = [generation.tally for generation in self.generations]
             self.tally = sum(tallies[1:], start=tallies[0])
         return self.tally
 
-    def _add_generation(self, more: WindowGeneration) -> None:
-        """Merge rows into the younger generation; if that is full, start a new one and drop the oldest."""
+    def _merge_rows(self, more: WindowGeneration) -> None:
+        """Merge rows into the younger generation, or, if that is full already, make them a new one and drop the oldest.
+
+        Rows are never split: a generation may end with more than `size` rows.
+        """
         if self.generations and (younger := self.generations[-1]).tally.rows < self.size:
             younger.tally += more.tally
             younger.rows += more.rows
@@ -146,7 +149,7 @@ class Window:
         return self.generations[0].since if self.generations else time.time()
 
     def collect_rows(self) -> Rows:
-        """Return the kept rows of both generations, `(n, d)`."""
+        """Return the kept rows of both generations, `(n, d)`; raise `ValueError` if none are kept."""
         return np.concatenate([rows for generation in self.generations for rows in generation.rows])
 
 

@@ -42,9 +42,9 @@ def compare_neighbours(raw: NDArray[np.float32], live: Rows, candidate: Rows, k:
 
 
 def _compute_overlap(one: NDArray[np.float32], other: Rows, k: int) -> NDArray[np.float64] | None:
-    """Return each row's share of k nearest neighbours common to both spaces, `(n,)`; 0 where it is not finite.
+    """Return each row's share of k nearest neighbours common to both spaces, `(n,)`; 0 where either is not finite.
 
-    Returns None if `other` is None or there are at most k rows.
+    All shares are 0 if at most k rows are finite. Returns None if `other` is None or there are at most k rows.
     """
     if other is None or len(one) <= k:
         return None

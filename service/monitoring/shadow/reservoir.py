@@ -8,7 +8,7 @@ class Reservoir:
     """A uniform sample of the rows added so far (Vitter 1985, Algorithm R), in memory only.
 
     Args:
-        capacity: maximum number of rows rows.
+        capacity: maximum number of rows in the sample.
         dimensions: dimensions of a row.
         rng: random generator.
 

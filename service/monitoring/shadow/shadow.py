@@ -63,8 +63,10 @@ class Shadow:
     def sample(self, raw: NDArray[np.float32]) -> int:
         """Sample rows `(n, d)` of the live version, and apply both versions once a block is full.
 
+        Rows of other dimensions than the first ones are ignored.
+
         Returns:
-            Number of rows that both versions were applied to in this call; 0 for rows of other dimensions.
+            Number of rows that both versions were applied to in this call.
         """
         with self.changing:
             if self.reservoir is None:
@@ -83,7 +85,10 @@ class Shadow:
         return len(block)
 
     def _measure(self, block: NDArray[np.float32]) -> None:
-        """Apply both versions to the rows in alternating order, and record their times."""
+        """Apply both versions to the rows, in alternating order; count the rows and bad outputs.
+
+        Both times are recorded if neither version failed, else none.
+        """
         self.order.reverse()
         times = {side: side.measure(block) for side in self.order}
         self.tried += len(block)
