@@ -364,7 +364,7 @@ def test_after_an_error_in_its_block_a_fit_goes_on_without_encoding_again(source
     assert second.texts == []
 
 
-@given(st.lists(st.integers(0, 40), min_size=MIN_DISTINCT_ROWS, max_size=300), st.integers(0, 2**31))
+@given(st.lists(st.integers(0, 40), max_size=300), st.integers(0, 2**31))
 def test_no_equal_rows_stand_on_both_sides_of_a_split(values, seed):
     hashes = np.array(values, np.uint64)
     distinct = len(set(values))

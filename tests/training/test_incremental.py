@@ -150,11 +150,11 @@ def test_rows_of_another_space_are_refused_before_anything_is_encoded(
 ):
     encoder = counting_hashes()
     nobodys = fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0]
-    with pytest.raises(FitError, match=r"fitted on vectors of nobody's, these are of hashing"):
+    with pytest.raises(FitError, match=r"fitted on vectors without an encoder, these are of hashing"):
         fit(months[0], encoder, workspace, earlier=saved(nobodys, tmp_path, 1))
     assert encoder.texts == []
     hashed = fit(months[0], encoder, workspace, "r2", keep_moments=True)[0]
-    with pytest.raises(FitError, match=r"fitted on vectors of hashing .*, these are of nobody's"):
+    with pytest.raises(FitError, match=r"fitted on vectors of hashing .*, these are without an encoder"):
         fit(vectors / "new.npy", None, workspace, earlier=saved(hashed, tmp_path, 2))
 
 

@@ -174,7 +174,7 @@ def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
     """
     require_exportable(chain)
     if encoder is None:
-        raise ExportError("this chain was fitted on vectors of nobody's: name the encoder it is for (--encoder)")
+        raise ExportError("this chain was fitted on vectors without an encoder: name the encoder it is for (--encoder)")
     fitted_on = (chain.metadata.get("encoder") or {}).get("fingerprint", encoder.fingerprint)
     if fitted_on != encoder.fingerprint or chain.input_dimensions != encoder.dimensions:
         raise ExportError(

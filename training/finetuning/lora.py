@@ -66,18 +66,31 @@ class Adapter:
         save_file({name: weights.contiguous() for name, weights in self.weights().items()}, str(folder / WEIGHTS))
 
     def load(self, folder: Path) -> None:
-        """Replace the adapters' tensors by those of a checkpoint folder."""
+        """Replace the adapters' tensors by those of a checkpoint folder; tensors that it lacks stay."""
         self.peft.load_state_dict(load_file(str(folder / WEIGHTS)), strict=False)
 
     def export(self, folder: Path, base: str) -> None:
-        """Delete the folder, if it exists, then write the adapters in peft's format, with base model `base`."""
-        shutil.rmtree(folder, ignore_errors=True)
+        """Replace the folder by one with the adapters in peft's format, without peft's README.md.
+
+        Args:
+            folder: folder to write; an existing one is deleted first.
+            base: name or path of the base model, also set in this object's peft configuration.
+
+        Raises:
+            OSError: if the folder cannot be deleted or written.
+        """
+        if folder.exists():
+            shutil.rmtree(folder)
         self.peft.peft_config["default"].base_model_name_or_path = base
         self.peft.save_pretrained(str(folder), save_embedding_layers=False)  # they are as they were
         (folder / "README.md").unlink(missing_ok=True)  # a form that nobody filled in
 
     def merge(self) -> None:
-        """Add the adapters to the model's weights and remove them, which leaves a plain sentence-transformers model."""
+        """Add the adapters to the model's weights and remove them, which leaves a plain sentence-transformers model.
+
+        Raises:
+            ValueError: if a merged weight is not finite.
+        """
         self.peft.merge_and_unload(safe_merge=True)
 
 

@@ -29,7 +29,7 @@ class MiningStatistics:
     Attributes:
         queries: number of distinct queries.
         documents: number of distinct documents searched.
-        asked: number of negatives asked for per query.
+        asked: number of negatives that the settings ask for per query.
         kept: number of negatives of all queries together.
         short: share of queries with fewer negatives than asked for.
         without: share of queries without any negative.
@@ -61,13 +61,13 @@ def compute_statistics(
     count: int,
     mined: Sequence[MiningResult],
 ) -> MiningStatistics:
-    """Compute the statistics of the negatives mined for a source.
+    """Count the kept and rejected negatives of a source, and compute their margins and ranks.
 
     Args:
         candidates: queries, documents and known answers.
         auxiliary: adapter with the vectors of all queries and documents.
         settings: ranges, scores and margins of the mining.
-        count: number of negatives that were to be mined for each query.
+        count: number of negatives that were to be mined for each query; limits the documents counted as rejected.
         mined: result of each query.
     """
     tally = _Tally(candidates, settings, count)

@@ -50,7 +50,8 @@ def mine_sources(
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
-        JobError: if a source has fewer documents than needed, or no source wants mined negatives.
+        JobError: if a source has fewer documents than needed, no source wants mined negatives, a stored line is
+            damaged, or a vector is zero or not finite.
         DataSetError: if a corpus cannot be read.
     """
     names = [name for name in builder.kept if _is_mined(builder.sources[name], builder.kept[name])]
@@ -143,7 +144,10 @@ class MinedCache:
 
 
 def _build_row(pair: Pair, mined: MiningResult) -> dict[str, Any]:
-    """Build the JSON object of a pair: its texts, its negatives, and the scores of the positive, then the negatives."""
+    """Build a pair's JSON object: `anchor`, `positive`, `negative` (a list) and `scores`.
+
+    `scores` holds the positive's score, None if it has none, then those of the negatives.
+    """
     words = normalize_text(pair.positive)
     score = next((score for text, score in mined.positives.items() if normalize_text(text) == words), None)
     negatives = list(mined.negatives)

@@ -88,7 +88,7 @@ def encode_source(
         run = EncodingRun(source, source.plan(damaged), encoder, folder)
         if not (found := _encode_run(run, engine, on_progress, free_bytes)):
             return _open_encoded_source(run)
-        damaged |= found  # planned anew, because other files may have been judged by the one that fell out
+        damaged |= found  # planned again, because other files may have been judged by the one that fell out
 
 
 def _encode_run(

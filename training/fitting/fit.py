@@ -243,7 +243,8 @@ def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int
     """Split rows by their hashes; return the indices of the rows to fit on and of the held-out rows, both ascending.
 
     The seed and a row's content decide its side, so equal rows are never on both. Of equal held-out rows only the first
-    is returned.
+    is returned. `HELDOUT_SHARE` of the distinct rows are held out, at least `MIN_HELDOUT` or half of them, whichever
+    is fewer, and at most `MAX_HELDOUT`.
 
     Args:
         hashes: 64-bit hash of each row `(n,)`.
@@ -268,8 +269,9 @@ def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int
 def _distinct_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the distinct hashes, sorted; `np.unique` would use a table five times as large."""
     ordered = np.sort(hashes)
-    found: NDArray[np.uint64] = ordered[np.append(True, ordered[1:] != ordered[:-1])]
-    return found
+    is_first = np.ones(len(ordered), bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_first]
 
 
 def _find_members(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -40,7 +40,9 @@ class Version:
         return int(self.chain.metadata["certificate"]["n_fit"])
 
     def certify_on(self, heldout: FloatArray, out_of_domain: Mapping[str, FloatArray], seed: int) -> Certificate:
-        """Certify this version on the vectors that the new one is certified on; return its `ref` and main metrics.
+        """Certify this version on the vectors that the new one is certified on.
+
+        Returns `ref` as `chain`, and those metrics named in `COMPARED` that the certificate has.
 
         Args:
             heldout: held-out rows of the new fit `(n, d)`.
@@ -90,8 +92,8 @@ class EarlierVersion(Version):
         described = self.chain.metadata.get("encoder")
         was, now = described and described["fingerprint"], encoder and encoder.fingerprint
         if was != now:
-            of = f"of {described['name']} ({was})" if described else "of nobody's"
-            found = f"of {encoder.name} ({now})" if encoder else "of nobody's"
+            of = f"of {described['name']} ({was})" if described else "without an encoder"
+            found = f"of {encoder.name} ({now})" if encoder else "without an encoder"
             raise FitError(f"{self.ref} was fitted on vectors {of}, these are {found}: they do not add up")
 
     def require_new(self, digest: str) -> None:
@@ -100,9 +102,11 @@ class EarlierVersion(Version):
             raise FitError(f"{self.ref} was fitted on these very rows already: they would count twice")
 
     def refit_with_rows(self, rows: Vectors, on_progress: Progress) -> tuple[Chain, dict[int, Moments], list[str]]:
-        """Return a chain refitted on the old rows and the new ones `(n, d)`, the moments of all of them, and warnings.
+        """Return the chain updated with new rows `(n, d)`, the moments of old and new rows, and warnings.
 
-        This version's chain and moments stay as they are. The old rows enter through the stored moments.
+        This version's chain and moments stay as they are. The old rows enter through the stored moments. Steps that
+        moments cannot update keep their map, and a quantizer that learns from rows is fitted on the new rows alone; the
+        warnings name both. The last warning, that the certificate is measured on new rows only, is always there.
 
         Raises:
             TransformError: if the chain cannot be updated; see `transforms.incremental.update_chain`.
@@ -118,7 +122,10 @@ class EarlierVersion(Version):
         )
 
     def provenance(self) -> dict[str, Any]:
-        """Return the provenance of the old rows, oldest first, as `added_to`, and the training logs as `training`."""
+        """Return the provenance of the old rows, oldest first, as `added_to`, and the training logs as `training`.
+
+        Entries of `added_to` have the keys `chain`, and `source`, `rows` and `rows_digest` if they are known.
+        """
         was = self.chain.metadata.get("provenance") or {}
         short = {"chain": self.ref} | {key: was[key] for key in ("source", "rows", "rows_digest") if key in was}
         return {"added_to": [*was.get("added_to", []), short], "training": was.get("training", [])}

@@ -6,7 +6,7 @@ from typing import IO, Any
 
 from training.errors import AccessError, EmptyError, SourceError
 from training.sources.kinds import Kind
-from training.sources.parquet_pages import measure_dictionary
+from training.sources.parquet_pages import read_dictionary_size
 from training.sources.raw import MAX_BATCH_BYTES, RawBatch, Readable, Record, Span, split_bounded_batches
 
 MAX_ROW_BYTES = 2**24
@@ -81,7 +81,7 @@ def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: i
             f"{MAX_ROW_BYTES:,} each are read"
         )
     columns = (metadata.column(number) for number in range(metadata.num_columns))
-    largest = max(measure_dictionary(stored, column) for column in columns if column.num_values)
+    largest = max(read_dictionary_size(stored, column) for column in columns if column.num_values)
     return max(1, min(rows, MAX_BATCH_BYTES // max(largest, 1)))
 
 

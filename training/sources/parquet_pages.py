@@ -17,8 +17,10 @@ HEADER_BYTES = 16
 """Bytes read of a page header, enough for its first two fields."""
 
 
-def measure_dictionary(stored: IO[bytes], column: Any) -> int:
-    """Return the uncompressed bytes of a column chunk's dictionary, at least those of its largest value; 0 without one.
+def read_dictionary_size(stored: IO[bytes], column: Any) -> int:
+    """Read the uncompressed size in bytes of a column chunk's dictionary page; return 0 if the chunk has none.
+
+    No value stored in the dictionary is larger.
 
     Args:
         stored: the parquet file; its position changes.
@@ -43,12 +45,12 @@ def parse_page_header(content: bytes) -> tuple[int, int]:
     for _ in range(2):
         if content[at : at + 1] != bytes([NEXT_I32]):
             raise ValueError("a page has no header")
-        value, at = _varint(content, at + 1)
+        value, at = _decode_varint(content, at + 1)
         found.append((value >> 1) ^ -(value & 1))
     return found[0], found[1]
 
 
-def _varint(content: bytes, at: int) -> tuple[int, int]:
+def _decode_varint(content: bytes, at: int) -> tuple[int, int]:
     """Decode a variable-length integer (7 bits per byte) at position `at`; return its value and the position after it.
 
     Raises:

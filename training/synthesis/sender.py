@@ -35,7 +35,7 @@ MAX_FAILED_CALLS = 5
 PROMPT_STATUSES = (400, 403, 413, 422)
 """HTTP statuses that may be due to one prompt, too long or flagged by a moderator; they do not stop the run."""
 MIN_RETRY_TEMPERATURE = 0.7
-"""Minimum temperature of a second attempt: at temperature 0 a model would repeat its answer."""
+"""Minimum temperature of attempts after the first: at temperature 0 a model would repeat its answer."""
 PROBE = "Say yes."
 """Prompt of the request that checks the endpoint."""
 PROBE_TOKENS = 16
@@ -77,10 +77,11 @@ class Sender:
         self.probed = False
 
     async def ask(self, stage: StageName, calls: Sequence[Call]) -> None:
-        """Ask every call that is not settled in the answer log, concurrently, and add the answers to the log.
+        """Send every call that is not settled in the answer log, concurrently, and add the answers to the log.
 
-        Equal calls are asked once. The first time, a short request to each model checks the endpoint. Unusable answers
-        are asked again, up to the job's number of attempts. Returns early if the budget is spent or the endpoint fails;
+        Equal calls are sent once. The first time, a short request to each model checks the endpoint. A call with an
+        unusable answer is sent again, up to the job's number of attempts, at a temperature of at least
+        `MIN_RETRY_TEMPERATURE`. Returns early if the budget is spent or the endpoint fails;
         `spent` or `error` then says why, and nothing is raised.
         """
         attempts = self.job.limits.attempts
@@ -126,9 +127,10 @@ class Sender:
                 return
 
     async def _ask_until_settled(self, call: Call) -> None:
-        """Ask a call until the log has a usable answer, or as many unusable ones as allowed; log every answer.
+        """Send a call until the log has a usable answer, or as many unusable ones as allowed; log every answer.
 
-        Returns early if the run is halted or the call gets no answer.
+        After the first attempt the call's temperature is raised to at least `MIN_RETRY_TEMPERATURE`. Returns early if
+        the run is halted or the call gets no answer.
         """
         attempts = self.job.limits.attempts
         while not self.halted.is_set() and not self.log.is_settled(call.key, attempts):

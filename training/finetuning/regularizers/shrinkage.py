@@ -83,7 +83,11 @@ class Shrinkage:
 
 
 def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> Shrinkage:
-    """Fit the shrinkage of every source from the moments of its relations (Eqs. 1 to 6).
+    """Compute the factor of each source in each direction, which draws its mean towards the centre of all sources.
+
+    The directions are the eigenspace of all sources' relations together. Only the dimensions in `Shrinkage.variant`
+    have factors other than 1, and only sources outside the band around the centre. With `operation: translate`, shifts
+    are computed instead of factors. Follows Eqs. 1 to 6 of the REZE paper.
 
     Args:
         sources: moments of each source's relations, all of the same dimensions.
@@ -128,7 +132,10 @@ def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> 
 
 
 def eigenspace(pooled: Moments) -> tuple[Array, Array]:
-    """Return eigenvalues, largest first, and eigenvectors in columns of the covariance with ddof=0 (Eq. 1)."""
+    """Return eigenvalues, largest first, and eigenvectors in columns of the covariance with ddof=0 (Eq. 1).
+
+    Eigenvalues that rounding made negative become 0.
+    """
     values, vectors = np.linalg.eigh(pooled.covariance(ddof=0))
     return np.clip(values[::-1], 0, None), np.ascontiguousarray(vectors[:, ::-1])
 

@@ -140,7 +140,10 @@ class DomainComparison:
         )
 
     def correlate_rankings(self, common: Sequence[str]) -> list[RankCorrelation]:
-        """Compute the rank correlation for each common task type, and, if two or more have scores, for their mean.
+        """Compute the rank correlation of the encoders between the suites for each common task type.
+
+        If two or more types have scores in both suites, one for the mean over these types is added. `within` is set to
+        the split-half ρ of each suite, unless the correlation has no ρ.
 
         Args:
             common: task types that have scores in both suites.
