@@ -101,12 +101,10 @@ TESTS = {
         "test_a_packed_chain_is_the_same_map_and_holds_no_metadata",
     ),
     "tests/training/test_encoders.py": (
-        "test_the_company_a_text_keeps_in_its_batch_does_not_matter",
-        "test_the_fingerprint_does_not_know_the_folder_the_model_lies_in",
+        "test_a_text_has_the_same_vector_alone_and_in_a_batch",
+        "test_the_fingerprint_does_not_depend_on_the_models_folder",
     ),
-    "tests/training/test_unpadding.py": (
-        "test_vectors_without_padding_equal_those_with_it_to_which_an_encoder_can_go_back",
-    ),
+    "tests/training/test_unpadding.py": ("test_unpadded_vectors_equal_those_after_restore_padding",),
     "tests/training/export/test_onnx_graph.py": (
         "test_real_and_random_rows_come_out_as_the_chain_gives_them",
         "test_a_row_comes_out_alone_as_among_others",

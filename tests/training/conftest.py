@@ -88,7 +88,7 @@ class CountingEncoder:
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """Threads that wait for one another make a busy machine four times slower."""
+    """Run torch on one thread: threads that wait for one another make a busy machine four times slower."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -97,19 +97,19 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def brief_encoder() -> Encoder:
-    """Half of the real model reading 16 tokens of a text, so that a thousand out-of-domain ones take a second."""
+    """Return an encoder of half the layers that reads 16 tokens, so that 1,000 out-of-domain texts take a second."""
     return Encoder(replace(DEFAULT_ENCODER, name="brief", layer=3, max_length=16))
 
 
 @pytest.fixture(scope="session")
 def workspace(tmp_path_factory):
-    """A workspace for all fits, so that out-of-domain texts are encoded once."""
+    """Return one workspace folder for all fits, so that out-of-domain texts are encoded once."""
     return tmp_path_factory.mktemp("workspace")
 
 
 @pytest.fixture(scope="module")
 def little_garbage():
-    """The library collects garbage after each training; what the other tests' imports left takes it half a second."""
+    """Keep the imports' objects out of garbage collection, which the library runs after each training."""
     gc.collect()
     gc.freeze()
     yield
@@ -118,7 +118,7 @@ def little_garbage():
 
 @pytest.fixture(scope="session")
 def undrawn():
-    """A context in which pictures are made but come out empty: those of a page take longer than a small training."""
+    """Return a context manager in which figures are saved as empty SVG, since drawing takes long."""
     from matplotlib.figure import Figure
 
     @contextmanager
@@ -132,25 +132,25 @@ def undrawn():
 
 @pytest.fixture
 def counting(encoder):
-    """A maker of counting wrappers around the real encoder."""
+    """Return a factory of `CountingEncoder` around the real encoder."""
     return lambda stop_before_call=None: CountingEncoder(encoder, stop_before_call)
 
 
 @pytest.fixture
 def counting_hashes():
-    """A maker of counting wrappers around an encoder that takes no time."""
+    """Return a factory of `CountingEncoder` around a `HashingEncoder`, which takes no time."""
     return lambda: CountingEncoder(HashingEncoder())
 
 
 @pytest.fixture
 def stopped():
-    """The error a stopping encoder raises."""
+    """Return the exception that a stopping encoder raises."""
     return Stopped
 
 
 @pytest.fixture(scope="session")
 def padded_features():
-    """Features as a tokenizer gives them: token k of text i is 100 i + k + 1, padding 0, up to a spare width."""
+    """Return a function that builds tokenizer output: token k of text i is 100 i + k + 1, padding is 0."""
 
     def build(lengths, side="right", spare=0):
         width = max(lengths) + spare
@@ -168,13 +168,13 @@ def padded_features():
 
 @pytest.fixture
 def tiny(tiny_model) -> EncoderSpec:
-    """What describes that model."""
+    """Return the spec of `tiny_model`."""
     return EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32")
 
 
 @pytest.fixture
 def data_set_of(tmp_path, write_data_set):
-    """A writer of a data set that measures something, by its task."""
+    """Return a function that writes a data set of the given task and returns its folder."""
 
     def build(task):
         meta = {"task": "pairs", "language": "de-en"} if task == "translations" else {"task": task}

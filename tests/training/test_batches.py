@@ -18,12 +18,12 @@ SLACK = st.integers(0, 100)
 
 
 def rows(runs, count):
-    """Every place the runs cover."""
+    """Return every position that the slices cover."""
     return [place for run in runs for place in range(count)[run]]
 
 
 @given(lengths=LENGTHS, budget=BUDGET, slack=SLACK)
-def test_runs_cut_to_a_budget_hold_every_text_once_and_keep_to_budget_and_slack(lengths, budget, slack):
+def test_split_padded_batches_holds_every_text_once_within_budget_and_slack(lengths, budget, slack):
     lengths = sorted(lengths, reverse=True)
     runs = list(split_padded_batches(lengths, budget, slack))
     assert rows(runs, len(lengths)) == list(range(len(lengths)))
@@ -34,7 +34,7 @@ def test_runs_cut_to_a_budget_hold_every_text_once_and_keep_to_budget_and_slack(
 
 
 @given(lengths=LENGTHS, budget=BUDGET, slack=SLACK)
-def test_a_run_takes_the_next_text_wherever_it_fits(lengths, budget, slack):
+def test_split_padded_batches_ends_a_batch_only_where_the_next_text_does_not_fit(lengths, budget, slack):
     lengths = sorted(lengths, reverse=True)
     runs = list(split_padded_batches(lengths, budget, slack))
     for run in runs[:-1]:
@@ -43,7 +43,7 @@ def test_a_run_takes_the_next_text_wherever_it_fits(lengths, budget, slack):
 
 
 @given(lengths=LENGTHS, budget=BUDGET)
-def test_runs_that_fill_a_budget_hold_every_text_once_in_any_order_and_as_many_as_fit(lengths, budget):
+def test_split_unpadded_batches_holds_every_text_once_and_as_many_as_fit_the_budget(lengths, budget):
     runs = list(split_unpadded_batches(lengths, budget))
     assert rows(runs, len(lengths)) == list(range(len(lengths)))
     for run in runs:
@@ -54,7 +54,9 @@ def test_runs_that_fill_a_budget_hold_every_text_once_in_any_order_and_as_many_a
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @given(lengths=LENGTHS.filter(len), budget=BUDGET, slack=SLACK)
-def test_batches_hold_every_token_of_every_text_once_and_little_padding(padded_features, side, lengths, budget, slack):
+def test_split_features_keeps_every_token_and_pads_within_budget_and_slack(
+    padded_features, side, lengths, budget, slack
+):
     features = padded_features(lengths, side, spare=2)
     batches = list(split_features(features, budget, slack, side))
     assert sorted(row for batch in batches for row in batch.rows) == list(range(len(lengths)))
@@ -71,7 +73,7 @@ def test_batches_hold_every_token_of_every_text_once_and_little_padding(padded_f
             assert not some[~real].any()
 
 
-def test_input_that_comes_flattened_is_one_batch_already():
+def test_split_features_returns_flattened_input_as_one_batch():
     features = {"input_ids": torch.arange(9)[None], "cu_seq_lens_q": torch.tensor([0, 4, 5, 9], dtype=torch.int32)}
     (batch,) = split_features(features, 2, 0, "right")
     assert batch.rows.tolist() == [0, 1, 2] and batch.tokens.tolist() == [4, 1, 4]
@@ -79,13 +81,13 @@ def test_input_that_comes_flattened_is_one_batch_already():
 
 
 @given(lengths=st.lists(st.integers(0, 9)))
-def test_the_longest_come_first_and_equal_ones_in_their_order(lengths):
+def test_sort_longest_first_keeps_the_order_of_equal_lengths(lengths):
     order = sort_longest_first(lengths)
     assert sorted(order) == list(range(len(lengths)))
     assert all((-lengths[a], a) < (-lengths[b], b) for a, b in zip(order, order[1:], strict=False))
 
 
-def test_estimates_are_near_what_the_tokenizer_counts_and_never_above_the_limit(encoder):
+def test_estimate_tokens_is_within_a_factor_of_two_and_at_most_the_limit(encoder):
     texts = ["A lathe turns wood or metal against a cutting tool.", "word " * 100, "東京は日本の首都です。" * 5]
     counted = encoder.encode(texts).tokens
     estimates = np.array([estimate_tokens(text, encoder.max_length) for text in texts])

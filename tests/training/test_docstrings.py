@@ -28,12 +28,12 @@ def paragraphs(request):
     return request.param()
 
 
-def test_paragraphs_are_many_and_distinct(paragraphs):
+def test_paragraphs_are_over_1000_and_distinct(paragraphs):
     assert len(paragraphs) > 1000
     assert len(set(paragraphs)) == len(paragraphs)
 
 
-def test_paragraphs_keep_to_the_band_of_lengths_and_to_one_line(paragraphs):
+def test_paragraphs_are_single_lines_of_allowed_length(paragraphs):
     assert MIN_CHARACTERS <= min(map(len, paragraphs))
     assert max(map(len, paragraphs)) <= MAX_CHARACTERS
     assert all(paragraph == " ".join(paragraph.split()) for paragraph in paragraphs)
@@ -46,13 +46,13 @@ def test_paragraphs_are_english(paragraphs):
     assert sum(c.isalpha() or c == " " for c in characters) > 0.85 * len(characters)
 
 
-def test_the_language_reference_is_other_text_than_the_docstrings():
+def test_topic_paragraphs_share_less_than_1_percent_with_docstring_paragraphs():
     docstrings, topics = set(read_docstring_paragraphs()), set(read_topic_paragraphs())
     assert len(docstrings & topics) < 0.01 * len(topics)
 
 
 @pytest.mark.trial
-def test_another_process_with_another_hash_seed_and_strict_warnings_finds_the_same_paragraphs():
+def test_paragraphs_do_not_depend_on_the_hash_seed_and_raise_no_warnings():
     here = hashlib.sha256(json.dumps([read_docstring_paragraphs(), read_topic_paragraphs()]).encode()).hexdigest()
     there = subprocess.run(
         [sys.executable, "-W", "error", "-c", DIGEST],
@@ -64,7 +64,7 @@ def test_another_process_with_another_hash_seed_and_strict_warnings_finds_the_sa
     assert there.stdout.strip() == here
 
 
-def test_paragraphs_end_at_blank_lines_and_repetitions_go():
+def test_distinct_paragraphs_splits_at_blank_lines_and_drops_repeated_short_and_long_ones():
     long, other = "word " * 20, "another " * 20
     assert distinct_paragraphs([f"{long}\n\n  {other}\n\ntoo short", long, "x" * (MAX_CHARACTERS + 1)]) == [
         long.strip(),
@@ -72,7 +72,7 @@ def test_paragraphs_end_at_blank_lines_and_repetitions_go():
     ]
 
 
-def test_the_ends_of_the_band_belong_to_it():
+def test_distinct_paragraphs_keeps_texts_of_the_minimum_and_maximum_length():
     lengths = [MIN_CHARACTERS - 1, MIN_CHARACTERS, MAX_CHARACTERS, MAX_CHARACTERS + 1]
     assert [len(text) for text in distinct_paragraphs("x" * length for length in lengths)] == [
         MIN_CHARACTERS,

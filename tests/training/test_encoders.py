@@ -28,7 +28,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def variant():
-    """A maker of the default encoder with something changed, each loaded once."""
+    """Return a function that loads the default encoder with changed settings, each variant once."""
     loaded: dict[str, Encoder] = {}
 
     def make(**changes) -> Encoder:
@@ -45,8 +45,8 @@ def encoded(encoder):
     return encoder.encode(TEXTS)
 
 
-def model_folder(path: Path, **settings) -> str:
-    """The default model's files in another folder, with other settings of sentence-transformers."""
+def copy_default_model(path: Path, **settings) -> str:
+    """Link the default model's files into a folder, with changed sentence-transformers settings; return its path."""
     path.mkdir()
     for file in Path(locate_model(DEFAULT_MODEL)).iterdir():
         (path / file.name).symlink_to(file)
@@ -67,7 +67,7 @@ def test_vectors_equal_those_of_sentence_transformers_itself(encoder, encoded):
     np.testing.assert_allclose(encoded.vectors, theirs, rtol=0, atol=1e-5)
 
 
-def test_the_order_of_texts_does_not_matter(encoder):
+def test_encode_gives_the_same_vectors_for_texts_in_any_order(encoder):
     texts = [f"{text} {number}" for number in range(32) for text in TEXTS[:6]]
     order = np.random.default_rng(0).permutation(len(texts))
     assert sum(encoder.encode(texts).tokens) > encoder.batch_tokens
@@ -76,33 +76,33 @@ def test_the_order_of_texts_does_not_matter(encoder):
     np.testing.assert_array_equal(mixed.tokens, straight.tokens[order])
 
 
-def test_the_company_a_text_keeps_in_its_batch_does_not_matter(encoder, encoded):
+def test_a_text_has_the_same_vector_alone_and_in_a_batch(encoder, encoded):
     for index, text in enumerate(TEXTS):
         alone = encoder.encode([text])
         np.testing.assert_allclose(encoded.vectors[index], alone.vectors[0], rtol=0, atol=1e-5)
         assert encoded.tokens[index] == alone.tokens[0]
 
 
-def test_the_empty_text_is_a_finite_unit_vector_of_two_tokens(encoder):
+def test_encode_of_the_empty_text_is_a_unit_vector_of_two_tokens(encoder):
     encoded = encoder.encode([""])
     assert encoded.tokens.tolist() == [2]
     assert np.linalg.norm(encoded.vectors[0]) == pytest.approx(1, abs=1e-6)
 
 
-def test_no_texts_are_no_vectors_of_the_right_width(encoder):
+def test_encode_of_no_texts_has_shape_0_by_dimensions(encoder):
     for truncate in (True, False):
         encoded = encoder.encode([], truncate=truncate)
         assert encoded.vectors.shape == (0, encoder.dimensions)
         assert encoded.tokens.shape == (0,)
 
 
-def test_a_million_characters_are_cut_to_256_tokens(encoder):
+def test_encode_truncates_a_million_characters_to_256_tokens(encoder):
     encoded = encoder.encode(["word " * 200_000, "word " * 254])
     assert encoded.tokens.tolist() == [256, 256]
     np.testing.assert_allclose(encoded.vectors[0], encoded.vectors[1], rtol=0, atol=1e-5)
 
 
-def test_each_side_of_truncation_keeps_the_other_end(encoder):
+def test_truncation_side_left_keeps_the_end_and_right_keeps_the_start(encoder):
     text, start, end = "cat " * 300 + "dog " * 254, "cat " * 254, "dog " * 254
     left = encoder.encode([text], truncation_side="left").vectors
     right = encoder.encode([text], truncation_side="right").vectors
@@ -112,7 +112,7 @@ def test_each_side_of_truncation_keeps_the_other_end(encoder):
     assert np.abs(left - right).max() > 0.01
 
 
-def test_a_text_of_the_very_limit_is_not_too_long_and_one_more_token_is(encoder):
+def test_encode_without_truncation_accepts_256_tokens_and_refuses_257(encoder):
     assert encoder.encode(["word " * 254], truncate=False).tokens.tolist() == [256]
     with pytest.raises(TooLongError, match=r"input 1 has 257 tokens.* 256"):
         encoder.encode(["short", "word " * 255], truncate=False)
@@ -125,13 +125,13 @@ def test_a_prompt_counts_towards_the_limit(variant):
         prompted.encode(["word " * 253], prompt_name="query", truncate=False)
 
 
-def test_characters_of_several_tokens_are_too_long_as_well(encoder):
+def test_encode_without_truncation_refuses_fewer_characters_than_256_with_more_tokens(encoder):
     korean = "한국어 문장을 " * 30  # 240 characters, each up to three tokens
     with pytest.raises(TooLongError, match="256"):
         encoder.encode([korean], truncate=False)
 
 
-def test_an_unknown_prompt_is_refused_with_those_there_are(encoder):
+def test_an_unknown_prompt_name_is_refused_and_the_known_ones_are_listed(encoder):
     with pytest.raises(EncoderError, match=r"'poem'.*document, query"):
         encoder.encode(["x"], prompt_name="poem")
 
@@ -143,8 +143,8 @@ def test_a_prompt_is_put_before_the_text(variant):
     assert with_prompt.tokens[0] == prompted.encode(["a red bicycle"]).tokens[0] + 2
 
 
-def test_given_prompts_join_the_models_own_and_its_default_is_used_when_none_is_named(tmp_path):
-    folder = model_folder(tmp_path / "model", prompts={"own": "mine: "}, default_prompt_name="own")
+def test_the_specs_prompts_join_the_models_and_its_default_prompt_applies_if_none_is_named(tmp_path):
+    folder = copy_default_model(tmp_path / "model", prompts={"own": "mine: "}, default_prompt_name="own")
     joined = Encoder(replace(DEFAULT_ENCODER, model=folder, prompts={"given": "yours: "}))
     assert {"own": "mine: ", "given": "yours: "}.items() <= joined.prompts.items()
     np.testing.assert_allclose(
@@ -153,7 +153,7 @@ def test_given_prompts_join_the_models_own_and_its_default_is_used_when_none_is_
     assert joined.encode(["tea"]).tokens[0] > joined.encode(["tea"], prompt_name="document").tokens[0]
 
 
-def test_progress_counts_texts_up_to_all_of_them(encoder):
+def test_on_batch_is_called_with_increasing_counts_up_to_the_number_of_texts(encoder):
     counts: list[int] = []
     encoder.encode(["word " * 40 + str(number) for number in range(75)], on_batch=counts.append)
     assert counts == sorted(set(counts))
@@ -161,16 +161,16 @@ def test_progress_counts_texts_up_to_all_of_them(encoder):
     assert counts[-1] == 75
 
 
-def test_the_fingerprint_does_not_know_dtype_or_name(encoder, variant):
+def test_the_fingerprint_does_not_depend_on_dtype_and_name(encoder, variant):
     assert variant(dtype="bfloat16", name="another").fingerprint == encoder.fingerprint
 
 
-def test_the_fingerprint_does_not_know_the_folder_the_model_lies_in(encoder, tmp_path):
-    moved = Encoder(replace(DEFAULT_ENCODER, model=model_folder(tmp_path / "elsewhere")))
+def test_the_fingerprint_does_not_depend_on_the_models_folder(encoder, tmp_path):
+    moved = Encoder(replace(DEFAULT_ENCODER, model=copy_default_model(tmp_path / "elsewhere")))
     assert moved.fingerprint == encoder.fingerprint
 
 
-def test_the_fingerprint_tells_pooling_layer_length_and_prompts_apart(encoder, variant):
+def test_the_fingerprint_depends_on_pooling_layer_max_length_and_prompts(encoder, variant):
     others = [
         variant(pooling="cls"),
         variant(pooling="max"),
@@ -181,7 +181,7 @@ def test_the_fingerprint_tells_pooling_layer_length_and_prompts_apart(encoder, v
     assert len({encoder.fingerprint, *(other.fingerprint for other in others)}) == 6
 
 
-def test_the_fingerprint_knows_models_with_scalar_weights():
+def test_the_fingerprint_depends_on_scalar_buffers():
     model = torch.nn.Sequential(torch.nn.BatchNorm1d(3))  # its count of batches has no dimensions
     encoder = SimpleNamespace(model=model, max_length=8, prompts={})
     before = compute_fingerprint(encoder.model, encoder.max_length, encoder.prompts)
@@ -189,13 +189,13 @@ def test_the_fingerprint_knows_models_with_scalar_weights():
     assert compute_fingerprint(encoder.model, encoder.max_length, encoder.prompts) != before
 
 
-def test_bfloat16_keeps_norms_at_one_and_vectors_close(encoded, variant):
+def test_bfloat16_gives_unit_vectors_with_cosine_over_0_99_to_float32(encoded, variant):
     half = variant(dtype="bfloat16", name="another").encode(TEXTS).vectors.astype(np.float64)
     np.testing.assert_allclose(np.linalg.norm(half, axis=1), 1, rtol=0, atol=1e-6)
     assert (half * encoded.vectors).sum(axis=1).min() > 0.99
 
 
-def test_a_layer_gives_the_mean_of_that_layers_hidden_states(encoder, variant):
+def test_layer_2_gives_the_normalized_mean_of_that_layers_hidden_states(encoder, variant):
     features = encoder.model.preprocess(["The cat sat on the mat."])
     with torch.no_grad():
         states = (
@@ -209,29 +209,29 @@ def test_a_layer_gives_the_mean_of_that_layers_hidden_states(encoder, variant):
     np.testing.assert_allclose(variant(layer=2).encode(["The cat sat on the mat."]).vectors, expected, atol=1e-5)
 
 
-def test_a_shorter_limit_cuts_earlier(variant):
+def test_max_length_64_truncates_to_64_tokens(variant):
     assert variant(max_length=64).encode(["word " * 100]).tokens.tolist() == [64]
 
 
 @pytest.mark.parametrize("layer", [12, 0, -1])  # the model has six
-def test_a_layer_the_model_does_not_have_is_refused(layer):
+def test_a_layer_that_the_model_lacks_is_refused(layer):
     with pytest.raises(EncoderError, match="layer"):
         Encoder(replace(DEFAULT_ENCODER, layer=layer))
 
 
 @pytest.mark.parametrize("length", [1000, 0, -1])  # the model has 512 positions
-def test_a_length_the_model_cannot_read_is_refused(length):
+def test_a_max_length_beyond_the_models_positions_is_refused(length):
     with pytest.raises(EncoderError, match="max_length"):
         Encoder(replace(DEFAULT_ENCODER, max_length=length))
 
 
-def test_a_model_folder_that_does_not_exist_is_an_encoder_error(tmp_path):
+def test_a_missing_model_folder_raises_encoder_error(tmp_path):
     with pytest.raises(EncoderError, match="nowhere"):
         Encoder(replace(DEFAULT_ENCODER, model=str(tmp_path / "nowhere")))
 
 
-def test_a_model_folder_with_damaged_weights_is_an_encoder_error(tmp_path):
-    folder = Path(model_folder(tmp_path / "damaged"))
+def test_damaged_weights_raise_encoder_error(tmp_path):
+    folder = Path(copy_default_model(tmp_path / "damaged"))
     weights = (folder / "model.safetensors").read_bytes()[:1000]
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").write_bytes(weights)
@@ -239,14 +239,14 @@ def test_a_model_folder_with_damaged_weights_is_an_encoder_error(tmp_path):
         Encoder(replace(DEFAULT_ENCODER, model=str(folder)))
 
 
-def test_what_an_artifact_records_of_an_encoder_is_json(encoder, variant):
+def test_describe_returns_json_with_prompts_dimensions_max_length_and_fingerprint(encoder, variant):
     described = orjson.loads(orjson.dumps(variant(prompts={"query": "find: "}).describe()))
     assert described["prompts"]["query"] == "find: "
     assert (described["dimensions"], described["max_length"]) == (384, 256)
     assert described["fingerprint"] != encoder.describe()["fingerprint"]
 
 
-def test_a_compiled_encoder_calls_what_the_compiler_made(monkeypatch, encoded):
+def test_a_compiled_encoder_calls_the_compiled_forward_with_dynamic_shapes(monkeypatch, encoded):
     calls = []
 
     def compiled(forward, dynamic):

@@ -33,14 +33,14 @@ def folder_of_texts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(folder_of_texts, encoder, tmp_path_factory):
-    """The files of a run that nothing stopped."""
+    """Return the files of an encoding that nothing stopped."""
     folder = tmp_path_factory.mktemp("whole")
     encode(folder_of_texts, encoder, folder)
-    return bytes_of(folder)
+    return read_all_files(folder)
 
 
-def bytes_of(folder):
-    """What each shard's folder holds."""
+def read_all_files(folder):
+    """Return the contents of all files below a folder, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -53,7 +53,7 @@ def write_lines(path, lines):
     return str(path)
 
 
-def test_the_vectors_are_the_encoders_in_the_order_of_the_source(folder_of_texts, counting, encoder, tmp_path):
+def test_encode_source_returns_the_encoders_vectors_in_source_order(folder_of_texts, counting, encoder, tmp_path):
     encoded = encode(folder_of_texts, counting(), tmp_path / "work")
     expected = encoder.encode([text(file, row) for file in range(FILES) for row in range(ROWS)]).vectors
     np.testing.assert_allclose(encoded.vectors, expected, rtol=0, atol=1e-5)
@@ -61,7 +61,7 @@ def test_the_vectors_are_the_encoders_in_the_order_of_the_source(folder_of_texts
 
 
 @pytest.mark.parametrize("call", range(FILES))
-def test_a_stopped_run_goes_on_where_it_stopped_and_ends_bit_equal(
+def test_a_stopped_encoding_resumes_at_the_next_batch_and_ends_with_equal_files(
     folder_of_texts, whole, counting, stopped, tmp_path, call
 ):
     work = tmp_path / "work"
@@ -69,12 +69,12 @@ def test_a_stopped_run_goes_on_where_it_stopped_and_ends_bit_equal(
     with pytest.raises(stopped):
         encode(folder_of_texts, first, work)
     encode(folder_of_texts, second, work)
-    assert bytes_of(work) == whole
+    assert read_all_files(work) == whole
     assert len(first.texts) == call * ROWS
     assert first.texts + second.texts == [text(file, row) for file in range(FILES) for row in range(ROWS)]
 
 
-def test_a_batch_written_in_part_is_cut_off_and_encoded_again(folder_of_texts, whole, counting, stopped, tmp_path):
+def test_a_partly_written_batch_is_removed_and_encoded_again(folder_of_texts, whole, counting, stopped, tmp_path):
     work = tmp_path / "work"
     with pytest.raises(stopped):
         encode(folder_of_texts, counting(stop_before_call=2), work)
@@ -84,20 +84,20 @@ def test_a_batch_written_in_part_is_cut_off_and_encoded_again(folder_of_texts, w
         path.write_bytes(b"a part of a batch")
     second = counting()
     encode(folder_of_texts, second, work)
-    assert bytes_of(work) == whole
+    assert read_all_files(work) == whole
     assert second.calls == FILES - 2
 
 
 def test_a_finished_source_is_not_encoded_again(folder_of_texts, counting_hashes, tmp_path):
     first = encode(folder_of_texts, counting_hashes(), tmp_path / "work")
-    before, again = bytes_of(tmp_path / "work"), counting_hashes()
+    before, again = read_all_files(tmp_path / "work"), counting_hashes()
     second = encode(folder_of_texts, again, tmp_path / "work")
     assert again.calls == 0
-    assert bytes_of(tmp_path / "work") == before
+    assert read_all_files(tmp_path / "work") == before
     assert second.digest == first.digest
 
 
-def test_of_a_changed_source_only_the_changed_file_is_encoded_again(counting, encoder, tmp_path):
+def test_only_the_changed_file_of_a_source_is_encoded_again(counting, encoder, tmp_path):
     (tmp_path / "texts").mkdir()
     folder_of_texts = write_texts(tmp_path / "texts")
     encode(folder_of_texts, counting(), tmp_path / "work")
@@ -111,13 +111,13 @@ def test_of_a_changed_source_only_the_changed_file_is_encoded_again(counting, en
     )
 
 
-def test_another_field_of_the_same_file_is_encoded_from_the_start(counting_hashes, tmp_path):
+def test_another_field_of_the_same_file_is_encoded_separately(counting_hashes, tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "a lathe", "title": "a river"}))
     one = encode(str(tmp_path / "a.jsonl"), counting_hashes(), tmp_path / "work").digest
     assert encode(f"{tmp_path}/a.jsonl#title", counting_hashes(), tmp_path / "work").digest != one
 
 
-def test_another_encoder_starts_over(folder_of_texts, counting, counting_hashes, tmp_path):
+def test_another_encoder_does_not_reuse_stored_vectors(folder_of_texts, counting, counting_hashes, tmp_path):
     encode(folder_of_texts, counting(), tmp_path / "work")
     encoded = encode(folder_of_texts, counting_hashes(), tmp_path / "work")
     expected = counting_hashes().encode([text(0, 0)]).vectors[0]
@@ -127,29 +127,33 @@ def test_another_encoder_starts_over(folder_of_texts, counting, counting_hashes,
 
 @pytest.mark.parametrize("name", [VECTORS, HASHES])
 @pytest.mark.parametrize("damage", ["truncated", "gone"])
-def test_a_shard_that_lost_bytes_is_encoded_from_the_start(folder_of_texts, counting_hashes, tmp_path, name, damage):
+def test_a_shard_with_a_truncated_or_missing_file_is_encoded_from_the_start(
+    folder_of_texts, counting_hashes, tmp_path, name, damage
+):
     work = tmp_path / "work"
     encode(folder_of_texts, counting_hashes(), work)
-    before, again = bytes_of(work), counting_hashes()
+    before, again = read_all_files(work), counting_hashes()
     damaged = sorted(work.rglob(name))[1]
     if damage == "gone":
         damaged.unlink()
     else:
         damaged.write_bytes(damaged.read_bytes()[:-1])
     encode(folder_of_texts, again, work)
-    assert bytes_of(work) == before
+    assert read_all_files(work) == before
     assert again.calls == 1
 
 
 @pytest.mark.parametrize("position", ["", "{", "[]", "null", '{"key": 1, "rows": "x", "kept": "x"}', '{"other": 1}'])
-def test_a_damaged_position_is_no_position(folder_of_texts, counting_hashes, tmp_path, position):
+def test_a_shard_with_a_damaged_position_file_is_encoded_from_the_start(
+    folder_of_texts, counting_hashes, tmp_path, position
+):
     work = tmp_path / "work"
     encode(folder_of_texts, counting_hashes(), work)
-    before, again = bytes_of(work), counting_hashes()
+    before, again = read_all_files(work), counting_hashes()
     for path in work.rglob(POSITION):
         path.write_text(position)
     encode(folder_of_texts, again, work)
-    assert bytes_of(work) == before
+    assert read_all_files(work) == before
     assert again.calls == FILES
 
 
@@ -162,7 +166,7 @@ def test_blank_texts_are_left_out_and_counted(counting_hashes, tmp_path):
     assert (len(encoded.vectors), len(encoded.hashes)) == (2, 2)
 
 
-def test_a_batch_of_nothing_but_blank_texts_changes_nothing(counting_hashes, tmp_path):
+def test_files_of_only_blank_texts_do_not_change_vectors_and_digest(counting_hashes, tmp_path):
     (tmp_path / "texts").mkdir()
     for name, lines in {"a": ["", " "], "b": ["a lathe"], "c": [""], "d": ["a river"]}.items():
         write_lines(tmp_path / "texts" / f"{name}.jsonl", lines)
@@ -172,18 +176,18 @@ def test_a_batch_of_nothing_but_blank_texts_changes_nothing(counting_hashes, tmp
     assert (encoded.blank, encoded.digest) == (3, plain.digest)
 
 
-def test_nothing_but_blank_texts_is_refused(counting_hashes, tmp_path):
+def test_a_source_of_only_blank_texts_is_refused(counting_hashes, tmp_path):
     with pytest.raises(SourceError, match="nothing but blank texts"):
         encode(write_lines(tmp_path / "a.jsonl", ["", " "]), counting_hashes(), tmp_path / "work")
 
 
-def test_equal_rows_have_equal_hashes_and_others_have_others(counting_hashes, tmp_path):
+def test_texts_have_equal_hashes_exactly_if_they_are_equal(counting_hashes, tmp_path):
     texts = ["a lathe", "a river", "a lathe", "A lathe", "a river", "a lathe "]
     hashes = encode(write_lines(tmp_path / "a.jsonl", texts), counting_hashes(), tmp_path / "work").hashes
     assert [[a == b for b in hashes] for a in hashes] == [[a == b for b in texts] for a in texts]
 
 
-def test_equal_vectors_have_equal_hashes_whatever_their_float(tmp_path):
+def test_equal_vectors_have_equal_hashes_in_float16_and_float64(tmp_path):
     vectors = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float16)
     vectors[7] = vectors[3]
     np.save(tmp_path / "half.npy", vectors)
@@ -195,14 +199,14 @@ def test_equal_vectors_have_equal_hashes_whatever_their_float(tmp_path):
     assert half.digest == full.digest
 
 
-def test_vectors_are_copied_as_they_are(tmp_path):
+def test_float32_vectors_are_copied_unchanged(tmp_path):
     vectors = np.random.default_rng(0).standard_normal((BATCH_ROWS * 2 + 3, 5)).astype(np.float32)
     np.save(tmp_path / "a.npy", vectors)
     encoded = encode(str(tmp_path / "a.npy"), None, tmp_path / "work")
     np.testing.assert_array_equal(encoded.vectors, vectors)
 
 
-def test_vectors_of_another_width_than_the_encoders_are_refused_with_both(counting, tmp_path):
+def test_vectors_of_other_dimensions_than_the_encoders_are_refused_and_both_are_named(counting, tmp_path):
     np.save(tmp_path / "a.npy", np.ones((3, 5), np.float32))
     with pytest.raises(FitError, match=r"5 wide.* 384"):
         encode(str(tmp_path / "a.npy"), counting(), tmp_path / "work")
@@ -219,7 +223,9 @@ def test_an_empty_source_is_refused(counting_hashes, tmp_path):
         encode(str(tmp_path / "a.txt"), counting_hashes(), tmp_path / "work")
 
 
-def test_progress_grows_to_one_and_a_run_taken_up_starts_where_it_was(folder_of_texts, counting, stopped, tmp_path):
+def test_progress_grows_to_1_and_a_resumed_encoding_starts_where_the_first_stopped(
+    folder_of_texts, counting, stopped, tmp_path
+):
     first: list[float] = []
     second: list[float] = []
     with pytest.raises(stopped):
@@ -230,7 +236,7 @@ def test_progress_grows_to_one_and_a_run_taken_up_starts_where_it_was(folder_of_
     assert not set(first) & set(second)
 
 
-def test_the_digest_tells_rows_apart_and_not_the_folder_they_came_from(counting_hashes, tmp_path):
+def test_the_digest_depends_on_the_rows_and_not_on_the_file_name(counting_hashes, tmp_path):
     rows = ["a lathe", "a river"]
     here = encode(write_lines(tmp_path / "a.jsonl", rows), counting_hashes(), tmp_path / "1").digest
     there = encode(write_lines(tmp_path / "b.jsonl", rows), counting_hashes(), tmp_path / "2").digest
@@ -238,7 +244,7 @@ def test_the_digest_tells_rows_apart_and_not_the_folder_they_came_from(counting_
     assert here == there != other
 
 
-def test_memory_stays_within_a_few_batches_however_many_rows_there_are(tmp_path):
+def test_encoding_20_000_rows_takes_the_memory_of_fewer_than_5_batches(tmp_path):
     rows, width = 20_000, 384
     np.save(tmp_path / "a.npy", np.random.default_rng(0).standard_normal((rows, width), dtype=np.float32))
     batch = BATCH_ROWS * width * 4

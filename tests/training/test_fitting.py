@@ -32,7 +32,7 @@ DISTINCT = 200
 
 @dataclass
 class Fit:
-    """What a fit gave, kept beyond its context."""
+    """Results of a fit, kept after its context manager has ended."""
 
     chain: Chain
     certificate: dict
@@ -60,7 +60,7 @@ def fit(source, encoder, workspace, steps=STEPS, **request) -> Fit:
 
 @pytest.fixture(scope="module")
 def texts():
-    """Real English: paragraphs from all over the standard library, then one again and a blank."""
+    """Return 200 real English paragraphs, then one of them again and a blank text."""
     found = read_docstring_paragraphs()
     spread = [found[i] for i in np.linspace(0, len(found) - 1, DISTINCT).astype(int)]
     return [*spread, spread[0], " "]
@@ -75,7 +75,7 @@ def source(texts, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(source, brief_encoder, workspace):
-    """A whole fit of real text with the real model."""
+    """Fit real text with the real model and two gates, one of which fails."""
     return fit(
         source, brief_encoder, workspace, gates={"recall_at_10": 0.99, "out_of_domain.pydoc.local_spearman": 0.2}
     )
@@ -83,13 +83,13 @@ def whole(source, brief_encoder, workspace):
 
 @pytest.fixture(scope="module")
 def vectors(whole, tmp_path_factory):
-    """The real vectors of the whole fit as a file."""
+    """Return the path of a file with the real vectors of the whole fit."""
     path = tmp_path_factory.mktemp("vectors") / "docs.npy"
     np.save(path, whole.vectors)
     return path
 
 
-def test_a_certificate_has_the_keys_of_the_contract_and_is_json(whole):
+def test_a_certificate_has_the_documented_keys_and_is_json(whole):
     assert set(whole.certificate) == QUALITIES | {
         *(
             "n_fit",
@@ -109,40 +109,40 @@ def test_a_certificate_has_the_keys_of_the_contract_and_is_json(whole):
     assert json.loads(json.dumps(whole.certificate, allow_nan=False)) == whole.certificate
 
 
-def test_every_measure_of_a_whole_fit_was_taken(whole):
+def test_a_certificate_has_all_metrics_for_the_fit_each_size_and_out_of_domain_text(whole):
     parts = [whole.certificate, *whole.certificate["sizes"].values(), *whole.certificate["out_of_domain"].values()]
     assert set(whole.certificate["sizes"]) == {"8", "16", "24"}
     for part in parts:
         assert all(0 < part[measure] <= 1 for measure in QUALITIES)
 
 
-def test_a_fit_on_real_text_keeps_neighbours_and_removes_the_mean(whole):
+def test_a_fit_on_real_text_keeps_neighbours_and_lowers_the_mean_norm(whole):
     assert whole.certificate["local_spearman"] > 0.6
     assert whole.certificate["recall_at_10_rescored_4x"] > 0.9
     assert whole.certificate["mean_norm"]["after"] < whole.certificate["mean_norm"]["before"] * 0.7
     assert whole.certificate["bytes_per_vector"] == {"before": 4 * 384, "after": 4 * 32}
 
 
-def test_every_row_is_fitted_on_or_held_out_and_a_repeated_one_counts_in_the_fit_only(whole):
+def test_every_distinct_row_is_fitted_on_or_held_out_and_n_fit_counts_repeated_rows(whole):
     assert len(whole.vectors) == DISTINCT + 1
     fit_rows, heldout_rows = split_heldout(whole.hashes, seed=0)
     assert (whole.certificate["n_fit"], whole.certificate["n_heldout"]) == (len(fit_rows), len(heldout_rows))
     assert len(set(whole.hashes[fit_rows])) + len(heldout_rows) == DISTINCT
 
 
-def test_a_fit_is_certified_on_docstrings_as_foreign_text(whole):
+def test_a_fit_is_certified_on_docstrings_as_out_of_domain_text(whole):
     assert set(whole.certificate["out_of_domain"]) == {"pydoc"}
     assert set(whole.certificate["out_of_domain"]["pydoc"]) == QUALITIES | {"n"}
     assert whole.certificate["out_of_domain"]["pydoc"]["n"] == OUT_OF_DOMAIN_ROWS
 
 
-def test_blank_and_repeated_rows_are_warned_of(whole):
+def test_the_certificate_warns_of_blank_and_repeated_rows(whole):
     warnings = " ".join(whole.certificate["warnings"])
     assert "1 blank texts" in warnings
     assert "1 rows repeat" in warnings
 
 
-def test_provenance_names_the_source_but_no_path_and_no_text(whole, source, texts, workspace):
+def test_provenance_names_the_source_without_its_path_and_texts(whole, source, texts, workspace):
     provenance = whole.chain.metadata["provenance"]
     assert provenance["source"] == "docs.jsonl"
     assert provenance["rows"] == DISTINCT + 1
@@ -155,7 +155,7 @@ def test_provenance_names_the_source_but_no_path_and_no_text(whole, source, text
         assert secret not in told
 
 
-def test_the_digest_of_the_rows_is_that_of_their_hashes(whole, workspace, tmp_path):
+def test_provenance_has_a_sha256_digest_that_depends_on_the_rows(whole, workspace, tmp_path):
     path = tmp_path / "shorter.npy"
     np.save(path, whole.vectors[:-1])
     digest = whole.chain.metadata["provenance"]["rows_digest"]
@@ -163,12 +163,12 @@ def test_the_digest_of_the_rows_is_that_of_their_hashes(whole, workspace, tmp_pa
     assert fit(path, None, workspace, [{"kind": "r2"}]).chain.metadata["provenance"]["rows_digest"] != digest
 
 
-def test_the_artifact_says_whose_vectors_the_chain_takes(whole, brief_encoder):
+def test_the_chains_metadata_holds_the_encoder_and_the_certificate(whole, brief_encoder):
     assert whole.chain.metadata["encoder"] == brief_encoder.describe()
     assert whole.chain.metadata["certificate"] == whole.certificate
 
 
-def test_progress_never_goes_back_and_tells_of_every_stage(whole):
+def test_progress_never_decreases_and_its_messages_name_every_stage(whole):
     assert whole.progress == sorted(whole.progress)
     assert 0 <= whole.progress[0]
     assert 0.95 < whole.progress[-1] <= 1
@@ -177,12 +177,12 @@ def test_progress_never_goes_back_and_tells_of_every_stage(whole):
         assert stage in told
 
 
-def test_after_a_fit_the_workspace_holds_foreign_vectors_only(source, counting_hashes, tmp_path):
+def test_after_a_fit_the_workspace_holds_only_out_of_domain_vectors(source, counting_hashes, tmp_path):
     fit(source, counting_hashes(), tmp_path / "work", [{"kind": "r2"}, {"kind": "pca", "dimensions": 8}])
     assert [path.name for path in (tmp_path / "work").iterdir() if path.is_dir()] == ["out_of_domain"]
 
 
-def test_foreign_text_is_encoded_once_and_anew_when_its_file_is_damaged(counting_hashes, tmp_path):
+def test_out_of_domain_text_is_encoded_once_and_again_if_its_cached_file_is_damaged(counting_hashes, tmp_path):
     request = FitRequest("name", STEPS, "texts.jsonl")
     first, second, third = counting_hashes(), counting_hashes(), counting_hashes()
     expected = encode_out_of_domain(request, first, tmp_path, no_progress)["pydoc"]
@@ -194,25 +194,27 @@ def test_foreign_text_is_encoded_once_and_anew_when_its_file_is_damaged(counting
 
 
 @pytest.mark.parametrize(("written", "out_of_domain"), [("pydoc:", "pydoc-topics"), ("pydoc:topics", "pydoc")])
-def test_a_fit_on_a_built_in_source_is_certified_on_the_other_one(written, out_of_domain, counting_hashes, tmp_path):
+def test_a_fit_on_a_built_in_source_is_certified_on_the_other_built_in_source(
+    written, out_of_domain, counting_hashes, tmp_path
+):
     fitted = fit(written, counting_hashes(), tmp_path, [{"kind": "r2"}])
     assert set(fitted.certificate["out_of_domain"]) == {out_of_domain}
     assert fitted.chain.metadata["provenance"]["source"] == written
 
 
-def test_corpora_asked_for_are_certified_on_besides(counting_hashes, source, tmp_path):
+def test_requested_out_of_domain_corpora_are_certified_on_in_addition_to_docstrings(counting_hashes, source, tmp_path):
     request = {"steps": [{"kind": "r2"}], "out_of_domain": {"mine": str(source)}}
     fitted = fit(source, counting_hashes(), tmp_path, **request)
     assert set(fitted.certificate["out_of_domain"]) == {"pydoc", "mine"}
     assert fitted.certificate["out_of_domain"]["mine"]["n"] == DISTINCT
 
 
-def test_a_foreign_source_of_vectors_is_refused(source, vectors, counting_hashes, tmp_path):
+def test_an_out_of_domain_source_of_vectors_is_refused(source, vectors, counting_hashes, tmp_path):
     with pytest.raises(SourceError, match=r"docs\.npy.* holds vectors"):
         fit(source, counting_hashes(), tmp_path, out_of_domain={"mine": str(vectors)}, steps=[{"kind": "r2"}])
 
 
-def test_a_foreign_source_without_texts_is_refused(source, counting_hashes, tmp_path):
+def test_an_out_of_domain_source_without_texts_is_refused(source, counting_hashes, tmp_path):
     (tmp_path / "blank.txt").write_text("\n")
     with pytest.raises(SourceError, match=r"blank\.txt"):
         fit(
@@ -220,14 +222,14 @@ def test_a_foreign_source_without_texts_is_refused(source, counting_hashes, tmp_
         )
 
 
-def test_vectors_of_nobodys_are_warned_to_lack_foreign_text(vectors, workspace):
+def test_a_fit_of_vectors_without_an_encoder_warns_of_missing_out_of_domain_text(vectors, workspace):
     fitted = fit(vectors, None, workspace)
     assert fitted.certificate["out_of_domain"] == {}
     assert any("out-of-domain" in warning for warning in fitted.certificate["warnings"])
     assert fitted.chain.metadata["encoder"] is None
 
 
-def test_vectors_of_a_known_encoder_are_certified_on_foreign_text(whole, vectors, brief_encoder, workspace):
+def test_a_fit_of_vectors_with_an_encoder_is_certified_on_out_of_domain_text(whole, vectors, brief_encoder, workspace):
     fitted = fit(vectors, brief_encoder, workspace)
     assert fitted.certificate["out_of_domain"].keys() == {"pydoc"}
     assert not any("out-of-domain" in warning for warning in fitted.certificate["warnings"])
@@ -242,21 +244,21 @@ def test_the_same_seed_gives_the_same_tensors_and_another_seed_others(vectors, w
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_saved_fit_gives_bit_equal_vectors(whole, tmp_path):
+def test_a_saved_and_loaded_chain_gives_bit_equal_vectors_and_the_same_certificate(whole, tmp_path):
     whole.chain.save(tmp_path / "chain")
     loaded = Chain.load(tmp_path / "chain")
     np.testing.assert_array_equal(loaded.transform(whole.vectors), whole.chain.transform(whole.vectors))
     assert loaded.metadata["certificate"] == whole.certificate
 
 
-def test_outputs_are_unit_vectors_unless_asked_otherwise(vectors, workspace):
+def test_outputs_are_unit_vectors_unless_normalize_is_false(vectors, workspace):
     unit, other = fit(vectors, None, workspace), fit(vectors, None, workspace, normalize=False)
     np.testing.assert_allclose(np.linalg.norm(unit.chain.transform(unit.vectors), axis=1), 1, atol=1e-5)
     lengths = np.linalg.norm(other.chain.transform(other.vectors), axis=1)
     assert np.abs(lengths - 1).max() > 0.01
 
 
-def test_gates_of_a_fit_pass_and_fail_by_its_certificate(whole):
+def test_failed_gates_are_those_that_the_certificate_does_not_meet(whole):
     assert whole.certificate["recall_at_10"] < 0.99
     assert whole.certificate["out_of_domain"]["pydoc"]["local_spearman"] > 0.2
     assert whole.failed_gates == ["recall_at_10"]
@@ -289,7 +291,7 @@ CERTIFICATE = {
         ("bytes_per_vector.after", 512, False),
     ],
 )
-def test_a_gate_holds_at_its_value_and_on_the_better_side_of_it(key, value, larger_is_better):
+def test_a_gate_passes_at_its_value_and_on_the_better_side_and_fails_on_the_other(key, value, larger_is_better):
     require_gates({key: value})
     better, worse = (value * 0.9, value * 1.1) if larger_is_better else (value * 1.1, value * 0.9)
     assert list_failed_gates({key: value}, CERTIFICATE) == []
@@ -300,13 +302,13 @@ def test_a_gate_holds_at_its_value_and_on_the_better_side_of_it(key, value, larg
 @pytest.mark.parametrize(
     "key", ["recall_at_10", "recall_at_10_rescored_4x", "out_of_domain.other.recall_at_10", "sizes.9.recall_at_10"]
 )
-def test_a_gate_on_what_was_not_measured_does_not_hold(key):
+def test_a_gate_on_a_metric_that_was_not_measured_fails(key):
     require_gates({key: 0.0})
     assert list_failed_gates({key: 0.0}, CERTIFICATE) == [key]
 
 
 @pytest.mark.parametrize("key", ["local_spearman", "positional_stress"])
-def test_a_gate_does_not_hold_where_the_measure_or_the_value_is_not_a_number(key):
+def test_a_gate_fails_if_the_metric_or_the_threshold_is_nan(key):
     assert list_failed_gates({key: 0.5}, {key: float("nan")}) == [key]
     assert list_failed_gates({key: float("nan")}, {key: 0.5}) == [key]
 
@@ -316,7 +318,7 @@ def test_a_gate_does_not_hold_where_the_measure_or_the_value_is_not_a_number(key
     ["", "spearman", "n_fit", "mean_norm", "mean_norm.before", "isoscore.before", "warnings", "out_of_domain.pydoc.n"]
     + ["out_of_domain.pydoc", "out_of_domain", "other.pydoc.recall_at_10", "out_of_domain.pydoc.mean_norm.after"],
 )
-def test_an_unknown_gate_is_refused_with_those_there_are_and_before_any_text_is_encoded(
+def test_an_unknown_gate_is_refused_before_encoding_and_the_known_ones_are_listed(
     key, source, counting_hashes, tmp_path
 ):
     encoder = counting_hashes()
@@ -325,7 +327,7 @@ def test_an_unknown_gate_is_refused_with_those_there_are_and_before_any_text_is_
     assert encoder.calls == 0
 
 
-def test_steps_too_wide_for_the_encoder_are_refused_before_any_text_is_encoded(source, counting_hashes, tmp_path):
+def test_steps_with_more_dimensions_than_the_encoder_are_refused_before_encoding(source, counting_hashes, tmp_path):
     encoder = counting_hashes()
     with pytest.raises(StepError, match=str(encoder.dimensions)):
         fit(source, encoder, tmp_path)  # 32 of 16 dimensions
@@ -337,14 +339,14 @@ def test_texts_without_an_encoder_are_refused(source, tmp_path):
         fit(source, None, tmp_path)
 
 
-def test_too_few_distinct_rows_are_refused_with_their_number(tmp_path):
+def test_too_few_distinct_rows_are_refused_and_their_number_is_named(tmp_path):
     rows = np.repeat(np.eye(MIN_DISTINCT_ROWS - 1, 8, dtype=np.float32), 20, axis=0)
     np.save(tmp_path / "few.npy", rows)
     with pytest.raises(FitError, match=f"at least {MIN_DISTINCT_ROWS}.* has {MIN_DISTINCT_ROWS - 1}"):
         fit(tmp_path / "few.npy", None, tmp_path / "workspace", [{"kind": "r2"}])
 
 
-def test_the_fewest_distinct_rows_make_a_fit_that_says_what_it_could_not_measure(tmp_path):
+def test_a_fit_on_the_fewest_distinct_rows_warns_of_metrics_that_are_null(tmp_path):
     rows = np.random.default_rng(0).standard_normal((MIN_DISTINCT_ROWS, 8)).astype(np.float32)
     np.save(tmp_path / "few.npy", rows)
     certificate = fit(tmp_path / "few.npy", None, tmp_path / "workspace", [{"kind": "r2"}]).certificate
@@ -353,7 +355,7 @@ def test_the_fewest_distinct_rows_make_a_fit_that_says_what_it_could_not_measure
     assert any("null" in warning for warning in certificate["warnings"])
 
 
-def test_after_an_error_in_its_block_a_fit_goes_on_without_encoding_again(source, counting_hashes, tmp_path):
+def test_a_fit_after_an_error_in_the_context_reuses_the_encoded_vectors(source, counting_hashes, tmp_path):
     request = FitRequest("name", [{"kind": "r2"}], str(source))
     first, second = counting_hashes(), counting_hashes()
     with pytest.raises(KeyError), fit_chain(request, first, tmp_path, no_progress):
@@ -365,7 +367,8 @@ def test_after_an_error_in_its_block_a_fit_goes_on_without_encoding_again(source
 
 
 @given(st.lists(st.integers(0, 40), max_size=300), st.integers(0, 2**31))
-def test_no_equal_rows_stand_on_both_sides_of_a_split(values, seed):
+def test_split_heldout_never_puts_equal_rows_on_both_sides(values, seed):
+    """Held-out rows are distinct, all other rows are fitted on, and fewer than `MIN_DISTINCT_ROWS` raise `FitError`."""
     hashes = np.array(values, np.uint64)
     distinct = len(set(values))
     if distinct < MIN_DISTINCT_ROWS:
@@ -383,7 +386,7 @@ def test_no_equal_rows_stand_on_both_sides_of_a_split(values, seed):
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=10, max_size=100, unique=True), st.integers(0, 2**31), st.randoms())
-def test_which_rows_are_held_out_depends_on_the_seed_and_not_on_their_order(values, seed, random):
+def test_split_heldout_does_not_depend_on_the_order_of_the_rows(values, seed, random):
     mixed = list(values)
     random.shuffle(mixed)
     sides = [
@@ -393,13 +396,14 @@ def test_which_rows_are_held_out_depends_on_the_seed_and_not_on_their_order(valu
     assert sorted(sides[0].tolist()) == sorted(sides[2].tolist())
 
 
-def test_another_seed_holds_out_other_rows():
+def test_split_heldout_depends_on_the_seed():
     hashes = np.arange(1000, dtype=np.uint64)
     assert set(split_heldout(hashes, 0)[1]) != set(split_heldout(hashes, 1)[1])
 
 
 @pytest.mark.parametrize("rows", [4, 60, 99, 100, 101, 300, 1000, 24_999, 25_000, 25_010, 60_000])
-def test_a_fifth_is_held_out_between_a_least_and_a_most(rows):
+def test_split_heldout_holds_out_a_fifth_between_min_heldout_and_max_heldout(rows):
+    """Of fewer than 2 · `MIN_HELDOUT` rows, half are held out."""
     fit_rows, heldout_rows = split_heldout(np.arange(rows, dtype=np.uint64), 0)
     assert len(fit_rows) + len(heldout_rows) == rows
     if rows < 2 * MIN_HELDOUT:
@@ -408,6 +412,6 @@ def test_a_fifth_is_held_out_between_a_least_and_a_most(rows):
         assert len(heldout_rows) == min(max(rows * HELDOUT_SHARE // 1, MIN_HELDOUT), MAX_HELDOUT)
 
 
-def test_a_source_encoded_by_itself_has_the_hashes_a_fit_splits(source, counting_hashes, whole, tmp_path):
+def test_encode_source_and_fit_give_a_source_the_same_row_hashes(source, counting_hashes, whole, tmp_path):
     encoded = encode_source(open_source(str(source)), counting_hashes(), tmp_path, no_progress)
     np.testing.assert_array_equal(encoded.hashes, whole.hashes)

@@ -78,7 +78,8 @@ def rows_of(written):
     return [row for batch in open_source(written).batches() for row in batch.values]
 
 
-def test_a_split_is_a_source_of_texts(data_set, counting_hashes, tmp_path):
+def test_a_split_of_a_hub_data_set_is_a_source_of_texts(data_set, counting_hashes, tmp_path):
+    """Its vectors equal those of its files opened as a local source."""
     source = open_source(f"hf:{data_set}/en:train")
     assert (source.name, source.kind(), source.count()) == ("news/en:train", "texts", 2 * ROWS)
     assert [source.name_of(file) for file in source.files] == ["00000-of-00002", "00001-of-00002"]
@@ -94,7 +95,7 @@ def test_a_split_is_a_source_of_texts(data_set, counting_hashes, tmp_path):
     np.testing.assert_array_equal(encoded.vectors[:ROWS], files.vectors)
 
 
-def test_a_column_of_lists_is_a_source_of_vectors(data_set, tmp_path):
+def test_a_column_of_lists_of_a_hub_data_set_is_a_source_of_vectors(data_set, tmp_path):
     source = open_source(f"hf:{data_set}/vectors#embedding")
     assert (source.kind(), source.detect_kind(), source.count()) == ("vectors", 5, 2 * ROWS)
     encoded = encode_source(source, None, tmp_path / "work", no_progress)
@@ -102,7 +103,7 @@ def test_a_column_of_lists_is_a_source_of_vectors(data_set, tmp_path):
     assert len(list((tmp_path / "work").rglob("vectors.f32"))) == 4  # two of each file: a full batch, and the rest
 
 
-def test_a_stopped_run_goes_on_in_the_file_and_ends_alike(data_set, tmp_path):
+def test_a_stopped_encoding_of_a_hub_data_set_resumes_within_a_file_and_ends_equal(data_set, tmp_path):
     class Stopped(Exception):
         pass
 
@@ -123,7 +124,7 @@ def test_a_stopped_run_goes_on_in_the_file_and_ends_alike(data_set, tmp_path):
     np.testing.assert_array_equal(np.asarray(encoded.vectors), np.asarray(whole.vectors))
 
 
-def test_csv_and_lines_of_text_are_read_and_a_local_set_that_changed_is_another(tmp_path, counting_hashes):
+def test_local_data_sets_of_csv_and_text_lines_are_read_and_a_changed_file_is_a_new_one(tmp_path, counting_hashes):
     folder = tmp_path / "pairs"
     folder.mkdir()
     (folder / "train.csv").write_text("text,label\none,1\ntwo,0\n")
@@ -151,12 +152,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("rest", REFUSED)
-def test_what_is_not_there_is_told_with_what_is(data_set, rest):
+def test_an_unknown_configuration_split_or_column_is_refused_and_the_known_ones_are_listed(data_set, rest):
     with pytest.raises(SourceError, match=re.escape(REFUSED[rest]).replace(r"\.\*", ".*")):
         rows_of(f"hf:{data_set}{rest}")
 
 
-def test_no_code_of_a_data_set_is_run_and_no_other_format_read(tmp_path):
+def test_data_set_scripts_and_other_formats_are_refused(tmp_path):
     (tmp_path / "script").mkdir()
     (tmp_path / "script" / "script.py").write_text("raise AssertionError")
     with pytest.raises(SourceError, match="script cannot be read: Dataset scripts are no longer supported"):
@@ -168,7 +169,7 @@ def test_no_code_of_a_data_set_is_run_and_no_other_format_read(tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["refuse", "skip"])
-def test_a_damaged_file_is_left_out_if_such_are_skipped(data_set, tmp_path, policy):
+def test_a_damaged_file_of_a_hub_data_set_is_refused_or_skipped_by_bad_shards(data_set, tmp_path, policy):
     folder = write_set(tmp_path / "news")
     (folder / "vectors" / "1.parquet").write_bytes(b"PAR1, and then nothing")
     source = open_source(f"hf:{folder}/vectors#embedding", policy)
@@ -180,7 +181,7 @@ def test_a_damaged_file_is_left_out_if_such_are_skipped(data_set, tmp_path, poli
     assert encoded.vectors.shape[0] == ROWS and list(encoded.left_out) == ["00001-of-00002"]
 
 
-def test_without_the_library_or_the_network_it_is_told_what_to_do(data_set, monkeypatch):
+def test_access_errors_name_the_remedy_if_offline_or_without_the_datasets_library(data_set, monkeypatch):
     assert not is_hub("hf://datasets/a/b/c.parquet")  # a URL, which fsspec reads
     with pytest.raises(AccessError, match=r"HF_HUB_OFFLINE is set; a folder is read as hf:\./FOLDER"):
         open_source("hf:nobody/news/en:train")
@@ -259,7 +260,7 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def hub(data_set):
-    """The server, with the address and the tokens it was sent."""
+    """Serve a data set, and one that names a file outside its folder; record the tokens that the server receives."""
     thief = data_set.parent / "thief"
     thief.mkdir()
     (thief / "README.md").write_text(f"---\nconfigs:\n- config_name: all\n  data_files: {thief}/secret.txt\n---\n")
@@ -287,8 +288,8 @@ for written in sys.argv[1:]:
 """
 
 
-def ask(address, home, *sources):
-    """Open sources in a process that takes an address for the hub's; return what it says of each, and all it wrote."""
+def open_in_process(address, home, *sources):
+    """Open sources in a process with `address` as the hub; return its results for each, and all its output."""
     variables = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_TELEMETRY": "1"}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | variables
     done = subprocess.run(
@@ -297,7 +298,8 @@ def ask(address, home, *sources):
     return [json.loads(line) for line in done.stdout.splitlines()], done.stdout + done.stderr
 
 
-def test_the_hub_is_read_and_the_token_told_to_it_alone(hub, tmp_path):
+def test_hub_data_sets_are_streamed_with_the_token_or_refused_with_the_reason(hub, tmp_path):
+    """The token goes to the hub and is not printed, and no file is downloaded."""
     sources = {
         "hf:me/news/en:test": [f"me/news@{SHA}/en:test", "hf:me/news/en:test", "texts", ROWS],
         "hf:me/news@main/vectors#embedding": [f"me/news@{SHA}/vectors:train", "hf:me/news/vectors:train", "vectors"],
@@ -309,7 +311,7 @@ def test_the_hub_is_read_and_the_token_told_to_it_alone(hub, tmp_path):
         "hf:me/thief": "SourceError hf:me/thief cannot be read: Data files don't belong to me/thief.",
         "hf:me/broken": "AccessError hf:me/broken cannot be reached: ",
     }
-    found, wrote = ask(f"http://127.0.0.1:{hub.server_port}", tmp_path, *sources)
+    found, wrote = open_in_process(f"http://127.0.0.1:{hub.server_port}", tmp_path, *sources)
     for written, said in zip(sources, found, strict=True):
         expected = sources[written]
         if isinstance(expected, list):
@@ -322,7 +324,7 @@ def test_the_hub_is_read_and_the_token_told_to_it_alone(hub, tmp_path):
     assert not list(Path(tmp_path).rglob("*.parquet"))  # streamed, not downloaded
 
 
-def test_a_hub_out_of_reach_is_told(tmp_path):
-    (said,), wrote = ask(f"http://127.0.0.1:{find_free_port()}", tmp_path, "hf:me/news/en:train")
+def test_an_unreachable_hub_raises_access_error(tmp_path):
+    (said,), wrote = open_in_process(f"http://127.0.0.1:{find_free_port()}", tmp_path, "hf:me/news/en:train")
     assert said[0] == "AccessError" and said[1].startswith("hf:me/news/en:train cannot be reached: ")
     assert TOKEN not in wrote

@@ -18,7 +18,7 @@ SIDES = {"mean_norm", "isoscore", "bytes_per_vector"}
 
 @pytest.fixture(scope="module")
 def months(tmp_path_factory):
-    """Three files of real English, each of other texts."""
+    """Write three files of different real English texts, one for each month; return their paths."""
     found = read_docstring_paragraphs()
     folder = tmp_path_factory.mktemp("months")
     paths = []
@@ -30,7 +30,7 @@ def months(tmp_path_factory):
 
 
 def fit(source, encoder, workspace, steps=None, earlier=None, **request):
-    """A fit with its vectors as arrays, kept beyond the context."""
+    """Fit a chain; return the result, its certificate, and the vectors fitted on and held out as arrays."""
     given = [] if steps is None else [step.spec() for step in parse_steps(steps)]
     asked = FitRequest("name", given, str(source), add_to=earlier and earlier.ref, **request)
     with fit_chain(asked, encoder, workspace, no_progress, "lathe fit", earlier=earlier) as fitted:
@@ -39,19 +39,20 @@ def fit(source, encoder, workspace, steps=None, earlier=None, **request):
         return fitted, fitted.certificate, vectors[rows], vectors[heldout]
 
 
-def saved(fitted, folder, version):
+def save_and_read(fitted, folder, version):
+    """Save a fitted chain and read it as an `EarlierVersion`."""
     fitted.chain.save(folder / str(version), statistics=fitted.statistics)
     return EarlierVersion.read(f"name@{version}", Chain.load(folder / str(version)), folder / str(version))
 
 
 @pytest.fixture(scope="module")
 def added(months, brief_encoder, workspace, tmp_path_factory):
-    """A chain of real text to which two months were added, with all that was fitted on."""
+    """Fit a chain on one month and add two; return all versions, the rows of each fit and the last held-out rows."""
     folder = tmp_path_factory.mktemp("chains")
     chain, certificate, rows, _ = fit(months[0], brief_encoder, workspace, "r2,pca:24", keep_moments=True)
     versions, all_rows = [(chain.chain, certificate)], [rows]
     for number, month in enumerate(months[1:], 1):
-        earlier = saved(chain, folder, number)
+        earlier = save_and_read(chain, folder, number)
         chain, certificate, rows, heldout = fit(month, brief_encoder, workspace, earlier=earlier)
         versions.append((chain.chain, certificate))
         all_rows.append(rows)
@@ -59,7 +60,7 @@ def added(months, brief_encoder, workspace, tmp_path_factory):
 
 
 @pytest.mark.trial
-def test_months_of_real_text_added_give_nearly_the_fit_on_all_of_them(added):
+def test_adding_rows_twice_nearly_equals_a_fit_on_all_rows(added):
     versions, rows, heldout = added
     whole = Chain(parse_steps("r2,pca:24")).fit(np.concatenate(rows))
     chain = versions[-1][0]
@@ -69,14 +70,14 @@ def test_months_of_real_text_added_give_nearly_the_fit_on_all_of_them(added):
     assert new > 0.995 > old
 
 
-def test_rows_are_counted_old_and_new_and_only_new_ones_are_held_out(added):
+def test_n_fit_counts_old_and_new_rows_and_only_new_rows_are_held_out(added):
     versions, rows, heldout = added
     assert [certificate["n_fit"] for _, certificate in versions] == np.cumsum([len(found) for found in rows]).tolist()
     assert versions[-1][1]["n_heldout"] == len(heldout)
     assert any("held out of what was added to name@2" in warning for warning in versions[-1][1]["warnings"])
 
 
-def test_a_certificate_compares_with_the_old_version_on_the_same_rows(added):
+def test_the_certificate_compares_with_the_old_version_on_the_same_held_out_rows(added):
     versions, _, heldout = added
     compared = versions[2][1]["compared_to"]
     assert set(compared) == QUALITIES | SIDES | {"chain", "sizes", "out_of_domain"}
@@ -87,7 +88,7 @@ def test_a_certificate_compares_with_the_old_version_on_the_same_rows(added):
     json.dumps(versions[2][1], allow_nan=False)
 
 
-def test_provenance_lists_what_it_was_added_to_oldest_first(added):
+def test_provenance_lists_the_versions_that_rows_were_added_to_oldest_first(added):
     versions, _, _ = added
     told = [chain.metadata["provenance"] for chain, _ in versions]
     assert [about["source"] for about in told] == ["0.jsonl", "1.jsonl", "2.jsonl"]
@@ -98,7 +99,7 @@ def test_provenance_lists_what_it_was_added_to_oldest_first(added):
     ]
 
 
-def test_no_text_of_any_month_is_in_the_artifact(added, months, tmp_path):
+def test_the_artifact_of_an_updated_chain_holds_no_text(added, months, tmp_path):
     added[0][-1][0].save(tmp_path / "chain")
     content = b"".join(file.read_bytes() for file in (tmp_path / "chain").iterdir())
     for month in months:
@@ -108,7 +109,7 @@ def test_no_text_of_any_month_is_in_the_artifact(added, months, tmp_path):
 
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory):
-    """Files of vectors of nobody's."""
+    """Write files of vectors without an encoder; return their folder."""
     folder = tmp_path_factory.mktemp("vectors")
     for seed, (name, width) in enumerate([("old", 16), ("new", 16), ("narrow", 12)]):
         rows = np.random.default_rng(seed).normal(size=(300, width)).astype(np.float32)
@@ -116,63 +117,63 @@ def vectors(tmp_path_factory):
     return folder
 
 
-def test_a_trained_step_is_named_with_the_version_it_is_of(vectors, workspace, tmp_path):
+def test_a_warning_names_a_trained_step_and_the_version_whose_map_it_keeps(vectors, workspace, tmp_path):
     old = fit(vectors / "old.npy", None, workspace, "r2,geopres:8,steps=20", keep_moments=True)[0]
-    earlier = saved(old, tmp_path, 1)
+    earlier = save_and_read(old, tmp_path, 1)
     fitted, certificate, _, _ = fit(vectors / "new.npy", None, workspace, earlier=earlier)
     assert any("geopres keeps the map of name@1: it is trained on rows" in said for said in certificate["warnings"])
     assert fitted.chain.metadata["provenance"]["training"] == earlier.chain.metadata["provenance"]["training"] != []
 
 
-def test_moments_that_no_step_could_use_are_not_kept_and_the_certificate_says_so(vectors, workspace):
+def test_moments_that_no_step_can_use_are_not_stored_and_the_certificate_warns(vectors, workspace):
     fitted, certificate, _, _ = fit(vectors / "old.npy", None, workspace, "geopres:8,steps=5", keep_moments=True)
     assert fitted.statistics.moments == {}
     assert any("no moments are kept" in said and "geopres" in said for said in certificate["warnings"])
 
 
-def test_a_version_without_moments_is_refused_with_what_to_do(vectors, workspace, tmp_path):
+def test_a_version_without_moments_is_refused_and_the_message_names_the_option(vectors, workspace, tmp_path):
     chain = fit(vectors / "old.npy", None, workspace, "r2")[0]
     with pytest.raises(FitError, match=r"name@1 carries no moments.*--keep-moments"):
-        saved(chain, tmp_path, 1)
+        save_and_read(chain, tmp_path, 1)
 
 
-def test_damaged_moments_are_refused(vectors, workspace, tmp_path):
+def test_damaged_stored_moments_are_refused(vectors, workspace, tmp_path):
     chain = fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0]
-    earlier = saved(chain, tmp_path, 1)
+    earlier = save_and_read(chain, tmp_path, 1)
     path = tmp_path / "1" / TENSORS
     path.write_bytes(path.read_bytes()[:-4] + b"abcd")
     with pytest.raises(ArtifactError, match="altered"):
         EarlierVersion.read("name@1", earlier.chain, tmp_path / "1")
 
 
-def test_rows_of_another_space_are_refused_before_anything_is_encoded(
+def test_rows_of_another_encoder_or_of_none_are_refused_before_encoding(
     vectors, workspace, months, counting_hashes, tmp_path
 ):
     encoder = counting_hashes()
     nobodys = fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0]
     with pytest.raises(FitError, match=r"fitted on vectors without an encoder, these are of hashing"):
-        fit(months[0], encoder, workspace, earlier=saved(nobodys, tmp_path, 1))
+        fit(months[0], encoder, workspace, earlier=save_and_read(nobodys, tmp_path, 1))
     assert encoder.texts == []
     hashed = fit(months[0], encoder, workspace, "r2", keep_moments=True)[0]
     with pytest.raises(FitError, match=r"fitted on vectors of hashing .*, these are without an encoder"):
-        fit(vectors / "new.npy", None, workspace, earlier=saved(hashed, tmp_path, 2))
+        fit(vectors / "new.npy", None, workspace, earlier=save_and_read(hashed, tmp_path, 2))
 
 
-def test_vectors_of_another_width_are_refused(vectors, workspace, tmp_path):
+def test_added_vectors_of_other_dimensions_are_refused(vectors, workspace, tmp_path):
     chain = fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0]
     with pytest.raises(StepError, match="16 dimensions"):
-        fit(vectors / "narrow.npy", None, workspace, earlier=saved(chain, tmp_path, 1))
+        fit(vectors / "narrow.npy", None, workspace, earlier=save_and_read(chain, tmp_path, 1))
 
 
-def test_targets_are_refused(vectors, workspace, tmp_path):
-    earlier = saved(fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0], tmp_path, 1)
+def test_targets_are_refused_when_rows_are_added(vectors, workspace, tmp_path):
+    earlier = save_and_read(fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0], tmp_path, 1)
     with pytest.raises(FitError, match="without targets"):
         fit(vectors / "new.npy", None, workspace, earlier=earlier, targets=str(vectors / "old.npy"))
 
 
-def test_an_outcome_does_not_depend_on_whether_the_old_chain_was_ever_in_memory(vectors, workspace, tmp_path):
+def test_adding_rows_to_a_loaded_version_equals_adding_them_to_the_one_in_memory(vectors, workspace, tmp_path):
     old = fit(vectors / "old.npy", None, workspace, "r2,pca:8", keep_moments=True)[0]
-    loaded = fit(vectors / "new.npy", None, workspace, earlier=saved(old, tmp_path, 1))[0]
+    loaded = fit(vectors / "new.npy", None, workspace, earlier=save_and_read(old, tmp_path, 1))[0]
     at_hand = fit(
         vectors / "new.npy", None, workspace, earlier=EarlierVersion("name@1", old.chain, old.statistics.moments)
     )[0]

@@ -36,7 +36,7 @@ class Entry:
 
 @pytest.fixture
 def journal(tmp_path):
-    """Of two entries, in a folder that it made."""
+    """Return a journal of two entries, in a folder that it created."""
     made = Journal(tmp_path / "new" / "folder" / "log.jsonl", Entry)
     made.append([Entry("ß\n"), Entry("b", 0.1 + 0.2)])
     return made
@@ -44,7 +44,7 @@ def journal(tmp_path):
 
 @pytest.fixture
 def start(tmp_path):
-    """A starter of another process that writes a journal."""
+    """Return a function that starts another process that writes a journal."""
     started = []
 
     def run(path, count, *more):
@@ -58,7 +58,7 @@ def start(tmp_path):
         process.communicate()
 
 
-def test_entries_are_read_in_order_as_they_were(journal):
+def test_journal_reads_entries_in_order_with_equal_values(journal):
     journal.append([])
     journal.append(iter([Entry("c")]))
     assert Journal(journal.path, Entry).read() == [Entry("ß\n"), Entry("b", 0.1 + 0.2), Entry("c")]
@@ -67,13 +67,14 @@ def test_entries_are_read_in_order_as_they_were(journal):
     ]
 
 
-def test_a_journal_without_a_file_is_empty_and_reading_makes_none(tmp_path):
+def test_reading_a_journal_without_a_file_returns_no_entries_and_creates_no_file(tmp_path):
     assert Journal(tmp_path / "none" / "log.jsonl", Entry).read() == []
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_line_torn_anywhere_is_not_read_and_gone_once_something_is_added(journal, strict):
+def test_an_incomplete_last_line_is_not_read_and_the_next_append_removes_it(journal, strict):
+    """A last line that lacks only its newline is kept."""
     whole = journal.path.read_bytes()
     for size in range(whole.index(b"\n") + 1, len(whole)):
         journal.path.write_bytes(whole[:size])
@@ -86,20 +87,20 @@ def test_a_line_torn_anywhere_is_not_read_and_gone_once_something_is_added(journ
 
 
 @pytest.mark.parametrize("line", [b"5", b"[]", b'{"value": 1}', b'{"unknown": 1}', b"null", b"\xff", b"", b'{"na'])
-def test_a_damaged_line_is_skipped_or_named(journal, line):
+def test_a_damaged_line_is_skipped_or_named_in_an_error_if_strict(journal, line):
     journal.path.write_bytes(line + b"\n" + journal.path.read_bytes())
     assert journal.read() == [Entry("ß\n"), Entry("b", 0.1 + 0.2)]
     with pytest.raises(JobError, match=r"log.jsonl line 1 is damaged; remove it"):
         Journal(journal.path, Entry, strict=True).read()
 
 
-def test_all_entries_are_replaced_at_once(journal):
+def test_replace_replaces_all_entries_and_leaves_no_other_file(journal):
     journal.replace(entry for entry in journal.read() if entry.name == "b")
     assert journal.read() == [Entry("b", 0.1 + 0.2)]
     assert [path.name for path in journal.path.parent.iterdir()] == ["log.jsonl"]
 
 
-def test_a_link_is_not_written_through(journal, tmp_path):
+def test_append_refuses_a_symbolic_link(journal, tmp_path):
     (tmp_path / "link.jsonl").symlink_to(journal.path)
     before = journal.path.read_bytes()
     with pytest.raises(OSError, match="link"):
@@ -107,7 +108,7 @@ def test_a_link_is_not_written_through(journal, tmp_path):
     assert journal.path.read_bytes() == before
 
 
-def test_a_writer_killed_in_the_middle_of_a_line_loses_that_line_only(tmp_path, start):
+def test_a_writer_killed_within_a_line_loses_only_that_line(tmp_path, start):
     path = tmp_path / "log.jsonl"
     process = start(path, 3, "torn")
     assert process.stdout.readline() == b"written\n"
@@ -121,7 +122,7 @@ def test_a_writer_killed_in_the_middle_of_a_line_loses_that_line_only(tmp_path, 
     assert [entry["number"] for entry in journal.read()] == [0, 1, 2, 3]
 
 
-def test_a_reader_sees_whole_entries_only_while_another_process_writes_and_disturbs_it_not(tmp_path, start):
+def test_a_journal_read_while_another_process_writes_has_only_whole_entries(tmp_path, start):
     journal, seen = Journal(tmp_path / "log.jsonl", dict), [0]
     process = start(journal.path, 50)
     while process.poll() is None:
@@ -132,7 +133,7 @@ def test_a_reader_sees_whole_entries_only_while_another_process_writes_and_distu
     assert process.returncode == 0 and len(journal.read()) == 50 and seen == sorted(seen)
 
 
-def test_writers_that_take_turns_lose_nothing(journal):
+def test_alternating_writers_lose_no_entry(journal):
     other = Journal(journal.path, Entry)
     for number in range(6):
         (other, journal)[number % 2].append([Entry(str(number))])
@@ -141,13 +142,13 @@ def test_writers_that_take_turns_lose_nothing(journal):
 
 @pytest.fixture
 def record(tmp_path):
-    """The file with a job's settings, as it would be written."""
+    """Write a job's settings to a file as a job would; return its path."""
     path = tmp_path / "job.json"
     path.write_bytes(orjson.dumps(SETTINGS | {"base": {"name": "tiny", "length": 16}}, option=orjson.OPT_INDENT_2))
     return path
 
 
-def test_the_same_job_and_a_folder_without_one_have_no_changed_setting(record, tmp_path):
+def test_find_changed_setting_returns_none_for_equal_settings_and_without_a_record(record, tmp_path):
     assert find_changed_setting(record, SETTINGS) is None
     assert find_changed_setting(record, {"base.length": 16, "of a later version": None}) is None
     assert find_changed_setting(tmp_path / "none.json", SETTINGS) is None
@@ -168,12 +169,12 @@ def test_the_same_job_and_a_folder_without_one_have_no_changed_setting(record, t
         ({"of a later version": 0, "method": "reze"}, "of a later version"),
     ],
 )
-def test_another_job_is_known_by_the_first_setting_that_differs(record, changed, name):
+def test_find_changed_setting_returns_the_first_setting_that_differs(record, changed, name):
     assert find_changed_setting(record, SETTINGS | changed) == name
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b'{"method": "re'])
-def test_a_damaged_record_of_the_job_is_refused(record, payload):
+def test_find_changed_setting_refuses_a_damaged_record(record, payload):
     record.write_bytes(payload)
     with pytest.raises(JobError, match=r"job.json is damaged; name another folder"):
         find_changed_setting(record, SETTINGS)

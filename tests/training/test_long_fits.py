@@ -16,7 +16,7 @@ STEPS = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 4, "steps": 12, "batc
 
 
 def fit(source, workspace, on_progress=no_progress, steps=STEPS):
-    """The fitted chain, with its metadata."""
+    """Return the fitted chain, with its metadata."""
     with fit_chain(FitRequest("long", steps, str(source)), None, workspace, on_progress) as fitted:
         return fitted.chain
 
@@ -30,7 +30,7 @@ def vectors(tmp_path):
 
 @pytest.fixture
 def stopped_fit(vectors, stopped, tmp_path):
-    """The workspace of a fit that was stopped after its last step, whose state is always kept."""
+    """Return the workspace of a fit that was stopped after its last step, whose state is always stored."""
 
     def stop(_fraction, message):
         if "step 12 of 12" in message:
@@ -41,7 +41,7 @@ def stopped_fit(vectors, stopped, tmp_path):
     return tmp_path / "work"
 
 
-def test_a_fit_stopped_in_training_goes_on_from_its_checkpoint_and_ends_the_same(vectors, stopped_fit, tmp_path):
+def test_a_fit_stopped_in_training_resumes_from_its_checkpoint_with_an_equal_result(vectors, stopped_fit, tmp_path):
     seen = []
     resumed = fit(vectors, stopped_fit, lambda _fraction, message: seen.append(message))
     assert "fitting geopres" in seen
@@ -49,14 +49,14 @@ def test_a_fit_stopped_in_training_goes_on_from_its_checkpoint_and_ends_the_same
     assert resumed == fit(vectors, tmp_path / "elsewhere")
 
 
-def test_a_stopped_fit_of_other_steps_on_the_same_rows_starts_at_the_beginning(vectors, stopped_fit):
+def test_a_fit_of_other_steps_does_not_resume_from_a_stopped_fits_checkpoint(vectors, stopped_fit):
     seen = []
     other = [STEPS[0], STEPS[1] | {"seed": 1}]
     fit(vectors, stopped_fit, lambda _fraction, message: seen.append(message), other)
     assert any("step 1 of 12" in message for message in seen)
 
 
-def test_provenance_says_how_training_went(vectors, tmp_path):
+def test_provenance_holds_the_training_log(vectors, tmp_path):
     chain = fit(vectors, tmp_path / "work")
     (record,) = chain.metadata["provenance"]["training"]
     assert record["kind"] == "geopres"
@@ -66,7 +66,7 @@ def test_provenance_says_how_training_went(vectors, tmp_path):
     json.dumps(chain.metadata, allow_nan=False)
 
 
-def test_a_disk_without_room_for_all_rows_is_told_of_before_the_first_batch(counting_hashes, tmp_path):
+def test_a_disk_without_space_for_all_vectors_is_refused_before_encoding(counting_hashes, tmp_path):
     source = tmp_path / "texts.txt"
     source.write_text("\n".join(f"text {i}" for i in range(5000)))
     encoder = counting_hashes()
@@ -75,7 +75,7 @@ def test_a_disk_without_room_for_all_rows_is_told_of_before_the_first_batch(coun
     assert encoder.calls == 0
 
 
-def test_what_is_written_already_needs_no_room_again(vectors, tmp_path):
+def test_rows_encoded_before_need_no_disk_space(vectors, tmp_path):
     fit_source = open_source(str(vectors))
     encode_source(fit_source, None, tmp_path / "work", no_progress)
     again = encode_source(fit_source, None, tmp_path / "work", no_progress, free_bytes=lambda _: 0)

@@ -11,7 +11,7 @@ from training.encoder.spec import DEFAULT_ENCODER
 
 @pytest.fixture
 def cpuinfo(tmp_path):
-    """Where another processor may be described."""
+    """Return a path for a description of another processor."""
     return tmp_path / "cpuinfo"
 
 
@@ -30,18 +30,18 @@ ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd {}\nCPU part\t: 0
         ("", False),
     ],
 )
-def test_a_processors_flags_tell_whether_it_computes_in_bfloat16(cpuinfo, text, has):
+def test_resolve_dtype_auto_is_bfloat16_exactly_if_the_cpu_flags_have_it(cpuinfo, text, has):
     cpuinfo.write_text(text)
     assert has_bfloat16("cpu", cpuinfo) is has
     assert resolve_dtype("auto", "cpu", cpuinfo) == ("bfloat16" if has else "float32")
 
 
-def test_where_nothing_is_known_of_the_processor_float32_is_taken(cpuinfo):
+def test_resolve_dtype_auto_is_float32_if_the_cpu_is_unknown(cpuinfo):
     assert not cpuinfo.exists()
     assert resolve_dtype("auto", "cpu", cpuinfo) == "float32"
 
 
-def test_a_gpu_is_asked_whether_it_has_bfloat16_itself(monkeypatch):
+def test_resolve_dtype_auto_on_a_gpu_asks_torch_without_emulation(monkeypatch):
     asked = []
 
     def supported(including_emulation):
@@ -53,14 +53,14 @@ def test_a_gpu_is_asked_whether_it_has_bfloat16_itself(monkeypatch):
     assert asked == [False, False]
 
 
-def test_other_devices_run_in_float32_and_a_dtype_that_was_named_is_taken(cpuinfo):
+def test_resolve_dtype_auto_is_float32_on_mps_and_a_named_dtype_is_kept(cpuinfo):
     cpuinfo.write_text(X86.format("avx512_bf16"))
     assert resolve_dtype("auto", "mps", cpuinfo) == "float32"
     assert [resolve_dtype(dtype, "cpu", cpuinfo) for dtype in ("float32", "float16")] == ["float32", "float16"]
     assert resolve_dtype("bfloat16", "mps", cpuinfo) == "bfloat16"
 
 
-def test_agreement_is_the_mean_and_the_least_cosine():
+def test_measure_agreement_returns_the_mean_and_the_minimum_cosine():
     angles = np.array([0.0, 0.1, 0.3])
     one = np.tile(np.float32([1, 0]), (3, 1))
     other = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
@@ -69,7 +69,8 @@ def test_agreement_is_the_mean_and_the_least_cosine():
     assert found.mean == pytest.approx(np.cos(angles).mean(), abs=1e-7)
 
 
-def test_in_bfloat16_norms_stay_at_one_and_the_vectors_near_those_of_float32(encoder):
+def test_a_bfloat16_encoder_gives_unit_float32_vectors_near_those_of_float32(encoder):
+    """It measures that agreement, has the same fingerprint and pools in float32."""
     half = Encoder(replace(DEFAULT_ENCODER, dtype="bfloat16"))
     assert {tensor.dtype for tensor in half.transformer.parameters()} == {torch.bfloat16}
     assert half.agreement.min > 0.99 and half.agreement.min <= half.agreement.mean < 1
@@ -84,7 +85,7 @@ def test_in_bfloat16_norms_stay_at_one_and_the_vectors_near_those_of_float32(enc
     assert half.batch_tokens == BATCH_TOKENS["bfloat16"]
 
 
-def test_in_float32_an_encoder_agrees_with_itself(encoder):
+def test_a_float32_encoder_has_an_agreement_of_1(encoder):
     assert encoder.spec.dtype == "float32"
     assert encoder.agreement.min == pytest.approx(1, abs=1e-6)
     assert encoder.agreement.mean == pytest.approx(1, abs=1e-6)

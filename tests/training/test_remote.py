@@ -92,15 +92,15 @@ fsspec.register_implementation("foreign", Foreign, clobber=True)
 
 
 @pytest.fixture(autouse=True)
-def network_is_up():
-    """Leave no failure of another test."""
+def clear_failures():
+    """Remove the failures that another test planned."""
     for told in (Failing.failures, Failing.cut, Failing.fetched):
         told.clear()
 
 
 @pytest.fixture
 def bucket(tmp_path):
-    """The same files here and there, and a function that puts them there again."""
+    """Write the same files to a local folder and to the memory file system; return the local folder."""
     here = tmp_path / "here"
     (here / "day").mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -123,7 +123,7 @@ def encode(written, folder, encoder=None, **options):
 
 
 @pytest.mark.parametrize("protocol", ["memory://", "failing://"])
-def test_a_folder_elsewhere_is_the_same_source_as_here(bucket, tmp_path, protocol):
+def test_a_remote_folder_is_the_same_source_as_a_local_copy(bucket, tmp_path, protocol):
     written = f"{protocol}bucket/"
     source, here = open_source(written), open_source(str(bucket))
     assert (source.name, source.kind(), source.count()) == ("bucket", "vectors", here.count())
@@ -135,7 +135,7 @@ def test_a_folder_elsewhere_is_the_same_source_as_here(bucket, tmp_path, protoco
     np.testing.assert_array_equal(streamed, np.asarray(encoded.vectors))
 
 
-def test_one_file_and_its_field_are_a_source(bucket, counting_hashes, tmp_path):
+def test_a_remote_file_with_a_field_is_a_source(bucket, counting_hashes, tmp_path):
     memory = fsspec.filesystem("memory")
     memory.pipe("/bucket/t.jsonl", b'{"body": "one"}\n\n{"body": "two"}\n')
     source = open_source("memory://bucket/t.jsonl#body")
@@ -145,7 +145,7 @@ def test_one_file_and_its_field_are_a_source(bucket, counting_hashes, tmp_path):
     assert encoder.texts == ["one", "two"]
 
 
-def test_a_file_that_changed_elsewhere_is_all_that_is_encoded_again(counting_hashes, bucket, tmp_path):
+def test_only_a_changed_remote_file_is_encoded_again(counting_hashes, bucket, tmp_path):
     memory = fsspec.filesystem("memory")
     memory.pipe({"/bucket/texts/a.txt": b"one\n", "/bucket/texts/b.txt": b"two\n"})
     encode("memory://bucket/texts", tmp_path / "work", counting_hashes())
@@ -156,7 +156,7 @@ def test_a_file_that_changed_elsewhere_is_all_that_is_encoded_again(counting_has
     assert encoded.vectors.shape[0] == 2
 
 
-def test_only_one_file_lies_here_at_a_time_and_none_of_a_finished_shard_is_fetched(bucket, tmp_path):
+def test_remote_files_are_fetched_one_at_a_time_and_not_again_for_finished_shards(bucket, tmp_path):
     most = 0
 
     def look(_fraction, _message):
@@ -169,7 +169,7 @@ def test_only_one_file_lies_here_at_a_time_and_none_of_a_finished_shard_is_fetch
     assert len(Failing.fetched) == 3
 
 
-def test_a_fit_on_a_folder_elsewhere_is_the_fit_on_the_folder_here(bucket, tmp_path):
+def test_a_fit_on_a_remote_folder_equals_the_fit_on_a_local_copy(bucket, tmp_path):
     def fit(written):
         with fit_chain(FitRequest("x", [{"kind": "r2"}], written), None, tmp_path / "work", no_progress) as fitted:
             return fitted.chain
@@ -180,7 +180,7 @@ def test_a_fit_on_a_folder_elsewhere_is_the_fit_on_the_folder_here(bucket, tmp_p
     assert far.metadata["provenance"]["source"] == "bucket"
 
 
-def test_damage_elsewhere_is_left_out_like_damage_here(bucket, tmp_path):
+def test_a_damaged_remote_file_is_refused_or_skipped_by_bad_shards(bucket, tmp_path):
     memory = fsspec.filesystem("memory")
     memory.pipe("/bucket/b.npy", (bucket / "a.npy").read_bytes()[:-10])
     with pytest.raises(SourceError, match=r"b\.npy is not a \.npy file that can be read.*truncated"):
@@ -190,7 +190,7 @@ def test_damage_elsewhere_is_left_out_like_damage_here(bucket, tmp_path):
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-def test_a_network_that_fails_and_comes_back_is_waited_for(bucket, tmp_path, failures):
+def test_a_remote_source_is_retried_after_one_or_two_network_failures(bucket, tmp_path, failures):
     source = open_source("failing://bucket")
     for step in (source.kind, source.plan, lambda: encode_source(source, None, tmp_path / "work", no_progress)):
         Failing.failures[:] = [ConnectionError("reset")] * failures
@@ -199,7 +199,7 @@ def test_a_network_that_fails_and_comes_back_is_waited_for(bucket, tmp_path, fai
 
 
 @pytest.mark.parametrize("policy", ["refuse", "skip"])
-def test_a_network_that_stays_away_is_an_error_and_no_damage(bucket, tmp_path, policy):
+def test_a_remote_source_that_fails_three_times_raises_access_error_and_is_not_skipped(bucket, tmp_path, policy):
     source = open_source("failing://bucket", policy)
     Failing.failures[:] = [TimeoutError("too slow")] * 100
     with pytest.raises(AccessError, match=r"failing://.*/bucket/a\.npy cannot be reached, tried 3 times: too slow"):
@@ -208,14 +208,14 @@ def test_a_network_that_stays_away_is_an_error_and_no_damage(bucket, tmp_path, p
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.parquet", "a.jsonl", "a.txt.gz"])
-def test_a_network_that_goes_away_while_a_file_is_looked_into_is_no_damage(bucket, name):
+def test_a_connection_lost_while_planning_raises_access_error_and_the_file_is_not_skipped(bucket, name):
     fsspec.filesystem("memory").pipe(f"/bucket/{name}", b"x" * 1000)
     source = open_source(f"resetting://bucket/{name}", "skip")
     with pytest.raises(AccessError, match="tried 3 times: reset"):
         source.plan()
 
 
-def test_refused_credentials_are_told_at_once(bucket):
+def test_refused_credentials_raise_access_error_without_a_retry(bucket):
     Failing.failures[:] = [PermissionError("Forbidden")] * 100
     with pytest.raises(AccessError, match="credentials are missing, or refused: Forbidden"):
         open_source("failing://bucket")
@@ -223,12 +223,12 @@ def test_refused_credentials_are_told_at_once(bucket):
 
 
 @pytest.mark.parametrize("written", ["memory://bucket/nothing.npy", "memory://no-bucket/"])
-def test_what_is_not_there_is_told_with_its_url(bucket, written):
+def test_a_missing_remote_file_or_folder_is_refused_with_its_url(bucket, written):
     with pytest.raises(SourceError, match=f"there is no file or folder {written}"):
         open_source(written)
 
 
-def test_a_folder_elsewhere_without_a_known_file_and_a_file_of_an_unknown_kind_are_refused(bucket):
+def test_remote_files_of_unknown_formats_are_refused(bucket):
     fsspec.filesystem("memory").pipe("/bucket/notes/a.md", b"#")
     with pytest.raises(SourceError, match=r"the folder memory://bucket/notes holds none of \.jsonl"):
         open_source("memory://bucket/notes")
@@ -236,7 +236,7 @@ def test_a_folder_elsewhere_without_a_known_file_and_a_file_of_an_unknown_kind_a
         open_source("memory://bucket/notes/a.md")
 
 
-def test_an_unknown_protocol_and_a_missing_package_are_told():
+def test_an_unknown_protocol_and_a_missing_package_raise_access_error():
     with pytest.raises(AccessError, match="nobody://x/y.npy cannot be read: Protocol not known"):
         open_source("nobody://x/y.npy")
     with pytest.raises(AccessError, match="foreign:// needs a package that is not installed: .*what_nobody_has"):
@@ -244,12 +244,12 @@ def test_an_unknown_protocol_and_a_missing_package_are_told():
 
 
 @pytest.mark.skipif(importlib.util.find_spec("s3fs") is not None, reason="s3fs is there")
-def test_a_bucket_without_s3fs_is_told_what_to_install():
+def test_an_s3_source_without_s3fs_raises_access_error_that_names_the_package():
     with pytest.raises(AccessError, match="reading s3:// needs a package that is not installed: pip install s3fs"):
         open_source("s3://bucket/folder/")
 
 
-def test_a_copy_that_comes_short_is_fetched_again(bucket, tmp_path):
+def test_an_incomplete_copy_of_a_remote_file_is_fetched_again(bucket, tmp_path):
     Failing.cut[:] = [True]
     assert encode("failing://bucket/a.npy", tmp_path / "work").vectors.shape == (BATCH_ROWS + 40, 5)
     assert Failing.cut == [] and len(Failing.fetched) == 2

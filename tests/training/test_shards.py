@@ -38,7 +38,7 @@ def as_json(line):
 
 
 def write(path):
-    """A file of `ROWS` rows, in the format of its name."""
+    """Write a file of `ROWS` rows in the format of its name; return its path."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((ROWS, 3)).astype(np.float16)
     match path.name.partition(".")[2]:
@@ -66,7 +66,7 @@ def write(path):
 
 
 @pytest.mark.parametrize("name", ["npy", "columns.npy", "jsonl", "jsonl.gz", "txt", "parquet", "hdf5", "faiss"])
-def test_the_batches_of_shards_read_apart_are_those_of_the_source(tmp_path, name):
+def test_batches_of_separately_read_shards_equal_those_of_the_source(tmp_path, name):
     source = open_source(write(tmp_path / f"a.{name}"))
     shards = [Shard(**json.loads(json.dumps(asdict(shard)))) for shard in source.plan().shards]
     assert {shard.rows for shard in shards[:-1]} == {SHARD_ROWS}
@@ -90,7 +90,9 @@ def test_the_batches_of_shards_read_apart_are_those_of_the_source(tmp_path, name
         (10_000, 157, SHARD_BATCHES),
     ],
 )
-def test_a_small_file_is_cut_into_batches_and_a_large_one_into_no_more_than_it_must(batches, shards, largest):
+def test_merge_into_shard_spans_makes_single_batches_of_small_files_and_larger_shards_of_large(
+    batches, shards, largest
+):
     found = merge_into_shard_spans([Span(start=row, stop=row + 1, byte=5 * row, line=row) for row in range(batches)])
     assert len(found) == shards
     assert max((span.rows for span in found), default=0) == largest
@@ -112,7 +114,7 @@ def test_an_error_in_a_later_shard_names_the_line_of_the_file(tmp_path, name):
 
 @pytest.fixture(scope="module")
 def folder_of_files(tmp_path_factory):
-    """Three files, of which one is many shards."""
+    """Write three files, one of which is cut into many shards; return their folder."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "a.txt").write_text("\n".join(f"first {row}" for row in range(1500)))
     write(folder / "b.jsonl.gz")
@@ -120,7 +122,8 @@ def folder_of_files(tmp_path_factory):
     return str(folder)
 
 
-def bytes_of(folder):
+def read_all_files(folder):
+    """Return the contents of all files below a folder, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -128,7 +131,7 @@ def encode(written, encoder, folder):
     return encode_source(open_source(written), encoder, folder, no_progress)
 
 
-def test_shards_encoded_alone_in_any_order_are_the_encoded_source(folder_of_files, counting_hashes, tmp_path):
+def test_shards_encoded_separately_in_any_order_equal_the_encoded_source(folder_of_files, counting_hashes, tmp_path):
     whole = encode(folder_of_files, counting_hashes(), tmp_path / "whole")
     source, encoder = open_source(folder_of_files), counting_hashes()
     shards = source.plan().shards
@@ -136,7 +139,7 @@ def test_shards_encoded_alone_in_any_order_are_the_encoded_source(folder_of_file
     for shard in random.Random(0).sample(shards, len(shards)):
         folder = shard_folder(tmp_path / "apart", shard, source.field, encoder)
         assert encode_shard(shard, source.field, encoder, folder).rows == shard.rows
-    assert bytes_of(tmp_path / "apart") == bytes_of(tmp_path / "whole")
+    assert read_all_files(tmp_path / "apart") == read_all_files(tmp_path / "whole")
     again = counting_hashes()
     joined = encode(folder_of_files, again, tmp_path / "apart")
     assert again.calls == 0
@@ -144,7 +147,7 @@ def test_shards_encoded_alone_in_any_order_are_the_encoded_source(folder_of_file
     np.testing.assert_array_equal(joined.vectors, np.asarray(whole.vectors))
 
 
-def test_a_shard_that_is_there_already_is_not_read_again(folder_of_files, counting_hashes, tmp_path):
+def test_a_shard_encoded_before_is_not_encoded_again(folder_of_files, counting_hashes, tmp_path):
     source, encoder = open_source(folder_of_files), counting_hashes()
     last = source.plan().shards[2]
     encode_shard(last, "text", encoder, shard_folder(tmp_path / "work", last, "text", encoder))
@@ -153,7 +156,7 @@ def test_a_shard_that_is_there_already_is_not_read_again(folder_of_files, counti
     assert len(encoder.texts) == 1500 + ROWS - SHARD_ROWS + 10
 
 
-def test_after_a_kill_whole_batches_are_not_encoded_again_and_the_result_is_the_same(
+def test_after_a_kill_encoding_resumes_at_the_unfinished_batch_with_equal_files(
     folder_of_files, counting_hashes, tmp_path
 ):
     script = """
@@ -186,10 +189,10 @@ encode_source(open_source(sys.argv[1]), Slow(), Path(sys.argv[2]), lambda *_: No
     assert encoder.texts[0] == "row 3072"
     assert len(encoder.texts) == ROWS - 3 * BATCH_ROWS + 10
     assert killed.digest == encode(folder_of_files, counting_hashes(), tmp_path / "whole").digest
-    assert bytes_of(tmp_path / "work") == bytes_of(tmp_path / "whole")
+    assert read_all_files(tmp_path / "work") == read_all_files(tmp_path / "whole")
 
 
-def test_a_file_that_joins_a_folder_is_all_that_is_encoded_and_the_folder_keeps_its_place(counting_hashes, tmp_path):
+def test_only_a_file_added_to_a_folder_is_encoded_and_the_workspace_key_stays(counting_hashes, tmp_path):
     texts = tmp_path / "texts"
     texts.mkdir()
     (texts / "b.txt").write_text("one\ntwo")
@@ -204,7 +207,7 @@ def test_a_file_that_joins_a_folder_is_all_that_is_encoded_and_the_folder_keeps_
     assert open_source(f"{texts}#body").workspace_key(encoder.fingerprint) != before
 
 
-def test_a_single_file_sent_again_is_known_by_its_content_wherever_it_lies(counting_hashes, tmp_path):
+def test_the_workspace_key_of_a_single_file_depends_on_its_content_and_not_its_folder(counting_hashes, tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "source.txt").write_text("the same")
@@ -216,7 +219,7 @@ def test_a_single_file_sent_again_is_known_by_its_content_wherever_it_lies(count
 
 @pytest.fixture
 def stacked(tmp_path):
-    """Parts of several sizes, and the rows they hold."""
+    """Return stacked parts of several sizes, and the rows that they hold."""
     rows = np.random.default_rng(0).standard_normal((60, 4)).astype(np.float32)
     parts, start = [], 0
     for number, size in enumerate((1, 20, 3, 36)):
@@ -235,7 +238,7 @@ def stacked(tmp_path):
     ],
     ids=str,
 )  # fmt: skip
-def test_stacked_rows_are_those_of_one_array(stacked, chosen):
+def test_stacked_indexes_like_one_array(stacked, chosen):
     vectors, rows = stacked
     assert (vectors.shape, len(vectors), vectors.dtype) == (rows.shape, 60, rows.dtype)
     found = vectors[chosen]
@@ -243,7 +246,7 @@ def test_stacked_rows_are_those_of_one_array(stacked, chosen):
     np.testing.assert_array_equal(found, rows[chosen])
 
 
-def test_a_row_that_is_in_no_part_is_refused_and_all_rows_make_an_array(stacked):
+def test_stacked_raises_index_error_beyond_its_rows_and_converts_to_an_array(stacked):
     vectors, rows = stacked
     for beyond in (60, -61, np.array([0, 60])):
         with pytest.raises(IndexError):
@@ -252,7 +255,7 @@ def test_a_row_that_is_in_no_part_is_refused_and_all_rows_make_an_array(stacked)
     assert np.asarray(vectors, np.float64).dtype == np.float64
 
 
-def test_a_source_of_more_files_than_may_be_open_is_encoded_and_fitted_on(tmp_path):
+def test_the_vectors_of_300_files_are_read_with_at_most_256_open_files(tmp_path):
     """Each memmap holds a file open, and a process may have 1,024 on many systems."""
     for number in range(300):
         np.save(tmp_path / f"{number:03}.npy", np.full((2, 3), number, np.float32))

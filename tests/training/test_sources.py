@@ -32,7 +32,7 @@ TEXT = st.text(st.characters(codec="utf-8"))
 
 
 def write_jsonl(path: Path, rows) -> str:
-    """Rows as JSON lines; bytes are written as they are."""
+    """Write rows as JSON lines, bytes unchanged; return the path."""
     payload = b"".join((row if isinstance(row, bytes) else orjson.dumps(row)) + b"\n" for row in rows)
     path.write_bytes(gzip.compress(payload) if path.suffix == ".gz" else payload)
     return str(path)
@@ -56,21 +56,21 @@ def read_vectors(written: str, rows: int = 4):
     return np.concatenate([batch.values for batch in open_source(written).batches(rows)])
 
 
-def refusal(written: str, rows: int = 1024) -> str:
-    """The message with which a source is refused while it is read."""
+def read_error_message(written: str, rows: int = 1024) -> str:
+    """Return the message of the `SourceError` that reading a source raises."""
     with pytest.raises(SourceError) as caught:
         list(open_source(written).batches(rows))
     return str(caught.value)
 
 
 def names_row(message: str, row: int) -> bool:
-    """Whether a message names the row of this number, counted from 0, or its line, counted from 1."""
+    """Return whether a message names a row by its number, from 0, or by its line, from 1."""
     return bool(re.search(rf"\b(line {row + 1}|row {row})\b", message))
 
 
 @pytest.fixture
 def every_text_source(tmp_path_factory):
-    """The same texts in every format that holds texts."""
+    """Write the same texts in every format that holds texts; return the sources."""
     tmp_path = tmp_path_factory.mktemp("texts")
     (tmp_path / "plain.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     (tmp_path / "packed.txt.gz").write_bytes(gzip.compress("\n".join(TEXTS).encode()))
@@ -89,7 +89,7 @@ def every_text_source(tmp_path_factory):
 
 @pytest.fixture
 def every_vector_source(tmp_path_factory):
-    """The same vectors in every format that holds vectors."""
+    """Write the same vectors in every format that holds vectors; return the sources."""
     tmp_path = tmp_path_factory.mktemp("vectors")
     lists = VECTORS.tolist()
     return [
@@ -104,13 +104,13 @@ def every_vector_source(tmp_path_factory):
     ]
 
 
-def test_texts_come_back_from_every_format(every_text_source):
+def test_texts_are_read_from_every_format(every_text_source):
     for written in every_text_source:
         assert read_texts(written) == TEXTS, written
         assert open_source(written).kind() == "texts"
 
 
-def test_vectors_come_back_from_every_format(every_vector_source):
+def test_vectors_are_read_from_every_format_as_float32(every_vector_source):
     for written in every_vector_source:
         read = read_vectors(written)
         assert read.dtype == np.float32
@@ -119,7 +119,9 @@ def test_vectors_come_back_from_every_format(every_vector_source):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 100])
-def test_batches_are_bounded_and_as_many_rows_as_counted(rows, every_text_source, every_vector_source):
+def test_batches_have_at_most_the_given_rows_and_together_as_many_as_count(
+    rows, every_text_source, every_vector_source
+):
     for written in every_text_source + every_vector_source:
         sizes = [len(batch) for batch in open_source(written).batches(rows)]
         assert 0 < min(sizes)
@@ -129,7 +131,7 @@ def test_batches_are_bounded_and_as_many_rows_as_counted(rows, every_text_source
 
 @given(texts=st.lists(TEXT, min_size=1, max_size=20), rows=st.integers(1, 7))
 @settings(max_examples=50, deadline=None)
-def test_any_texts_come_back_from_jsonl_and_parquet(tmp_path_factory, texts, rows):
+def test_any_texts_are_read_unchanged_from_jsonl_and_parquet(tmp_path_factory, texts, rows):
     folder = tmp_path_factory.mktemp("any")
     assert read_texts(write_jsonl(folder / "t.jsonl", [{"text": text} for text in texts]), rows) == texts
     assert read_texts(write_parquet(folder / "t.parquet", text=pyarrow.array(texts, pyarrow.string())), rows) == texts
@@ -143,13 +145,13 @@ def test_npy_of_any_float_is_read_as_float32(tmp_path, dtype):
     np.testing.assert_array_equal(read, vectors.astype(np.float32))
 
 
-def test_lines_of_text_lose_their_ends_and_blank_lines(tmp_path):
+def test_text_lines_are_read_without_surrounding_white_space_and_blank_lines(tmp_path):
     (tmp_path / "dos.txt").write_bytes(b"one\r\n\r\n   \r\n  two \t\r\nthree")
     assert read_texts(str(tmp_path / "dos.txt")) == ["one", "two", "three"]
     assert open_source(str(tmp_path / "dos.txt")).count() == 3
 
 
-def test_records_keep_the_other_fields_in_the_rows_order(tmp_path):
+def test_records_hold_all_fields_of_each_row_in_order(tmp_path):
     rows = [{"id": number, "text": text, "meta": {"n": [number]}} for number, text in enumerate(TEXTS)]
     from_jsonl = open_source(write_jsonl(tmp_path / "r.jsonl", rows)).batches(4)
     from_parquet = open_source(
@@ -159,7 +161,7 @@ def test_records_keep_the_other_fields_in_the_rows_order(tmp_path):
     assert [record for batch in from_parquet for record in batch.records] == rows
 
 
-def test_a_folder_is_read_in_the_order_of_its_names_without_what_is_hidden_or_unknown(tmp_path):
+def test_a_folder_is_read_in_order_of_names_without_hidden_and_unknown_files(tmp_path):
     for name in ("b/c.jsonl", "b/.partial.jsonl", ".cache/x.jsonl", "d.txt", "a.jsonl.gz", "README.md", "b/a.txt"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -170,20 +172,20 @@ def test_a_folder_is_read_in_the_order_of_its_names_without_what_is_hidden_or_un
     assert read_texts(str(tmp_path)) == ["a.jsonl.gz", "b/a.txt", "b/c.jsonl", "d.txt"]
 
 
-def test_a_folder_that_is_itself_hidden_can_be_a_source(tmp_path):
+def test_a_hidden_folder_can_be_a_source(tmp_path):
     (tmp_path / ".data").mkdir()
     write_jsonl(tmp_path / ".data" / "a.jsonl", [{"text": "seen"}])
     assert read_texts(str(tmp_path / ".data")) == ["seen"]
 
 
-def test_the_built_in_sources_hold_as_many_texts_as_they_count():
+def test_the_built_in_sources_count_their_texts():
     for written in BUILT_IN:
         source = open_source(written)
         assert (source.kind(), source.name) == ("texts", written)
         assert sum(len(batch) for batch in source.batches()) == source.count() > 100
 
 
-def test_a_source_is_called_by_its_last_name_only(tmp_path, monkeypatch):
+def test_the_name_of_a_source_is_the_last_part_of_its_path(tmp_path, monkeypatch):
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
     assert open_source(f"{path}#text").name == "a.jsonl"
     assert open_source(f"{tmp_path}/").name == tmp_path.name
@@ -192,34 +194,36 @@ def test_a_source_is_called_by_its_last_name_only(tmp_path, monkeypatch):
 
 
 def test_bad_json_is_refused_with_file_and_line(tmp_path):
-    message = refusal(write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, b"", {"text": "y"}, b'{"text": "z"']))
+    message = read_error_message(
+        write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, b"", {"text": "y"}, b'{"text": "z"'])
+    )
     assert message.startswith("a.jsonl line 4: not JSON")
 
 
-def test_a_missing_field_is_refused_with_file_line_and_the_fields_there_are(tmp_path):
+def test_a_missing_field_is_refused_with_file_line_and_the_existing_fields(tmp_path):
     written = write_jsonl(tmp_path / "a.jsonl", [{"body": "x", "id": 1}, {"id": 2, "title": "y"}]) + "#body"
-    assert re.match(r"a\.jsonl line 2: no field 'body'; it has id, title", refusal(written))
+    assert re.match(r"a\.jsonl line 2: no field 'body'; it has id, title", read_error_message(written))
 
 
 def test_a_line_that_is_no_object_is_refused_with_file_and_line(tmp_path):
-    assert refusal(write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, [1, 2]])).startswith("a.jsonl line 2: ")
+    assert read_error_message(write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, [1, 2]])).startswith("a.jsonl line 2: ")
 
 
 @pytest.mark.parametrize("value", [None, 1, {"a": "b"}, True])
 def test_a_field_that_is_neither_text_nor_list_is_refused_with_file_and_line(tmp_path, value):
-    message = refusal(write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, {"text": value}]))
+    message = read_error_message(write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, {"text": value}]))
     assert message.startswith("a.jsonl line 2: 'text' is neither")
 
 
-def test_a_missing_column_is_refused_with_file_and_the_columns_there_are(tmp_path):
-    message = refusal(write_parquet(tmp_path / "a.parquet", body=["x"], id=[1]))
+def test_a_missing_column_is_refused_with_file_and_the_existing_columns(tmp_path):
+    message = read_error_message(write_parquet(tmp_path / "a.parquet", body=["x"], id=[1]))
     assert re.match(r"a\.parquet has no column 'text'; it has body, id", message)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.txt.gz", "a.jsonl.gz"])
-def test_what_is_not_utf8_is_refused_with_file_and_line(tmp_path, name):
+def test_a_line_that_is_not_utf8_is_refused_with_file_and_line(tmp_path, name):
     rows = [b"fine", b"caf\xe9"] if "txt" in name else [b'{"text": "fine"}', b'{"text": "caf\xe9"}']
-    message = refusal(write_jsonl(tmp_path / name, rows))
+    message = read_error_message(write_jsonl(tmp_path / name, rows))
     assert message.startswith(f"{name} line 2: ")
     assert "UTF-8" in message
 
@@ -227,18 +231,18 @@ def test_what_is_not_utf8_is_refused_with_file_and_line(tmp_path, name):
 def test_a_parquet_column_that_is_not_utf8_is_refused_with_its_file(tmp_path):
     raw = pyarrow.array([b"fine", b"caf\xe9"])
     column = pyarrow.Array.from_buffers(pyarrow.string(), 2, raw.buffers())  # says it is text
-    assert refusal(write_parquet(tmp_path / "a.parquet", text=column)).startswith("a.parquet ")
+    assert read_error_message(write_parquet(tmp_path / "a.parquet", text=column)).startswith("a.parquet ")
 
 
-def test_a_parquet_column_beyond_what_python_can_hold_is_refused_with_its_file(tmp_path):
+def test_a_parquet_date_beyond_pythons_range_is_refused_with_its_file(tmp_path):
     far = pyarrow.array([2**62], pyarrow.timestamp("us"))  # in the year 148,000
-    assert refusal(write_parquet(tmp_path / "a.parquet", text=["x"], day=far)).startswith("a.parquet ")
+    assert read_error_message(write_parquet(tmp_path / "a.parquet", text=["x"], day=far)).startswith("a.parquet ")
 
 
-def test_a_bad_file_of_a_folder_is_named(tmp_path):
+def test_an_error_in_a_folder_names_the_file(tmp_path):
     write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
     write_jsonl(tmp_path / "b.jsonl", [{"text": "x"}, b"{"])
-    assert refusal(str(tmp_path)).startswith("b.jsonl line 2: ")
+    assert read_error_message(str(tmp_path)).startswith("b.jsonl line 2: ")
 
 
 @pytest.mark.parametrize(
@@ -257,14 +261,14 @@ def test_a_row_unlike_the_vectors_before_it_is_refused_with_file_and_row(tmp_pat
     values = [[1.0, 2.0]] * BAD + [bad] + [[1.0, 2.0]] * 20
     written = write_jsonl(tmp_path / "a.jsonl", [{"text": value} for value in values])
     for rows in (1, 1024):
-        message = refusal(written, rows)
+        message = read_error_message(written, rows)
         assert message.startswith("a.jsonl")
         assert names_row(message, BAD), message
 
 
 def test_a_vector_among_texts_is_refused_with_file_and_row(tmp_path):
     values = ["text"] * BAD + [[1.0, 2.0]] + ["text"] * 20
-    message = refusal(write_jsonl(tmp_path / "a.jsonl", [{"text": value} for value in values]))
+    message = read_error_message(write_jsonl(tmp_path / "a.jsonl", [{"text": value} for value in values]))
     assert message.startswith("a.jsonl")
     assert names_row(message, BAD), message
 
@@ -272,13 +276,13 @@ def test_a_vector_among_texts_is_refused_with_file_and_row(tmp_path):
 @pytest.mark.parametrize("bad", [[1.0, float("nan")], [1.0], None], ids=["nan", "narrower", "missing"])
 def test_a_bad_vector_of_a_parquet_file_is_refused_with_file_and_row(tmp_path, bad):
     values = pyarrow.array([[1.0, 2.0]] * BAD + [bad], pyarrow.list_(pyarrow.float32()))
-    message = refusal(write_parquet(tmp_path / "a.parquet", text=values))
+    message = read_error_message(write_parquet(tmp_path / "a.parquet", text=values))
     assert message.startswith("a.parquet")
     assert names_row(message, BAD), message
 
 
 def test_a_missing_text_of_a_parquet_file_is_refused_with_file_and_row(tmp_path):
-    message = refusal(write_parquet(tmp_path / "a.parquet", text=["x"] * BAD + [None]))
+    message = read_error_message(write_parquet(tmp_path / "a.parquet", text=["x"] * BAD + [None]))
     assert message.startswith("a.parquet")
     assert names_row(message, BAD), message
 
@@ -287,7 +291,7 @@ def test_a_missing_text_of_a_parquet_file_is_refused_with_file_and_row(tmp_path)
 def test_a_value_that_is_not_finite_in_npy_is_refused_with_file_and_row(tmp_path, bad):
     vectors = np.ones((BAD + 20, 3), np.float32)
     vectors[BAD, 1] = bad
-    message = refusal(write_npy(tmp_path / "a.npy", vectors))
+    message = read_error_message(write_npy(tmp_path / "a.npy", vectors))
     assert message.startswith("a.npy")
     assert names_row(message, BAD), message
 
@@ -296,19 +300,21 @@ def test_a_value_that_is_not_finite_in_npy_is_refused_with_file_and_row(tmp_path
 def test_a_value_too_large_for_float32_is_refused_like_infinity(tmp_path, name):
     values = [[1.0, 2.0], [1.0, 1e39]]
     write = {"a.npy": write_npy, "a.jsonl": lambda path, rows: write_jsonl(path, [{"text": row} for row in rows])}
-    assert refusal(write[name](tmp_path / name, values)).startswith(name)
+    assert read_error_message(write[name](tmp_path / name, values)).startswith(name)
 
 
-def test_files_of_texts_and_of_vectors_do_not_make_one_source(tmp_path):
+def test_a_folder_of_texts_and_vectors_is_refused(tmp_path):
     write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
     write_npy(tmp_path / "b.npy", VECTORS)
-    assert re.match(r"b\.npy: vectors 3 wide in a source that began with texts", refusal(str(tmp_path)))
+    assert re.match(r"b\.npy: vectors 3 wide in a source that began with texts", read_error_message(str(tmp_path)))
 
 
-def test_files_of_vectors_of_two_widths_do_not_make_one_source(tmp_path):
+def test_a_folder_of_vectors_of_two_dimensions_is_refused(tmp_path):
     write_npy(tmp_path / "a.npy", VECTORS)
     write_npy(tmp_path / "b.npy", VECTORS[:, :2])
-    assert re.match(r"b\.npy: vectors 2 wide in a source that began with vectors 3 wide", refusal(str(tmp_path)))
+    assert re.match(
+        r"b\.npy: vectors 2 wide in a source that began with vectors 3 wide", read_error_message(str(tmp_path))
+    )
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "not packed"])
@@ -321,7 +327,7 @@ def test_damaged_gzip_is_refused_with_its_file(tmp_path, damage):
         "not packed": b'{"text": "x"}\n',
     }[damage]
     (tmp_path / "a.jsonl.gz").write_bytes(payload)
-    assert refusal(str(tmp_path / "a.jsonl.gz")).startswith("a.jsonl.gz ")
+    assert read_error_message(str(tmp_path / "a.jsonl.gz")).startswith("a.jsonl.gz ")
     with pytest.raises(SourceError, match=r"a\.jsonl\.gz"):
         open_source(str(tmp_path / "a.jsonl.gz")).count()
 
@@ -337,7 +343,7 @@ def test_a_damaged_parquet_file_is_refused_with_its_name(tmp_path, damage):
             "nothing": b"",
         }[damage]
     )
-    assert refusal(str(tmp_path / "a.parquet")).startswith("a.parquet ")
+    assert read_error_message(str(tmp_path / "a.parquet")).startswith("a.parquet ")
 
 
 @pytest.mark.parametrize("damage", ["truncated", "header cut", "another format", "nothing", "an archive"])
@@ -353,12 +359,12 @@ def test_a_damaged_npy_file_is_refused_with_its_name(tmp_path, damage):
             "an archive": (tmp_path / "archive.npz").read_bytes(),
         }[damage]
     )
-    assert refusal(str(tmp_path / "a.npy")).startswith("a.npy ")
+    assert read_error_message(str(tmp_path / "a.npy")).startswith("a.npy ")
     with pytest.raises(SourceError, match=r"a\.npy"):
         open_source(str(tmp_path / "a.npy")).count()
 
 
-def test_an_npy_file_with_any_byte_of_its_header_altered_is_read_or_refused_with_its_name(tmp_path):
+def test_an_npy_file_with_an_altered_header_byte_is_read_or_raises_source_error(tmp_path):
     payload = Path(write_npy(tmp_path / "whole.npy", VECTORS)).read_bytes()
     path, refused = tmp_path / "a.npy", 0
     for position in range(payload.index(b"\n")):
@@ -371,7 +377,7 @@ def test_an_npy_file_with_any_byte_of_its_header_altered_is_read_or_refused_with
     assert refused > 100
 
 
-def test_an_npy_file_of_objects_is_refused_and_nothing_in_it_is_run(tmp_path):
+def test_an_npy_file_of_pickled_objects_is_refused_without_running_them(tmp_path):
     class Trap:
         def __reduce__(self):
             return (Path.touch, (tmp_path / "sprung",))
@@ -379,21 +385,21 @@ def test_an_npy_file_of_objects_is_refused_and_nothing_in_it_is_run(tmp_path):
     payload = np.empty((2, 2), dtype=object)
     payload[:] = Trap()
     np.save(tmp_path / "a.npy", payload, allow_pickle=True)
-    assert refusal(str(tmp_path / "a.npy")).startswith("a.npy ")
+    assert read_error_message(str(tmp_path / "a.npy")).startswith("a.npy ")
     (tmp_path / "a.npy").write_bytes(pickle.dumps(Trap()))
-    assert refusal(str(tmp_path / "a.npy")).startswith("a.npy ")
+    assert read_error_message(str(tmp_path / "a.npy")).startswith("a.npy ")
     assert not (tmp_path / "sprung").exists()
 
 
 @pytest.mark.parametrize("array", [np.ones((3, 2), np.int64), np.ones(3), np.ones((2, 2, 2)), np.ones((3, 0))])
-def test_an_npy_file_of_something_other_than_rows_of_floats_is_refused_with_its_shape(tmp_path, array):
-    message = refusal(write_npy(tmp_path / "a.npy", array))
+def test_an_npy_file_of_other_than_rows_of_floats_is_refused_with_its_shape(tmp_path, array):
+    message = read_error_message(write_npy(tmp_path / "a.npy", array))
     assert message.startswith("a.npy must hold floats of the shape (n, d)")
     assert str(array.shape) in message
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.txt", "a.txt.gz", "a.parquet", "a.npy"])
-def test_a_source_of_no_rows_is_refused_as_empty(tmp_path, name):
+def test_the_kind_of_a_source_without_rows_is_refused_as_empty(tmp_path, name):
     path = tmp_path / name
     if name == "a.parquet":
         write_parquet(path, text=pyarrow.array([], pyarrow.string()))
@@ -411,7 +417,7 @@ def test_a_source_of_no_rows_is_refused_as_empty(tmp_path, name):
     ["missing.jsonl", "missing.npy#x", "~nobody-of-this-name/a.jsonl", "x" * 5000, "\0", ""]
     + [pytest.param("\ud800", id="half a character")],
 )
-def test_what_is_no_file_is_refused_with_the_sources_that_are_built_in(tmp_path, monkeypatch, written):
+def test_a_path_that_is_no_file_is_refused_and_the_built_in_sources_are_named(tmp_path, monkeypatch, written):
     (tmp_path / "here.txt").write_text("a file that nobody asked for")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SourceError, match="pydoc:"):
@@ -419,7 +425,7 @@ def test_what_is_no_file_is_refused_with_the_sources_that_are_built_in(tmp_path,
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.json", "a", "jsonl", "a.gz", "a.npy.gz", "a.parquet.gz"])
-def test_an_unknown_ending_is_refused_with_those_that_are_known(tmp_path, name):
+def test_an_unknown_suffix_is_refused_and_the_known_ones_are_listed(tmp_path, name):
     (tmp_path / name).write_bytes(b"x")
     with pytest.raises(SourceError, match=r"\.jsonl, \.jsonl\.gz, \.txt"):
         open_source(str(tmp_path / name))
@@ -427,14 +433,14 @@ def test_an_unknown_ending_is_refused_with_those_that_are_known(tmp_path, name):
         open_source(str(tmp_path))
 
 
-def test_every_suffix_that_messages_name_can_be_opened(tmp_path):
+def test_every_suffix_in_formats_can_be_opened(tmp_path):
     for suffix in FORMATS:
         (tmp_path / f"a{suffix}").touch()
         assert open_source(str(tmp_path / f"a{suffix}")).files == (str(tmp_path / f"a{suffix}"),)
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_a_file_that_goes_away_after_it_was_opened_is_named(tmp_path, suffix):
+def test_a_file_deleted_after_opening_its_source_is_named_in_the_error(tmp_path, suffix):
     path = tmp_path / f"a{suffix}"
     path.touch()
     source = open_source(str(path))
@@ -446,7 +452,7 @@ def test_a_file_that_goes_away_after_it_was_opened_is_named(tmp_path, suffix):
 
 @pytest.mark.parametrize("name", ["long.txt", "long.txt.gz", "long.jsonl"])
 @pytest.mark.parametrize("filling", [b"a", b" " * 999 + b"\n"], ids=["a line", "blank lines"])
-def test_a_line_without_end_is_refused_before_it_is_read(tmp_path, name, filling):
+def test_a_line_or_blank_lines_of_over_16_mebibytes_are_refused(tmp_path, name, filling):
     first = b"" if filling == b"a" or "jsonl" in name else b"first\n"
     content = first + filling * (20_000_000 // len(filling)) + b"\nlast\n"
     (tmp_path / name).write_bytes(gzip.compress(content, 1) if name.endswith("gz") else content)

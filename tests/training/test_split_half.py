@@ -6,7 +6,7 @@ from training.split_half import count_scripts, cut_in_two, reciprocal_ranks
 from transforms import InputError
 
 
-def test_a_text_is_cut_between_words():
+def test_cut_in_two_cuts_between_words():
     assert cut_in_two("one two three four five six seven eight nine") == (
         "one two three four",
         "five six seven eight nine",
@@ -16,17 +16,17 @@ def test_a_text_is_cut_between_words():
 @pytest.mark.parametrize(
     "text", ["", "word", "one two three four five six seven", "短い文章です", "https://example.org/a/very/long/address"]
 )
-def test_what_is_too_short_is_not_cut(text):
+def test_cut_in_two_returns_none_for_short_texts_and_single_words(text):
     assert cut_in_two(text) is None
 
 
-def test_scripts_without_spaces_are_cut_between_characters():
+def test_cut_in_two_cuts_chinese_text_in_the_middle():
     text = "这是一个没有空格的句子它足够长可以切成两半来互相寻找对方"
     first, second = cut_in_two(text)
     assert first + second == text and abs(len(first) - len(second)) <= 1
 
 
-def test_reciprocal_ranks_are_those_of_the_ranked_cosines():
+def test_reciprocal_ranks_equal_those_of_ranked_cosines_averaged_over_both_directions():
     random = np.random.default_rng(0)
     first, second = random.standard_normal((2, 30, 5))
     cosines = (first @ second.T) / np.outer(np.linalg.norm(first, axis=1), np.linalg.norm(second, axis=1))
@@ -36,17 +36,17 @@ def test_reciprocal_ranks_are_those_of_the_ranked_cosines():
     np.testing.assert_allclose(reciprocal_ranks(first, second), wanted)
 
 
-def test_halves_that_are_all_alike_share_the_average_rank():
+def test_reciprocal_ranks_of_equal_vectors_are_those_of_the_average_rank():
     np.testing.assert_allclose(reciprocal_ranks(np.ones((5, 3)), np.ones((5, 3))), 1 / 3)
 
 
-def test_zero_vectors_find_nothing_sooner_than_others():
+def test_reciprocal_ranks_of_zero_vectors_are_those_of_the_average_rank():
     found = reciprocal_ranks(np.zeros((4, 3)), np.eye(4, 3))
     np.testing.assert_allclose(found, 1 / 2.5)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_vectors_that_are_no_numbers_are_refused(wrong):
+def test_reciprocal_ranks_refuses_vectors_that_are_not_finite(wrong):
     rows = np.ones((5, 3))
     rows[2, 1] = wrong
     for sides in ((rows, np.ones((5, 3))), (np.ones((5, 3)), rows)):
@@ -54,7 +54,7 @@ def test_vectors_that_are_no_numbers_are_refused(wrong):
             reciprocal_ranks(*sides)
 
 
-def test_scripts_are_counted_by_text():
+def test_count_scripts_returns_the_share_of_texts_in_each_script():
     assert count_scripts(["hello", "здравствуй", "мир", "123"]) == {
         "Cyrillic": pytest.approx(2 / 3),
         "Latin": pytest.approx(1 / 3),

@@ -27,7 +27,7 @@ LICENSE = Path(__file__).parents[2] / "LICENSE"
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_flattened_texts_lie_end_to_end_with_their_bounds_and_positions(padded_features, side):
+def test_flatten_concatenates_texts_with_bounds_and_positions_up_to_a_multiple_of_tokens(padded_features, side):
     flat = flatten(padded_features([2, 3, 1], side), first_position=0)
     rest = ROUND_TOKENS - 6
     assert flat["input_ids"].tolist() == [[1, 2, 101, 102, 103, 201] + rest * [0]]
@@ -40,7 +40,7 @@ def test_flattened_texts_lie_end_to_end_with_their_bounds_and_positions(padded_f
     assert flatten(padded_features([2, 1], side), first_position=2)["position_ids"][0, :3].tolist() == [2, 3, 2]
 
 
-def test_a_row_that_is_round_already_gets_no_text_of_nothing(padded_features):
+def test_flatten_adds_no_padding_text_if_the_row_is_a_multiple_already(padded_features):
     flat = flatten(padded_features([ROUND_TOKENS - 5, 5], "right"), first_position=0)
     assert flat["input_ids"].shape == (1, ROUND_TOKENS)
     assert flat["cu_seq_lens_q"].tolist() == [0, ROUND_TOKENS - 5, ROUND_TOKENS]
@@ -67,7 +67,7 @@ def test_flat_batches_hold_every_token_once_within_the_budget(padded_features, l
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("key_heads", [4, 2])
-def test_attention_stays_within_each_text(causal, key_heads):
+def test_attend_within_texts_equals_attention_masked_to_each_text(causal, key_heads):
     torch.manual_seed(0)
     bounds, module = torch.tensor([0, 3, 4, 9], dtype=torch.int32), torch.nn.Module()
     query = torch.randn(1, 4, 9, 8)
@@ -82,7 +82,7 @@ def test_attention_stays_within_each_text(causal, key_heads):
     torch.testing.assert_close(told, found)
 
 
-def test_attention_within_a_window_is_refused():
+def test_attend_within_texts_refuses_a_sliding_window():
     states = torch.zeros(1, 1, 2, 4)
     with pytest.raises(CannotUnpadError):
         attend_within_texts(
@@ -90,7 +90,7 @@ def test_attention_within_a_window_is_refused():
         )
 
 
-def test_positions_begin_behind_the_paddings_in_models_that_count_so():
+def test_find_first_position_is_after_the_padding_index_if_the_position_embeddings_have_one():
     class Embeddings(torch.nn.Module):
         def __init__(self, padding):
             super().__init__()
@@ -101,7 +101,7 @@ def test_positions_begin_behind_the_paddings_in_models_that_count_so():
     assert find_first_position(torch.nn.Sequential(torch.nn.Embedding(8, 2, padding_idx=0))) == 0
 
 
-def test_vectors_without_padding_equal_those_with_it_to_which_an_encoder_can_go_back():
+def test_unpadded_vectors_equal_those_after_restore_padding():
     encoder = Encoder(DEFAULT_ENCODER)
     texts = LICENSE.read_text().split("\n\n")[:20] + PROBES + ["", "word " * 400]  # in several batches
     assert encoder.unpadded
@@ -116,7 +116,7 @@ def test_vectors_without_padding_equal_those_with_it_to_which_an_encoder_can_go_
     assert one.tokens.sum() <= one.padded < other.padded
 
 
-def test_an_attention_that_was_asked_for_by_name_is_kept():
+def test_a_named_attention_implementation_is_kept_and_padding_with_it():
     named = Encoder(replace(DEFAULT_ENCODER, attention="eager", layer=1))
     assert not named.unpadded and named.transformer.auto_model.config._attn_implementation == "eager"
 
@@ -131,7 +131,7 @@ def no_such_input(*_rest, **_more):
 
 @pytest.fixture(params=[wrong_numbers, no_such_input])
 def attention_that_cannot(request):
-    """What the library calls when it is given flattened texts, and a list of the times it did."""
+    """Return an attention that fails on flattened texts, and the list of its calls."""
     called = []
 
     def other(*states, cu_seq_lens_q=None, **more):
@@ -144,7 +144,7 @@ def attention_that_cannot(request):
     AttentionInterface.register(NAME, attend_within_texts)
 
 
-def test_a_model_that_cannot_do_without_padding_keeps_it(attention_that_cannot, encoder):
+def test_try_unpadding_restores_padding_if_the_attention_fails_or_gives_other_vectors(attention_that_cannot, encoder):
     padded, (attention, called) = Encoder(DEFAULT_ENCODER), attention_that_cannot
     padded.restore_padding()
     assert try_unpadding(padded.model, PROBES, attention) is None and called

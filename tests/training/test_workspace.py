@@ -22,15 +22,15 @@ def folders(root):
     return sorted(path.name for path in root.iterdir() if path.is_dir())
 
 
-def leave_behind(root, key):
-    """What a run leaves that stopped with an error."""
+def leave_failed_run(root, key):
+    """Leave the folder of a run that stopped with an error, and return it."""
     with pytest.raises(RuntimeError), claim_workspace_folder(root, key) as folder:
         (folder / "work").write_text("half done")
         raise RuntimeError
     return folder
 
 
-def test_a_folder_claimed_twice_at_once_is_two_folders(tmp_path):
+def test_a_key_claimed_twice_at_once_gets_two_folders(tmp_path):
     with claim_workspace_folder(tmp_path, "key") as one, claim_workspace_folder(tmp_path, "key") as other:
         assert one != other
         assert one.is_dir()
@@ -51,15 +51,15 @@ def test_a_folder_is_removed_when_the_work_in_it_succeeds(tmp_path):
     assert folders(tmp_path / "made" / "here") == []
 
 
-def test_a_folder_is_kept_after_an_error_and_found_again_with_what_is_in_it(tmp_path):
-    left = leave_behind(tmp_path, "key")
+def test_a_folder_is_kept_after_an_error_and_claimed_again_with_its_contents(tmp_path):
+    left = leave_failed_run(tmp_path, "key")
     with claim_workspace_folder(tmp_path, "key") as found:
         assert found == left
         assert (found / "work").read_text() == "half done"
     assert folders(tmp_path) == []
 
 
-def test_a_folder_is_free_again_while_its_error_is_still_being_looked_at(tmp_path):
+def test_a_folder_can_be_claimed_again_while_its_error_is_being_handled(tmp_path):
     try:
         with claim_workspace_folder(tmp_path, "key") as left:
             raise RuntimeError
@@ -68,15 +68,15 @@ def test_a_folder_is_free_again_while_its_error_is_still_being_looked_at(tmp_pat
             assert found == left
 
 
-def test_a_folder_of_a_killed_process_is_found_again(tmp_path):
+def test_the_folder_of_a_killed_process_is_claimed_again_with_its_contents(tmp_path):
     run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
     assert run.returncode == -signal.SIGKILL
     with claim_workspace_folder(tmp_path, "key") as found:
         assert (found / "work").read_text() == "half done"
 
 
-def test_a_folder_left_for_more_than_a_week_is_swept_and_a_younger_one_is_not(tmp_path):
-    old, young = leave_behind(tmp_path, "old"), leave_behind(tmp_path, "young")
+def test_a_folder_left_longer_than_kept_seconds_is_deleted_and_a_younger_one_is_kept(tmp_path):
+    old, young = leave_failed_run(tmp_path, "old"), leave_failed_run(tmp_path, "young")
     now = time.time()
     os.utime(old, (now, now - KEPT_SECONDS - 60))
     os.utime(young, (now, now - KEPT_SECONDS + 60))
@@ -85,14 +85,14 @@ def test_a_folder_left_for_more_than_a_week_is_swept_and_a_younger_one_is_not(tm
         assert young.exists()
 
 
-def test_a_folder_in_use_is_never_swept(tmp_path):
+def test_an_old_folder_in_use_is_not_deleted(tmp_path):
     with claim_workspace_folder(tmp_path, "busy") as busy:
         os.utime(busy, (0, 0))
         with claim_workspace_folder(tmp_path, "key"):
             assert busy.exists()
 
 
-def test_other_folders_of_the_workspace_are_left_alone(tmp_path):
+def test_folders_that_no_claim_made_are_not_deleted(tmp_path):
     (tmp_path / "foreign").mkdir()
     os.utime(tmp_path / "foreign", (0, 0))
     with claim_workspace_folder(tmp_path, "key"):
@@ -100,7 +100,7 @@ def test_other_folders_of_the_workspace_are_left_alone(tmp_path):
     assert folders(tmp_path) == ["foreign"]
 
 
-def test_a_claim_holds_the_lock_until_it_ends(tmp_path):
+def test_a_claim_holds_the_folders_lock_until_its_end(tmp_path):
     with claim_workspace_folder(tmp_path, "key") as folder:
         assert not is_free(folder)
     assert is_free(folder)

@@ -22,7 +22,7 @@ def write(path, records=RECORDS, vectors=VECTORS, rows=3):
 
 
 def read(path):
-    """Vectors and other fields of a file that was written, as a source gives them."""
+    """Return vectors and other fields of a written file, as a source reads them."""
     batches = list(open_source(f"{path}#{FIELD}").batches(4))
     records = [record for batch in batches for record in batch.records]
     return np.concatenate([batch.values for batch in batches]), [
@@ -32,7 +32,7 @@ def read(path):
 
 @EVERY
 @pytest.mark.parametrize("rows", [1, 3, 7])
-def test_what_is_written_comes_back_as_a_source(tmp_path, suffix, rows):
+def test_written_vectors_and_records_are_read_back_as_a_source(tmp_path, suffix, rows):
     write(tmp_path / f"out{suffix}", rows=rows)
     vectors, records = read(tmp_path / f"out{suffix}")
     np.testing.assert_array_equal(vectors, VECTORS)
@@ -40,14 +40,14 @@ def test_what_is_written_comes_back_as_a_source(tmp_path, suffix, rows):
 
 
 @EVERY
-def test_vectors_come_back_however_they_lie_in_memory(tmp_path, suffix):
+def test_vectors_of_any_memory_layout_are_read_back(tmp_path, suffix):
     every_other = np.repeat(VECTORS, 2, axis=1)[:, ::2]
     for vectors in (np.asfortranarray(VECTORS), every_other):
         write(tmp_path / f"out{suffix}", vectors=vectors)
         np.testing.assert_array_equal(read(tmp_path / f"out{suffix}")[0], VECTORS)
 
 
-def test_npy_grows_by_many_rows_and_numpy_reads_it_as_a_memmap(tmp_path):
+def test_npy_written_in_many_batches_is_read_by_numpy_as_a_memmap(tmp_path):
     vectors = np.arange(25_000, dtype=np.float32).reshape(-1, 2)
     write(tmp_path / "out.npy", [{}] * len(vectors), vectors, rows=999)
     written = np.load(tmp_path / "out.npy", mmap_mode="r")
@@ -56,7 +56,7 @@ def test_npy_grows_by_many_rows_and_numpy_reads_it_as_a_memmap(tmp_path):
 
 
 @EVERY
-def test_zero_rows_make_a_file_of_zero_rows(tmp_path, suffix):
+def test_a_writer_without_rows_writes_a_file_of_zero_rows(tmp_path, suffix):
     with open_writer(tmp_path / f"out{suffix}"):
         pass
     assert open_source(str(tmp_path / f"out{suffix}")).files
@@ -69,7 +69,7 @@ def test_zero_rows_make_a_file_of_zero_rows(tmp_path, suffix):
 
 
 @EVERY
-def test_a_batch_of_no_rows_changes_nothing(tmp_path, suffix):
+def test_writing_an_empty_batch_adds_no_rows(tmp_path, suffix):
     with open_writer(tmp_path / f"out{suffix}") as writer:
         writer.write([], VECTORS[:0])
         writer.write(RECORDS, VECTORS)
@@ -78,7 +78,7 @@ def test_a_batch_of_no_rows_changes_nothing(tmp_path, suffix):
 
 
 @EVERY
-def test_after_an_error_nothing_is_left_and_no_file_stays_open(tmp_path, suffix):
+def test_a_writer_leaves_no_file_after_an_error_and_none_open(tmp_path, suffix):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with pytest.raises(KeyError), open_writer(tmp_path / f"out{suffix}") as writer:
@@ -91,7 +91,7 @@ def test_after_an_error_nothing_is_left_and_no_file_stays_open(tmp_path, suffix)
 
 
 @EVERY
-def test_after_an_error_the_file_that_was_there_is_as_before(tmp_path, suffix):
+def test_a_writer_leaves_an_existing_file_unchanged_after_an_error(tmp_path, suffix):
     path = tmp_path / f"out{suffix}"
     write(path)
     before = path.read_bytes()
@@ -107,7 +107,7 @@ def test_after_an_error_the_file_that_was_there_is_as_before(tmp_path, suffix):
 
 
 @EVERY
-def test_the_file_appears_only_when_it_is_whole(tmp_path, suffix):
+def test_the_file_exists_only_after_the_writer_is_closed(tmp_path, suffix):
     path = tmp_path / f"out{suffix}"
     with open_writer(path) as writer:
         writer.write(RECORDS, VECTORS)
@@ -116,7 +116,7 @@ def test_the_file_appears_only_when_it_is_whole(tmp_path, suffix):
 
 
 @EVERY
-def test_a_partial_file_is_not_read_with_its_folder(tmp_path, suffix):
+def test_a_folder_as_source_does_not_read_a_file_being_written(tmp_path, suffix):
     write(tmp_path / "whole.npy")
     with open_writer(tmp_path / f"out{suffix}") as writer:
         writer.write(RECORDS, VECTORS)
@@ -124,7 +124,7 @@ def test_a_partial_file_is_not_read_with_its_folder(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("name", ["out.csv", "out", "out.jsonl.gz", "out.txt"])
-def test_an_unknown_ending_is_refused_with_those_that_are_known(tmp_path, name):
+def test_open_writer_refuses_an_unknown_suffix_and_lists_the_known_ones(tmp_path, name):
     with pytest.raises(SourceError, match=r"\.jsonl, \.parquet, \.npy"), open_writer(tmp_path / name):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -145,7 +145,7 @@ def test_rows_may_lack_a_field_that_others_have(tmp_path, suffix):
     ids=["missing, then text", "number, then text", "whole, then not", "not whole, then large"]
     + ["empty list, then not", "unsigned, then not", "number, then unsigned", "empty object, then not"],
 )
-def test_a_column_that_changes_its_type_is_kept_or_refused_with_its_name(tmp_path, first, later):
+def test_a_parquet_column_that_changes_its_type_is_written_exactly_or_refused_by_name(tmp_path, first, later):
     records = [{"note": first}, {"note": later}]
     try:
         write(tmp_path / "out.parquet", records, VECTORS[:2], rows=1)
@@ -156,7 +156,7 @@ def test_a_column_that_changes_its_type_is_kept_or_refused_with_its_name(tmp_pat
         assert [record["note"] for record in read(tmp_path / "out.parquet")[1]] == [first, later]
 
 
-def test_jsonl_writes_what_parquet_holds_and_json_does_not(tmp_path):
+def test_jsonl_writes_a_datetime_of_parquet_in_iso_format(tmp_path):
     day = datetime.datetime(2024, 2, 29, 12, 30)
     write(tmp_path / "out.parquet", [{"day": day}], VECTORS[:1])
     _, records = read(tmp_path / "out.parquet")
@@ -164,7 +164,7 @@ def test_jsonl_writes_what_parquet_holds_and_json_does_not(tmp_path):
     assert datetime.datetime.fromisoformat(read(tmp_path / "out.jsonl")[1][0]["day"]) == day
 
 
-def test_an_embedding_that_a_row_had_before_is_replaced(tmp_path):
+def test_the_written_vector_replaces_an_embedding_field_of_the_record(tmp_path):
     for suffix in (".jsonl", ".parquet"):
         write(tmp_path / f"out{suffix}", [{"id": 1, FIELD: [9.0]}], VECTORS[:1])
         np.testing.assert_array_equal(read(tmp_path / f"out{suffix}")[0], VECTORS[:1])

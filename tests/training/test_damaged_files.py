@@ -91,13 +91,13 @@ def folder(tmp_path):
 
 
 def fit(source, workspace, encoder=None, steps=({"kind": "r2"},), **request):
-    """The certificate, the provenance and all vectors of a fit."""
+    """Fit a chain; return its certificate, its provenance and all vectors."""
     with fit_chain(FitRequest("x", list(steps), str(source), **request), encoder, workspace, no_progress) as fitted:
         return fitted.certificate, fitted.chain.metadata["provenance"], np.array(fitted.encoded.vectors)
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_refused_with_name_and_place(folder, tmp_path, damage):
+def test_fit_refuses_a_damaged_file_and_names_the_file_and_the_reason(folder, tmp_path, damage):
     name, make, reason = DAMAGE[damage]
     make(folder / name)
     with pytest.raises(SourceError) as caught:
@@ -106,7 +106,8 @@ def test_a_damaged_file_is_refused_with_name_and_place(folder, tmp_path, damage)
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_left_out_whole_and_named_with_its_reason(folder, tmp_path, damage):
+def test_fit_skips_a_damaged_file_whole_and_reports_its_name_and_the_reason(folder, tmp_path, damage):
+    """With `bad_shards="skip"`, certificate and provenance name the file without its folder's path."""
     name, make, reason = DAMAGE[damage]
     make(folder / name)
     certificate, provenance, found = fit(folder, tmp_path / "work", bad_shards="skip")
@@ -117,15 +118,15 @@ def test_a_damaged_file_is_left_out_whole_and_named_with_its_reason(folder, tmp_
     assert str(tmp_path) not in json.dumps([certificate, provenance])
 
 
-def test_a_fit_without_damage_leaves_nothing_out_and_says_so(folder, tmp_path):
+def test_fit_of_undamaged_files_reports_no_file_as_left_out(folder, tmp_path):
     certificate, provenance, _ = fit(folder, tmp_path / "work", bad_shards="skip")
     assert provenance["left_out"] == {}
     assert not any("left out" in warning for warning in certificate["warnings"])
 
 
 @pytest.mark.parametrize("make", [truncated, not_finite])
-def test_files_are_not_judged_by_a_damaged_one_before_them(tmp_path, make):
-    """The first file's width counts for nothing once it is left out, even where that shows late."""
+def test_a_skipped_first_file_does_not_set_the_dimensions_of_the_source(tmp_path, make):
+    """The other files are kept although they have other dimensions, even if the damage is found only while encoding."""
     (tmp_path / "files" / "day").mkdir(parents=True)
     make(tmp_path / "files" / "a.npy")
     for name in ("b", "c"):
@@ -135,14 +136,14 @@ def test_files_are_not_judged_by_a_damaged_one_before_them(tmp_path, make):
     assert found.shape == (2 * GOOD, WIDTH + 2)
 
 
-def test_files_in_folders_below_are_named_with_these(folder, tmp_path):
+def test_a_skipped_file_in_a_subfolder_is_named_with_the_subfolder(folder, tmp_path):
     (folder / "day").mkdir()
     truncated(folder / "day" / "a.npy")
     _, provenance, _ = fit(folder, tmp_path / "work", bad_shards="skip")
     assert list(provenance["left_out"]) == ["day/a.npy"]
 
 
-def test_what_most_rows_are_tells_what_is_left_out(folder, tmp_path):
+def test_files_unlike_the_majority_of_rows_in_kind_or_dimensions_are_skipped(folder, tmp_path):
     as_npy(folder / "0.npy", vectors(rows=9, width=WIDTH + 1))
     (folder / "1.txt").write_text("a text")
     assert open_source(str(folder), "skip").detect_kind() == WIDTH
@@ -152,7 +153,7 @@ def test_what_most_rows_are_tells_what_is_left_out(folder, tmp_path):
     assert f"0.npy was left out: vectors 7 wide in a source of vectors {WIDTH} wide" in certificate["warnings"]
 
 
-def test_where_all_files_are_damaged_the_first_is_named(tmp_path):
+def test_a_source_with_all_files_damaged_raises_source_error(tmp_path):
     (tmp_path / "files").mkdir()
     truncated(tmp_path / "files" / "a.npy")
     header_lost(tmp_path / "files" / "b.npy")
@@ -163,7 +164,8 @@ def test_where_all_files_are_damaged_the_first_is_named(tmp_path):
         fit(tmp_path / "files", tmp_path / "work", bad_shards="skip")
 
 
-def test_the_damage_of_a_stopped_run_is_found_again(folder, tmp_path):
+def test_a_fit_after_a_refused_one_skips_the_damaged_file(folder, tmp_path):
+    """The first fit stops at the damage; the second, with `bad_shards="skip"`, leaves the file out whole."""
     not_finite(folder / "b.npy")
     with pytest.raises(SourceError):
         fit(folder, tmp_path / "work")
@@ -171,7 +173,7 @@ def test_the_damage_of_a_stopped_run_is_found_again(folder, tmp_path):
     assert list(provenance["left_out"]) == ["b.npy"] and len(found) == 2 * GOOD
 
 
-def test_vectors_of_all_floats_make_one_source_in_float32(folder, tmp_path):
+def test_files_of_float16_float32_and_float64_make_one_source_in_float32(folder, tmp_path):
     half, double = vectors(seed=3).astype(np.float16), vectors(seed=4).astype(np.float64)
     as_npy(folder / "d.npy", half)
     as_npy(folder / "e.npy", double)
@@ -182,7 +184,7 @@ def test_vectors_of_all_floats_make_one_source_in_float32(folder, tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["refuse", "skip"])
-def test_files_without_rows_are_named_in_a_warning_and_are_no_damage(folder, tmp_path, policy):
+def test_files_without_rows_are_named_in_a_warning_and_do_not_count_as_damaged(folder, tmp_path, policy):
     as_npy(folder / "0.npy", vectors(0, WIDTH + 5))
     (folder / "d.jsonl").write_text("\n \n")
     pyarrow.parquet.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), folder / "e.parquet")
@@ -192,7 +194,7 @@ def test_files_without_rows_are_named_in_a_warning_and_are_no_damage(folder, tmp
 
 
 @pytest.mark.parametrize("policy", ["refuse", "skip"])
-def test_a_folder_of_files_without_rows_is_empty(tmp_path, policy):
+def test_a_folder_of_files_without_rows_is_refused_as_empty(tmp_path, policy):
     (tmp_path / "files").mkdir()
     as_npy(tmp_path / "files" / "a.npy", vectors(0))
     (tmp_path / "files" / "b.txt").touch()
@@ -202,19 +204,21 @@ def test_a_folder_of_files_without_rows_is_empty(tmp_path, policy):
         open_source(str(tmp_path / "files"), policy).plan()
 
 
-def test_a_package_that_is_missing_is_no_damage(folder, tmp_path, monkeypatch):
+def test_a_missing_package_raises_access_error_even_if_damaged_files_are_skipped(folder, tmp_path, monkeypatch):
     no_column(folder / "b.parquet")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(AccessError, match="pip install 'lathe\\[parquet\\]'"):
         fit(folder, tmp_path / "work", bad_shards="skip")
 
 
-def test_vectors_of_another_width_than_the_encoders_are_no_damage(folder, counting_hashes, tmp_path):
+def test_vectors_of_other_dimensions_than_the_encoders_raise_fit_error_and_are_not_skipped(
+    folder, counting_hashes, tmp_path
+):
     with pytest.raises(FitError, match="6 wide, those of hashing are 16"):
         fit(folder, tmp_path / "work", counting_hashes(), bad_shards="skip")
 
 
-def test_pairs_are_refused_where_a_file_of_theirs_was_left_out(folder, tmp_path):
+def test_fit_on_pairs_is_refused_if_a_file_of_the_source_was_skipped(folder, tmp_path):
     truncated(folder / "b.npy")
     as_npy(tmp_path / "targets.npy", vectors(2 * GOOD))
     with pytest.raises(FitError, match=r"b\.npy of the source was left out: .* no pairs"):

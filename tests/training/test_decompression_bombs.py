@@ -94,6 +94,7 @@ BOMBS = {
 
 
 def most_bytes():
+    """Return this process's peak memory in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -102,7 +103,7 @@ SLOW = ("b.parquet", "a.jsonl.gz")
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.trial] * (name in SLOW)) for name in BOMBS])
-def test_a_small_file_of_gigabytes_is_refused(tmp_path, name):
+def test_a_small_file_that_unpacks_to_gigabytes_is_refused(tmp_path, name):
     make, message = BOMBS[name]
     make(tmp_path / name)
     with pytest.raises(SourceError, match=message):
@@ -111,7 +112,8 @@ def test_a_small_file_of_gigabytes_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_what_a_small_file_holds_is_known_or_refused_without_unpacking_it(tmp_path, name):
+def test_kind_of_a_small_file_that_unpacks_to_gigabytes_takes_under_50_megabytes(tmp_path, name):
+    """`Source.kind` is found, or the file is refused, without unpacking it."""
     make, _ = BOMBS[name]
     if name != "a.jsonl.gz":  # of lines the first is read, which is bounded
         make(tmp_path / name)
@@ -125,19 +127,19 @@ def test_what_a_small_file_holds_is_known_or_refused_without_unpacking_it(tmp_pa
 
 @pytest.mark.parametrize("metric", [faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L1, faiss.METRIC_Lp])
 @pytest.mark.parametrize("mapped", [False, True])
-def test_every_flat_index_is_read(tmp_path, metric, mapped):
+def test_flat_faiss_indexes_of_any_metric_are_read_with_and_without_an_id_map(tmp_path, metric, mapped):
     faiss_index(tmp_path / "a.faiss", mapped, metric=metric)
     assert open_source(str(tmp_path / "a.faiss")).detect_kind() == 8
 
 
-def test_vectors_of_the_largest_width_are_read(tmp_path):
+def test_vectors_of_max_dimensions_are_read(tmp_path):
     np.save(tmp_path / "a.npy", np.ones((2, MAX_DIMENSIONS), np.float32))
     (batch,) = open_source(str(tmp_path / "a.npy")).batches()
     assert batch.values.shape == (2, MAX_DIMENSIONS)
 
 
 @pytest.mark.parametrize("use_dictionary", [True, False])
-def test_spans_of_row_groups_give_their_rows_and_no_others(tmp_path, use_dictionary):
+def test_batches_across_parquet_row_groups_hold_every_row_once_in_order(tmp_path, use_dictionary):
     texts = [f"text {row % 7} {'x' * 3000}" for row in range(5000)]
     path = tmp_path / "a.parquet"
     table = pyarrow.table({"text": texts, "n": list(range(5000))})
@@ -147,7 +149,8 @@ def test_spans_of_row_groups_give_their_rows_and_no_others(tmp_path, use_diction
     assert [text for batch in batches for text in batch.values] == texts
 
 
-def test_a_page_that_begins_as_none_is_an_error():
+def test_parse_page_header_raises_value_error_on_bytes_that_are_no_page_header():
+    """A valid header gives the page's type and size."""
     assert parse_page_header(bytes([0x15, 0x04, 0x15, 0x80, 0x01])) == (2, 64)
     for content in (b"", b"\x15", b"\x00" * 16, b"\x15" + b"\xff" * 15):
         with pytest.raises(ValueError, match="header"):

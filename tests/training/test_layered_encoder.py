@@ -33,7 +33,7 @@ def layered():
 
 @pytest.fixture(scope="module")
 def static(tmp_path_factory):
-    """A folder with a model that looks tokens up; it is the mean of 16 random numbers for each."""
+    """Save a static encoder (it looks up a vector for each token) with random vectors; return its folder."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("models") / "static"
     tokenizer = Tokenizer.from_file(str(Path(locate_model(DEFAULT_MODEL)) / "tokenizer.json"))
@@ -45,7 +45,7 @@ def static(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def normed_at_the_end(tmp_path_factory):
-    """A small model that normalises after its last layer only: its inner states are not those of a cut model."""
+    """Return the spec of a small model whose final norm inner layers do not pass, unlike a model cut there."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("models") / "normed"
     tokenizer = AutoTokenizer.from_pretrained(locate_model(DEFAULT_MODEL))
@@ -65,7 +65,7 @@ def no_report(_):
     pass
 
 
-def test_one_pass_gives_every_layer_and_pooling_as_the_cut_model_does(layered):
+def test_layered_encoder_gives_each_variant_the_vectors_of_the_cut_model(layered):
     assert layered.alone == []
     shared = layered.encode(TEXTS)
     assert len(shared) == 2 * LAYERS
@@ -76,27 +76,27 @@ def test_one_pass_gives_every_layer_and_pooling_as_the_cut_model_does(layered):
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=0, atol=1e-6)
 
 
-def test_variants_are_named_by_layer_and_pooling_and_each_has_a_space_of_its_own(layered):
+def test_variants_are_named_by_layer_and_pooling_and_have_distinct_fingerprints(layered):
     names = [f"all-MiniLM-L6-v2:layer{layer}-{way}" for layer in range(1, LAYERS + 1) for way in ("mean", "cls")]
     assert [variant.name for variant in layered.variants] == names
     assert [(one.spec.layer, one.spec.pooling) for one in layered.variants[4:6]] == [(3, "mean"), (3, "cls")]
     assert len({variant.fingerprint for variant in layered.variants}) == 2 * LAYERS
 
 
-def test_the_last_layer_under_the_models_own_pooling_is_the_model_itself(layered, encoder):
+def test_the_last_layer_with_the_models_pooling_equals_the_model(layered, encoder):
     last = layered.variants[-2]
     assert (last.name, last.fingerprint) == ("all-MiniLM-L6-v2:layer6-mean", encoder.fingerprint)
     np.testing.assert_allclose(layered.encode(TEXTS)[-2], encoder.encode(TEXTS).vectors, rtol=0, atol=1e-5)
 
 
-def test_a_pass_tells_how_many_texts_are_done_and_takes_none_at_all(layered):
+def test_encode_reports_progress_per_batch_and_accepts_an_empty_list(layered):
     told = []
     layered.encode(TEXTS, on_batch=told.append)
     assert told == sorted(set(told)) and told[-1] == len(TEXTS) and len(told) > 1
     assert [vectors.shape for vectors in layered.encode([])] == [(0, 384)] * 2 * LAYERS
 
 
-def test_a_model_with_a_norm_after_its_last_layer_is_cut_and_run_itself(normed_at_the_end):
+def test_each_layer_of_a_model_with_a_final_norm_is_run_as_a_cut_model(normed_at_the_end):
     layered = LayeredEncoder(Encoder(normed_at_the_end), parse_variants(normed_at_the_end, "layers", 3))
     assert layered.alone == [0, 1, 2, 3]  # the last layer's states are taken after the norm
     for variant, vectors in zip(layered.variants, layered.encode(TEXTS), strict=True):
@@ -105,25 +105,26 @@ def test_a_model_with_a_norm_after_its_last_layer_is_cut_and_run_itself(normed_a
         )
 
 
-def test_one_variant_may_be_named_with_any_pooling():
+def test_parse_variants_takes_one_layer_with_any_pooling():
     (variant,) = parse_variants(DEFAULT_ENCODER, "layer4-max", LAYERS)
     assert variant == replace(DEFAULT_ENCODER, name="all-MiniLM-L6-v2:layer4-max", layer=4, pooling="max")
 
 
 @pytest.mark.parametrize("written", ["layer", "layer3", "3-cls", "layer3-median", "layer-cls", "layerx-cls", "Layers"])
-def test_what_is_no_variant_is_answered_with_what_is(written):
+def test_parse_variants_refuses_an_unknown_variant_and_lists_the_allowed_ones(written):
     with pytest.raises(EncoderError, match=f"MiniLM-L6-v2:{written} is no variant: .*:layers, .*1 to 6; mean, cls"):
         parse_variants(DEFAULT_ENCODER, written, LAYERS)
 
 
-def test_a_layer_the_model_does_not_have_is_refused():
+def test_layered_encoder_refuses_a_layer_that_the_model_lacks():
     whole = Encoder(DEFAULT_ENCODER)
     for number in (0, 7):
         with pytest.raises(EncoderError, match=f"has layers 1 to 6, not {number}"):
             LayeredEncoder(whole, parse_variants(DEFAULT_ENCODER, f"layer{number}-cls", LAYERS))
 
 
-def test_batches_hold_every_text_once_and_the_steps_of_a_pass_make_its_vectors(encoder):
+def test_running_batches_and_pooling_them_gives_the_vectors_of_encode(encoder):
+    """Every text is in one batch."""
     batches = list(encoder.batches(TEXTS, None))
     assert len(batches) > 1
     assert sorted(row for rows, _ in batches for row in rows) == list(range(len(TEXTS)))
@@ -135,7 +136,7 @@ def test_batches_hold_every_text_once_and_the_steps_of_a_pass_make_its_vectors(e
     np.testing.assert_array_equal(found, encoder.encode(TEXTS).vectors)
 
 
-def test_a_static_model_is_the_mean_of_its_tokens_whatever_else_is_in_the_batch(static):
+def test_a_static_encoder_returns_the_normalized_mean_of_token_vectors_in_any_batch(static):
     encoder = Encoder(EncoderSpec("static", str(static)), "cpu")
     encoded = encoder.encode(TEXTS)
     tokenizer, table = encoder.model.tokenizer, encoder.transformer.embedding.weight.detach().numpy()
@@ -149,14 +150,14 @@ def test_a_static_model_is_the_mean_of_its_tokens_whatever_else_is_in_the_batch(
     assert encoder.encode([]).vectors.shape == (0, 16)
 
 
-def test_a_static_model_in_half_precision_gives_unit_vectors_and_never_finds_a_text_too_long(static):
+def test_a_static_encoder_in_bfloat16_gives_unit_vectors_of_a_text_of_any_length(static):
     encoder = Encoder(EncoderSpec("static", str(static), dtype="bfloat16"), "cpu")
     vectors = encoder.encode(["word " * 2000], truncate=False).vectors
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=0, atol=1e-6)
 
 
-def test_what_a_static_model_does_not_have_is_refused(static):
+def test_a_static_encoder_refuses_max_length_and_layers(static):
     with pytest.raises(EncoderError, match="reads texts of any length: leave max_length out"):
         Encoder(EncoderSpec("static", str(static), max_length=64), "cpu")
     (opener,) = plan_groups([RequestedEncoder(EncoderSpec("static", str(static)), "layers")], "cpu")
@@ -164,7 +165,7 @@ def test_what_a_static_model_does_not_have_is_refused(static):
         opener()
 
 
-def test_variants_of_one_model_become_one_group_and_other_encoders_one_each(static):
+def test_plan_groups_puts_variants_of_a_model_into_one_group_and_others_alone(static):
     other = EncoderSpec("other", str(static))
     wanted = [
         RequestedEncoder(DEFAULT_ENCODER, "layer1-cls"),
@@ -183,7 +184,7 @@ def test_variants_of_one_model_become_one_group_and_other_encoders_one_each(stat
             assert vectors.shape == (len(TEXTS), one.dimensions)
 
 
-def test_the_family_is_the_organisation_of_a_hub_id_the_name_of_a_folder_or_what_is_said(static):
+def test_the_family_is_as_given_or_the_hub_organization_or_the_encoders_name(static):
     folder = EncoderSpec("mine", str(static))
     wanted = [
         RequestedEncoder(DEFAULT_ENCODER),
@@ -195,7 +196,7 @@ def test_the_family_is_the_organisation_of_a_hub_id_the_name_of_a_folder_or_what
     assert [one.published_mean_norm for one in members] == [None, None, 0.5]
 
 
-def test_a_bag_of_words_is_of_unit_length_alike_for_like_texts_and_zero_without_words():
+def test_bag_of_words_vectors_have_norm_1_ignore_word_order_and_case_and_are_0_without_words():
     (opener,) = plan_groups([RequestedEncoder(None)], None)
     told = []
     texts = ["a cat and a dog", "", "a CAT and a dog!", "rain tonight", "a dog and a cat"]

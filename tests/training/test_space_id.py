@@ -6,23 +6,23 @@ from training.encoder.space import compute_space_id
 PARTS = ("fingerprint", "compact@1", "digest", 128)
 
 
-def test_the_same_encoder_chain_and_size_share_a_space():
+def test_compute_space_id_is_the_same_for_the_same_parts():
     assert compute_space_id(*PARTS) == compute_space_id(*PARTS)
 
 
-def test_anything_else_is_another_space():
+def test_compute_space_id_differs_if_any_part_differs_or_is_missing():
     changed = [PARTS[:i] + (other,) + PARTS[i + 1 :] for i, other in enumerate(["f2", "compact@2", "d2", 64])]
     without = [PARTS[:i] + (None,) + PARTS[i + 1 :] for i in range(3)]
     ids = [compute_space_id(*parts) for parts in [PARTS, *changed, *without, (None, None, None, 128)]]
     assert len(set(ids)) == len(ids)
 
 
-def test_what_is_missing_is_not_a_name():
+def test_compute_space_id_tells_a_missing_part_from_one_named_none_null_or_empty():
     parts = [(None, None, None, 8), ("None", None, None, 8), ("null", None, None, 8), ("", None, None, 8)]
     assert len({compute_space_id(*part) for part in parts}) == 4
 
 
-def test_parts_do_not_run_into_one_another():
+def test_compute_space_id_differs_if_characters_move_between_parts():
     splits = [
         ("ab", "c", "d", 1),
         ("a", "bc", "d", 1),
@@ -34,6 +34,6 @@ def test_parts_do_not_run_into_one_another():
         assert compute_space_id(*one) != compute_space_id(*other)
 
 
-def test_an_id_is_a_short_hexadecimal_word():
+def test_compute_space_id_returns_24_hexadecimal_digits():
     assert re.fullmatch(r"[0-9a-f]{24}", compute_space_id(*PARTS))
     assert re.fullmatch(r"[0-9a-f]{24}", compute_space_id(None, None, None, 1))

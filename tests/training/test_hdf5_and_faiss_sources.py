@@ -17,7 +17,7 @@ def rows_of(source):
     return np.concatenate([batch.values for batch in batches]), [r for batch in batches for r in batch.records]
 
 
-def test_the_vectors_of_an_ann_benchmarks_file_are_its_train_set_or_the_one_named(tmp_path, vectors):
+def test_an_hdf5_source_reads_the_train_set_or_the_named_one(tmp_path, vectors):
     path = tmp_path / "small.hdf5"
     with h5py.File(path, "w") as file:
         file["train"], file["test"] = vectors, vectors[:7]
@@ -34,7 +34,7 @@ def test_the_vectors_of_an_ann_benchmarks_file_are_its_train_set_or_the_one_name
 
 
 @pytest.mark.parametrize("kind", [faiss.IndexFlatIP, faiss.IndexFlatL2])
-def test_a_flat_faiss_index_gives_its_vectors_and_its_ids(tmp_path, vectors, kind):
+def test_a_flat_faiss_index_is_read_with_its_vectors_and_ids(tmp_path, vectors, kind):
     plain, mapped = kind(8), faiss.IndexIDMap2(kind(8))
     plain.add(vectors)
     mapped.add_with_ids(vectors, np.arange(2500) + 10**12)
@@ -50,7 +50,7 @@ def test_a_flat_faiss_index_gives_its_vectors_and_its_ids(tmp_path, vectors, kin
     assert source.count() == 2500
 
 
-def test_an_index_that_keeps_no_vectors_as_they_were_is_refused(tmp_path, vectors):
+def test_a_quantized_faiss_index_is_refused(tmp_path, vectors):
     quantized = faiss.IndexScalarQuantizer(8, faiss.ScalarQuantizer.QT_8bit)
     quantized.train(vectors)
     quantized.add(vectors)
@@ -60,7 +60,7 @@ def test_an_index_that_keeps_no_vectors_as_they_were_is_refused(tmp_path, vector
 
 
 @pytest.mark.parametrize("name", ["broken.hdf5", "broken.faiss"])
-def test_a_damaged_store_is_refused_by_name(tmp_path, name):
+def test_a_damaged_hdf5_or_faiss_file_is_refused_with_its_name(tmp_path, name):
     (tmp_path / name).write_bytes(b"\x93HDF nothing of the kind" * 50)
     with pytest.raises(SourceError, match=f"{name} is not a"):
         rows_of(open_source(str(tmp_path / name)))

@@ -14,7 +14,7 @@ from transforms.progress import no_progress
 
 @pytest.fixture(scope="module")
 def pairs():
-    """Rows, and the same rows turned and shaken."""
+    """Return rows, and the same rows rotated with noise added."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(400, 16)).astype(np.float32)
     rotation, _ = np.linalg.qr(rng.normal(size=(16, 16)))
@@ -35,7 +35,7 @@ def fit(steps, source, workspace, targets=None, encoder=None, target_encoder=Non
 
 
 @pytest.mark.parametrize("kind", ["procrustes", "low_rank_affine"])
-def test_an_alignment_is_fitted_on_two_files_and_certified_on_pairs_it_has_not_seen(kind, pairs, files, tmp_path):
+def test_an_alignment_step_is_fitted_on_two_files_and_certified_on_held_out_pairs(kind, pairs, files, tmp_path):
     source, targets = files
     fitted = fit([{"kind": kind}], source, tmp_path / "work", targets, gates={"alignment.cosine": 0.99})
     assert fitted.failed_gates == []
@@ -47,7 +47,7 @@ def test_an_alignment_is_fitted_on_two_files_and_certified_on_pairs_it_has_not_s
     assert (out * expected).sum(1).mean() > 0.99
 
 
-def test_the_pairs_stay_pairs_through_the_split_into_fitted_and_held_out_rows(files, pairs, tmp_path):
+def test_the_held_out_split_keeps_source_and_target_rows_paired(files, pairs, tmp_path):
     source, targets = files
     shuffled = np.random.default_rng(1).permutation(pairs[1])
     np.save(tmp_path / "shuffled.npy", shuffled)
@@ -63,7 +63,7 @@ def test_the_pairs_stay_pairs_through_the_split_into_fitted_and_held_out_rows(fi
         ([{"kind": "r2"}], True, "no step is fitted on targets"),
     ],
 )
-def test_pairs_without_a_use_and_a_use_without_pairs_are_refused_before_any_work(
+def test_targets_without_a_step_on_pairs_and_such_a_step_without_targets_are_refused(
     steps, with_targets, reason, files, tmp_path
 ):
     source, targets = files
@@ -72,13 +72,13 @@ def test_pairs_without_a_use_and_a_use_without_pairs_are_refused_before_any_work
     assert not (tmp_path / "work").exists()
 
 
-def test_targets_of_another_count_are_no_pairs(files, pairs, tmp_path):
+def test_targets_with_another_number_of_rows_are_refused(files, pairs, tmp_path):
     np.save(tmp_path / "fewer.npy", pairs[1][:-1])
     with pytest.raises(FitError, match="399 rows and the source 400"):
         fit([{"kind": "procrustes"}], files[0], tmp_path / "work", str(tmp_path / "fewer.npy"))
 
 
-def test_texts_are_aligned_from_one_encoder_to_another(brief_encoder, workspace, tmp_path):
+def test_an_alignment_of_texts_raises_the_cosine_to_the_target_encoders_vectors(brief_encoder, workspace, tmp_path):
     texts = read_docstring_paragraphs()[:160]
     source = tmp_path / "texts.jsonl"
     source.write_text("\n".join(json.dumps({"text": text}) for text in [*texts, " "]))

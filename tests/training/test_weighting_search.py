@@ -30,8 +30,8 @@ def fit(source, encoder, tmp_path, **request):
         return fitted
 
 
-def halves_that_differ_in(columns, rows, noise=0.3):
-    """Halves of texts that tell their topic in some columns and noise in the others."""
+def sample_halves_with_topics_in(columns, rows, noise=0.3):
+    """Sample held-out halves of texts that share their topic in some columns and have noise in the others."""
     rng = np.random.default_rng(1)
     topic = 0.6 * rng.normal(size=(400, len(columns)))
     sides = []
@@ -42,9 +42,11 @@ def halves_that_differ_in(columns, rows, noise=0.3):
     return HeldOutHalves(*sides)
 
 
-def test_the_weighting_stays_unless_another_is_ahead_beyond_its_interval(rows):
+def test_choose_weighting_keeps_the_default_unless_another_is_ahead_by_more_than_its_interval(rows):
     chain = Chain(parse_steps("codes:6")).fit(rows)
-    found, trials = choose_weighting(chain, rows, halves_that_differ_in([0, 1], rows), rows[:300], None, no_progress)
+    found, trials = choose_weighting(
+        chain, rows, sample_halves_with_topics_in([0, 1], rows), rows[:300], None, no_progress
+    )
     assert [trial.weighting for trial in trials] == list(code_search.WEIGHTINGS)
     assert trials[0].ahead == trials[0].ci95 == 0
     ahead = [trial for trial in trials if trial.ahead > trial.ci95]
@@ -53,13 +55,14 @@ def test_the_weighting_stays_unless_another_is_ahead_beyond_its_interval(rows):
     assert chain.quantizer.weighting == 0.5
 
 
-def test_where_topics_lie_in_few_directions_weighting_by_queries_wins(rows):
+def test_choose_weighting_weights_by_queries_if_topics_lie_in_few_directions(rows):
+    """The chosen chain equals one fitted with that weighting."""
     rng = np.random.default_rng(3)
     queries = np.zeros((2000, WIDTH))
     queries[:, 30:34] = rng.normal(size=(2000, 4))
     queries = unit(queries + 0.02 * rng.normal(size=queries.shape))
     chain = Chain(parse_steps("codes:4,restore_norm=false")).fit(rows, queries=queries)
-    halves = halves_that_differ_in([30, 31, 32, 33], rows, noise=0.05)
+    halves = sample_halves_with_topics_in([30, 31, 32, 33], rows, noise=0.05)
     found, trials = choose_weighting(chain, rows, halves, rows[:300], queries, no_progress)
     plain = next(trial for trial in trials if trial.weighting == 0)
     assert plain.ahead < -plain.ci95, "bits elsewhere do not tell topics"
@@ -71,7 +74,7 @@ def test_where_topics_lie_in_few_directions_weighting_by_queries_wins(rows):
     np.testing.assert_allclose(found.quantizer.decoder, again.quantizer.decoder, atol=1e-5)
 
 
-def test_a_budget_of_bytes_adds_codes_and_the_certificate_says_how_they_were_chosen(rows, tmp_path):
+def test_a_byte_budget_adds_a_codes_step_and_the_certificate_names_how_it_was_chosen(rows, tmp_path):
     np.save(tmp_path / "rows.npy", rows)
     fitted = fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "r2"}], bytes=12)
     assert [step.kind for step in fitted.chain.transforms] == ["r2", "codes"]
@@ -83,7 +86,7 @@ def test_a_budget_of_bytes_adds_codes_and_the_certificate_says_how_they_were_cho
     assert "codes" not in floats.certificate
 
 
-def test_budgets_that_cannot_be_met_are_refused_before_work(rows, tmp_path):
+def test_fit_refuses_byte_budgets_and_queries_that_the_steps_cannot_use(rows, tmp_path):
     np.save(tmp_path / "rows.npy", rows)
     for bad in ({"bytes": 49}, {"bytes": 0}):
         with pytest.raises(StepError, match="bytes"):
@@ -95,7 +98,7 @@ def test_budgets_that_cannot_be_met_are_refused_before_work(rows, tmp_path):
         fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "r2"}], queries=str(tmp_path / "queries.npy"))
 
 
-def test_queries_are_read_as_vectors_or_texts(rows, tmp_path):
+def test_read_queries_takes_vectors_of_the_fitted_dimensions_and_texts_only_with_an_encoder(rows, tmp_path):
     np.save(tmp_path / "queries.npy", rows[:20])
     np.testing.assert_array_equal(read_queries(str(tmp_path / "queries.npy"), None, WIDTH), rows[:20])
     with pytest.raises(FitError, match="queries have 48 dimensions, the fitted rows have 32"):
@@ -107,7 +110,7 @@ def test_queries_are_read_as_vectors_or_texts(rows, tmp_path):
     assert fitted.certificate["codes"]["query_count"] == 20
 
 
-def test_texts_are_cut_in_two_and_the_weightings_tried_on_them(tmp_path):
+def test_fit_of_texts_to_a_byte_budget_tries_the_weightings_by_split_half_retrieval(tmp_path):
     from training.sources.docstrings import read_docstring_paragraphs
 
     long = [text for text in read_docstring_paragraphs() if len(text.split()) > 12]

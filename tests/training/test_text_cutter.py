@@ -34,14 +34,14 @@ LLAMA = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n
 
 
 def byte_level():
-    """As RoBERTa's: white space belongs to the tokens."""
+    """Return a tokenizer and trainer like RoBERTa's: white space belongs to the tokens."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return made, trainers.BpeTrainer(vocab_size=500, special_tokens=["<mask>"], show_progress=False)
 
 
 def digits_by_three():
-    """As Llama's and Qwen's: a number is read in threes from its first digit on."""
+    """Return a tokenizer and trainer like Llama's and Qwen's: digits are split into groups of three."""
     made = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(LLAMA), "isolated")
     made.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
@@ -49,7 +49,7 @@ def digits_by_three():
 
 
 def unigram():
-    """As XLM-RoBERTa's: runs of spaces are one, words are not split, what is unknown is taken together."""
+    """Return a tokenizer and trainer like XLM-RoBERTa's: runs of spaces are one, unknown characters are fused."""
     made = Tokenizer(models.Unigram())
     made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
     made.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -58,7 +58,7 @@ def unigram():
 
 
 def unsplit():
-    """As Gemma's: the whole text is one word."""
+    """Return a tokenizer and trainer like Gemma's: the whole text is one word."""
     made = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
     made.normalizer = normalizers.Replace(" ", "▁")
     special = ["<unk>", "<mask>"]
@@ -76,6 +76,7 @@ def tokenizers(encoder):
 
 
 def tokens_read(tokenizer, text, side, read=READ):
+    """Return the ids of the tokens that are read of a text after truncation."""
     tokenizer.truncation_side = side
     return tokenizer([text], truncation=True, max_length=read)["input_ids"][0]
 
@@ -109,7 +110,7 @@ LONG = {
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("name", ["word_piece", "byte_level", "digits_by_three", "unigram", "unsplit"])
-def test_a_cut_text_is_read_as_the_whole_one_is(tokenizers, name, side):
+def test_a_cut_text_has_the_same_truncated_tokens_as_the_whole_text(tokenizers, name, side):
     tokenizer = tokenizers[name]
     cutter = TextCutter(tokenizer, READ)
     for label, text in LONG.items():
@@ -133,7 +134,7 @@ PIECES = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(pieces=st.lists(PIECES, min_size=1, max_size=6), side=st.sampled_from(["right", "left"]))
-def test_whatever_a_text_is_made_of_its_cut_is_read_as_it_is(encoder, pieces, side):
+def test_a_cut_text_has_the_same_truncated_tokens_for_any_mixture_of_characters(encoder, pieces, side):
     text = "".join(pieces)
     tokenizer = encoder.model.tokenizer
     cut = TextCutter(tokenizer, READ).cut(text, "", side)
@@ -142,14 +143,14 @@ def test_whatever_a_text_is_made_of_its_cut_is_read_as_it_is(encoder, pieces, si
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("label", ["short_tokens", "prose", "chinese", "digits", "combining_marks"])
-def test_little_is_left_of_a_text_of_ordinary_tokens(tokenizers, label, side):
+def test_cut_leaves_a_short_part_of_a_text_of_ordinary_tokens(tokenizers, label, side):
     for name, tokenizer in tokenizers.items():
         cutter = TextCutter(tokenizer, READ)
         assert len(cutter.cut(LONG[label] * 50, "", side).text) <= 4 * cutter.part + 500, name
 
 
 @pytest.mark.parametrize("label", ["spaces", "white_space", "long_word", "control_characters", "emoji"])
-def test_the_middle_of_what_gives_no_tokens_is_left_out_and_what_comes_after_it_is_not(encoder, label):
+def test_cut_leaves_out_the_middle_of_stretches_without_tokens_and_keeps_the_words_after(encoder, label):
     cutter = TextCutter(encoder.model.tokenizer, READ)
     cut = cutter.cut(LONG[label] + " a later word")
     assert cut.whole
@@ -158,13 +159,13 @@ def test_the_middle_of_what_gives_no_tokens_is_left_out_and_what_comes_after_it_
     assert cut.text.endswith(" a later word")
 
 
-def test_short_texts_come_back_as_they_are(encoder):
+def test_cut_returns_a_short_text_itself(encoder):
     cutter = TextCutter(encoder.model.tokenizer, READ)
     text = "a b" * (2 * cutter.part // 3)
     assert cutter.cut(text).text is text
 
 
-def test_a_text_made_to_hold_few_tokens_is_examined_up_to_a_limit(encoder):
+def test_cut_of_a_text_of_unknown_words_keeps_at_most_max_examined_characters(encoder):
     text = "".join(chr(0x250 + number * 7919 % 600) for number in range(3 * MAX_EXAMINED))  # unknown words of letters
     cutter = TextCutter(encoder.model.tokenizer, 4096)
     cut = cutter.cut(text)
@@ -187,7 +188,8 @@ def seconds_to_encode(encoder, *texts, **options):
     ],
     ids=["short_tokens", "one_word", "spaces"],
 )
-def test_megabytes_take_no_longer_than_what_is_read_of_them(encoder, text, short):
+def test_encoding_megabytes_takes_under_a_second_and_equals_encoding_what_is_read(encoder, text, short):
+    """Without cutting, the texts took 3 to 6 seconds."""
     seconds, encoded = seconds_to_encode(encoder, text)
     assert seconds < 1  # whole they took 3 to 6
     expected = encoder.encode([short])
@@ -195,25 +197,25 @@ def test_megabytes_take_no_longer_than_what_is_read_of_them(encoder, text, short
     assert encoded.tokens.tolist() == expected.tokens.tolist()
 
 
-def test_a_text_that_must_not_be_cut_is_refused_without_reading_it_whole(encoder):
+def test_encode_without_truncation_refuses_a_text_of_megabytes_in_under_a_second(encoder):
     begun = time.process_time()
     with pytest.raises(TooLongError, match=r"input 1 is 4000000 characters long, of which .* reads 256 tokens"):
         encoder.encode(["short", "a b " * 1_000_000], truncate=False)
     assert time.process_time() - begun < 1
 
 
-def test_a_long_text_of_few_tokens_is_not_too_long(encoder):
+def test_encode_without_truncation_accepts_100_000_spaces_and_a_word(encoder):
     assert encoder.encode([" " * 100_000 + "hello"], truncate=False).tokens.tolist() == [3]
 
 
-def test_a_prompt_of_which_the_pooling_knows_stays_before_a_cut_text(encoder):
+def test_a_long_text_keeps_its_prompt_when_cut(encoder):
     prompted = Encoder(replace(DEFAULT_ENCODER, prompts={"query": "find: "}))
     text = "the ledger, " * 2000
     found = prompted.encode([text], prompt_name="query")
     np.testing.assert_allclose(found.vectors, encoder.encode(["find: " + text[:4000]]).vectors, rtol=0, atol=1e-6)
 
 
-def test_words_tell_without_a_tokenizer_that_a_part_is_enough():
+def test_cut_by_words_returns_a_part_of_long_prose_and_none_for_other_texts():
     prose = " ".join(LINES[:2]) * 500
     for side in ("right", "left"):
         part = cut_by_words(prose, READ, side)
@@ -223,7 +225,7 @@ def test_words_tell_without_a_tokenizer_that_a_part_is_enough():
         assert cut_by_words(text, READ) is None
 
 
-def test_a_part_enough_by_its_words_is_read_as_the_whole_text_is(tokenizers):
+def test_cut_by_words_keeps_the_truncated_tokens_of_every_tokenizer(tokenizers):
     for label, text in LONG.items():
         for side in ("right", "left"):
             part = cut_by_words(text, READ, side)
@@ -233,7 +235,7 @@ def test_a_part_enough_by_its_words_is_read_as_the_whole_text_is(tokenizers):
 
 @pytest.fixture(scope="module")
 def static(tmp_path_factory, tokenizers):
-    """A model that looks each token up, with random vectors."""
+    """Return a static encoder (it looks up a vector for each token) with random vectors."""
     folder = str(tmp_path_factory.mktemp("static") / "model")
     torch.manual_seed(0)
     tokenizer = tokenizers["word_piece"].backend_tokenizer
@@ -243,7 +245,7 @@ def static(tmp_path_factory, tokenizers):
     return Encoder(EncoderSpec("static", folder), "cpu")
 
 
-def test_a_static_model_reads_a_long_text_piece_by_piece_as_it_would_whole(static):
+def test_a_static_encoder_gives_long_texts_the_vectors_that_the_model_gives_them_whole(static):
     texts = ["short", " ".join(LINES) * (3 * PIECE // len(LINES[0])), "", letters(2 * PIECE), "  \n a word " * PIECE]
     encoded = static.encode(texts, normalize=False)
     features = static.model.preprocess(texts)
@@ -252,7 +254,7 @@ def test_a_static_model_reads_a_long_text_piece_by_piece_as_it_would_whole(stati
     assert encoded.tokens.sum() == len(features["input_ids"])
 
 
-def test_a_static_model_reads_a_text_up_to_a_limit_at_either_end(static):
+def test_a_static_encoder_reads_at_most_static_characters_from_either_end(static):
     text = "a" * STATIC_CHARACTERS + "b"
     assert static.cut(text[:-1]).whole
     assert static.cut(text).text == text[:-1]
@@ -262,7 +264,7 @@ def test_a_static_model_reads_a_text_up_to_a_limit_at_either_end(static):
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_static_model_whose_tokenizer_has_a_limit_reads_as_much_of_a_long_text(static, side):
+def test_a_static_encoder_whose_tokenizer_truncates_reads_the_same_tokens_of_long_texts(static, side):
     limited = Encoder(static.spec, "cpu")
     limited.model.tokenizer.enable_truncation(READ, direction=side)
     limited.cutter = limited.make_cutter()
@@ -274,7 +276,7 @@ def test_a_static_model_whose_tokenizer_has_a_limit_reads_as_much_of_a_long_text
     limited.encode(["a b " * 9999], truncate=False)
 
 
-def test_pieces_are_the_text_and_begin_with_a_space():
+def test_split_at_spaces_keeps_the_text_and_starts_pieces_with_a_space():
     text = " ".join(LINES) * 2000
     pieces = list(split_at_spaces(text))
     assert "".join(pieces) == text
@@ -282,7 +284,7 @@ def test_pieces_are_the_text_and_begin_with_a_space():
     assert all(piece[0] == " " for piece in pieces[1:])
 
 
-def test_texts_too_long_for_training_are_counted_without_reading_them_whole(encoder):
+def test_count_truncated_counts_texts_over_the_limit_in_under_a_second(encoder):
     begun = time.process_time()
     assert (
         count_truncated(encoder, ["a b " * 1_000_000, "short", "word " * 255, "word " * 254, " " * 10_000 + "x"]) == 2
@@ -290,7 +292,7 @@ def test_texts_too_long_for_training_are_counted_without_reading_them_whole(enco
     assert time.process_time() - begun < 1
 
 
-def test_a_model_is_trained_on_what_it_reads_of_a_long_text(encoder):
+def test_build_dataset_cuts_long_anchors_and_negatives_and_keeps_short_ones(encoder):
     anchors, negatives = ["a b " * 100_000, "short"], [("e " * 99_999,), ()]
     mixture = Mixture(anchors, ["c", "d"], np.zeros(2, np.int64), ["one"], [], negatives=negatives)
     data = build_dataset(mixture, encoder.model)
