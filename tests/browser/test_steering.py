@@ -41,7 +41,7 @@ def test_a_file_becomes_a_live_chain_once_the_right_key_is_given(open_page, serv
         page.click("#gate-add")
         page.fill("#gate-value-0", "0.1")
         page.click("text=Start the fit")
-        expect(page.locator("#key-why")).to_contain_text("needs the admin key")
+        expect(page.locator("#key-why")).to_contain_text("the admin key is missing or unknown")
         give_key(page, "wrong")
         expect(page.locator("#key-why")).to_contain_text("The key was refused")
         expect(page.locator("#key-held")).to_be_hidden()

@@ -14,7 +14,7 @@ def test_doctor_tells_how_the_redis_of_replicas_is_set(run, own_redis):
     status, out, _ = run("doctor", LATHE_REDIS_URL=own_redis.url)
     said = lines_of(out)
     assert status == 0 and said["Redis"] == "answers"
-    assert "nothing is kept" in said["Redis's disk"] and "loses all jobs" in said["Redis's disk"]
+    assert "nothing is stored on disk" in said["Redis's disk"] and "loses all jobs" in said["Redis's disk"]
     assert "no maxmemory" in said["Redis's memory"]
     assert "waiting: 0; live workers" in said["jobs"] and "`lathe worker` starts one" in said["jobs"]
 
