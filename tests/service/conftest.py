@@ -42,6 +42,7 @@ SENTENCES = [
 
 @pytest.fixture(autouse=True, scope="session")
 def clean_environment():
+    """Unset all `LATHE_` variables, and set float32 and one worker and thread of each kind."""
     for name in [name for name in os.environ if name.startswith("LATHE_")]:
         del os.environ[name]
     os.environ["LATHE_DTYPE"] = "float32"  # what the tests compare holds to 1e-5 there
@@ -50,10 +51,12 @@ def clean_environment():
 
 
 def is_ready(client):
+    """Return whether `/health/ready` answers 200."""
     return client.get("/health/ready").status_code == 200
 
 
 def children_of(process, module):
+    """Return the ids of a process's children whose command line names a module."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -186,7 +189,7 @@ class SharedStarter:
 
 @pytest.fixture(scope="session")
 def processes(clean_environment):
-    """What starts the processes of encoders and jobs for the apps and engines of all tests."""
+    """Share one starter of the processes of encoders and jobs among all apps and engines under test."""
     starter = create_process_starter("cpu")
     yield SharedStarter(starter)
     starter.close()
@@ -194,13 +197,13 @@ def processes(clean_environment):
 
 @pytest.fixture(scope="session")
 def memory():
-    """What the requests to all apps under test took."""
+    """Watch the memory that the requests to all apps under test take."""
     return MemoryWatch()
 
 
 @pytest.fixture(autouse=True)
 def bounded_memory(memory):
-    """No request of a test makes its app take much more memory than its body."""
+    """Fail a test if one of its requests made its app take much more memory than its body."""
     yield
     excessive, memory.excessive = memory.excessive, []
     assert not excessive
@@ -252,7 +255,7 @@ def start_milvus(tmp_path_factory, quick_polls):
 
 @pytest.fixture(scope="session")
 def milvus(start_milvus):
-    """One Milvus Lite for the tests that leave it running."""
+    """Share one Milvus Lite among the tests that leave it running."""
     return start_milvus()
 
 
@@ -300,19 +303,20 @@ def start_redis(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def one_redis(start_redis):
+    """Share one Redis among all tests."""
     return start_redis()
 
 
 @pytest.fixture
 def redis_server(one_redis):
-    """An empty Redis, for tests that leave it running."""
+    """Empty the shared Redis, for tests that leave it running."""
     one_redis.client.flushall()
     return one_redis
 
 
 @pytest.fixture
 def open_replica(redis_server, tmp_path):
-    """Open a replica's part in that Redis, each on a state folder of its own, and follow it."""
+    """Open a replica on the shared Redis, each on a state folder of its own, and start its replicator."""
     opened = []
 
     def open_one(name="replica", url=redis_server.url, **cache):
@@ -329,7 +333,7 @@ def open_replica(redis_server, tmp_path):
 
 @pytest.fixture(scope="session")
 def lathe(start_app, tmp_path_factory):
-    """One app shared by the tests that leave nothing behind."""
+    """Share one app among the tests that leave nothing behind."""
     with start_app(home=tmp_path_factory.mktemp("home"), data_root=tmp_path_factory.mktemp("data")) as app:
         yield app
 
@@ -341,6 +345,7 @@ def client(lathe):
 
 @pytest.fixture(scope="session")
 def raw(client):
+    """Return the shared app's raw vectors of `SENTENCES`, as lists."""
     return client.post("/embed", json={"inputs": SENTENCES}).json()
 
 
@@ -377,7 +382,7 @@ def paragraphs():
 
 @pytest.fixture(scope="session")
 def write_suite(write_data_set):
-    """A writer of suites: a folder for each data set, of the task and the splits that go with its name."""
+    """Return a function that writes a suite: a folder per data set, with its task and splits."""
 
     def write(root, sets):
         for name, (task, splits) in sets.items():
@@ -427,7 +432,7 @@ def run(home, monkeypatch, capsys):
 
 @pytest.fixture(scope="session")
 def real_rows(client):
-    """Raw vectors of 270 real texts."""
+    """Return raw vectors `(270, 384)` of real texts."""
     library = Path(sysconfig.get_paths()["stdlib"])
     files = [library / f"{name}.py" for name in ("turtle", "statistics", "pathlib", "argparse", "datetime", "random")]
     texts = sorted(distinct_paragraphs(text for file in files for text in read_docstrings(file)), key=len)[:270]

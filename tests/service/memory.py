@@ -8,7 +8,7 @@ STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_bytes():
-    """The most memory that this process has held since this was last asked."""
+    """Return the peak resident memory of this process in bytes since the last call, and reset it."""
     peak = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
     CLEAR.write_text("5")
     return int(peak.split()[1]) * 1024

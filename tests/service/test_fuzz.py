@@ -36,7 +36,7 @@ MODELS = [model for model in vars(schemas).values() if isinstance(model, type) a
 
 
 def fuzz(examples, **inputs):
-    """A test of so many examples, or of as many as are asked for."""
+    """Decorate a test to run on this many examples, or on `FUZZ_EXAMPLES` of them if that is set."""
 
     def decorate(test):
         wanted = int(EXAMPLES or examples)
@@ -60,7 +60,7 @@ def nested(depth, inner=0):
 
 
 def like(valid):
-    """JSON as valid as that, but for one or two values anywhere in it."""
+    """Generate JSON like a valid value, but for one or two replaced values anywhere in it."""
 
     @st.composite
     def changed(draw):
@@ -133,7 +133,9 @@ def index(lathe):
 
 
 @pytest.mark.parametrize("path", CALLS)
-def test_a_request_that_is_wrong_somewhere_is_answered_or_refused(lathe, index, path):
+def test_malformed_requests_to_every_post_route_get_no_5xx_and_a_short_error(lathe, index, path):
+    """A request body with one or two replaced values is answered below 500; an error has the documented fields."""
+
     @fuzz(12, body=like(CALLS[path]))
     def ask(body):
         answer = lathe.client.post(path, json=body, headers=lathe.admin)
@@ -146,14 +148,15 @@ def test_a_request_that_is_wrong_somewhere_is_answered_or_refused(lathe, index, 
 
 
 @fuzz(15, body=like({"chain": "compact", "width": 8, "dimensions": 4, "metric": "ip", "m": 4, "text_field": "t"}))
-def test_an_index_that_is_asked_for_wrongly_is_made_or_refused(lathe, body):
+def test_put_index_with_malformed_settings_gets_no_5xx(lathe, body):
     answer = lathe.client.put("/indexes/asked-for", json=body, headers=lathe.admin)
     assert answer.status_code < 500, (answer.text[:300], str(body)[:500])
     lathe.client.delete("/indexes/asked-for", headers=lathe.admin)
 
 
 @fuzz(40, model=st.sampled_from(MODELS), content=odd)
-def test_a_body_of_anything_is_read_or_refused(model, content):
+def test_validate_json_returns_the_model_or_raises_a_service_error_for_any_json(model, content):
+    """Other than a ServiceError, only the recursion error of the test's own JSON writer may be raised."""
     fields = dict.fromkeys(model.model_fields, content)
     for body in (content, fields):
         try:
@@ -169,7 +172,7 @@ def test_a_body_of_anything_is_read_or_refused(model, content):
     body=st.one_of(st.binary(max_size=60), odd.map(lambda value: json.dumps(value).encode())),
     cut=st.integers(0, 60),
 )
-def test_any_bytes_are_json_or_refused_and_its_lists_and_objects_are_counted(body, cut):
+def test_parse_json_raises_only_service_errors_and_count_containers_counts_lists_and_objects(body, cut):
     for part in (body, body[:cut]):
         try:
             found = parse_json(part)
@@ -179,13 +182,14 @@ def test_any_bytes_are_json_or_refused_and_its_lists_and_objects_are_counted(bod
 
 
 def containers(value):
+    """Count the lists and objects in a JSON value."""
     if isinstance(value, dict):
         return 1 + sum(map(containers, value.values()))
     return 1 + sum(map(containers, value)) if isinstance(value, list) else 0
 
 
 @fuzz(50, content=st.recursive(texts, lambda inner: st.lists(inner, max_size=4), max_leaves=8))
-def test_brackets_and_quotes_inside_texts_do_not_count(content):
+def test_count_containers_ignores_brackets_and_quotes_inside_strings(content):
     assert count_containers(json.dumps([content, '"[{\\']).encode()) == containers(content) + 1
 
 
@@ -198,7 +202,7 @@ rows = st.one_of(
 
 
 @fuzz(100, given_rows=st.lists(rows, max_size=4), width=st.none() | st.integers(1, 3))
-def test_vectors_are_the_numbers_that_came_or_refused(given_rows, width):
+def test_as_vectors_returns_the_given_numbers_as_float32_or_raises_a_service_error(given_rows, width):
     try:
         found = as_vectors(given_rows, 3, width)
     except ServiceError:
@@ -213,6 +217,7 @@ def test_vectors_are_the_numbers_that_came_or_refused(given_rows, width):
 
 
 def npy_of(shape, dtype="<f4", fortran=False, values=b"", version=(1, 0)):
+    """Build the bytes of an .npy file from the parts of its header and its values."""
     header = f"{{'descr': {dtype!r}, 'fortran_order': {fortran!r}, 'shape': {shape}, }}".encode("latin-1", "replace")
     length = len(header).to_bytes(2 if version == (1, 0) else 4, "little")
     return b"\x93NUMPY" + bytes(version) + length + header + values
@@ -237,7 +242,7 @@ files = st.builds(
 
 @fuzz(100, body=st.one_of(st.binary(max_size=80), files), flip=st.integers(0, 79), other=st.integers(0, 255))
 @pytest.mark.filterwarnings("ignore")
-def test_any_bytes_are_vectors_in_npy_or_refused(body, flip, other):
+def test_parse_npy_returns_what_numpy_reads_as_float32_or_raises_a_service_error(body, flip, other):
     for content in (body, body[:flip] + bytes([other]) + body[flip + 1 :]):
         try:
             found = parse_npy(content, 3)
@@ -259,7 +264,7 @@ filters = st.recursive(
 
 
 @fuzz(60, wanted=st.one_of(filters, odd))
-def test_a_filter_is_refused_or_asks_no_more_than_it_may(wanted):
+def test_parse_filter_refuses_a_filter_or_evaluates_at_most_max_conditions(wanted):
     asked = []
 
     def mask_of(condition):
@@ -287,7 +292,8 @@ MANIFEST_NOW = orjson.loads((STARTERS / "compact" / "1" / MANIFEST).read_bytes()
 
 
 @fuzz(25, manifest=like(MANIFEST_NOW))
-def test_a_manifest_of_anything_spoils_no_other_chain(chains, manifest):
+def test_a_malformed_manifest_does_not_affect_other_chains(chains, manifest):
+    """A registry with one malformed manifest still lists both chains as JSON and loads the sound one."""
     write_manifest(chains, manifest)
     chains = Registry(chains.root)  # one that has read neither
     described = [chains.describe(name) for name in chains.names()]
@@ -305,6 +311,7 @@ def test_a_manifest_of_anything_spoils_no_other_chain(chains, manifest):
 
 
 def write_manifest(chains, manifest):
+    """Write a manifest with a valid digest to the chain `odd`."""
     path = chains.root / "odd" / "1" / MANIFEST
     try:
         manifest["manifest_sha256"] = manifest_digest(manifest)
@@ -316,7 +323,7 @@ def write_manifest(chains, manifest):
 @fuzz(
     40, content=st.one_of(st.binary(max_size=30), like({"live": 1, "earlier": [1], "last": 2, "forced": {"1": ["a"]}}))
 )
-def test_a_pointer_of_anything_is_numbers_or_refused(content):
+def test_pointer_parse_raises_artifact_error_or_returns_whole_numbers_that_round_trip(content):
     content = content if isinstance(content, bytes) else json.dumps(content).encode()
     try:
         pointer = Pointer.parse("odd", content)
@@ -327,7 +334,7 @@ def test_a_pointer_of_anything_is_numbers_or_refused(content):
 
 
 @fuzz(40, content=st.one_of(odd, like({"128": "compact", "nested": "compact"})))
-def test_places_of_anything_are_names_by_size_or_refused(content):
+def test_parse_size_routes_returns_chain_names_by_size_or_raises_value_or_attribute_error(content):
     try:
         found = parse_size_routes(content)
     except (ValueError, AttributeError):
@@ -355,7 +362,8 @@ heads = st.one_of(
 
 
 @fuzz(40, messages=st.lists(st.one_of(heads, st.binary(max_size=16)), max_size=4))
-def test_what_is_no_message_between_server_and_worker_ends_the_connection_and_nothing_else(messages):
+def test_framing_receive_raises_os_or_eof_error_for_malformed_messages(messages):
+    """Any messages give a head and numeric arrays, or an OSError or EOFError."""
     ours, theirs = Pipe()
     with ours:
         with theirs:
@@ -369,7 +377,7 @@ def test_what_is_no_message_between_server_and_worker_ends_the_connection_and_no
 
 
 @fuzz(20, raw=st.binary(max_size=40))
-def test_any_bytes_on_the_connection_to_a_worker_end_it(raw):
+def test_framing_receive_raises_os_or_eof_error_for_any_raw_bytes(raw):
     ours, theirs = Pipe()
     with ours:
         with theirs:

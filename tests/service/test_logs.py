@@ -31,7 +31,7 @@ async def fail(request):
 
 @pytest.fixture
 def configured():
-    """Set logs up as a server does; the test's own come back afterwards."""
+    """Return the function that configures logging as a server does; restore the test's own logging afterwards."""
     root, ours = logging.getLogger(), logging.getLogger("service")
     before = root.handlers, root.level, ours.level
     yield logs.configure
@@ -57,11 +57,11 @@ def client():
 
 @pytest.fixture
 def lines(capsys):
-    """What was logged since the last call."""
+    """Return a function that parses the lines logged since its last call."""
     return lambda: [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_a_request_is_one_line_of_json_with_its_route_and_sizes(configured, client, lines):
+def test_each_request_is_logged_as_one_json_line_with_its_route_and_sizes(configured, client, lines):
     configured("info")
     answered = client.post("/chains/mine", content=b"12345", headers={"x-request-id": "r-1"})
     (line,) = lines()
@@ -82,7 +82,7 @@ def test_a_request_is_one_line_of_json_with_its_route_and_sizes(configured, clie
 
 
 @pytest.mark.parametrize("level", ["debug", "info"])
-def test_nothing_that_a_caller_sent_is_logged(configured, client, capsys, level):
+def test_keys_bodies_paths_queries_and_headers_of_a_request_are_never_logged(configured, client, capsys, level):
     configured(level)
     headers = {"authorization": f"Bearer {SECRET}", "x-request-id": f"{SECRET} with a blank", "user-agent": SECRET}
     for path in (f"/chains/{SECRET}?key={SECRET}", f"/nowhere/{SECRET}", "/fail"):
@@ -93,7 +93,7 @@ def test_nothing_that_a_caller_sent_is_logged(configured, client, capsys, level)
     assert statuses == [200, 404, 500]
 
 
-def test_an_unforeseen_error_is_logged_with_its_place_but_not_its_message(configured, client, lines):
+def test_an_unexpected_error_is_logged_with_its_frames_but_not_its_message(configured, client, lines):
     configured("info")
     answered = client.get("/fail")
     failed, request = lines()
@@ -114,13 +114,13 @@ def test_probes_are_logged_at_debug_only(configured, client, lines):
 
 
 @pytest.mark.parametrize("length", ["five", "-1", "9" * 5000, "1_0"])
-def test_a_content_length_that_is_no_number_is_left_out(configured, client, lines, length):
+def test_an_invalid_content_length_is_left_out_of_the_request_line(configured, client, lines, length):
     configured("info")
     assert client.get("/chains/x", headers={"content-length": length}).status_code == 200
     assert "bytes_in" not in lines()[0]
 
 
-def test_what_is_logged_inside_a_request_carries_its_id(configured, client, lines):
+def test_log_lines_written_during_a_request_carry_its_request_id(configured, client, lines):
     configured("info")
     client.get("/warn", headers={"x-request-id": "r-2"})
     logging.getLogger("service.jobs").warning("later")
@@ -129,7 +129,8 @@ def test_what_is_logged_inside_a_request_carries_its_id(configured, client, line
     assert "request_id" not in later
 
 
-def test_other_libraries_are_rendered_alike_and_speak_from_warning_on(configured, lines):
+def test_other_libraries_log_in_the_same_format_from_warning_on(configured, lines):
+    """At the level debug, records of other libraries below warning are dropped."""
     configured("debug")
     logging.getLogger("uvicorn.error").info("Application startup complete.")
     logging.getLogger("urllib3").debug("GET /?key=1")
@@ -142,7 +143,7 @@ def test_other_libraries_are_rendered_alike_and_speak_from_warning_on(configured
     assert line["exception"].endswith("RuntimeError: gone")
 
 
-def test_a_level_hushes_what_is_below_it(configured, client, lines):
+def test_records_below_the_configured_level_are_dropped(configured, client, lines):
     configured("error")
     client.get("/warn")
     logging.getLogger("uvicorn.error").warning("hushed")
@@ -151,21 +152,21 @@ def test_a_level_hushes_what_is_below_it(configured, client, lines):
 
 
 @pytest.mark.parametrize("odd", ["\udcff", 2**70, b"bytes", {1, 2}, float("nan"), "two\nlines"])
-def test_anything_logged_is_one_line(configured, lines, odd):
+def test_every_record_is_one_line_of_json_whatever_its_extra_values(configured, lines, odd):
     configured("info")
     logging.getLogger("service").info("odd", extra={"odd": odd})
     (line,) = lines()
     assert line["event"] == "odd" and "odd" in line
 
 
-def test_without_configure_requests_print_nothing_and_logging_is_as_it_was(client, capsys):
+def test_without_configure_requests_print_nothing_and_add_no_log_handlers(client, capsys):
     before = list(logging.getLogger().handlers)
     assert client.get("/chains/x").status_code == 200
     assert capsys.readouterr() == ("", "")
     assert logging.getLogger().handlers == before
 
 
-def test_the_level_is_a_setting_in_any_case(monkeypatch):
+def test_log_level_setting_ignores_case_and_rejects_unknown_levels(monkeypatch):
     assert read_settings().log_level == "info"
     monkeypatch.setenv("LATHE_LOG_LEVEL", "WARNING")
     assert read_settings().log_level == "warning"

@@ -91,7 +91,7 @@ def ray_serve():
 
 @pytest.fixture
 def deployment(ray_serve, monkeypatch, tmp_path):
-    """Build with arguments and variables; gives the deployment."""
+    """Return a function that builds the Ray Serve deployment from arguments and environment variables."""
 
     def build(arguments, **environment):
         monkeypatch.setenv("LATHE_HOME", str(tmp_path))
@@ -103,16 +103,17 @@ def deployment(ray_serve, monkeypatch, tmp_path):
 
 
 def submit(served, texts):
-    """A job that waits: there is no worker."""
+    """Submit a fit job, which waits because no worker runs; return its id."""
     body = {"name": "mine", "steps": [{"kind": "r2"}], "source": {"texts": texts}}
     return served.client.post("/fit-transform", json=body, headers=ADMIN).json()["job_id"]
 
 
 def decoded(data):
+    """Decode base64 embeddings to float32 arrays."""
     return [np.frombuffer(base64.b64decode(item["embedding"]), np.float32) for item in data]
 
 
-def test_texts_get_the_plain_apps_vectors_and_headers(served, client, sentences):
+def test_embed_under_ray_serve_answers_the_same_vectors_and_headers_as_the_app(served, client, sentences):
     for more in ({}, {"dimensions": 64}):
         body = {"inputs": sentences} | more
         plain, ours = client.post("/embed", json=body), served.client.post("/embed", json=body)
@@ -121,13 +122,13 @@ def test_texts_get_the_plain_apps_vectors_and_headers(served, client, sentences)
             assert ours.headers[header] == plain.headers[header]
 
 
-def test_openai_base64_passes(served, client, sentences):
+def test_openai_base64_embeddings_under_ray_serve_equal_the_apps(served, client, sentences):
     body = {"model": "all-MiniLM-L6-v2", "input": sentences, "encoding_format": "base64"}
     ours, plain = (where.post("/v1/embeddings", json=body).json()["data"] for where in (served.client, client))
     np.testing.assert_allclose(decoded(ours), decoded(plain), atol=1e-5)
 
 
-def test_binary_bodies_pass_both_ways(served, client, raw):
+def test_npy_requests_and_responses_under_ray_serve_equal_the_apps(served, client, raw):
     body = io.BytesIO()
     np.save(body, np.asarray(raw, np.float32))
     headers = {"content-type": "application/x-npy", "accept": "application/x-npy"}
@@ -139,7 +140,7 @@ def test_binary_bodies_pass_both_ways(served, client, raw):
     np.testing.assert_allclose(np.load(io.BytesIO(ours.content)), np.load(io.BytesIO(plain.content)), atol=1e-6)
 
 
-def test_a_replica_that_gets_requests_is_ready(served):
+def test_health_answers_ready_under_ray_serve(served):
     assert served.client.get("/health").json()["status"] == "ready"
 
 
@@ -147,25 +148,25 @@ def test_a_replica_that_gets_requests_is_ready(served):
     ("path", "content"),
     [("/embed", b'{"inputs": "a", "dimensions": 5000}'), ("/embed", b"{"), ("/embed", b'{"inputs": 3}'), ("/no", b"")],
 )
-def test_errors_are_the_plain_apps(served, client, path, content):
+def test_errors_under_ray_serve_equal_the_apps(served, client, path, content):
     headers = {"content-type": "application/json"}
     ours, plain = (where.post(path, content=content, headers=headers) for where in (served.client, client))
     assert (ours.status_code, ours.json()) == (plain.status_code, plain.json())
     assert ours.status_code >= 400
 
 
-def test_administration_takes_the_key(served):
+def test_promote_under_ray_serve_needs_the_admin_key(served):
     answer = served.client.post("/chains/compact/promote", json={"version": 1})
     assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
     assert served.client.post("/chains/compact/promote", json={"version": 1}, headers=ADMIN).status_code == 200
 
 
-def test_an_answer_has_one_request_id_the_one_that_was_sent(served):
+def test_a_response_has_exactly_one_request_id_header_the_one_that_was_sent(served):
     answer = served.client.get("/health", headers={"x-request-id": "mine"})
     assert answer.headers.get_list("x-request-id") == ["mine"]
 
 
-def test_events_of_a_job_come_while_it_waits(served, sentences):
+def test_job_events_are_streamed_while_the_job_is_queued(served, sentences):
     job, states = submit(served, sentences), []
     with served.client.stream("GET", f"/jobs/{job}/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
@@ -176,7 +177,7 @@ def test_events_of_a_job_come_while_it_waits(served, sentences):
     assert (states[0], states[-1]) == ("queued", "cancelled")
 
 
-def test_overload_is_answered_by_lathe(served, sentences):
+def test_requests_over_max_queued_texts_are_answered_429_with_retry_after(served, sentences):
     texts = [f"{number}: {' '.join(sentences)}" for number in range(QUEUED_TEXTS)]
     bodies = [{"inputs": [f"{part} {text}" for text in texts]} for part in range(4)]
     with ThreadPoolExecutor(len(bodies)) as pool:
@@ -187,7 +188,7 @@ def test_overload_is_answered_by_lathe(served, sentences):
 
 
 @pytest.mark.trial
-def test_requests_in_flight_call_for_a_replica(served, sentences):
+def test_ray_serve_starts_a_second_replica_for_requests_in_flight(served, sentences):
     assert served.replicas() == 1
     job = submit(served, sentences)
     with contextlib.ExitStack() as streams:  # in flight without work, so that the replica starts in little time
@@ -202,7 +203,7 @@ def test_requests_in_flight_call_for_a_replica(served, sentences):
     assert {answer.status_code for answer in answers} == {200}
 
 
-def test_the_deployment_scales_on_requests_in_flight(deployment):
+def test_build_sets_autoscaling_and_request_limits_from_arguments_and_settings(deployment):
     config = deployment(
         {"max_replicas": 4, "target_ongoing_requests": 8, "num_cpus": 2},
         LATHE_REDIS_URL="redis://localhost",
@@ -215,18 +216,18 @@ def test_the_deployment_scales_on_requests_in_flight(deployment):
     assert config.graceful_shutdown_timeout_s > 50
 
 
-def test_replicas_that_share_nothing_are_refused(deployment):
+def test_build_refuses_several_replicas_without_redis(deployment):
     with pytest.raises(ValueError, match="max_replicas=2 needs LATHE_REDIS_URL"):
         deployment({"max_replicas": 2})
 
 
-def test_serving_anybody_is_refused_unless_told(deployment):
+def test_build_refuses_to_serve_without_keys_unless_public_without_keys_is_set(deployment):
     with pytest.raises(ValueError, match="set LATHE_API_KEYS"):
         deployment({}, LATHE_PUBLIC_WITHOUT_KEYS="false")
     assert deployment({}, LATHE_PUBLIC_WITHOUT_KEYS="false", LATHE_API_KEYS="secret")
 
 
 @pytest.mark.parametrize("arguments", [{"max_replica": 2}, {"min_replicas": 3}, {"num_cpus": 0}])
-def test_arguments_that_mean_nothing_are_refused(ray_serve, arguments):
+def test_arguments_reject_unknown_names_and_impossible_values(ray_serve, arguments):
     with pytest.raises(ValueError, match="|".join(arguments)):
         ray_serve.Arguments(**arguments)

@@ -5,7 +5,8 @@ import pytest
 from service.settings import read_settings
 
 
-def test_encoders_come_from_json_or_a_file_and_the_first_is_the_default(tmp_path, monkeypatch):
+def test_encoders_setting_is_json_or_a_file_of_json(tmp_path, monkeypatch):
+    """Both forms give the specs in the order of the list."""
     described = [{"name": "small", "model": "some/model", "layer": 3}, {"name": "other", "model": "a/b"}]
     (tmp_path / "encoders.json").write_text(json.dumps(described))
     for value in (json.dumps(described), str(tmp_path / "encoders.json")):
@@ -29,13 +30,13 @@ def test_encoders_come_from_json_or_a_file_and_the_first_is_the_default(tmp_path
         ("MAX_TEXTS", "0"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_named(monkeypatch, name, value):
+def test_an_invalid_setting_raises_value_error_naming_its_variable(monkeypatch, name, value):
     monkeypatch.setenv(f"LATHE_{name}", value)
     with pytest.raises(ValueError, match="LATHE_"):
         read_settings()
 
 
-def test_what_is_given_wins_over_the_environment(monkeypatch, tmp_path):
+def test_arguments_of_read_settings_override_the_environment_unless_none(monkeypatch, tmp_path):
     monkeypatch.setenv("LATHE_PORT", "9999")
     monkeypatch.setenv("LATHE_HOME", str(tmp_path))
     assert read_settings(port=1234, home=None).port == 1234
@@ -43,7 +44,7 @@ def test_what_is_given_wins_over_the_environment(monkeypatch, tmp_path):
     assert read_settings().home == tmp_path
 
 
-def test_keys_are_separated_by_commas(monkeypatch):
+def test_api_keys_are_separated_by_commas_and_stripped(monkeypatch):
     monkeypatch.setenv("LATHE_API_KEYS", " a, b ,,")
     assert read_settings().api_keys == ("a", "b")
     monkeypatch.setenv("LATHE_API_KEYS", "")
@@ -52,7 +53,7 @@ def test_keys_are_separated_by_commas(monkeypatch):
 
 @pytest.mark.parametrize("name", ["API_KEYS", "ADMIN_KEYS", "CORS_ORIGINS", "ALLOWED_HOSTS"])
 @pytest.mark.parametrize("value", [",", " ", " , ,"])
-def test_a_list_of_nothing_but_commas_is_refused(monkeypatch, name, value):
+def test_a_list_setting_of_only_commas_and_spaces_is_rejected(monkeypatch, name, value):
     monkeypatch.setenv(f"LATHE_{name}", value)
     with pytest.raises(ValueError, match=f"LATHE_{name}: .*only commas and spaces"):
         read_settings()

@@ -16,18 +16,19 @@ TOO_MUCH = {"local_spearman": 1.5, "positional_stress": 0.0, "bytes_per_vector.a
 
 
 def promote(app, version=2, **body):
+    """Promote a version of the gated chain over HTTP; return the status and the JSON."""
     answer = app.client.post(f"/chains/{NAME}/promote", json={"version": version} | body, headers=app.admin)
     return answer.status_code, answer.json()
 
 
 @pytest.fixture
 def gated(add_version, real_rows):
-    """A chain whose second version is below two of the three gates it was fitted with."""
+    """Add a live version, and a second one below two of the three gates it was fitted with."""
     add_version(NAME, real_rows)
     return add_version(NAME, real_rows, gates=TOO_MUCH, promote=False)
 
 
-def test_a_version_below_the_gates_of_its_fit_is_refused_with_each_gate_and_what_was_found(lathe, gated):
+def test_promote_answers_409_with_each_failed_gate_and_its_measured_value(lathe, gated):
     certificate = lathe.client.get(f"/chains/{NAME}@2").json()["certificate"]
     status, body = promote(lathe)
     assert (status, body["error"]["code"], body["error"]["param"]) == (409, "gate_failed", "version")
@@ -38,7 +39,8 @@ def test_a_version_below_the_gates_of_its_fit_is_refused_with_each_gate_and_what
     assert lathe.client.get(f"/chains/{NAME}").json()["live"] == 1
 
 
-def test_force_promotes_and_the_chain_says_past_which_gates_until_another_is_live(lathe, gated):
+def test_promote_with_force_shows_the_overridden_gates_while_the_version_is_live(lathe, gated):
+    """A rollback hides the overridden gates, and deleting the version forgets them."""
     status, body = promote(lathe, force=True)
     past = ["local_spearman", "positional_stress"]
     assert (status, body) == (200, {"name": NAME, "live": 2, "earlier": [1], "forced": past})
@@ -50,7 +52,7 @@ def test_force_promotes_and_the_chain_says_past_which_gates_until_another_is_liv
     assert lathe.services.registry.read_pointer(NAME).forced == {}
 
 
-def test_force_where_nothing_fails_says_nothing(lathe, gated):
+def test_promote_with_force_records_no_gates_if_none_failed(lathe, gated):
     assert promote(lathe, version=1, force=True) == (200, {"name": NAME, "live": 1, "earlier": [], "forced": []})
 
 
@@ -65,7 +67,8 @@ def test_force_where_nothing_fails_says_nothing(lathe, gated):
         ({"out_of_domain.nowhere.recall_at_10": 0.0}, False),  # what was not measured does not hold
     ],
 )
-def test_gates_of_the_request_are_asked_for_besides(lathe, add_version, real_rows, gates, held):
+def test_promote_also_checks_the_gates_of_the_request(lathe, add_version, real_rows, gates, held):
+    """A gate on a figure that was not measured fails."""
     for promoted in (None, False):
         add_version(NAME, real_rows, promote=promoted)
     status, body = promote(lathe, gates=gates)
@@ -87,12 +90,12 @@ def test_gates_of_the_request_are_asked_for_besides(lathe, add_version, real_row
         ({"version": 9, "force": True}, 404, "no version 9"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_words(lathe, gated, body, status, words):
+def test_promote_answers_4xx_with_a_reason_for_invalid_gates_force_or_version(lathe, gated, body, status, words):
     found, answer = promote(lathe, **body)
     assert found == status and words in answer["error"]["message"]
 
 
-def test_the_command_line_refuses_forces_and_asks_for_more(run, home, real_rows):
+def test_chains_promote_command_checks_gates_of_the_fit_and_of_gate_options_and_can_force(run, home, real_rows):
     registry = Registry(home / "chains")
     for gates, promoted in ({}, True), ({"recall_at_10": 1.5}, False):
         chain = Chain(parse_steps("r2")).fit(real_rows)
@@ -109,7 +112,7 @@ def test_the_command_line_refuses_forces_and_asks_for_more(run, home, real_rows)
 
 
 @pytest.mark.services
-def test_replicas_share_what_was_forced_and_refuse_alike(open_replica, real_rows):
+def test_replicas_refuse_a_failed_gate_and_share_the_overridden_gates(open_replica, real_rows):
     here = open_replica("here")
     for gates in ({}, {"recall_at_10": 0.9}):
         chain = Chain(parse_steps("r2,pca:8")).fit(real_rows)
@@ -129,7 +132,7 @@ def test_replicas_share_what_was_forced_and_refuse_alike(open_replica, real_rows
     )
 
 
-def test_a_pointer_written_before_there_was_force_is_read(tmp_path, real_rows):
+def test_promote_reads_a_pointer_file_without_the_forced_field(tmp_path, real_rows):
     registry = Registry(tmp_path / "chains")
     chain = Chain(parse_steps("r2")).fit(real_rows)
     chain.metadata = {"encoder": None}  # neither provenance nor certificate: no gate is known, so none fails
@@ -141,7 +144,7 @@ def test_a_pointer_written_before_there_was_force_is_read(tmp_path, real_rows):
     assert registry.read_pointer(NAME) == Pointer(2, (1,), 2)
 
 
-def test_a_figure_that_is_no_number_holds_no_gate():
+def test_read_gate_value_returns_none_for_missing_or_non_numeric_figures():
     certificate = {"recall_at_10": None, "local_spearman": "high", "out_of_domain": {"a.b": {"recall_at_10": 0.4}}}
     assert read_gate_value("recall_at_10", certificate) is read_gate_value("local_spearman", certificate) is None
     assert read_gate_value("out_of_domain.a.b.recall_at_10", certificate) == 0.4

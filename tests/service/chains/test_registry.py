@@ -17,6 +17,7 @@ from transforms.artifact.folder import manifest_digest
 
 
 def fitted(steps="r2,geopres:4,steps=0", width=8, seed=0, fingerprint="enc"):
+    """Fit a chain on 60 random rows, with an encoder's fingerprint in its metadata, or none."""
     rows = np.random.default_rng(seed).normal(size=(60, width)) + 1
     chain = Chain(parse_steps(steps)).fit(rows)
     chain.metadata = {"encoder": {"fingerprint": fingerprint} if fingerprint else None}
@@ -30,20 +31,21 @@ def files(tmp_path):
 
 @pytest.fixture(params=["files", pytest.param("redis", marks=pytest.mark.services)])
 def registry(request):
-    """One suite for both: chains in a folder, and those that replicas share."""
+    """Return an empty registry in a folder, and one that replicas share over Redis."""
     if request.param == "files":
         return request.getfixturevalue("files")
     return request.getfixturevalue("open_replica")().registry
 
 
-def test_versions_count_up_and_the_first_is_live(registry):
+def test_publish_numbers_versions_from_1_and_makes_the_first_live(registry):
+    """Later versions become live only if they are promoted."""
     assert registry.publish(fitted(), "mine", None) == (1, True)
     assert registry.publish(fitted(seed=1), "mine", None) == (2, False)
     assert registry.publish(fitted(seed=2), "mine", True) == (3, True)
     assert registry.resolve("mine") == registry.resolve("mine@live") == registry.resolve("mine@3") == ("mine", 3)
 
 
-def test_rollback_goes_back_through_what_was_live_and_ends_with_a_conflict(registry):
+def test_rollback_returns_to_earlier_live_versions_and_then_raises_conflict_error(registry):
     for seed in range(3):
         registry.publish(fitted(seed=seed), "mine", True)
     assert [registry.rollback("mine").live for _ in range(2)] == [2, 1]
@@ -53,7 +55,8 @@ def test_rollback_goes_back_through_what_was_live_and_ends_with_a_conflict(regis
     assert registry.rollback("mine").live == 1
 
 
-def test_a_deleted_version_is_gone_and_its_number_not_given_again(registry):
+def test_delete_removes_a_version_and_never_reuses_its_number(registry):
+    """The live version cannot be deleted while there are others."""
     registry.publish(fitted(), "mine", None)
     registry.publish(fitted(seed=1), "mine", None)
     with pytest.raises(ConflictError):
@@ -64,14 +67,14 @@ def test_a_deleted_version_is_gone_and_its_number_not_given_again(registry):
     assert registry.publish(fitted(), "mine", None) == (3, False)
 
 
-def test_the_only_version_can_be_deleted_and_the_name_used_again(registry):
+def test_deleting_the_only_version_frees_the_chain_name(registry):
     registry.publish(fitted(), "mine", None)
     registry.delete("mine", 1)
     assert "mine" not in registry.names()
     assert registry.publish(fitted(), "mine", None) == (2, True)
 
 
-def test_a_version_that_is_not_live_answers_only_by_its_number(registry):
+def test_a_chain_without_a_live_version_resolves_only_by_version_number(registry):
     registry.publish(fitted(), "mine", False)
     assert registry.load("mine@1").ref == "mine@1"
     with pytest.raises(UnknownNameError, match="mine@1"):
@@ -79,13 +82,13 @@ def test_a_version_that_is_not_live_answers_only_by_its_number(registry):
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../a", ".a", "a@1", "a+b", "none", "x" * 65, "a b", "mine\n"])
-def test_names_that_could_mean_something_else_are_refused(registry, name):
+def test_publish_refuses_invalid_chain_names(registry, name):
     with pytest.raises(BadValueError):
         registry.publish(fitted(), name, None)
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "manifest", "missing"])
-def test_a_damaged_version_is_named_and_the_others_serve_on(files, damage):
+def test_a_damaged_version_cannot_be_loaded_or_promoted_and_the_live_one_still_serves(files, damage):
     registry = files
     registry.publish(fitted(), "mine", None)
     registry.publish(fitted(seed=1), "mine", None)
@@ -131,7 +134,7 @@ ODD_FIELDS = {
 
 
 @pytest.mark.parametrize("field", ODD_FIELDS)
-def test_a_manifest_that_makes_no_sense_spoils_no_other_version(files, field):
+def test_an_invalid_manifest_marks_only_its_own_version_corrupt(files, field):
     files.publish(fitted("r2"), "mine", None)
     files.publish(fitted("r2", seed=1), "mine", None)
     path = files.root / "mine/2/manifest.json"
@@ -159,7 +162,7 @@ def test_a_manifest_that_makes_no_sense_spoils_no_other_version(files, field):
         b"[" * 100_000,
     ],
 )
-def test_a_pointer_that_makes_no_sense_leaves_the_versions_to_be_named(files, content):
+def test_an_invalid_pointer_file_leaves_versions_loadable_by_number(files, content):
     files.publish(fitted("r2"), "mine", None)
     (files.root / "mine/pointer.json").write_bytes(content)
     assert (files.describe("mine")["live"], files.load("mine@1").version) == (None, 1)
@@ -168,13 +171,13 @@ def test_a_pointer_that_makes_no_sense_leaves_the_versions_to_be_named(files, co
 
 
 @pytest.mark.parametrize("content", ['{"enc": {"128": 5}}', '{"enc": {"x": "mine"}}', '{"enc": [1]}', "[" * 100_000])
-def test_invalid_size_routes_are_refused(files, tmp_path, content):
+def test_size_routes_read_raises_artifact_error_for_an_invalid_file(files, tmp_path, content):
     (tmp_path / "places.json").write_text(content)
     with pytest.raises(ArtifactError, match="places.json"):
         SizeRoutes(tmp_path / "places.json", files).read()
 
 
-def test_another_process_sees_a_promotion_at_once(registry):
+def test_another_registry_on_the_folder_sees_a_promotion_at_once(registry):
     other = Registry(registry.root)
     registry.publish(fitted(), "mine", None)
     assert other.load("mine").version == 1
@@ -195,7 +198,7 @@ for step in range(4):
 """
 
 
-def test_processes_that_publish_one_name_at_once_get_versions_of_their_own(registry):
+def test_concurrent_publishes_of_one_name_get_distinct_version_numbers(registry):
     command = [sys.executable, "-c", PUBLISH_SOME, str(registry.root)]
     processes = [subprocess.Popen(command) for _ in range(3)]
     assert [process.wait(120) for process in processes] == [0, 0, 0]
@@ -213,12 +216,13 @@ def size_routes(tmp_path, registry):
 
 
 def publish(registry, size_routes, name, steps, **more):
+    """Publish a chain of some steps as live; return the size routes it then has."""
     quick = steps.replace("geopres:", "geopres:steps=2,dimensions=")
     registry.publish(fitted(quick, **more), name, True)
     return size_routes.assign_free_routes(name)
 
 
-def test_the_first_chain_of_a_size_gets_its_route_and_no_other_replaces_it(registry, size_routes):
+def test_the_first_chain_of_a_size_keeps_its_route_until_it_is_replaced_explicitly(registry, size_routes):
     assert publish(registry, size_routes, "first", "r2,geopres:4") == ["4"]
     assert publish(registry, size_routes, "second", "geopres:4") == []
     assert size_routes.find_chain_for("enc", 4, width=384).name == "first"
@@ -239,7 +243,8 @@ def test_the_nested_chain_answers_sizes_without_a_route(registry, size_routes):
         size_routes.find_chain_for("enc", 7, width=384)
 
 
-def test_size_routes_belong_to_an_encoder(registry, size_routes):
+def test_size_routes_apply_to_one_encoder_only(registry, size_routes):
+    """A chain without an encoder gets no route."""
     publish(registry, size_routes, "first", "geopres:4")
     with pytest.raises(BadValueError):
         size_routes.find_chain_for("another", 4, width=384)
@@ -262,7 +267,7 @@ def test_a_route_is_free_if_its_chain_is_deleted_or_does_not_serve_the_size(regi
     assert publish(registry, size_routes, "third", "geopres:4") == ["4"]
 
 
-def test_a_version_replaced_on_disk_is_not_served_from_memory(files):
+def test_load_rereads_a_version_replaced_on_disk(files):
     registry = files
     registry.publish(fitted(), "mine", None)
     before = registry.load("mine").digest
@@ -272,13 +277,13 @@ def test_a_version_replaced_on_disk_is_not_served_from_memory(files):
 
 
 @pytest.mark.parametrize("ref", ["mine@01", "mine@\u0661", "mine@" + "1" * 5000, "mine@-1", "mine\n", "", "@1"])
-def test_a_reference_that_only_looks_like_one_is_unknown(registry, ref):
+def test_resolve_raises_unknown_name_error_for_malformed_references(registry, ref):
     registry.publish(fitted(), "mine", None)
     with pytest.raises(UnknownNameError):
         registry.resolve(ref)
 
 
-def test_a_damaged_pointer_leaves_the_listing_of_all_chains(registry):
+def test_describe_lists_the_versions_of_a_chain_with_a_damaged_pointer(registry):
     registry.publish(fitted(), "mine", None)
     (registry.root / "mine/pointer.json").write_text("{")
     assert registry.describe("mine")["live"] is None

@@ -9,6 +9,7 @@ from training.sources.docstrings import read_docstring_paragraphs
 
 @pytest.fixture(scope="module")
 def texts():
+    """Return up to 1,100 distinct texts of docstrings."""
     return list(dict.fromkeys(" ".join(text.split()) for text in read_docstring_paragraphs()))[:1100]
 
 
@@ -20,6 +21,8 @@ def few_steps(monkeypatch):
 
 @pytest.fixture
 def advise(run, tiny_model, tmp_path):
+    """Run `lathe advise` on lines of text with a tiny encoder; return what it printed, or the error."""
+
     def ask(lines, *arguments, status=0):
         (tmp_path / "some.txt").write_text("\n".join(lines))
         found = run("advise", "--source", tmp_path / "some.txt", "--encoder", tiny_model, *arguments)
@@ -29,7 +32,7 @@ def advise(run, tiny_model, tmp_path):
     return ask
 
 
-def test_the_answer_says_what_was_measured_and_recommends_one_chain(advise, texts, tmp_path):
+def test_advise_prints_its_measurements_and_a_recommendation_and_writes_a_self_contained_page(advise, texts, tmp_path):
     out = advise(texts, "--report", tmp_path / "page.html")
     for part in ("Mean direction", "whitening:epsilon=1e-6", "nested GeoPres", "Do the first coordinates hold more"):
         assert part in out
@@ -39,7 +42,8 @@ def test_the_answer_says_what_was_measured_and_recommends_one_chain(advise, text
     assert "src=" not in page and "<script" not in page and "href=" not in page.split("<svg")[0]
 
 
-def test_the_json_holds_everything_and_is_the_same_each_time(advise, texts):
+def test_advise_json_holds_all_measurements_and_is_the_same_each_time(advise, texts):
+    """Timings and what is derived from them may differ."""
     found, again = (json.loads(advise(texts[:260], "--json", "--rows", 200)) for _ in range(2))
     assert (found["rows"], found["distinct"], found["heldout"], found["source"]) == (260, 200, 100, "some.txt")
     assert {trial["method"] for trial in found["debiasing"]["trials"]} == {
@@ -57,7 +61,7 @@ def test_the_json_holds_everything_and_is_the_same_each_time(advise, texts):
     assert found == again
 
 
-def test_the_recommended_chain_can_be_fitted_at_once(advise, run, texts):
+def test_advise_with_fit_fits_the_recommended_chain_and_measures_its_transfer(advise, run, texts):
     out = advise(texts, "--keep", "0.01", "--fit", "advised", "--json")
     found = json.loads(out)
     assert found["fit"]["chain"] == "advised@1" and found["best"]["dimensions"] == 8
@@ -66,13 +70,13 @@ def test_the_recommended_chain_can_be_fitted_at_once(advise, run, texts):
     assert "advised" in run("chains", "list")[1]
 
 
-def test_nothing_is_fitted_where_nothing_is_recommended(advise, texts):
+def test_advise_with_fit_fits_nothing_if_it_recommends_no_chain(advise, texts):
     assert "nothing was fitted: no chain is recommended, there are too few" in advise(texts[:20], "--fit", "none-of-it")
     found = json.loads(advise(texts[:20], "--fit", "none-of-it", "--json"))
     assert found["fit"] is None and "nothing was fitted" in found["fit_error"] and found["distinct"] == 20
 
 
-def test_where_vectors_are_best_left_as_they_are_nothing_is_fitted_and_nothing_failed(run, tmp_path):
+def test_advise_with_fit_succeeds_without_a_fit_if_raw_vectors_are_best(run, tmp_path):
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((300, 16)).astype(np.float32))
     status, out, _ = run("advise", "--source", tmp_path / "rows.npy", "--fit", "nothing")
     assert status == 0 and "Recommended: leave the vectors as they are." in out
@@ -81,7 +85,7 @@ def test_where_vectors_are_best_left_as_they_are_nothing_is_fitted_and_nothing_f
 
 
 @pytest.mark.trial
-def test_the_advice_is_told_though_the_fit_fails(run, tiny_model, tmp_path):
+def test_advise_prints_its_advice_and_exits_1_if_the_fit_fails(run, tiny_model, tmp_path):
     rows = np.random.default_rng(0).standard_normal((1200, 48)) * np.arange(1, 49) ** -1.0
     np.save(tmp_path / "rows.npy", rows.astype(np.float32))
     arguments = ("--source", tmp_path / "rows.npy", "--encoder", tiny_model, "--fit", "misfit", "--json")
@@ -90,38 +94,39 @@ def test_the_advice_is_told_though_the_fit_fails(run, tiny_model, tmp_path):
     assert json.loads(out)["fit"] is None and json.loads(out)["best"]["steps"]
 
 
-def test_ten_texts_are_too_few_and_how_many_would_do(advise, texts):
+def test_advise_says_how_many_more_rows_are_needed_if_there_are_too_few(advise, texts):
     out = advise(texts[:10])
     assert "Nothing can be recommended yet." in out and "about 90 more distinct rows would do" in out
 
 
-def test_texts_that_are_all_the_same_are_an_error(advise):
+def test_advise_refuses_texts_that_are_all_the_same(advise):
     assert "1 distinct rows" in advise(["the same text again and again and again and again"] * 50, status=1)
 
 
 @pytest.mark.trial
-def test_one_word_texts_are_judged_by_their_geometry_alone(advise, texts):
+def test_advise_judges_texts_too_short_for_split_half_retrieval_by_geometry_alone(advise, texts):
     words = sorted({word.casefold() for text in texts for word in text.split()})[:200]
     out = advise(words)
     assert "cannot be told" in out and "Only 0 of 100 held-out texts are long enough" in out
     assert "Recommended" in out and "large enough" not in out
 
 
-def test_repeated_texts_count_once(advise, texts):
+def test_advise_counts_repeated_texts_once_and_notes_their_share(advise, texts):
     found = json.loads(advise(texts[:150] * 10, "--json"))
     assert (found["rows"], found["distinct"]) == (1500, 150)
     assert any("90.0 % of the rows repeat others" in note for note in found["notes"])
 
 
 @pytest.mark.trial
-def test_several_scripts_are_noticed(advise, texts):
+def test_advise_notes_texts_in_several_scripts(advise, texts):
     cyrillic = [f"Это предложение номер {number} о погоде и о том что будет завтра" for number in range(60)]
     found = json.loads(advise([*texts[:100], *cyrillic], "--json"))
     assert any("Cyrillic" in note and "language" in note for note in found["notes"])
 
 
 @pytest.mark.trial
-def test_vectors_are_advised_on_without_an_encoder(run, tmp_path):
+def test_advise_works_on_vectors_without_an_encoder(run, tmp_path):
+    """It says what was not measured, and refuses `--encoder` without `--fit`."""
     rows = np.random.default_rng(0).standard_normal((1200, 48)) * np.arange(1, 49) ** -1.0 + 0.3
     np.save(tmp_path / "rows.npy", rows.astype(np.float32))
     status, out, _ = run("advise", "--source", tmp_path / "rows.npy", "--json")
@@ -144,6 +149,6 @@ def test_vectors_are_advised_on_without_an_encoder(run, tmp_path):
         (["--source", "pydoc:", "--fit", "no good name"], "name"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(run, arguments, said):
+def test_advise_prints_one_line_for_an_invalid_source_report_or_name(run, arguments, said):
     status, out, err = run("advise", *arguments)
     assert (status, out) == (1, "") and said in err and len(err.strip().splitlines()) == 1

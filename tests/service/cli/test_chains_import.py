@@ -10,6 +10,7 @@ ENCODER = "e" * 32
 
 
 def fitted(dimensions, fingerprint=ENCODER, seed=0):
+    """Fit a nested chain on 60 random rows, with an encoder's fingerprint in its metadata."""
     chain = Chain(parse_steps(f"r2,geopres:steps=2,dimensions={dimensions},nested=true"))
     chain.fit(np.random.default_rng(seed).normal(size=(60, 8)) + 1)
     chain.metadata = {"encoder": {"fingerprint": fingerprint}}
@@ -18,7 +19,7 @@ def fitted(dimensions, fingerprint=ENCODER, seed=0):
 
 @pytest.fixture
 def source(tmp_path):
-    """A state folder where chains were given sizes by hand that they would not have taken by themselves."""
+    """Build a state folder with size routes that an admin assigned to other chains than the first ones."""
     home = Home(tmp_path / "alone")
     registry = Registry(home.chains)
     size_routes = SizeRoutes(home.size_routes, registry)
@@ -33,7 +34,7 @@ def source(tmp_path):
 
 @pytest.fixture(params=["folder", pytest.param("redis", marks=pytest.mark.services)])
 def target(request, tmp_path):
-    """Where chains are imported to: the variables that name it, and its chains and size_routes."""
+    """Return the variables that name a target of an import, and its chains and size routes."""
     if request.param == "folder":
         home = Home(tmp_path / "target")
         registry = Registry(home.chains)
@@ -43,7 +44,8 @@ def target(request, tmp_path):
     return {"LATHE_HOME": tmp_path / "cli", "LATHE_REDIS_URL": url}, replica.registry, replica.size_routes
 
 
-def test_chains_come_with_the_sizes_they_were_given_and_what_is_in_use_stays(run, source, target):
+def test_chains_import_copies_chains_and_size_routes_and_keeps_those_in_use(run, source, target):
+    """A second import changes nothing. A route to a chain that is missing or of another encoder is skipped."""
     told, registry, size_routes = target
     registry.publish(fitted(4, "0" * 32), "taken", None)
     registry.publish(fitted(3), "mine", None)
@@ -71,6 +73,6 @@ def test_chains_come_with_the_sizes_they_were_given_and_what_is_in_use_stays(run
     assert status == 0 and "alpha: skipped" in out and "dimensions 4 of encoder eeeeeeeeeeee: beta, as before" in out
 
 
-def test_a_folder_without_chains_is_refused(run, tmp_path):
+def test_chains_import_refuses_a_folder_without_chains(run, tmp_path):
     status, _, err = run("chains", "import", tmp_path)
     assert status == 1 and "holds no chains" in err

@@ -8,12 +8,13 @@ from transforms import diagnose
 
 @pytest.fixture(scope="module")
 def vectors(encoder, paragraphs):
+    """Return vectors of 120 real texts, two of them equal."""
     rows = encoder.encode(paragraphs[:120]).vectors
     rows[5] = rows[4]
     return rows
 
 
-def test_vectors_are_diagnosed_as_the_library_does(run, vectors, tmp_path):
+def test_diagnose_json_equals_the_diagnose_function(run, vectors, tmp_path):
     np.save(tmp_path / "rows.npy", vectors)
     status, out, _ = run("diagnose", "--source", tmp_path / "rows.npy", "--json")
     assert status == 0
@@ -22,7 +23,7 @@ def test_vectors_are_diagnosed_as_the_library_does(run, vectors, tmp_path):
     assert found["before"]["duplicate_rows"] == 1
 
 
-def test_texts_are_encoded_first_and_looked_at_behind_a_chain_too(run, paragraphs, tmp_path):
+def test_diagnose_encodes_texts_and_also_reports_on_a_chains_outputs(run, paragraphs, tmp_path):
     (tmp_path / "some.txt").write_text("\n".join(paragraphs[:60]))
     status, out, _ = run("diagnose", "--source", tmp_path / "some.txt", "--chain", "debias", "--json")
     assert status == 0
@@ -32,7 +33,7 @@ def test_texts_are_encoded_first_and_looked_at_behind_a_chain_too(run, paragraph
     assert found["after"]["dimensions"] == 384
 
 
-def test_the_table_shows_both_sides_and_the_spectrum_as_bars(run, vectors, tmp_path):
+def test_diagnose_prints_a_table_before_and_after_a_chain_with_the_spectrum_as_bars(run, vectors, tmp_path):
     np.save(tmp_path / "rows.npy", vectors)
     status, out, _ = run("diagnose", "--source", tmp_path / "rows.npy", "--chain", "compact")
     assert status == 0
@@ -43,7 +44,7 @@ def test_the_table_shows_both_sides_and_the_spectrum_as_bars(run, vectors, tmp_p
     assert sum("█" in line for line in lines) > 10
 
 
-def test_what_cannot_be_diagnosed_is_one_line(run, vectors, tmp_path):
+def test_diagnose_prints_one_line_for_nan_a_missing_file_other_dimensions_or_an_unknown_chain(run, vectors, tmp_path):
     bad = vectors.copy()
     bad[7, 3] = np.nan
     np.save(tmp_path / "bad.npy", bad)

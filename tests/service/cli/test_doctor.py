@@ -27,7 +27,7 @@ SMALL = Machine(
 
 
 def versions(**changed):
-    """Tell which versions are installed, but for some: None is a package that is not."""
+    """Return a lookup of installed versions with some changed; None stands for a missing package."""
 
     def installed(name):
         if name not in changed:
@@ -39,27 +39,27 @@ def versions(**changed):
     return installed
 
 
-def said(home, machine=None, installed=version, **options):
-    """Return what is missing, by its subject."""
+def find_costs(home, machine=None, installed=version, **options):
+    """Return the cost of each shortfall that is found, by its subject."""
     found = find_shortfalls(Settings(home=home, **options), machine, installed)
     return {one.what: one.cost for one in found}
 
 
-def test_every_extra_that_users_install_is_known_with_what_its_absence_costs():
+def test_every_optional_extra_has_a_description_of_its_absence():
     assert set(metadata("lathe").get_all("Provides-Extra")) - {"dev"} == set(EXTRAS)
 
 
-def test_a_version_that_is_too_old_is_named_with_the_one_that_is_wanted(tmp_path):
+def test_find_unmet_names_a_package_that_is_too_old_with_the_wanted_version(tmp_path):
     assert find_unmet("lathe") == ()
-    assert "an old version" not in said(tmp_path)
+    assert "an old version" not in find_costs(tmp_path)
     old = versions(torch="2.3.1")
     assert find_unmet("lathe", version=old) == ("torch>=2.9 (2.3.1 is installed)",)
-    assert "torch>=2.9 (2.3.1 is installed)" in said(tmp_path, installed=old)["an old version"]
+    assert "torch>=2.9 (2.3.1 is installed)" in find_costs(tmp_path, installed=old)["an old version"]
 
 
-def test_an_extra_counts_as_missing_if_anything_it_brings_is_even_through_another_extra(tmp_path):
+def test_an_extra_is_missing_if_a_package_of_it_or_of_an_included_extra_is_missing(tmp_path):
     without = versions(mteb=None)
-    found = said(tmp_path, installed=without)
+    found = find_costs(tmp_path, installed=without)
     assert (
         "`lathe evaluate` does not work; pip install 'lathe[evaluation]' installs mteb" in found["no extra evaluation"]
     )
@@ -80,17 +80,17 @@ def test_an_extra_counts_as_missing_if_anything_it_brings_is_even_through_anothe
         (True, True, "with the rows; pip install 'lathe[index]' installs hnswlib"),
     ],
 )
-def test_without_a_graph_it_says_what_has_to_be_there_to_build_it(tmp_path, compiler, headers, words):
+def test_a_missing_hnswlib_is_reported_with_the_tools_needed_to_build_it(tmp_path, compiler, headers, words):
     machine = replace(SMALL, compiler=compiler, headers=headers)
-    assert words in said(tmp_path, machine, versions(hnswlib=None))["no extra index"]
+    assert words in find_costs(tmp_path, machine, versions(hnswlib=None))["no extra index"]
 
 
-def test_the_speed_of_a_machine_is_said_in_words(tmp_path):
-    found = said(tmp_path, SMALL)
+def test_find_shortfalls_reports_a_missing_gpu_bfloat16_and_a_single_core(tmp_path):
+    found = find_costs(tmp_path, SMALL)
     assert "cores: 1" in found["no GPU"] and "half the speed" in found["no bfloat16"] and "one CPU core" in found
-    assert "finds no GPU" in said(tmp_path, replace(SMALL, driver=True))["no GPU"]
+    assert "finds no GPU" in find_costs(tmp_path, replace(SMALL, driver=True))["no GPU"]
     large = replace(SMALL, device="cuda", bfloat16=True, driver=True, cores=16)
-    assert not {"no GPU", "no bfloat16", "one CPU core"} & set(said(tmp_path, large))
+    assert not {"no GPU", "no bfloat16", "one CPU core"} & set(find_costs(tmp_path, large))
 
 
 AVX2_ONLY = {"sse4_2", "avx", "avx2", "fma"}
@@ -111,25 +111,25 @@ AVX512 = AVX2_ONLY | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
         ({"asimd", "bf16"}, "aarch64", "bfloat16"),
     ],
 )
-def test_the_instructions_of_a_cpu_are_told_with_those_it_lacks(flags, machine, words):
+def test_describe_instructions_lists_present_and_missing_cpu_instructions(flags, machine, words):
     assert describe_instructions(flags, machine) == words
     assert lacks_avx512(flags, machine) == ("no AVX-512" in words)
 
 
-def test_the_kernels_that_are_used_are_told_with_the_variables_that_chose_them():
+def test_describe_kernels_names_the_kernels_and_the_variables_that_chose_them():
     plain = describe_kernels({})
     assert plain.startswith(f"torch {torch.backends.cpu.get_cpu_capability()}, NumPy ")
     assert describe_kernels({"MKL_CBWR": "COMPATIBLE", "HOME": "/root"}) == f"{plain}; set by MKL_CBWR=COMPATIBLE"
 
 
-def test_a_full_disk_and_an_absent_redis_are_told_of_before_they_hurt():
-    found = said(Path("~"), SMALL)
+def test_find_shortfalls_reports_little_disk_and_a_missing_redis():
+    found = find_costs(Path("~"), SMALL)
     assert "no Redis" in found and "little disk" not in found
-    found = said(Path("~"), replace(SMALL, free_bytes=300_000_000), redis_url="redis://127.0.0.1:1/0")
+    found = find_costs(Path("~"), replace(SMALL, free_bytes=300_000_000), redis_url="redis://127.0.0.1:1/0")
     assert "no Redis" not in found and "0.3 GB are free" in found["little disk"]
 
 
-def test_a_machine_is_looked_at_where_the_state_folder_is_to_be(tmp_path):
+def test_read_machine_inspects_the_nearest_existing_folder_of_the_state_folder(tmp_path):
     assert (
         find_existing_folder(tmp_path / "not" / "yet" / "there") == tmp_path
         and find_existing_folder(Path("~")) == Path.home()
@@ -139,7 +139,7 @@ def test_a_machine_is_looked_at_where_the_state_folder_is_to_be(tmp_path):
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_compiler_headers_and_a_driver_are_found_by_their_files(tmp_path, monkeypatch, there):
+def test_read_machine_finds_compiler_headers_and_driver_by_their_files(tmp_path, monkeypatch, there):
     for name in ("g++", "nvidia-smi", "Python.h") if there else ():
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))

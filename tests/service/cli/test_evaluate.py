@@ -34,18 +34,20 @@ def out(tmp_path_factory):
 
 
 def comparing(suite, out, *more):
+    """Return the arguments of `lathe evaluate` with both starter chains on a few texts."""
     chains = ("--chain", "compact,debias", "--limit", 20, "--processes", 1)
     return ("evaluate", "--suite", suite, "--out", out, *chains, *more)
 
 
 def require_one_line(ended, message):
+    """Assert that a command failed with one line on stderr that contains a message."""
     status, printed, err = ended
     assert (status, printed) == (1, "")
     assert err.startswith("lathe: ") and len(err.splitlines()) == 1
     assert message in err
 
 
-def test_the_help_names_every_option_with_its_variable(run):
+def test_evaluate_help_names_every_option_with_its_environment_variable(run):
     status, printed, _ = run("evaluate", "--help")
     assert status == 0
     options = "suite out encoder chain ladder audit sweep-dimensions mean-sentences".split()
@@ -54,7 +56,8 @@ def test_the_help_names_every_option_with_its_variable(run):
         assert f"--{option} " in printed and f"LATHE_{option.replace('-', '_').upper()}" in printed
 
 
-def test_starter_chains_are_compared_with_raw_vectors_in_a_table_and_three_files(run, suite, out):
+def test_evaluate_compares_chains_with_raw_vectors_in_a_table_and_three_files(run, suite, out):
+    """A data set that cannot be read is named, and no file contains an absolute path."""
     status, printed, err = run(*comparing(suite, out))
     assert status == 0, err
     assert err.split() == [str(out / name) for name in ("evaluation.json", "scores.csv", "report.html")]
@@ -86,13 +89,13 @@ def test_starter_chains_are_compared_with_raw_vectors_in_a_table_and_three_files
         assert str(suite.parent) not in text and str(out.parent) not in text
 
 
-def test_what_is_no_size_is_one_line(run, suite, out):
+def test_evaluate_prints_one_line_for_an_invalid_sweep_dimensions(run, suite, out):
     ended = run(*comparing(suite, out, "--sweep-dimensions", "96,x"))
     require_one_line(ended, "sizes are numbers such as 96 or shares such as 1/4, not 'x'")
 
 
 @pytest.mark.parametrize("written", ["1", "x", "50,-3", "50,1.5"])
-def test_numbers_of_sentences_that_have_no_mean_are_one_line(run, suite, tmp_path, written):
+def test_evaluate_prints_one_line_for_invalid_mean_sentences(run, suite, tmp_path, written):
     ended = run(*comparing(suite, tmp_path, "--mean-sentences", written))
     require_one_line(ended, f"--mean-sentences takes whole numbers from 2, got '{written}'")
 
@@ -106,11 +109,11 @@ def test_numbers_of_sentences_that_have_no_mean_are_one_line(run, suite, tmp_pat
         (["--encoder", "all-MiniLM-L6-v2:top"], "all-MiniLM-L6-v2:top is no variant: write all-MiniLM-L6-v2:layers"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(run, suite, tmp_path, options, message):
+def test_evaluate_prints_one_line_for_an_unknown_chain_corpus_layer_or_variant(run, suite, tmp_path, options, message):
     require_one_line(run("evaluate", "--suite", suite, "--out", tmp_path / "out", *options), message)
 
 
-def test_a_suite_that_is_not_there_or_holds_nothing_of_use_is_one_line(run, tmp_path):
+def test_evaluate_prints_one_line_for_a_missing_or_unusable_suite(run, tmp_path):
     known = "there is no suite 'nowhere': name a folder, a YAML file, mteb:TASK,… or one of finmteb, mean-bias-panel"
     require_one_line(run(*comparing("nowhere", tmp_path / "out")), known)
     (tmp_path / "data" / "a set").mkdir(parents=True)

@@ -21,36 +21,42 @@ def raw(encoder, sentences):
 
 
 @pytest.fixture
-def nobodys(run, tmp_path, home):
-    """A chain fitted on vectors that no encoder is said to have made."""
+def unnamed_encoder(run, tmp_path, home):
+    """Fit a chain on vectors of an unknown encoder, and return it."""
     rows = np.random.default_rng(0).normal(size=(300, 384)).astype(np.float32) + 0.2
     np.save(tmp_path / "rows.npy", rows)
-    if not (home / "chains/nobodys").exists():
-        assert run("fit", "--name", "nobodys", "--steps", "r2,pca:16", "--source", tmp_path / "rows.npy")[0] == 0
-    return Chain.load(home / "chains/nobodys/1")
+    if not (home / "chains/unnamed_encoder").exists():
+        assert (
+            run("fit", "--name", "unnamed_encoder", "--steps", "r2,pca:16", "--source", tmp_path / "rows.npy")[0] == 0
+        )
+    return Chain.load(home / "chains/unnamed_encoder/1")
 
 
 def in_index(folder, rows):
+    """Apply an exported faiss transform to rows."""
     index = faiss.read_index(str(folder / "chain.index"))
     index.add(rows)
     return index.index.reconstruct_n(0, len(rows))
 
 
 def in_graph(folder, rows):
+    """Apply an exported ONNX graph to rows."""
     return onnxruntime.InferenceSession(folder / "chain.onnx").run(["embeddings"], {"vectors": rows})[0]
 
 
 def listed(folder):
+    """Return the paths of all files in a folder."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def assert_one_line(status, out, err, *words):
+    """Assert that a command failed with one line on stderr that contains all words."""
     assert status == 1 and out == ""
     assert err.startswith("lathe: ") and len(err.strip().splitlines()) == 1
     assert all(word in err for word in words), err
 
 
-def test_a_shipped_chain_becomes_a_model_without_naming_a_format(run, compact, sentences, raw, tmp_path):
+def test_export_without_a_format_writes_a_sentence_transformers_model(run, compact, sentences, raw, tmp_path):
     status, out, err = run("export", "compact", "--to", tmp_path / "model")
     assert status == 0 and "of compact@1" in err
     assert out.startswith(str(tmp_path / "model")) and all(name in out for name in listed(tmp_path / "model"))
@@ -59,7 +65,7 @@ def test_a_shipped_chain_becomes_a_model_without_naming_a_format(run, compact, s
 
 
 @pytest.mark.trial
-def test_a_shipped_chain_becomes_a_graph_and_a_graph_with_its_encoder(run, compact, raw, tmp_path):
+def test_export_onnx_writes_the_chain_and_its_encoder_as_graphs(run, compact, raw, tmp_path):
     status, out, err = run("export", "compact@1", "--to", tmp_path / "graph", "--format", "onnx")
     assert status == 0 and "of compact@1" in err
     assert {"chain.onnx", "model.onnx", "tokenizer.json"} <= set(listed(tmp_path / "graph"))
@@ -67,13 +73,13 @@ def test_a_shipped_chain_becomes_a_graph_and_a_graph_with_its_encoder(run, compa
     np.testing.assert_allclose(in_graph(tmp_path / "graph", raw), compact.transform(raw), atol=1e-4)
 
 
-def test_a_shipped_chain_becomes_transforms_of_faiss(run, compact, raw, tmp_path):
+def test_export_faiss_writes_transforms_that_equal_the_chain(run, compact, raw, tmp_path):
     status, out, _ = run("export", "compact", "--to", tmp_path / "index", "--format", "faiss")
     assert status == 0 and all(name in out for name in listed(tmp_path / "index"))
     np.testing.assert_allclose(in_index(tmp_path / "index", raw), compact.transform(raw), atol=1e-4)
 
 
-def test_the_folder_says_which_version_it_is(run, compact, tmp_path):
+def test_export_writes_the_version_steps_and_certificate_to_lathe_json(run, compact, tmp_path):
     assert run("export", "compact", "--to", tmp_path / "index", "--format", "faiss")[0] == 0
     said = json.loads((tmp_path / "index/lathe.json").read_text())
     assert said["chain"] == "compact@1"
@@ -82,7 +88,7 @@ def test_the_folder_says_which_version_it_is(run, compact, tmp_path):
     assert (tmp_path / "index/README.md").read_text().startswith("# compact@1\n")
 
 
-def test_a_nested_chain_is_exported_at_a_smaller_size(run, compact, raw, tmp_path):
+def test_export_faiss_with_dimensions_cuts_a_nested_chain(run, compact, raw, tmp_path):
     arguments = ["export", "compact", "--to", tmp_path / "index", "--format", "faiss", "--dimensions", 64]
     assert run(*arguments)[0] == 0
     found = in_index(tmp_path / "index", raw)
@@ -91,13 +97,13 @@ def test_a_nested_chain_is_exported_at_a_smaller_size(run, compact, raw, tmp_pat
     assert "384 → 64 dimensions" in (tmp_path / "index/README.md").read_text()
 
 
-def test_a_folder_says_the_size_it_was_exported_at(run, tmp_path):
+def test_export_writes_the_chosen_dimensions_to_lathe_json(run, tmp_path):
     arguments = ["export", "compact", "--to", tmp_path / "index", "--format", "faiss", "--dimensions", 64]
     assert run(*arguments)[0] == 0
     assert json.loads((tmp_path / "index/lathe.json").read_text())["output_dimensions"] == 64
 
 
-def test_a_model_at_a_smaller_size_says_how_wide_it_is(run, compact, sentences, raw, tmp_path):
+def test_an_exported_model_reports_the_chosen_dimensions(run, compact, sentences, raw, tmp_path):
     assert run("export", "compact", "--to", tmp_path / "model", "--dimensions", 64)[0] == 0
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     assert model.get_embedding_dimension() == 64
@@ -113,64 +119,66 @@ def test_a_model_at_a_smaller_size_says_how_wide_it_is(run, compact, sentences, 
         (["debias", "--dimensions", "64"], ["only 384", "64"]),
     ],
 )
-def test_what_there_is_not_is_one_line_and_makes_nothing(run, tmp_path, arguments, words):
+def test_export_prints_one_line_and_writes_nothing_for_an_unknown_chain_or_size(run, tmp_path, arguments, words):
     for format_ in ("sentence-transformers", "onnx", "faiss"):
         assert_one_line(*run("export", *arguments, "--to", tmp_path / "out", "--format", format_), *words)
     assert not any(tmp_path.iterdir())
 
 
-def test_an_unknown_format_is_refused_with_those_there_are(run, tmp_path):
+def test_export_refuses_an_unknown_format_and_lists_the_known_ones(run, tmp_path):
     status, out, err = run("export", "compact", "--to", tmp_path / "out", "--format", "pickle")
     assert status == 2 and out == ""
     assert all(name in err for name in ("pickle", "sentence-transformers", "onnx", "faiss"))
     assert not any(tmp_path.iterdir())
 
 
-def test_an_occupied_folder_is_refused_and_left_as_it_was(run, tmp_path):
+def test_export_refuses_an_existing_folder_and_leaves_it_unchanged(run, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     result = run("export", "compact", "--to", tmp_path, "--format", "faiss")
     assert_one_line(*result, "is there already")
     assert listed(tmp_path) == ["notes.txt"]
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(run, tmp_path):
+def test_export_prints_one_line_if_the_folder_cannot_be_created(run, tmp_path):
     (tmp_path / "file").write_text("mine")
     assert_one_line(*run("export", "compact", "--to", tmp_path / "file/out", "--format", "faiss"), "file")
     assert listed(tmp_path) == ["file"]
 
 
-def test_every_flag_is_an_environment_variable_too(run, tmp_path):
+def test_export_options_can_be_environment_variables(run, tmp_path):
     status, _, _ = run("export", "compact", LATHE_TO=tmp_path / "index", LATHE_FORMAT="faiss", LATHE_DIMENSIONS=8)
     assert status == 0 and faiss.read_VectorTransform(str(tmp_path / "index/0.vt")).d_out == 8
 
 
-def test_vectors_of_nobodys_need_no_encoder_for_faiss(run, nobodys, raw, tmp_path):
-    assert run("export", "nobodys", "--to", tmp_path / "index", "--format", "faiss")[0] == 0
-    np.testing.assert_allclose(in_index(tmp_path / "index", raw), nobodys.transform(raw), atol=1e-4)
+def test_export_faiss_of_a_chain_without_an_encoder_needs_none(run, unnamed_encoder, raw, tmp_path):
+    assert run("export", "unnamed_encoder", "--to", tmp_path / "index", "--format", "faiss")[0] == 0
+    np.testing.assert_allclose(in_index(tmp_path / "index", raw), unnamed_encoder.transform(raw), atol=1e-4)
 
 
-def test_vectors_of_nobodys_become_a_graph_of_the_chain_alone(run, nobodys, raw, tmp_path):
-    assert run("export", "nobodys", "--to", tmp_path / "graph", "--format", "onnx")[0] == 0
+def test_export_onnx_of_a_chain_without_an_encoder_writes_the_chain_alone(run, unnamed_encoder, raw, tmp_path):
+    assert run("export", "unnamed_encoder", "--to", tmp_path / "graph", "--format", "onnx")[0] == 0
     assert listed(tmp_path / "graph") == ["README.md", "chain.onnx", "lathe.json"]
-    np.testing.assert_allclose(in_graph(tmp_path / "graph", raw), nobodys.transform(raw), atol=1e-4)
+    np.testing.assert_allclose(in_graph(tmp_path / "graph", raw), unnamed_encoder.transform(raw), atol=1e-4)
 
 
-def test_vectors_of_nobodys_become_a_model_only_with_an_encoder(run, nobodys, sentences, raw, tmp_path):
-    assert_one_line(*run("export", "nobodys", "--to", tmp_path / "model"), "name the encoder")
+def test_export_model_of_a_chain_without_an_encoder_needs_an_encoder_option(
+    run, unnamed_encoder, sentences, raw, tmp_path
+):
+    assert_one_line(*run("export", "unnamed_encoder", "--to", tmp_path / "model"), "name the encoder")
     assert not (tmp_path / "model").exists()
-    status, _, _ = run("export", "nobodys", "--to", tmp_path / "model", "--encoder", "all-MiniLM-L6-v2")
+    status, _, _ = run("export", "unnamed_encoder", "--to", tmp_path / "model", "--encoder", "all-MiniLM-L6-v2")
     assert status == 0
     found = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(sentences)
-    np.testing.assert_allclose(found, nobodys.transform(raw), atol=1e-4)
+    np.testing.assert_allclose(found, unnamed_encoder.transform(raw), atol=1e-4)
 
 
-def test_an_encoder_there_is_not_is_one_line(run, nobodys, tmp_path):
-    result = run("export", "nobodys", "--to", tmp_path / "model", "--encoder", "/nowhere/model")
+def test_export_prints_one_line_for_an_encoder_that_cannot_be_loaded(run, unnamed_encoder, tmp_path):
+    result = run("export", "unnamed_encoder", "--to", tmp_path / "model", "--encoder", "/nowhere/model")
     assert_one_line(*result, "cannot be loaded")
     assert not (tmp_path / "model").exists()
 
 
-def test_codes_are_no_transform_of_faiss_and_the_line_says_what_is(run, nobodys, tmp_path):
+def test_export_faiss_refuses_a_quantized_chain_and_suggests_leaving_the_step_out(run, unnamed_encoder, tmp_path):
     source = tmp_path / "rows.npy"
     assert run("fit", "--name", "bytes", "--steps", "pca:16,int8", "--source", source)[0] == 0
     result = run("export", "bytes", "--to", tmp_path / "index", "--format", "faiss")
@@ -178,6 +186,6 @@ def test_codes_are_no_transform_of_faiss_and_the_line_says_what_is(run, nobodys,
     assert not (tmp_path / "index").exists()
 
 
-def test_the_command_has_help(run):
+def test_export_help_names_its_options(run):
     status, out, _ = run("export", "--help")
     assert status == 0 and all(word in out for word in ("--to", "--format", "--encoder", "--dimensions"))

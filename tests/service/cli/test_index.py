@@ -32,10 +32,11 @@ def store(tmp_path_factory, vectors):
 
 
 def opened(home, name):
+    """Open the record of an index read-only."""
     return IndexRecord(home / "indexes" / name / "record.db", read_only=True)
 
 
-def test_an_import_says_what_the_chain_costs_and_then_writes_every_row(run, home, store, vectors):
+def test_index_import_reports_the_chains_quality_and_writes_every_row(run, home, store, vectors):
     status, out, err = run("index", "import", "--name", "plain", "--source", store, "--chain", "debias")
     assert status == 0, err
     assert "measured on 1,500 of 1,500 rows" in out
@@ -50,7 +51,7 @@ def test_an_import_says_what_the_chain_costs_and_then_writes_every_row(run, home
     assert [(index["name"], index["count"], index["chain"]) for index in listed] == [("plain", 1500, "debias@1")]
 
 
-def test_a_dry_run_and_a_gate_that_does_not_hold_write_nothing(run, home, store):
+def test_index_import_writes_nothing_in_a_dry_run_or_if_a_gate_fails(run, home, store):
     status, out, _ = run(
         "index", "import", "--name", "dry", "--source", store, "--chain", "compact", "--dry-run", "--json"
     )
@@ -64,7 +65,7 @@ def test_a_dry_run_and_a_gate_that_does_not_hold_write_nothing(run, home, store)
     assert not (home / "indexes" / "dry").exists()
 
 
-def test_ids_come_from_a_list_from_the_rows_or_are_the_rows_numbers(run, home, store, tmp_path, vectors):
+def test_index_import_takes_ids_from_a_file_a_field_or_the_faiss_index(run, home, store, tmp_path, vectors):
     (tmp_path / "ids.txt").write_text("\n".join(f"doc {number}" for number in range(1500)))
     rows = [{"key": f"k{i}", "v": vectors[i].tolist(), "year": 2000 + i} for i in range(20)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -85,7 +86,8 @@ def test_ids_come_from_a_list_from_the_rows_or_are_the_rows_numbers(run, home, s
         record.close()
 
 
-def test_a_stopped_import_goes_on_where_it_was(run, home, tmp_path, vectors):
+def test_index_import_resumes_after_the_last_whole_batch(run, home, tmp_path, vectors):
+    """A zero vector stops an import; with `--skip-zeros` it is left out."""
     rows = np.concatenate([vectors, np.zeros((1, WIDTH), np.float32), vectors[:5]])
     np.save(tmp_path / "zero.npy", rows)
     command = ("index", "import", "--name", "zero", "--source", tmp_path / "zero.npy", "--chain", "none")
@@ -106,7 +108,10 @@ def test_a_stopped_import_goes_on_where_it_was(run, home, tmp_path, vectors):
 
 
 @pytest.mark.trial
-def test_a_backup_is_whole_while_the_index_is_owned_and_restores_under_any_name(run, home, tmp_path, store, vectors):
+def test_index_backup_works_while_a_server_owns_the_index_and_restores_under_another_name(
+    run, home, tmp_path, store, vectors
+):
+    """Imports, deletion and restoring over an owned index are refused."""
     indexes = EmbeddedIndexes(home / "indexes", 1, 1, lambda _spec, _texts: None)
     run("index", "import", "--name", "kept", "--source", store, "--chain", "compact")
     index = indexes.get("kept")
@@ -125,14 +130,14 @@ def test_a_backup_is_whole_while_the_index_is_owned_and_restores_under_any_name(
         assert run("index", "restore", tmp_path / "copy", "--name", "again")[0] == 0
         again = indexes.get("again")
         labels, scores = again.generation.search(Query(vectors[:6], 1, rescoring=4))
-        names = again.training_log.payloads(labels[:, 0].tolist())
+        names = again.record.read_payloads(labels[:, 0].tolist())
         assert [names[label][0] for label in labels[[0, 1, 2, 4, 5], 0].tolist()] == ["0", "1", "2", "4", "5"]
         assert scores[0, 0] == pytest.approx(1, abs=2e-3)
     finally:
         indexes.close()
 
 
-def test_a_backup_that_was_altered_or_is_newer_is_refused(run, home, tmp_path, store):
+def test_index_restore_refuses_an_altered_newer_or_missing_backup(run, home, tmp_path, store):
     run("index", "import", "--name", "source", "--source", store, "--chain", "none")
     run("index", "backup", "source", "--to", tmp_path / "copy")
     manifest = json.loads((tmp_path / "copy" / "backup.json").read_text())
@@ -155,7 +160,7 @@ HOSTILE_SETTINGS = [
 
 
 @pytest.mark.parametrize("change", HOSTILE_SETTINGS, ids=str)
-def test_a_backup_whose_settings_no_index_can_have_is_refused(run, home, tmp_path, change):
+def test_index_restore_refuses_a_backup_with_invalid_index_settings(run, home, tmp_path, change):
     def spoil(db):
         (spec,) = db.execute("SELECT value FROM meta WHERE key = 'spec'").fetchone()
         db.execute("UPDATE meta SET value = ? WHERE key = 'spec'", (json.dumps(json.loads(spec) | change),))
@@ -166,14 +171,14 @@ def test_a_backup_whose_settings_no_index_can_have_is_refused(run, home, tmp_pat
 
 
 @pytest.mark.parametrize("what", ["TRIGGER t AFTER INSERT ON items BEGIN DELETE FROM items; END", "VIEW v AS SELECT 1"])
-def test_a_backup_that_would_run_what_somebody_else_wrote_is_refused(run, home, tmp_path, what):
+def test_index_restore_refuses_a_backup_with_a_trigger_or_view(run, home, tmp_path, what):
     forge_backup(tmp_path / "copy", lambda db: db.execute(f"CREATE {what}"))
     assert "trigger or view" in run("index", "restore", tmp_path / "copy", "--name", "r")[2]
     assert not (home / "indexes" / "r").exists()
 
 
 def forge_backup(folder, change):
-    """Write a backup whose record somebody changed, with the checksum that goes with it."""
+    """Write a backup whose record was changed, with a matching checksum."""
     (folder.parent / "docs").mkdir()
     IndexRecord.create(folder.parent / "docs" / "record.db", SPEC, None).close()
     back_up_index(folder.parent / "docs", folder)
@@ -184,7 +189,7 @@ def forge_backup(folder, change):
     (folder / "backup.json").write_text(json.dumps(manifest))
 
 
-def test_what_is_exported_can_be_imported_again(run, home, tmp_path, vectors):
+def test_index_export_and_import_round_trip_rows_and_metadata(run, home, tmp_path, vectors):
     told = {"tags": ["a", 1], "embedding": "a word", "id": "not the id"}
     rows = [{"id": f"k{i}", "v": vectors[i].tolist(), "metadata": told} for i in range(60)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -208,7 +213,7 @@ def test_what_is_exported_can_be_imported_again(run, home, tmp_path, vectors):
     ("lines", "reason"),
     [(["a", "", "b"], "line 2 is blank"), (["a"] * 7, "7 ids for 1,500 rows"), (["a"] * 1500, "'a' occurs twice")],
 )
-def test_a_list_of_ids_that_is_none_is_refused_and_no_index_is_left(run, home, store, tmp_path, lines, reason):
+def test_index_import_refuses_an_invalid_list_of_ids_and_creates_no_index(run, home, store, tmp_path, lines, reason):
     (tmp_path / "ids.txt").write_text("\n".join(lines))
     status, _, err = run(
         "index", "import", "--name", "ids", "--source", store, "--chain", "none", "--ids", tmp_path / "ids.txt"
@@ -217,7 +222,7 @@ def test_a_list_of_ids_that_is_none_is_refused_and_no_index_is_left(run, home, s
     assert not (home / "indexes" / "ids").exists()
 
 
-def test_doctor_tells_of_a_damaged_record(run, home, store):
+def test_doctor_and_index_list_report_a_damaged_record(run, home, store):
     run("index", "import", "--name", "damaged", "--source", store, "--chain", "none")
     assert run("doctor")[0] == 0
     (home / "indexes" / "damaged" / "record.db").write_bytes(b"no database" * 1000)
@@ -231,5 +236,5 @@ OBJECTS = [("{}", {}), ({}, {}), ('{"a": 1}', {"a": 1}), ("text", None), ("{", N
 
 
 @pytest.mark.parametrize(("given", "found"), OBJECTS)
-def test_an_empty_object_of_metadata_is_one(given, found):
+def test_parse_object_returns_json_objects_and_none_for_anything_else(given, found):
     assert parse_object(given) == found

@@ -12,12 +12,13 @@ from training.sources.source import open_source
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory, paragraphs):
+    """Write 100 texts with ids to a JSON-lines file; return its path."""
     path = tmp_path_factory.mktemp("texts") / "some.jsonl"
     path.write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(paragraphs[:100])))
     return path
 
 
-def test_fit_embed_and_reduce_do_the_main_job_from_file_to_file(run, texts, tmp_path):
+def test_fit_embed_and_reduce_give_the_same_vectors_from_file_to_file(run, texts, tmp_path):
     status, out, _ = run(
         "fit", "--name", "mine", "--steps", "r2,geopres:24,nested=true,steps=50", "--source", texts,
         "--transform", tmp_path / "fitted.npy", "--json",
@@ -46,7 +47,8 @@ def test_fit_embed_and_reduce_do_the_main_job_from_file_to_file(run, texts, tmp_
     assert batch.values.shape == (100, 8) and batch.records[3]["id"] == 3
 
 
-def test_a_second_fit_is_promoted_and_rolled_back_on_the_command_line(run, texts):
+def test_chains_commands_promote_roll_back_delete_and_show_versions(run, texts):
+    """A version that fails a gate is promoted only with `--force`; no output contains the source's folder."""
     assert run("fit", "--name", "twice", "--steps", "r2", "--source", texts)[0] == 0
     status, out, _ = run("fit", "--name", "twice", "--steps", "r2", "--source", texts, "--gate", "recall_at_10=1.1")
     assert status == 0 and "fails recall_at_10" in out
@@ -80,14 +82,14 @@ def test_a_second_fit_is_promoted_and_rolled_back_on_the_command_line(run, texts
         (["reduce", "--source", "pydoc:", "--out", "x.npy", "--chain", "compact"], "holds texts: use lathe embed"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_status_1(run, arguments, words):
+def test_commands_print_one_line_and_exit_1_for_invalid_arguments(run, arguments, words):
     status, out, err = run(*arguments)
     assert status == 1
     assert err.startswith("lathe: ") and words in err and len(err.strip().splitlines()) == 1
     assert out == ""
 
 
-def test_a_state_folder_that_cannot_be_written_is_one_line(run, tmp_path):
+def test_fit_exits_1_if_the_state_folder_cannot_be_written(run, tmp_path):
     (tmp_path / "file").write_text("")
     status, _, err = run("fit", "--name", "a", "--steps", "r2", "--source", "pydoc:", LATHE_HOME=tmp_path / "file/home")
     assert status == 1 and "cannot be written" in err
@@ -106,7 +108,7 @@ class Interrupted(MemoryFileSystem):
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_says_what_is_kept(run, texts):
+def test_an_interrupted_fit_exits_130_and_says_what_is_stored(run, texts):
     fsspec.register_implementation("interrupted", Interrupted, clobber=True)
     fsspec.filesystem("memory").pipe("/interrupted/some.jsonl", texts.read_bytes())
     source = "interrupted://interrupted/some.jsonl"
@@ -115,19 +117,19 @@ def test_an_interrupt_says_what_is_kept(run, texts):
     assert "what was encoded or trained is stored" in err
 
 
-def test_a_nested_fit_prints_what_its_smaller_sizes_keep(run, texts):
+def test_fit_of_a_nested_chain_prints_the_recall_of_smaller_sizes(run, texts):
     steps = "geopres:16,nested=true,steps=5"
     status, out, _ = run("fit", "--name", "sizes", "--steps", steps, "--source", texts)
     assert status == 0
     assert all(f"recall_at_10, cut to {size}" in out for size in (4, 8, 12))
 
 
-def test_every_flag_is_an_environment_variable_too(run, texts, tmp_path):
+def test_reduce_options_can_be_environment_variables(run, texts, tmp_path):
     status, _, err = run("reduce", LATHE_SOURCE="pydoc:", LATHE_OUT=tmp_path / "x.npy", LATHE_CHAIN="compact")
     assert status == 1 and "holds texts: use lathe embed" in err
 
 
-def test_doctor_says_what_is_there_and_what_is_damaged(run, home):
+def test_doctor_reports_the_machine_and_exits_1_if_a_chain_is_damaged(run, home):
     status, out, _ = run("doctor")
     assert status == 0 and "torch" in out and "can be written" in out
     assert "\ninstructions " in out and f"\nkernels                         torch {get_cpu_capability()}, NumPy" in out
@@ -140,7 +142,7 @@ def test_doctor_says_what_is_there_and_what_is_damaged(run, home):
     path.write_bytes(whole)
 
 
-def test_the_release_is_told(run):
+def test_version_option_prints_the_installed_version(run):
     assert run("--version") == (0, f"lathe {version('lathe')}\n", "")
 
 
@@ -152,7 +154,8 @@ def test_every_command_has_help(run, command):
     assert status == 0 and "Usage" in out
 
 
-def test_a_fit_on_a_folder_leaves_out_a_damaged_file_and_names_it_if_it_is_told_to(run, tmp_path):
+def test_fit_with_bad_shards_skip_leaves_out_damaged_files_and_names_them(run, tmp_path):
+    """Without the option a damaged file ends the fit; an unknown value is refused."""
     folder = tmp_path / "shards"
     folder.mkdir()
     rows = np.random.default_rng(0).standard_normal((90, 8)).astype(np.float32)

@@ -8,7 +8,7 @@ WIDTH, ROWS = 16, 1100
 
 @pytest.fixture(scope="module")
 def vectors():
-    """Of every length: what is kept is what was given."""
+    """Return random vectors `(1100, 16)` of different norms, since Milvus must store them unnormalized."""
     return np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)
 
 
@@ -23,7 +23,7 @@ def store(tmp_path_factory, vectors):
 
 @pytest.fixture
 def index(run, milvus):
-    """Run `lathe index`, with its indexes in Milvus."""
+    """Return a function that runs `lathe index` with its indexes in Milvus."""
 
     def command(*arguments):
         return run("index", *arguments, LATHE_INDEX_URL=milvus.url)
@@ -33,7 +33,7 @@ def index(run, milvus):
 
 @pytest.fixture
 def fill(index):
-    """Import a source as it is; gives what the command says."""
+    """Return a function that imports a source with `--chain none`, and returns the command's JSON."""
 
     def command(name, source, *more):
         status, out, err = index("import", "--name", name, "--source", source, "--chain", "none", "--json", *more)
@@ -44,12 +44,12 @@ def fill(index):
 
 
 def listed(index):
-    """Names and counts."""
+    """Return the number of items of each index, by name."""
     return {found["name"]: found["count"] for found in json.loads(index("list", "--json")[1])}
 
 
 def exported(index, name, file):
-    """The items of an index: ids, metadata and vectors."""
+    """Export an index; return metadata and vector of each item, by id."""
     status, out, err = index("export", name, "--out", file)
     assert status == 0, err
     rows = [json.loads(line) for line in file.read_text().splitlines()]
@@ -57,7 +57,8 @@ def exported(index, name, file):
     return {row["id"]: (row["metadata"], np.array(row["embedding"], np.float32)) for row in rows}
 
 
-def test_imported_vectors_are_listed_exported_imported_again_and_deleted(index, fill, store, vectors, tmp_path):
+def test_index_commands_import_list_export_and_delete_in_milvus(index, fill, store, vectors, tmp_path):
+    """Vectors come back bit-equal; an export to .npy is refused, since Milvus keeps no order."""
     result = fill("first", store / "rows.npy", "--ids", store / "ids.txt")
     assert (result["imported"], result["replaced"], result["count"]) == (ROWS, 0, ROWS)
     assert result["cost"]["quality"]["recall_at_10"] == 1
@@ -78,7 +79,7 @@ def test_imported_vectors_are_listed_exported_imported_again_and_deleted(index, 
     assert not {"first", "second"} & set(listed(index))
 
 
-def test_metadata_comes_back_as_it_was_given(index, fill, vectors, tmp_path):
+def test_metadata_round_trips_through_milvus(index, fill, vectors, tmp_path):
     said = [{"tags": ["a", 1], "embedding": "a word"}, {"n": 2**53 + 1, "deep": {"er": None}}, {"é": "\u0000\"'"}]
     rows = [{"id": f"k{n}", "v": vectors[n].tolist(), "metadata": given} for n, given in enumerate(said)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -88,7 +89,7 @@ def test_metadata_comes_back_as_it_was_given(index, fill, vectors, tmp_path):
     index("delete", "told")
 
 
-def test_a_stopped_import_goes_on_where_it_was(index, fill, vectors, tmp_path):
+def test_index_import_into_milvus_resumes_after_the_last_whole_batch(index, fill, vectors, tmp_path):
     rows = np.concatenate([vectors, np.zeros((1, WIDTH), np.float32), vectors[:5]])
     np.save(tmp_path / "zero.npy", rows)
     status, _, err = index("import", "--name", "zero", "--source", tmp_path / "zero.npy", "--chain", "none")
@@ -101,7 +102,7 @@ def test_a_stopped_import_goes_on_where_it_was(index, fill, vectors, tmp_path):
     index("delete", "zero")
 
 
-def test_a_deleted_indexs_import_begins_anew(index, fill, vectors, tmp_path):
+def test_index_import_after_a_deletion_imports_all_rows_again(index, fill, vectors, tmp_path):
     np.save(tmp_path / "zero.npy", np.concatenate([vectors, np.zeros((1, WIDTH), np.float32)]))
     assert index("import", "--name", "anew", "--source", tmp_path / "zero.npy", "--chain", "none")[0] == 1
     assert index("delete", "anew")[0] == 0
@@ -109,7 +110,7 @@ def test_a_deleted_indexs_import_begins_anew(index, fill, vectors, tmp_path):
     index("delete", "anew")
 
 
-def test_an_import_that_can_write_nothing_leaves_no_index(index, tmp_path):
+def test_index_import_whose_first_batch_fails_leaves_no_index(index, tmp_path):
     np.save(tmp_path / "zeros.npy", np.eye(4, WIDTH, dtype=np.float32) * [[0], [1], [1], [1]])
     status, _, err = index("import", "--name", "nothing", "--source", tmp_path / "zeros.npy", "--chain", "none")
     assert (status, "'0' is zero" in err) == (1, True), err
@@ -117,7 +118,7 @@ def test_an_import_that_can_write_nothing_leaves_no_index(index, tmp_path):
 
 
 @pytest.mark.parametrize("command", [("backup", "any", "--to", "copy"), ("restore", "copy")])
-def test_copies_are_left_to_milvuss_own_tools(index, tmp_path, monkeypatch, command):
+def test_index_backup_and_restore_refer_to_milvus_backup(index, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     status, _, err = index(*command)
     assert (status, list(tmp_path.iterdir())) == (1, [])
@@ -125,7 +126,7 @@ def test_copies_are_left_to_milvuss_own_tools(index, tmp_path, monkeypatch, comm
 
 
 @pytest.mark.parametrize("command", [("export", "nobody", "--out", "x.jsonl"), ("delete", "nobody")])
-def test_an_index_that_is_not_there_is_named(index, tmp_path, monkeypatch, command):
+def test_index_export_and_delete_name_an_unknown_index(index, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     status, _, err = index(*command)
     assert status == 1 and "there is no index 'nobody'" in err
@@ -133,7 +134,9 @@ def test_an_index_that_is_not_there_is_named(index, tmp_path, monkeypatch, comma
 
 
 @pytest.mark.parametrize("command", [("list",), ("delete", "any"), ("export", "any", "--out", "x.jsonl")])
-def test_a_milvus_that_does_not_answer_is_one_sentence_without_the_password(run, tmp_path, monkeypatch, command):
+def test_index_commands_print_one_line_without_the_password_if_milvus_is_unreachable(
+    run, tmp_path, monkeypatch, command
+):
     monkeypatch.chdir(tmp_path)
     status, out, err = run("index", *command, LATHE_INDEX_URL="http://user:secret@127.0.0.1:9")
     assert (status, out, len(err.splitlines())) == (1, "", 1)

@@ -17,11 +17,12 @@ from tests.helpers import LATHE
 
 @pytest.fixture(scope="module")
 def texts(paragraphs):
-    """Thousands, to be encoded for a while."""
+    """Return thousands of texts, so that a fit on them takes a while."""
     return [f"{number}: {text}" for number in range(15) for text in paragraphs]
 
 
 def running_pid(home, job_id):
+    """Return the process id of a running job, from its record."""
     return json.loads((home / "jobs" / job_id / "job.json").read_text())["pid"]
 
 
@@ -34,12 +35,13 @@ def first(serving, home):
 
 @pytest.fixture(scope="module")
 def server(serving, home):
-    """The next one on the same state; the last test ends it."""
+    """Start a second server on the same state folder; the last test that uses it ends it."""
     with serving(home) as server:
         yield server
 
 
-def test_the_whole_path_over_http(first, run, paragraphs, tmp_path):
+def test_a_server_embeds_fits_and_reduces_over_http(first, run, paragraphs, tmp_path):
+    """A chain that the command line fits on the same state folder is served at once."""
     assert first.client.get("/health/ready").status_code == 200
     greeting = "".join(first.greeting)
     assert greeting.count("curl") == 3 and first.admin["authorization"][7:] not in greeting
@@ -59,7 +61,8 @@ def test_the_whole_path_over_http(first, run, paragraphs, tmp_path):
     assert side.headers["x-chain"] == "side@1"
 
 
-def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(first, texts):
+def test_a_killed_fit_fails_and_leaves_no_chain(first, texts):
+    """A later fit of the same name succeeds."""
     job_id = first.submit(texts[:3000], name="half")
     first.wait(job_id, "running")
     while first.client.get(f"/jobs/{job_id}").json()["progress"] == 0:
@@ -78,7 +81,7 @@ def test_a_fit_killed_half_way_says_failed_and_leaves_no_half_chain(first, texts
     assert job["result"]["chain"] == "half@1"
 
 
-def test_after_a_kill_a_server_serves_as_before_and_jobs_have_gone_on(first, texts, request):
+def test_a_server_restarted_after_a_kill_serves_the_same_vectors_and_finishes_queued_jobs(first, texts, request):
     body = {"inputs": texts[:20], "chain": "mine"}
     before, done = first.client.post("/embed", json=body), first.client.get("/jobs").json()
     running, queued = first.submit(texts[:200], name="running"), first.submit(texts[:60], name="later")
@@ -95,7 +98,7 @@ def test_after_a_kill_a_server_serves_as_before_and_jobs_have_gone_on(first, tex
     assert [job for job in server.client.get("/jobs").json() if job["id"] not in (running, queued)] == done
 
 
-def test_damaged_records_of_jobs_stop_neither_the_start_nor_the_others(start_app, tmp_path):
+def test_damaged_job_records_are_listed_as_failed_and_do_not_stop_the_server(start_app, tmp_path):
     home = tmp_path / "home"
     whole = {"kind": "fit", "state": "succeeded", "created_at": "", "finished_at": ""}
     damaged = [
@@ -121,7 +124,7 @@ def test_damaged_records_of_jobs_stop_neither_the_start_nor_the_others(start_app
         assert app.client.get("/metrics").status_code == 200
 
 
-def test_a_watcher_of_a_job_does_not_hold_up_the_end(server, texts):
+def test_a_stream_of_job_events_does_not_delay_shutdown(server, texts):
     job_id = server.submit(texts[:3000])
     server.wait(job_id, "running")
     with server.client.stream("GET", f"/jobs/{job_id}/events") as stream:
@@ -135,7 +138,7 @@ def test_a_watcher_of_a_job_does_not_hold_up_the_end(server, texts):
 
 @pytest.fixture(scope="module")
 def proxy():
-    """Every client library honours the proxy; this one never answers, but what called it can be counted."""
+    """Listen as a proxy that never answers, so that connection attempts are noticed."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.5)
         yield listener
@@ -152,7 +155,7 @@ def locked_in(serving, proxy, tmp_path_factory):
         yield server
 
 
-def test_a_state_folder_that_cannot_be_written_takes_away_fits_and_nothing_else(locked_in):
+def test_an_unwritable_state_folder_disables_only_requests_that_write(locked_in):
     assert "cannot be written" in "".join(locked_in.greeting)
     assert locked_in.client.get("/health/ready").json()["warnings"]
     answer = locked_in.client.post("/embed", json={"inputs": "x", "dimensions": 64})
@@ -164,18 +167,18 @@ def test_a_state_folder_that_cannot_be_written_takes_away_fits_and_nothing_else(
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "state_unwritable")
 
 
-def test_nothing_is_fetched_from_anywhere(locked_in, proxy):
+def test_embed_makes_no_network_connection(locked_in, proxy):
     assert locked_in.client.post("/embed", json={"inputs": "x", "dimensions": 64}).status_code == 200
     with pytest.raises(TimeoutError):
         proxy.accept()
 
 
-def test_a_request_of_too_many_headers_is_refused_before_it_is_served(locked_in):
+def test_a_request_with_too_many_headers_is_answered_431(locked_in):
     answer = locked_in.client.get("/health/live", headers={f"a{number}": "b" for number in range(100)})
     assert (answer.status_code, answer.json()["error"]["code"]) == (431, "headers_too_large")
 
 
-def test_a_port_in_use_ends_the_command_with_a_line(tmp_path):
+def test_serve_exits_with_one_line_if_the_port_is_in_use(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         command = [*LATHE, "serve", "--port", str(taken.getsockname()[1])]
         ended = subprocess.run(
@@ -186,8 +189,8 @@ def test_a_port_in_use_ends_the_command_with_a_line(tmp_path):
 
 
 @pytest.mark.trial
-def test_ten_thousand_texts_are_fitted_in_bounded_memory(tmp_path):
-    """Peak memory of a fit of 10,000 vectors is that of 1,000 and what those vectors themselves take."""
+def test_fit_of_10000_vectors_takes_less_than_150_mb_more_memory_than_of_1000(tmp_path):
+    """The peak memory of a fit grows little more than the vectors themselves."""
     rows = np.random.default_rng(0).normal(size=(10_000, 384)).astype(np.float32)
     for count in (1000, 10_000):
         np.save(tmp_path / f"{count}.npy", rows[:count])

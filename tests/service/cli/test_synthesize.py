@@ -23,6 +23,7 @@ def synthesize(run, tmp_path):
 
 
 def require_one_line(ended, message):
+    """Assert that a command failed, and the last line on stderr contains a message."""
     status, printed, err = ended
     assert (status, printed) == (1, "")
     last = err.splitlines()[-1]
@@ -30,7 +31,7 @@ def require_one_line(ended, message):
     assert "Traceback" not in err
 
 
-def test_seeds_become_pairs_and_the_command_says_what_it_took(synthesize, synthesis_job, tmp_path, chat_server):
+def test_synthesize_writes_pairs_and_prints_calls_tokens_and_cost(synthesize, synthesis_job, tmp_path, chat_server):
     config = synthesis_job(prices={"input": 1000, "output": 10000, "currency": "EUR"})
     status, printed, err = synthesize("--config", config, "--yes")
     assert status == 0, err
@@ -47,20 +48,20 @@ def test_seeds_become_pairs_and_the_command_says_what_it_took(synthesize, synthe
     assert len(found.pairs) == 8
 
 
-def test_an_estimate_asks_nothing_and_writes_nothing(synthesize, synthesis_job, tmp_path, chat_server):
+def test_synthesize_estimate_sends_no_request_and_writes_no_file(synthesize, synthesis_job, tmp_path, chat_server):
     config = synthesis_job(endpoint={"key_variable": "NOT_SET"})
     status, printed, err = synthesize("--config", config, "--estimate")
     assert (status, err) == (0, "") and printed.splitlines()[0].split()[:2] == ["stage", "calls"]
     assert "Cost" not in printed and chat_server.bodies == [] and not (tmp_path / "out").exists()
 
 
-def test_nothing_is_asked_without_agreement(synthesize, synthesis_job, chat_server):
+def test_synthesize_sends_no_request_without_yes(synthesize, synthesis_job, chat_server):
     require_one_line(synthesize("--config", synthesis_job()), "use --yes to start, or --estimate")
     assert chat_server.bodies == []
 
 
 @pytest.mark.trial
-def test_a_killed_run_goes_on_without_asking_anything_twice(synthesize, synthesis_job, tmp_path, chat_server, home):
+def test_a_killed_synthesize_resumes_without_repeating_requests(synthesize, synthesis_job, tmp_path, chat_server, home):
     enough = threading.Event()
 
     def slow(server, body):
@@ -84,7 +85,7 @@ def test_a_killed_run_goes_on_without_asking_anything_twice(synthesize, synthesi
     assert ["all", str(24 - answered)] in [line.split()[:2] for line in err.splitlines()]
 
 
-def test_templates_are_copied_to_be_edited(run, tmp_path):
+def test_synthesize_write_templates_copies_the_prompt_templates(run, tmp_path):
     status, printed, err = run("train", "synthesize", "--write-templates", tmp_path / "mine")
     assert status == 0, err
     assert len(printed.splitlines()) == 4 and "$question" in (tmp_path / "mine" / "personas.txt").read_text()
@@ -107,7 +108,7 @@ def test_templates_are_copied_to_be_edited(run, tmp_path):
         ({"templates": {"folder": "absent"}}, "there is no folder"),
     ],
 )
-def test_a_job_that_cannot_be_done_is_one_line(synthesize, synthesis_job, given, message):
+def test_synthesize_prints_one_line_for_an_invalid_job(synthesize, synthesis_job, given, message):
     require_one_line(synthesize("--config", synthesis_job(**given), "--yes"), message)
 
 
@@ -121,7 +122,7 @@ def test_a_job_that_cannot_be_done_is_one_line(synthesize, synthesis_job, given,
         ((200, {"content-length": 500}, b'{"choi'), "the connection was cut"),
     ],
 )
-def test_an_endpoint_that_is_none_is_found_out_by_the_first_request(
+def test_synthesize_stops_after_the_first_request_to_an_unusable_endpoint(
     synthesize, synthesis_job, chat_server, reply, message
 ):
     chat_server.script = lambda server, body: reply
@@ -129,10 +130,10 @@ def test_an_endpoint_that_is_none_is_found_out_by_the_first_request(
     assert len(chat_server.bodies) == 1
 
 
-def test_a_folder_of_another_job_is_one_line(synthesize, synthesis_job):
+def test_synthesize_refuses_a_folder_with_answers_of_other_seeds(synthesize, synthesis_job):
     assert synthesize("--config", synthesis_job(seeds=1), "--yes")[0] == 0
     require_one_line(synthesize("--config", synthesis_job(seeds=2), "--yes"), "holds answers of other seeds")
 
 
-def test_a_job_is_needed(run):
+def test_synthesize_needs_a_config(run):
     require_one_line(run("train", "synthesize"), "--config is missing")

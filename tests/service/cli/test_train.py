@@ -27,8 +27,8 @@ def write(path, rows):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quiet(tmp_path_factory):
-    """One thread, also after the commands that set them."""
+def restore_threads(tmp_path_factory):
+    """Restore the number of torch threads after the commands that set it."""
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -53,7 +53,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def job(data, tiny_model):
-    """A writer of a job beside the data, with paths relative to it; gives its path."""
+    """Return a function that writes a job file beside the data, with paths relative to it, and returns its path."""
 
     def build(name="job", **given):
         wanted = {
@@ -70,14 +70,14 @@ def job(data, tiny_model):
 
 @pytest.fixture(scope="module")
 def variables(home):
-    """What a command of its own process finds in its environment."""
+    """Return the environment of a command in a process of its own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
     return kept | {"LATHE_HOME": str(home), "LATHE_DTYPE": "float32", "LATHE_DEVICE": "cpu", "LATHE_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
 def trained(job, variables, tmp_path_factory):
-    """A whole run of REZE as a user starts it, and where it leaves everything."""
+    """Run `lathe train reze` in a process of its own; return the ended process and its folder."""
     out = tmp_path_factory.mktemp("runs") / "finance"
     target = {"target": {"folder": "sets/tone"}, "overlap": "drop"}
     command = [*LATHE, "train", "reze", "--config", str(job(**target)), "--out", str(out)]
@@ -95,13 +95,14 @@ def train(run):
 
 
 def require_one_line(ended, *words):
+    """Assert that a command failed with one line on stderr that contains all words."""
     status, printed, err = ended
     assert (status, printed) == (1, "")
     assert err.startswith("lathe: ") and len(err.splitlines()) == 1
     assert all(word in err for word in words), err
 
 
-def test_the_help_lists_every_method_and_every_option_with_its_variable(train):
+def test_train_help_lists_every_method_and_option_with_its_environment_variable(train):
     status, printed, _ = train("--help")
     assert status == 0 and all(f"  {name} " in printed for name in (*METHODS, "mine", "experiment"))
     for name in (*METHODS, "mine", "experiment"):
@@ -111,7 +112,7 @@ def test_the_help_lists_every_method_and_every_option_with_its_variable(train):
         assert all(f"LATHE_{option.upper()}" in printed for option in options)
 
 
-def test_a_run_prints_its_sources_and_where_the_model_is(trained):
+def test_train_reze_prints_its_sources_the_overlap_and_the_models_folder(trained):
     ended, out = trained
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == f"Serve it with: lathe encoders add NAME --model {out / 'model'}\n"
@@ -124,7 +125,7 @@ def test_a_run_prints_its_sources_and_where_the_model_is(trained):
     assert {path.name for path in out.iterdir()} >= {"model", "job.json", "sources.csv", "report.html", "training.json"}
 
 
-def test_what_was_trained_is_a_plain_model(trained, tiny_model):
+def test_a_trained_model_loads_in_sentence_transformers_and_differs_from_its_base(trained, tiny_model):
     from sentence_transformers import SentenceTransformer
 
     models = [SentenceTransformer(str(folder), device="cpu") for folder in (tiny_model, trained[1] / "model")]
@@ -133,13 +134,15 @@ def test_what_was_trained_is_a_plain_model(trained, tiny_model):
     assert [model.max_seq_length for model in models] == [32, 32]
 
 
-def test_a_folder_that_holds_a_model_already_is_not_trained_into(train, trained, job):
+def test_train_refuses_a_folder_that_holds_a_trained_model(train, trained, job):
     ended = train("reze", "--config", job(target={"folder": "sets/tone"}, overlap="drop"), "--out", trained[1])
     require_one_line(ended, "holds a trained model already", "--out")
 
 
 @pytest.mark.parametrize("method", METHODS[1:])
-def test_every_other_method_runs_too_in_a_folder_called_after_it(train, job, method, tmp_path, monkeypatch):
+def test_train_methods_write_to_a_folder_named_after_job_and_method_by_default(
+    train, job, method, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     status, printed, err = train(method, "--config", job("mine", sources=[{"jsonl": "pairs.jsonl"}]))
     assert status == 0, err
@@ -150,9 +153,7 @@ def test_every_other_method_runs_too_in_a_folder_called_after_it(train, job, met
     assert (out / "targets").is_dir() == (method == "distill")
 
 
-def test_mining_prints_what_it_found_and_a_training_in_the_same_folder_takes_it_from_there(
-    train, job, tmp_path, tiny_model
-):
+def test_train_mine_writes_negatives_that_a_training_in_the_same_folder_uses(train, job, tmp_path, tiny_model):
     negatives = {"model": str(tiny_model), "num_negatives": 2, "relative_margin": None}
     config = job("mining", sources=[{"jsonl": "pairs.jsonl"}], negatives=negatives)
     status, printed, err = train("mine", "--config", config, "--out", tmp_path / "out")
@@ -178,12 +179,12 @@ def test_mining_prints_what_it_found_and_a_training_in_the_same_folder_takes_it_
         ({"negatives": {"margin": 1}}, ["unknown setting negatives.margin", "absolute_margin"]),
     ],
 )
-def test_what_cannot_be_mined_is_one_line(train, job, tmp_path, given, words):
+def test_train_mine_prints_one_line_for_invalid_settings_of_negatives(train, job, tmp_path, given, words):
     config = job("wrong", sources=[{"jsonl": "pairs.jsonl"}], **given)
     require_one_line(train("mine", "--config", config, "--out", tmp_path / "out"), *words)
 
 
-def test_an_encoder_named_by_a_path_lies_where_the_file_says_like_all_paths(train, job, data, tiny_model, tmp_path):
+def test_a_relative_encoder_path_is_relative_to_the_job_file(train, job, data, tiny_model, tmp_path):
     shutil.copytree(tiny_model, data / "models" / "tiny_model", dirs_exist_ok=True)
     config = job("relative", encoder="./models/tiny_model", sources=[{"jsonl": "pairs.jsonl"}])
     status, _, err = train("pft", "--config", config, "--out", tmp_path / "out")
@@ -204,7 +205,7 @@ def test_an_encoder_named_by_a_path_lies_where_the_file_says_like_all_paths(trai
         ({"encoder": "./absent/model"}, ["the encoder model (", "absent/model) cannot be loaded"]),
     ],
 )
-def test_what_cannot_be_trained_is_one_line(train, job, tmp_path, given, words):
+def test_train_reze_prints_one_line_and_writes_no_model_for_an_invalid_job(train, job, tmp_path, given, words):
     require_one_line(train("reze", "--config", job("wrong", **given), "--out", tmp_path / "out"), *words)
     assert not (tmp_path / "out" / "model").exists()
 
@@ -214,7 +215,7 @@ def test_what_cannot_be_trained_is_one_line(train, job, tmp_path, given, words):
     [(None, ["No such file"]), ("- a\n- b", ["must hold settings by name"]), ("a: [", ["is not YAML"])],
 )
 @pytest.mark.parametrize("method", ["reze", "experiment"])
-def test_a_file_that_holds_no_job_is_one_line(train, tmp_path, method, written, words):
+def test_train_prints_one_line_for_a_file_that_is_no_job(train, tmp_path, method, written, words):
     if written is not None:
         (tmp_path / "odd.yaml").write_text(written)
     ended = train(method, "--config", tmp_path / "odd.yaml", "--out", tmp_path / "out")
@@ -222,7 +223,7 @@ def test_a_file_that_holds_no_job_is_one_line(train, tmp_path, method, written, 
 
 
 @pytest.mark.trial
-def test_an_experiment_prints_its_table_and_where_its_files_are(train, job, tmp_path):
+def test_train_experiment_prints_its_table_and_the_paths_of_its_files(train, job, tmp_path):
     given = {"targets": [{"folder": "sets/tone"}], "rows": [8], "seeds": [0], "learning_rates": [1e-3]}
     out = tmp_path / "out"
     config = job("rivals", methods=["none", "ft"], **given)
@@ -244,13 +245,12 @@ def test_an_experiment_prints_its_table_and_where_its_files_are(train, job, tmp_
         ({}, ["no data set of the sources can be a target", "1,000 rows"]),
     ],
 )
-def test_an_experiment_that_cannot_be_run_is_one_line(train, job, tmp_path, given, words):
+def test_train_experiment_prints_one_line_for_an_invalid_job(train, job, tmp_path, given, words):
     require_one_line(train("experiment", "--config", job("wrong", **given), "--out", tmp_path / "out"), *words)
 
 
-def test_chains_of_the_old_encoder_are_refused_on_the_new_one_which_takes_its_own(
-    run, trained, tiny_model, data, tmp_path
-):
+def test_a_chain_of_the_base_encoder_is_refused_on_the_fine_tuned_one(run, trained, tiny_model, data, tmp_path):
+    """A chain fitted on the fine-tuned encoder works with it."""
     model, small = trained[1] / "model", {"LATHE_THREADS": 1, "LATHE_DEVICE": "cpu"}
     for name, folder in (("before", tiny_model), ("finance", model)):
         status, printed, err = run("encoders", "add", name, "--model", folder, **small)

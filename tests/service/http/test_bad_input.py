@@ -90,6 +90,7 @@ MALFORMED = {
 
 
 def check_error(answer, status):
+    """Assert an answer's status, and that its body is an error in the documented shape."""
     assert answer.status_code == status, answer.text[:300]
     body = answer.json()
     assert set(body["error"]) == {"message", "type", "param", "code"}
@@ -99,14 +100,14 @@ def check_error(answer, status):
 
 
 @pytest.mark.parametrize("case", BAD_BODIES)
-def test_a_bad_body_gets_its_status_and_a_message(client, case):
+def test_an_invalid_body_is_answered_with_its_status_and_an_error(client, case):
     path, body, status = BAD_BODIES[case]
     check_error(client.post(path, json=body), status)
 
 
 @pytest.mark.parametrize("path", ["/embed", "/reduce", "/v1/embeddings"])
 @pytest.mark.parametrize("case", MALFORMED)
-def test_what_is_not_json_is_400(client, path, case):
+def test_malformed_json_is_answered_400(client, path, case):
     check_error(client.post(path, content=MALFORMED[case]), 400)
 
 
@@ -118,15 +119,15 @@ def hungry_index(lathe):
 
 
 @pytest.mark.parametrize("case", HUNGRY)
-def test_a_request_that_would_take_many_times_its_bytes_is_refused(lathe, hungry_index, case):
-    """That it takes few is asserted of every request: see `bounded_memory`."""
+def test_a_body_whose_parsed_form_would_be_huge_is_refused(lathe, hungry_index, case):
+    """`bounded_memory` asserts that each refusal takes little memory."""
     path, body, status = HUNGRY[case]
     content = json.dumps(body, separators=(",", ":")).encode()
     check_error(lathe.client.post(path, content=content, headers=lathe.admin | AS_JSON), status)
 
 
-def test_an_item_that_is_asked_for_again_and_again_makes_no_endless_answer(lathe, hungry_index):
-    """Nor do many vectors: see `bounded_memory`."""
+def test_get_and_search_refuse_responses_that_repeat_a_large_item_too_often(lathe, hungry_index):
+    """`bounded_memory` asserts that each refusal takes little memory."""
     item = {"ids": ["big"], "vectors": [[1.0] * 384], "metadata": [{"a": "x" * 200_000}]}
     assert lathe.client.post("/indexes/hungry/upsert", json=item, headers=lathe.admin).status_code == 200
     asked = {"vectors": [[1.0] + [0.0] * 383] * 400, "k": 1}
@@ -139,7 +140,7 @@ def test_an_item_that_is_asked_for_again_and_again_makes_no_endless_answer(lathe
         assert lathe.client.post(f"/indexes/hungry/{path}", json=few).status_code == 200
 
 
-def test_brackets_in_a_text_are_text():
+def test_parse_json_accepts_many_brackets_inside_a_string():
     assert parse_json(json.dumps({"inputs": '"[{' * 300_000}).encode()) == {"inputs": '"[{' * 300_000}
 
 
@@ -173,7 +174,7 @@ def test_an_error_does_not_repeat_a_long_name(lathe, hungry_index, case):
     assert 400 <= answer.status_code < 500 and LONG[:210] not in answer.text, answer.text
 
 
-def test_a_long_error_keeps_its_beginning_and_its_end():
+def test_a_long_error_message_is_shortened_in_the_middle():
     assert (
         BadValueError(f"no chain {LONG} here; there are a, b").message == f"no chain {LONG[:80]}… here; there are a, b"
     )
@@ -181,13 +182,13 @@ def test_a_long_error_keeps_its_beginning_and_its_end():
     assert len(message) < 2100 and message.startswith("no chain of") and message.endswith("there are a, b")
 
 
-def test_of_a_key_that_stands_twice_the_last_counts(client):
+def test_the_last_of_two_equal_json_keys_counts(client):
     check_error(client.post("/embed", content=b'{"inputs": "a", "inputs": 5}'), 422)
     assert client.post("/embed", content=b'{"inputs": 5, "inputs": "a"}').status_code == 200
 
 
 @pytest.mark.parametrize("depth", [50, 300, 1000, 5000])
-def test_a_body_of_any_depth_is_answered_or_refused(lathe, depth):
+def test_deeply_nested_json_is_answered_400_or_422(lathe, depth):
     deep = b"[" * depth + b"]" * depth
     check_error(lathe.client.post("/embed", content=b'{"inputs": %b}' % deep), 400 if depth > 1000 else 422)
     fit = b'{"name": "a", "steps": [{"kind": "r2", "deep": %b}], "source": {"texts": ["a"]}}' % deep
@@ -195,7 +196,7 @@ def test_a_body_of_any_depth_is_answered_or_refused(lathe, depth):
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"text"', b"1"])
-def test_json_that_is_no_object_is_422(client, body):
+def test_json_other_than_an_object_is_answered_422(client, body):
     check_error(client.post("/embed", content=body), 422)
 
 
@@ -204,7 +205,7 @@ def test_a_body_over_the_limit_is_413_whether_announced_or_streamed(client):
     check_error(client.post("/reduce", content=(b"x" * 1_000_000 for _ in range(33))), 413)
 
 
-def test_zero_vectors_stay_zero_and_spoil_nobody_elses(client, raw):
+def test_reduce_maps_zero_vectors_to_zero_without_affecting_other_rows(client, raw):
     vectors = np.zeros((4, 384))
     vectors[1] = raw[0]
     vectors[3] = 1e-45  # as good as zero: float32 holds nothing smaller
@@ -215,7 +216,7 @@ def test_zero_vectors_stay_zero_and_spoil_nobody_elses(client, raw):
     np.testing.assert_allclose(np.linalg.norm(reduced[1]), 1, atol=1e-6)
 
 
-def test_vectors_of_any_finite_length_are_mapped_alike(client, raw):
+def test_reduce_gives_the_same_unit_vectors_for_inputs_of_any_norm(client, raw):
     expected = client.post("/reduce", json={"vectors": raw[:1], "chain": "compact"}).json()["vectors"]
     for length in (1e-30, 1e-6, 1e6, 1e30):
         scaled = (np.array(raw[:1]) * length).tolist()
@@ -223,7 +224,7 @@ def test_vectors_of_any_finite_length_are_mapped_alike(client, raw):
         np.testing.assert_allclose(answer.json()["vectors"], expected, atol=1e-5)
 
 
-def test_unknown_routes_and_methods_answer_in_the_same_shape(client):
+def test_unknown_routes_methods_and_names_are_answered_with_the_error_shape(client):
     check_error(client.get("/nothing/here"), 404)
     check_error(client.get("/embed"), 405)
     check_error(client.get("/jobs/nobody"), 404)
@@ -235,7 +236,7 @@ def test_unknown_routes_and_methods_answer_in_the_same_shape(client):
     check_error(client.get("/chains/nobody"), 404)
 
 
-def test_bad_fits_are_refused_before_any_work(lathe, sentences):
+def test_fit_transform_refuses_invalid_requests_and_queues_no_job(lathe, sentences):
     good = {"name": "bad", "steps": [{"kind": "r2"}], "source": {"texts": sentences}}
     refused = {
         400: [
@@ -279,20 +280,20 @@ def test_bad_fits_are_refused_before_any_work(lathe, sentences):
     assert lathe.client.get("/jobs").json() == before
 
 
-def test_numbers_in_paths_are_plain_and_short(lathe):
+def test_invalid_numbers_in_paths_are_answered_422(lathe):
     for number in ("1" * 5000, "\u0661", "x", "-1"):
         check_error(lathe.client.delete(f"/chains/compact/{number}", headers=lathe.admin), 422)
         path = f"/encoders/all-MiniLM-L6-v2/dimensions/{number}"
         check_error(lathe.client.put(path, json={"chain": "compact"}, headers=lathe.admin), 422)
 
 
-def test_raw_vectors_can_be_asked_for_by_the_name_their_header_gives(client, raw, sentences):
+def test_embed_with_chain_none_answers_raw_vectors(client, raw, sentences):
     answer = client.post("/embed", json={"inputs": sentences, "chain": "none"})
     assert answer.headers["x-chain"] == "none"
     np.testing.assert_allclose(answer.json(), raw, atol=1e-6)
 
 
-def test_npy_bodies_are_not_trusted(client):
+def test_reduce_refuses_malformed_npy_bodies(client):
     def post(content, query="?chain=compact"):
         return client.post(f"/reduce{query}", content=content, headers={"content-type": "application/x-npy"})
 
@@ -324,11 +325,13 @@ def test_npy_bodies_are_not_trusted(client):
 
 
 def npy_header(shape):
+    """Build the magic bytes and header of an .npy file of float32 with a shape."""
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 
 
 def npy(array, allow_pickle=False):
+    """Serialize an array as .npy bytes."""
     import io
 
     buffer = io.BytesIO()
@@ -336,7 +339,7 @@ def npy(array, allow_pickle=False):
     return buffer.getvalue()
 
 
-def test_errors_never_quote_the_text(client):
+def test_errors_do_not_contain_the_callers_text(client):
     secret = "the quick brown secret"
     answer = client.post("/embed", json={"inputs": [secret, ""]})
     assert secret not in json.dumps(answer.json())

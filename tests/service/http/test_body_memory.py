@@ -40,7 +40,7 @@ def middleware():
     return wrapped
 
 
-def test_bodies_past_the_memory_are_refused_and_small_ones_never(middleware):
+def test_bodies_over_the_memory_limit_are_refused_except_small_ones(middleware):
     async def test():
         first, second, small = (Sending(middleware) for _ in range(3))
         await first.send(190_000)
@@ -60,7 +60,7 @@ def test_bodies_past_the_memory_are_refused_and_small_ones_never(middleware):
     asyncio.run(test())
 
 
-def test_a_body_is_held_until_its_request_ends(middleware):
+def test_a_body_is_counted_until_its_request_ends(middleware):
     async def test():
         sending = Sending(middleware)
         await sending.send(100_000, more=False)
@@ -72,7 +72,7 @@ def test_a_body_is_held_until_its_request_ends(middleware):
     asyncio.run(test())
 
 
-def test_a_body_that_is_read_only_to_be_dropped_holds_nothing(middleware):
+def test_a_body_over_the_size_limit_is_read_without_being_counted_and_refused(middleware):
     async def test():
         sending = Sending(middleware)
         for _ in range(3):
@@ -85,7 +85,7 @@ def test_a_body_that_is_read_only_to_be_dropped_holds_nothing(middleware):
     asyncio.run(test())
 
 
-def test_the_memory_holds_at_least_one_body():
+def test_body_memory_defaults_to_eight_bodies_and_must_hold_one():
     assert read_settings().body_memory == 8 * read_settings().max_body_bytes
     assert read_settings(max_body_bytes=10**9).body_memory == 8 * 10**9
     with pytest.raises(ValueError, match="LATHE_BODY_MEMORY_BYTES"):

@@ -48,7 +48,7 @@ LONG = "begin " + "filler " * 400 + "end"
 
 @pytest.fixture(scope="module")
 def server(serving, tmp_path_factory):
-    """A server that wants a key."""
+    """Start a server that requires a key."""
     home = tmp_path_factory.mktemp("clients") / "home"
     variables = {"LATHE_API_KEYS": KEY, "LATHE_ENCODERS": json.dumps(ENCODERS), "LATHE_MAX_TEXTS": "64"}
     with serving(home, HF_HUB_OFFLINE="1", **variables) as server:
@@ -62,7 +62,7 @@ def url(server):
 
 @pytest.fixture(scope="module")
 def reference():
-    """The library itself, on the same model's files."""
+    """Load the served model in sentence-transformers."""
     from sentence_transformers import SentenceTransformer  # seconds that the tests of other files need not wait
 
     package = find_spec(OFFLINE_PACKAGE)
@@ -76,7 +76,7 @@ def plain(reference, sentences):
 
 @pytest.fixture(scope="module")
 def compact(plain):
-    """The vectors through the starter chain, applied here."""
+    """Return the reference vectors through the starter chain."""
     return Chain.load(Path(service.__file__).parent / "chains/starter_chains/compact/1").transform(plain)
 
 
@@ -93,15 +93,18 @@ def inference(url):
 
 
 def assert_same(vectors, expected):
+    """Assert equal shapes, and values within 1e-5."""
     assert np.shape(vectors) == expected.shape  # which would be broadcast else
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def cut(vectors, size):
+    """Return the first dimensions of vectors, renormalized."""
     return vectors[:, :size] / np.linalg.norm(vectors[:, :size], axis=1, keepdims=True)
 
 
 def rows_of(answer):
+    """Return the embeddings of an OpenAI answer, after checking their indexes."""
     assert [item.index for item in answer.data] == list(range(len(answer.data)))
     return [item.embedding for item in answer.data]
 
@@ -109,23 +112,23 @@ def rows_of(answer):
 # openai-python: asks for base64 unless told otherwise, and decodes only what it asked for by itself
 
 
-def test_openai_gets_the_models_vectors_by_default_and_as_floats(speaker, sentences, plain):
+def test_openai_client_gets_the_models_vectors_as_base64_by_default_and_as_floats(speaker, sentences, plain):
     assert_same(rows_of(speaker.embeddings.create(input=sentences, model=PLAIN)), plain)
     assert_same(rows_of(speaker.embeddings.create(input=sentences, model=PLAIN, encoding_format="float")), plain)
     assert_same(rows_of(speaker.embeddings.create(input=sentences[0], model=PLAIN, user="someone")), plain[:1])
 
 
-def test_openai_gets_base64_as_it_is_where_it_was_asked_for(speaker, sentences, plain):
+def test_openai_client_gets_base64_strings_if_it_asks_for_base64(speaker, sentences, plain):
     rows = rows_of(speaker.embeddings.create(input=sentences, model=PLAIN, encoding_format="base64"))
     assert_same([np.frombuffer(base64.b64decode(row), "<f4") for row in rows], plain)
 
 
 @pytest.mark.parametrize("size", [128, 48])
-def test_openai_gets_dimensions_through_the_starter_chain(speaker, sentences, compact, size):
+def test_openai_client_gets_dimensions_through_the_starter_chain(speaker, sentences, compact, size):
     assert_same(rows_of(speaker.embeddings.create(input=sentences, model=PLAIN, dimensions=size)), cut(compact, size))
 
 
-def test_openai_names_a_chain_in_the_model_and_finds_both_listed(speaker, sentences, compact):
+def test_openai_client_selects_a_chain_by_model_plus_chain_and_lists_both(speaker, sentences, compact):
     answer = speaker.embeddings.create(input=sentences, model=f"{PLAIN}+compact")
     assert_same(rows_of(answer), compact)
     assert answer.model == f"{PLAIN}+compact"
@@ -133,7 +136,7 @@ def test_openai_names_a_chain_in_the_model_and_finds_both_listed(speaker, senten
     assert listed[:2] == ["prompted", PLAIN] and f"{PLAIN}+compact" in listed[2:]
 
 
-def test_openai_is_told_the_models_own_count_of_tokens(speaker, reference, sentences):
+def test_openai_client_gets_the_models_own_token_count(speaker, reference, sentences):
     texts = [*sentences, "counted for the first time, unlike those before"]
     counted = sum(len(ids) for ids in reference.tokenizer(texts)["input_ids"])
     for _ in range(2):  # the second time from the cache
@@ -141,12 +144,12 @@ def test_openai_is_told_the_models_own_count_of_tokens(speaker, reference, sente
         assert (usage.prompt_tokens, usage.total_tokens) == (counted, counted)
 
 
-def test_openai_gets_an_encoders_default_prompt(speaker, reference, sentences):
+def test_openai_client_gets_vectors_with_the_encoders_default_prompt(speaker, reference, sentences):
     answer = speaker.embeddings.create(input=sentences, model="prompted")
     assert_same(rows_of(answer), reference.encode(sentences, prompt=PROMPTS["passage"]))
 
 
-def test_openai_raises_its_own_errors_for_ours(speaker, url):
+def test_openai_client_raises_its_own_exceptions_for_error_responses(speaker, url):
     with pytest.raises(openai.NotFoundError, match="prompted, all-MiniLM-L6-v2") as unknown:
         speaker.embeddings.create(input="x", model="nobody")
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
@@ -163,12 +166,12 @@ def test_openai_raises_its_own_errors_for_ours(speaker, url):
 
 
 @pytest.mark.parametrize("ids", [[101, 2023, 102], [[101, 2023, 102], [101, 102]]])
-def test_openai_is_told_why_token_ids_are_refused(speaker, ids):
+def test_openai_client_gets_a_hint_when_token_ids_are_refused(speaker, ids):
     with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
         speaker.embeddings.create(input=ids, model=PLAIN)
 
 
-def test_async_openai_gets_the_models_vectors(url, sentences, plain):
+def test_async_openai_client_gets_the_models_vectors(url, sentences, plain):
     async def ask():
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
             calls = [client.embeddings.create(input=text, model=PLAIN) for text in sentences]
@@ -199,7 +202,7 @@ def test_langchain_openai_gets_the_models_vectors_and_dimensions(langchain, sent
     assert_same(short.embed_query(sentences[0]), cut(compact, 64)[0])
 
 
-def test_langchain_openai_is_told_which_setting_sends_texts(langchain, sentences, monkeypatch):
+def test_langchain_openai_gets_a_hint_which_setting_sends_texts(langchain, sentences, monkeypatch):
     """By default it sends tiktoken's ids; llama-index-core brings the vocabulary, which is fetched otherwise."""
     vocabulary = Path(find_spec("llama_index.core").submodule_search_locations[0]) / "_static/tiktoken_cache"
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(vocabulary))
@@ -237,13 +240,13 @@ def test_inference_client_gets_the_default_encoders_vectors(url, reference, sent
 
 
 @pytest.mark.parametrize("name", PROMPTS)
-def test_inference_client_chooses_a_prompt_by_its_name(inference, reference, sentences, name):
+def test_inference_client_selects_a_prompt_by_name(inference, reference, sentences, name):
     vectors = inference.feature_extraction(sentences, prompt_name=name, normalize=True)
     assert_same(vectors, reference.encode(sentences, prompt=PROMPTS[name]))
     assert np.abs(vectors - reference.encode(sentences)).max() > 0.01
 
 
-def test_inference_client_chooses_which_end_is_cut_off(inference, reference, monkeypatch):
+def test_inference_client_selects_the_truncation_direction(inference, reference, monkeypatch):
     vectors = {}
     for side in ("left", "right", "Left", "Right"):  # TEI itself knows the capital ones only
         monkeypatch.setattr(reference.tokenizer, "truncation_side", side.lower())
@@ -252,12 +255,12 @@ def test_inference_client_chooses_which_end_is_cut_off(inference, reference, mon
     assert np.abs(vectors["left"] - vectors["right"]).max() > 0.001
 
 
-def test_inference_client_leaves_the_length_to_the_model(inference, reference, sentences):
+def test_inference_client_with_normalize_false_gets_unnormalized_vectors(inference, reference, sentences):
     vectors = inference.feature_extraction(sentences, normalize=False)
     assert_same(vectors, reference.encode(sentences, prompt=PROMPTS["passage"], normalize_embeddings=False))
 
 
-def test_inference_client_raises_its_own_errors_for_ours(inference, url):
+def test_inference_client_raises_its_own_exceptions_for_error_responses(inference, url):
     with pytest.raises(HfHubHTTPError, match="256; shorten it") as too_long:
         inference.feature_extraction(LONG, truncate=False)
     assert too_long.value.response.status_code == 413
@@ -269,7 +272,7 @@ def test_inference_client_raises_its_own_errors_for_ours(inference, url):
     assert refused.value.response.status_code == 401
 
 
-def test_inference_client_sends_dimensions_and_the_encoding(inference, reference, sentences):
+def test_inference_client_can_ask_for_dimensions_and_encoding_format(inference, reference, sentences):
     expected = reference.encode(sentences, prompt=PROMPTS["passage"])
     assert_same(inference.feature_extraction(sentences, dimensions=384, encoding_format="float"), expected)
     with pytest.raises(BadRequestError, match="64 dimensions"):  # no chain was fitted with these prompts
@@ -288,7 +291,7 @@ def test_async_inference_client_gets_the_default_encoders_vectors(url, reference
 # the schema: the last, for its requests delete
 
 
-def test_no_request_made_from_the_schema_is_answered_with_a_500_or_otherwise_than_it_says(server):
+def test_generated_requests_are_answered_as_the_openapi_schema_says_and_never_with_5xx(server):
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
     answered = []

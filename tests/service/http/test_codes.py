@@ -18,7 +18,7 @@ FORMS = {"bytes": (np.int8, 24), "bits": (np.uint8, 3)}
 
 @pytest.fixture(scope="module")
 def app(start_app, new_home):
-    """An app of this file's own: its tests leave chains behind."""
+    """Start an app for this file, since its tests leave chains behind."""
     with start_app(home=new_home()) as app:
         yield app
 
@@ -35,7 +35,7 @@ def raw(app, texts):
 
 @pytest.fixture(scope="module")
 def jobs(app, texts, finish):
-    """The fit of each chain."""
+    """Fit the quantized chains, and return each one's finished job by chain name."""
     started = {}
     for name, steps in CHAINS.items():
         body = {"name": name, "steps": steps, "source": {"texts": texts}, "transform": True}
@@ -58,11 +58,12 @@ def chain(app, name):
 
 @pytest.fixture(scope="module")
 def home(app):
-    """Commands work on the app's state."""
+    """Return the app's state folder, for commands that run on it."""
     return app.settings.home
 
 
 def npy_of(answer):
+    """Return the array of an .npy answer."""
     assert answer.status_code == 200 and answer.headers["content-type"] == NPY
     return np.load(io.BytesIO(answer.content))
 
@@ -73,17 +74,18 @@ def reduce(app, rows, name, **headers):
 
 
 def floats_of(app, rows, name):
+    """Return `/reduce`'s JSON vectors of a chain as float32."""
     return np.array(reduce(app, rows, name).json()["vectors"], dtype=np.float32)
 
 
-def test_the_certificate_counts_the_bytes_of_codes(jobs, name):
+def test_certificate_reports_the_bytes_of_a_quantized_chain(jobs, name):
     certificate = jobs[name]["result"]["certificate"]
     assert certificate["bytes_per_vector"] == {"before": 4 * 384, "after": FORMS[name][1]}
     assert 0 < certificate["recall_at_10"] <= 1
     assert jobs[name]["result"]["promoted"]
 
 
-def test_reduce_answers_json_with_the_floats_that_codes_stand_for(app, name, chain, raw):
+def test_reduce_answers_json_with_dequantized_floats(app, name, chain, raw):
     answer = reduce(app, raw, name).json()
     found = np.array(answer["vectors"], dtype=np.float32)
     assert found.shape == (len(raw), WIDTHS[name]) and answer["dimensions"] == WIDTHS[name]
@@ -99,7 +101,7 @@ def test_reduce_answers_npy_with_the_codes(app, name, chain, raw):
     assert len(np.unique(codes, axis=0)) > len(codes) / 2
 
 
-def test_an_npy_body_is_answered_as_a_json_body_is(app, name, raw):
+def test_reduce_gives_the_same_codes_for_npy_and_json_bodies(app, name, raw):
     buffer = io.BytesIO()
     np.save(buffer, raw)
     headers = {"content-type": NPY, "accept": NPY}
@@ -107,20 +109,20 @@ def test_an_npy_body_is_answered_as_a_json_body_is(app, name, raw):
     np.testing.assert_array_equal(npy_of(answer), npy_of(reduce(app, raw, name, accept=NPY)))
 
 
-def test_headers_of_codes_are_those_of_the_floats(app, name, raw):
+def test_reduce_gives_the_same_headers_for_codes_and_floats(app, name, raw):
     floats, codes = reduce(app, raw[:2], name), reduce(app, raw[:2], name, accept=NPY)
     for header in ("x-space-id", "x-chain", "x-dimensions"):
         assert floats.headers[header] == codes.headers[header]
     assert codes.headers["x-dimensions"] == str(WIDTHS[name]) and codes.headers["x-chain"] == f"{name}@1"
 
 
-def test_zero_stays_zero_as_codes_and_as_floats(app, name, chain):
+def test_zero_vectors_are_zero_as_codes_and_as_floats(app, name, chain):
     rows = np.zeros((2, 384), np.float32)
     assert not floats_of(app, rows, name).any()
     assert not chain.dequantize(npy_of(reduce(app, rows, name, accept=NPY))).any()
 
 
-def test_every_way_to_embed_gives_the_same_floats(app, name, texts, raw):
+def test_embed_and_openai_routes_give_the_same_floats_of_a_quantized_chain(app, name, texts, raw):
     some = texts[:6]
     expected = floats_of(app, raw[:6], name)
     levels = 1e-2 if name == "bytes" else 1e-5  # a rounding of float32 may tip a byte by one
@@ -140,7 +142,7 @@ def test_every_way_to_embed_gives_the_same_floats(app, name, texts, raw):
     same([np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in answer["data"]])
 
 
-def test_openai_python_gets_what_embed_gives(app, name, texts):
+def test_openai_client_gets_the_same_vectors_as_embed(app, name, texts):
     import openai
 
     speaker = openai.OpenAI(base_url="http://localhost/v1", api_key="anything", http_client=app.client)
@@ -149,7 +151,7 @@ def test_openai_python_gets_what_embed_gives(app, name, texts):
     np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-6)
 
 
-def test_a_chain_of_codes_is_served_at_its_own_size_only(app, name, texts, raw):
+def test_a_quantized_chain_is_served_at_its_own_size_only(app, name, texts, raw):
     size = WIDTHS[name]
     by_size = app.client.post("/embed", json={"inputs": texts[:2], "dimensions": size})
     assert by_size.headers["x-chain"] == f"{name}@1" and np.shape(by_size.json()) == (2, size)
@@ -161,14 +163,14 @@ def test_a_chain_of_codes_is_served_at_its_own_size_only(app, name, texts, raw):
         assert answer.status_code == 400 and f"only {size}" in answer.json()["error"]["message"]
 
 
-def test_the_vectors_of_a_fit_are_codes(app, jobs, name, raw):
+def test_the_transformed_vectors_of_a_fit_job_are_codes(app, jobs, name, raw):
     codes = npy_of(app.client.get(jobs[name]["result"]["vectors_url"]))
     dtype, width = FORMS[name]
     assert (codes.dtype, codes.shape) == (dtype, (len(raw), width))
     assert np.mean(codes == npy_of(reduce(app, raw, name, accept=NPY))) > 0.98
 
 
-def test_a_file_of_numbers_holds_codes(app, run, name, raw, tmp_path):
+def test_reduce_command_writes_codes_to_npy(app, run, name, raw, tmp_path):
     np.save(tmp_path / "raw.npy", raw)
     arguments = ["reduce", "--source", tmp_path / "raw.npy", "--chain", name, "--out"]
     status, _, err = run(*arguments, tmp_path / "x.npy")
@@ -179,7 +181,9 @@ def test_a_file_of_numbers_holds_codes(app, run, name, raw, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
-def test_a_file_of_rows_holds_codes_beside_the_other_fields(app, run, name, raw, tmp_path, suffix):
+def test_reduce_command_writes_integer_codes_and_other_fields_to_parquet_and_jsonl(
+    app, run, name, raw, tmp_path, suffix
+):
     rows = [{"id": number, "vector": row.tolist()} for number, row in enumerate(raw)]
     (tmp_path / "raw.jsonl").write_text("\n".join(map(json.dumps, rows)))
     out = tmp_path / f"x{suffix}"
@@ -197,7 +201,7 @@ def test_a_file_of_rows_holds_codes_beside_the_other_fields(app, run, name, raw,
 
 
 @pytest.mark.parametrize("kind", ["int8", "binary"])
-def test_codes_of_what_no_fitted_row_held_are_those_of_the_chain_itself(app, run, tmp_path, kind):
+def test_reduce_quantizes_values_outside_the_fitted_range_as_the_chain_does(app, run, tmp_path, kind):
     rows = np.random.default_rng(0).normal(size=(200, 9)).astype(np.float32)
     new = np.abs(rows[:5]) + 1
     rows[:, 3] = 0
@@ -217,7 +221,7 @@ def test_codes_of_what_no_fitted_row_held_are_those_of_the_chain_itself(app, run
         ([{"kind": "r2"}, {"kind": "whitening", "dimensions": 384}], ["whitening cannot follow", "whitening:383"]),
     ],
 )
-def test_steps_that_cannot_follow_are_400_with_the_reason_before_any_work(app, texts, raw, steps, words):
+def test_fit_transform_refuses_steps_that_cannot_follow_each_other_before_queueing(app, texts, raw, steps, words):
     before = app.client.get("/jobs").json()
     for source in ({"texts": texts[:20]}, {"vectors": raw[:20].tolist()}):
         body = {"name": "wrong", "steps": steps, "source": source}
@@ -230,7 +234,7 @@ def test_steps_that_cannot_follow_are_400_with_the_reason_before_any_work(app, t
 
 @pytest.fixture(scope="module")
 def budget(app, texts, finish):
-    """A chain fitted to a budget of bytes, weighted by queries."""
+    """Fit a chain to 20 bytes per vector, weighted by queries; return its certificate."""
     queries = {"texts": [" ".join(text.split()[:6]) for text in texts[:40]]}
     body = {"name": "budget", "steps": [{"kind": "r2"}], "bytes": 20, "source": {"texts": texts}, "queries": queries}
     answer = app.client.post("/fit-transform", json=body, headers=app.admin)
@@ -240,7 +244,7 @@ def budget(app, texts, finish):
     return job["result"]["certificate"]
 
 
-def test_a_budget_of_bytes_is_fitted_and_certified(app, budget):
+def test_a_fit_with_a_byte_budget_is_certified_with_its_bytes_and_queries(app, budget):
     assert budget["bytes_per_vector"] == {"before": 4 * 384, "after": 20}
     assert budget["codes"]["query_count"] == 40
     assert budget["recall_at_10"] > 0.3
@@ -248,7 +252,8 @@ def test_a_budget_of_bytes_is_fitted_and_certified(app, budget):
     assert [step["kind"] for step in version["steps"]] == ["r2", "codes"]
 
 
-def test_floats_of_a_query_score_the_floats_that_codes_stand_for(app, budget, raw):
+def test_query_floats_score_documents_as_the_quantizer_does(app, budget, raw):
+    """JSON and .npy requests with `input_type=query` agree; another `input_type` is refused."""
     chain = app.services.registry.load("budget").chain
     body = {"vectors": raw[:9].tolist(), "chain": "budget", "input_type": "query"}
     queries = np.array(app.client.post("/reduce", json=body).json()["vectors"], np.float32)
@@ -283,14 +288,14 @@ def test_floats_of_a_query_score_the_floats_that_codes_stand_for(app, budget, ra
         ({"bytes": 9, "add_to": "bytes@1"}, 400, "or add_to"),
     ],
 )
-def test_budgets_that_cannot_be_met_are_refused_at_once(app, jobs, texts, more, status, message):
+def test_fit_transform_refuses_an_impossible_byte_budget(app, jobs, texts, more, status, message):
     body = {"name": "no", "source": {"texts": texts}} | more
     answer = app.client.post("/fit-transform", json=body, headers=app.admin)
     assert answer.status_code == status, answer.text
     assert message in answer.text
 
 
-def test_the_command_line_takes_a_budget(run, texts, tmp_path):
+def test_fit_command_accepts_a_byte_budget(run, texts, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()) for text in texts))
     arguments = ["fit", "--name", "small", "--bytes", 16, "--source", tmp_path / "texts.txt", "--encoder", ENCODER]
     status, out, err = run(*arguments)

@@ -67,7 +67,7 @@ class Served:
 
 
 def serving(test, **limits):
-    """Run a coroutine of a test against connections with these limits."""
+    """Run a test's coroutine against a server with these limits."""
 
     async def run():
         served = Served()
@@ -92,7 +92,7 @@ def serving(test, **limits):
 
 
 def status(said):
-    """The status of an answer; an error must be in the service's shape."""
+    """Return the status of an answer; assert that an error is in the service's shape."""
     head, _, body = said.partition(b"\r\n\r\n")
     number = int(head[9:12])
     if number != 200:
@@ -102,7 +102,7 @@ def status(said):
 
 
 @pytest.mark.parametrize("case", ENDLESS)
-def test_what_never_ends_is_refused_before_it_is_read(case):
+def test_endless_request_heads_and_trailers_are_answered_431(case):
     first, more = ENDLESS[case]
 
     async def test(served):
@@ -116,7 +116,7 @@ def test_what_never_ends_is_refused_before_it_is_read(case):
     serving(test)
 
 
-def test_too_many_headers_and_too_long_a_path_never_reach_the_application():
+def test_oversized_or_invalid_request_heads_never_reach_the_application():
     async def test(served):
         many = b"".join(b"a%d: b\r\n" % number for number in range(HEADERS))
         assert status(await served.say(HEAD + many + b"\r\n")) == 431
@@ -127,7 +127,7 @@ def test_too_many_headers_and_too_long_a_path_never_reach_the_application():
     serving(test)
 
 
-def test_requests_sent_far_ahead_of_their_answers_close_the_connection():
+def test_a_connection_with_too_many_pipelined_requests_is_closed():
     async def test(served):
         served.release.clear()
         reader, _ = await served.connect(b"GET / HTTP/1.1\r\n\r\n" * 10_000)
@@ -142,7 +142,7 @@ def test_requests_sent_far_ahead_of_their_answers_close_the_connection():
     serving(test)
 
 
-def test_what_keeps_to_the_limits_is_served_whole():
+def test_requests_at_the_limits_are_served_in_full():
     async def test(served):
         close = b"connection: close\r\n"
         large = b"".join(b"a%d: %s\r\n" % (number, b"x" * 600) for number in range(HEADERS - 1))
@@ -168,7 +168,9 @@ def test_what_keeps_to_the_limits_is_served_whole():
         (b"", b"", 30, None),
     ],
 )
-def test_what_is_not_whole_in_time_ends(sent, more, seconds, answered):
+def test_incomplete_requests_are_answered_408_or_closed_after_a_timeout(sent, more, seconds, answered):
+    """An added byte does not extend the time; a connection without any byte is closed without an answer."""
+
     async def test(served):
         reader, writer = await served.connect(sent)
         served.pass_seconds(seconds - 1)
@@ -182,7 +184,7 @@ def test_what_is_not_whole_in_time_ends(sent, more, seconds, answered):
     serving(test)
 
 
-def test_a_refused_caller_that_stays_is_cut_off():
+def test_a_refused_connection_that_stays_open_is_aborted():
     async def test(served):
         await served.connect(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 50_000)
         assert len(served.state.connections) == 1
@@ -193,7 +195,7 @@ def test_a_refused_caller_that_stays_is_cut_off():
     serving(test)
 
 
-def test_a_request_that_waits_for_the_server_has_all_the_time_it_takes():
+def test_no_timeout_applies_while_the_application_answers():
     async def test(served):
         served.release.clear()
         reader, _ = await served.connect(HEAD + b"content-length: 1\r\n\r\nxGET / HT")  # and begins another
@@ -204,7 +206,7 @@ def test_a_request_that_waits_for_the_server_has_all_the_time_it_takes():
     serving(test)
 
 
-def test_an_answer_that_nobody_reads_is_given_up():
+def test_a_connection_whose_client_reads_no_answer_is_closed_within_62_seconds():
     async def test(served):
         served.answer = b"x" * 30_000_000
         _, writer = await served.connect(b"GET / HTTP/1.1\r\n\r\n")
@@ -219,7 +221,7 @@ def test_an_answer_that_nobody_reads_is_given_up():
     serving(test)
 
 
-def test_past_the_connections_there_may_be_is_503_and_one_line_in_the_log(caplog):
+def test_connections_over_the_limit_are_answered_503_and_logged_once(caplog):
     async def test(served):
         held = [await served.connect() for _ in range(3)]
         with caplog.at_level(logging.WARNING, "service.http.connection"):
@@ -234,7 +236,7 @@ def test_past_the_connections_there_may_be_is_503_and_one_line_in_the_log(caplog
     serving(test, connections=3)
 
 
-def test_near_the_limit_of_open_files_too():
+def test_connections_near_the_limit_of_open_files_are_answered_503():
     async def test(served):
         fillers = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]  # whatever fills the table
         try:
@@ -248,13 +250,13 @@ def test_near_the_limit_of_open_files_too():
 
 
 def next_descriptor():
-    """The lowest number that is free."""
+    """Return the lowest free file descriptor."""
     opened = os.open(os.devnull, os.O_RDONLY)
     os.close(opened)
     return opened
 
 
-def test_refusals_are_counted_by_reason():
+def test_refused_requests_are_counted_by_reason():
     async def test(served):
         before = connection.REFUSED.labels("headers_too_large")._value.get()
         await served.say(HEAD + b"a: b\r\n" * 200 + b"\r\n")

@@ -31,14 +31,14 @@ def names(header):
     return {name.strip() for name in header.split(",")}
 
 
-def test_without_the_setting_no_page_of_another_origin_is_let_in(client_of):
+def test_without_cors_origins_no_cors_headers_are_sent(client_of):
     client = client_of()
     answers = [client.get("/health/live", headers={"origin": PAGE}), client.options("/embed", headers=PREFLIGHT)]
     assert [answer.status_code for answer in answers] == [200, 405]
     assert not [header for answer in answers for header in answer.headers if header.startswith("access-control")]
 
 
-def test_a_listed_origin_may_call_with_a_key_and_read_our_headers(client_of):
+def test_a_listed_origin_may_send_keys_and_read_the_response_headers(client_of):
     client = client_of(cors_origins=f"https://other.example.org, {PAGE}", api_keys="use")
     asked = client.options("/embed", headers=PREFLIGHT)
     assert asked.status_code == 200 and asked.headers["access-control-allow-origin"] == PAGE
@@ -49,14 +49,14 @@ def test_a_listed_origin_may_call_with_a_key_and_read_our_headers(client_of):
     assert names(answer.headers["access-control-expose-headers"]) == {*VECTOR_HEADERS, "retry-after"}
 
 
-def test_a_page_can_read_errors_too(client_of):
+def test_error_responses_have_cors_headers(client_of):
     client = client_of(cors_origins=PAGE, api_keys="use")
     for path, status in (("/chains", 401), ("/nowhere", 404)):
         answer = client.get(path, headers={"origin": PAGE})
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (status, PAGE)
 
 
-def test_another_origin_is_not_let_in(client_of):
+def test_an_unlisted_origin_gets_no_cors_headers(client_of):
     client = client_of(cors_origins=PAGE)
     refused = client.options("/embed", headers=PREFLIGHT | {"origin": "https://evil.example.org"})
     assert refused.status_code == 400
@@ -65,7 +65,7 @@ def test_another_origin_is_not_let_in(client_of):
 
 
 @pytest.mark.parametrize("origins", ["*", PAGE])
-def test_never_with_credentials(client_of, origins):
+def test_cors_never_allows_credentials(client_of, origins):
     client = client_of(cors_origins=origins)
     answers = [client.get("/health/live", headers={"origin": PAGE, "cookie": "a=b"})]
     answers.append(client.options("/embed", headers=PREFLIGHT))
@@ -74,7 +74,7 @@ def test_never_with_credentials(client_of, origins):
         assert "access-control-allow-credentials" not in answer.headers
 
 
-def test_origins_are_read_from_the_environment_as_browsers_write_them(monkeypatch):
+def test_cors_origins_are_parsed_from_a_comma_separated_list_and_lowercased(monkeypatch):
     monkeypatch.setenv("LATHE_CORS_ORIGINS", " HTTPS://App.example.org ,http://localhost:3000,http://[::1]:8000,")
     origins = ("https://app.example.org", "http://localhost:3000", "http://[::1]:8000")
     assert read_settings().cors_origins == origins
@@ -85,6 +85,6 @@ def test_origins_are_read_from_the_environment_as_browsers_write_them(monkeypatc
 @pytest.mark.parametrize(
     "value", ["app.example.org", f"{PAGE}/", f"{PAGE}/page", f"*,{PAGE}", "https://*.example.org", "null", "//a"]
 )
-def test_what_no_browser_would_send_is_refused(value):
+def test_an_invalid_cors_origin_is_rejected(value):
     with pytest.raises(ValueError, match="LATHE_CORS_ORIGINS: .*not an origin"):
         read_settings(cors_origins=value)

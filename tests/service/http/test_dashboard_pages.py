@@ -26,7 +26,7 @@ def paths():
     return ["/", *(f"/dashboard/{name}" for name in read_assets())]
 
 
-def test_the_page_and_all_it_is_made_of_are_there_for_browsers_and_head(client):
+def test_the_page_and_its_files_answer_get_and_head_without_a_key(client):
     for path in paths():
         answer, head = client.get(path), client.head(path)
         assert answer.status_code == head.status_code == 200, path
@@ -36,7 +36,7 @@ def test_the_page_and_all_it_is_made_of_are_there_for_browsers_and_head(client):
     assert client.get("/dashboard/main.js").headers["content-type"] == "text/javascript; charset=utf-8"
 
 
-def test_a_page_may_run_and_ask_for_nothing_but_its_own(client):
+def test_content_security_policy_allows_only_the_servers_own_files(client):
     for path in paths():
         headers = client.get(path).headers
         rules = dict(rule.strip().split(" ", 1) for rule in headers["content-security-policy"].split(";"))
@@ -55,7 +55,7 @@ def test_a_page_may_run_and_ask_for_nothing_but_its_own(client):
         assert headers["referrer-policy"] == "no-referrer"
 
 
-def test_what_a_browser_has_is_not_sent_again(client):
+def test_a_file_with_a_known_etag_is_answered_304(client):
     first = client.get("/dashboard/main.js")
     tag = first.headers["etag"]
     assert first.headers["cache-control"] == "no-cache"
@@ -68,17 +68,17 @@ def test_what_a_browser_has_is_not_sent_again(client):
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "__init__.py", "..%2fassets.py", "%2e%2e", "x" * 5000])
-def test_anything_else_is_not_found(client, name):
+def test_unknown_dashboard_files_are_answered_404(client, name):
     answer = client.get(f"/dashboard/{name}")
     assert (answer.status_code, answer.json()["error"]["code"]) in ((404, "not_found"), (404, "no_route"))
 
 
-def test_embedding_at_the_root_is_what_it_was(client):
+def test_post_to_the_root_still_embeds_and_needs_a_key(client):
     answer = client.post("/", json={"inputs": "x"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
 
 
-def test_nothing_in_the_files_names_another_server_or_writes_markup():
+def test_dashboard_files_name_no_other_server_and_write_no_markup():
     """Addresses of name spaces aside, which nobody asks for."""
     for name, asset in read_assets().items():
         text = asset.content.decode().replace("http://www.w3.org/2000/svg", "")
@@ -86,14 +86,14 @@ def test_nothing_in_the_files_names_another_server_or_writes_markup():
             assert forbidden not in text, (name, forbidden)
 
 
-def test_every_file_that_a_module_imports_or_the_page_names_is_there():
+def test_every_imported_or_referenced_dashboard_file_exists():
     for name, asset in read_assets().items():
         text = asset.content.decode()
         for wanted in re.findall(r'from "\./([^"]+)"', text) + re.findall(r'"dashboard/([^"]+)"', text):
             assert wanted in read_assets(), (name, wanted)
 
 
-def test_a_wheel_holds_the_files(tmp_path):
+def test_a_wheel_contains_the_dashboard_files(tmp_path):
     source = tmp_path / "source"
     shutil.copytree(ROOT / "service", source / "service", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):

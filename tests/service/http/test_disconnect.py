@@ -47,27 +47,28 @@ def wait_for(work, *steps):
 
 
 def says(message):
+    """Return a step that delivers a message of the client."""
     return lambda messages, _task: messages.put_nowait(message)
 
 
-def test_a_caller_that_hangs_up_has_its_work_given_up(work, queue):
+def test_a_client_disconnect_cancels_its_queued_work(work, queue):
     task = wait_for(work, says(DISCONNECT))
     assert isinstance(task.exception(), ClientGoneError)
     assert work.future.cancelled()
     assert queue.texts == 0 and queue.take(1000, 0) == []
 
 
-def test_a_caller_that_stays_waits_for_the_answer_whatever_else_it_sends(work):
+def test_wait_for_encoding_ignores_other_messages_and_returns_when_work_is_done(work):
     task = wait_for(work, says({"type": "http.request"}), lambda *_: work.future.set_result(ANSWER))
     assert task.exception() is None and work.future.result(0) is ANSWER
 
 
-def test_what_went_wrong_reaches_the_caller(work):
+def test_wait_for_encoding_raises_the_error_of_the_work(work):
     task = wait_for(work, lambda *_: work.fail(ValueError("no")))
     assert isinstance(task.exception(), ValueError)
 
 
-def test_what_was_answered_before_the_caller_hung_up_is_an_answer(work):
+def test_work_finished_before_the_disconnect_is_no_error(work):
     def both(messages, _task):
         work.future.set_result(ANSWER)
         messages.put_nowait(DISCONNECT)
@@ -75,16 +76,17 @@ def test_what_was_answered_before_the_caller_hung_up_is_an_answer(work):
     assert wait_for(work, both).exception() is None
 
 
-def test_a_request_that_the_server_gives_up_is_not_taken_for_a_caller_gone(work):
+def test_cancelling_the_request_cancels_its_work_without_a_client_gone_error(work):
     task = wait_for(work, lambda _messages, task: task.cancel())
     assert task.cancelled() and work.future.cancelled()
 
 
-def test_without_work_nobody_waits():
+def test_wait_for_encoding_returns_at_once_without_work():
     assert asyncio.run(asyncio.wait_for(wait_for_encoding(Request({"type": "http"}), None), 10)) is None
 
 
-def test_the_server_drops_what_a_caller_asked_for_who_hung_up(lathe):
+def test_embed_drops_queued_texts_of_a_disconnected_client_and_logs_status_499(lathe):
+    """The app answers later requests as before."""
     engine = lathe.services.embedder.default
     pid = engine.dispatchers[0].worker.process.pid
     body = b'{"inputs": ["a text that only the test of hanging up sends"]}'

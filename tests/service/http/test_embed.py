@@ -20,7 +20,7 @@ def test_a_nested_starter_chain_serves_any_size_up_to_its_own_with_norm_1(client
     assert answer.headers["x-dimensions"] == str(size)
 
 
-def test_every_vector_answer_has_the_headers_of_the_contract(client, sentences, raw):
+def test_every_vector_response_has_the_documented_headers(client, sentences, raw):
     answers = [
         client.post("/embed", json={"inputs": sentences}),
         client.post("/", json={"inputs": "one text"}),
@@ -32,7 +32,7 @@ def test_every_vector_answer_has_the_headers_of_the_contract(client, sentences, 
         assert all(answer.headers[name] for name in HEADERS)
 
 
-def test_raw_vectors_are_the_encoders_own(client, sentences, raw):
+def test_embed_without_dimensions_or_with_all_of_them_answers_the_encoders_vectors(client, sentences, raw):
     expected = Encoder(DEFAULT_ENCODER).encode(sentences).vectors
     np.testing.assert_allclose(raw, expected, atol=1e-5)
     answer = client.post("/embed", json={"inputs": sentences, "dimensions": 384})
@@ -41,7 +41,7 @@ def test_raw_vectors_are_the_encoders_own(client, sentences, raw):
 
 
 @pytest.mark.parametrize("size", [128, 32])
-def test_embed_openai_and_reduce_answer_the_same_vector(client, sentences, raw, size):
+def test_embed_openai_and_reduce_answer_the_same_vectors_and_space_id(client, sentences, raw, size):
     embedded = client.post("/embed", json={"inputs": sentences, "dimensions": size})
     openai = client.post("/v1/embeddings", json={"input": sentences, "dimensions": size})
     reduced = client.post("/reduce", json={"vectors": raw, "chain": "compact", "dimensions": size})
@@ -51,21 +51,21 @@ def test_embed_openai_and_reduce_answer_the_same_vector(client, sentences, raw, 
     assert embedded.headers["x-space-id"] == openai.headers["x-space-id"] == reduced.headers["x-space-id"]
 
 
-def test_a_batch_answers_what_each_text_answers_alone(client, sentences):
+def test_embed_answers_a_batch_as_it_answers_each_text_alone(client, sentences):
     together = client.post("/embed", json={"inputs": sentences, "dimensions": 64}).json()
     for text, vector in zip(sentences, together, strict=True):
         alone = client.post("/embed", json={"inputs": text, "dimensions": 64}).json()[0]
         np.testing.assert_allclose(alone, vector, atol=1e-5)
 
 
-def test_base64_holds_the_same_floats(client, sentences):
+def test_embed_answers_the_same_floats_as_base64(client, sentences):
     floats = client.post("/embed", json={"inputs": sentences, "dimensions": 16}).json()
     rows = client.post("/embed", json={"inputs": sentences, "dimensions": 16, "encoding_format": "base64"}).json()
     decoded = [np.frombuffer(base64.b64decode(row), "<f4") for row in rows]
     np.testing.assert_allclose(decoded, floats, atol=1e-6)
 
 
-def test_spaces_differ_by_chain_and_size_and_by_nothing_else(client):
+def test_space_ids_differ_by_chain_and_dimensions_only(client):
     def space(**body):
         return client.post("/embed", json={"inputs": "text"} | body).headers["x-space-id"]
 
@@ -74,7 +74,7 @@ def test_spaces_differ_by_chain_and_size_and_by_nothing_else(client):
     assert space() == space(dimensions=384)
 
 
-def test_a_model_names_a_chain_after_a_plus(client):
+def test_openai_models_are_encoders_or_encoder_plus_chain(client):
     listed = [model["id"] for model in client.get("/v1/models").json()["data"]]
     assert listed[0] == "all-MiniLM-L6-v2"
     assert {"all-MiniLM-L6-v2+compact", "all-MiniLM-L6-v2+debias"} <= set(listed)
@@ -85,19 +85,19 @@ def test_a_model_names_a_chain_after_a_plus(client):
     assert hub_name.headers["x-chain"] == "none"
 
 
-def test_usage_counts_real_tokens(client):
+def test_openai_usage_counts_tokens_without_padding(client):
     usage = client.post("/v1/embeddings", json={"input": ["one two three", "four"]}).json()["usage"]
     assert usage == {"prompt_tokens": 8, "total_tokens": 8}
 
 
-def test_normalize_off_leaves_the_chains_own_length(client):
+def test_embed_with_normalize_false_keeps_the_chains_norm(client):
     vector = client.post("/embed", json={"inputs": "some text", "dimensions": 64, "normalize": False}).json()[0]
     unit = client.post("/embed", json={"inputs": "some text", "dimensions": 64}).json()[0]
     assert abs(np.linalg.norm(vector) - 1) > 1e-3
     np.testing.assert_allclose(vector / np.linalg.norm(vector), unit, atol=1e-5)
 
 
-def test_a_text_of_a_million_characters_is_cut_or_refused(client):
+def test_embed_truncates_a_very_long_text_or_answers_413(client):
     text = "word " * 200_000
     assert len(client.post("/embed", json={"inputs": text, "dimensions": 128}).json()[0]) == 128
     refused = client.post("/embed", json={"inputs": text, "truncate": False})
@@ -105,7 +105,7 @@ def test_a_text_of_a_million_characters_is_cut_or_refused(client):
     assert "256" in refused.json()["error"]["message"]
 
 
-def test_truncation_can_keep_either_end(client):
+def test_truncation_direction_selects_the_end_that_is_cut_off(client):
     text = "begin " + "filler " * 400 + "end"
     left, right = (
         client.post("/embed", json={"inputs": text, "truncation_direction": side}).json()[0]
@@ -114,12 +114,12 @@ def test_truncation_can_keep_either_end(client):
     assert not np.allclose(left, right, atol=1e-3)
 
 
-def test_null_means_the_default_and_unknown_fields_are_ignored(client):
+def test_embed_treats_null_as_the_default_and_ignores_unknown_fields(client):
     body = {"inputs": "text", "truncate": None, "normalize": None, "prompt_name": None, "chain": None, "novel": 1}
     assert client.post("/embed", json=body).status_code == 200
 
 
-def test_the_request_id_is_passed_through_or_made(client):
+def test_a_valid_request_id_is_returned_and_another_is_replaced(client):
     def id_of(given):
         return client.post("/embed", json={"inputs": "x"}, headers={"x-request-id": given}).headers["x-request-id"]
 
@@ -129,7 +129,7 @@ def test_the_request_id_is_passed_through_or_made(client):
     assert client.post("/embed", json={"inputs": []}).headers["x-request-id"]
 
 
-def test_openai_python_gets_what_embed_gives(client, sentences):
+def test_openai_client_gets_the_same_vectors_as_embed(client, sentences):
     import openai
 
     speaker = openai.OpenAI(base_url="http://localhost/v1", api_key="anything", http_client=client)
@@ -139,7 +139,7 @@ def test_openai_python_gets_what_embed_gives(client, sentences):
     assert [model.id for model in speaker.models.list()][0] == "all-MiniLM-L6-v2"
 
 
-def test_npy_is_answered_where_it_is_asked_for(client, sentences):
+def test_embed_answers_npy_if_the_accept_header_asks_for_it(client, sentences):
     body = {"inputs": sentences, "dimensions": 32}
     answer = client.post("/embed", json=body, headers={"accept": "application/x-npy"})
     assert answer.headers["content-type"] == "application/x-npy"
@@ -147,7 +147,7 @@ def test_npy_is_answered_where_it_is_asked_for(client, sentences):
     np.testing.assert_allclose(found, client.post("/embed", json=body).json(), atol=1e-6)
 
 
-def test_a_model_and_a_chain_may_stand_in_the_query(client, sentences):
+def test_embed_takes_model_and_chain_from_the_query_unless_the_body_has_them(client, sentences):
     answer = client.post("/embed?model=all-MiniLM-L6-v2&chain=debias", json={"inputs": sentences})
     assert answer.headers["x-chain"] == "debias@1"
     assert client.post("/embed?chain=debias", json={"inputs": "x", "chain": "none"}).headers["x-chain"] == "none"
@@ -155,12 +155,12 @@ def test_a_model_and_a_chain_may_stand_in_the_query(client, sentences):
 
 
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "all-MiniLM-L6-v2+compact"])
-def test_a_model_can_be_looked_up_by_its_name(client, name):
+def test_v1_models_answers_a_model_by_name_and_404_for_others(client, name):
     assert client.get(f"/v1/models/{name}").json()["id"] == name
     assert client.get(f"/v1/models/{name}x").status_code == 404
 
 
-def test_an_encoder_without_chains_says_which_size_it_has(client):
+def test_a_size_that_no_chain_serves_is_answered_400_with_the_encoders_dimensions(client):
     answer = client.post("/embed", json={"inputs": "x", "dimensions": 200})
     assert answer.status_code == 400
     assert "384" in answer.json()["error"]["message"]

@@ -12,6 +12,8 @@ from service.settings import read_settings
 
 @pytest.fixture
 def key_file(tmp_path):
+    """Return a function that writes a key file and returns its path."""
+
     def write(content, name="keys"):
         path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -21,10 +23,11 @@ def key_file(tmp_path):
 
 
 def asking(header):
+    """Build a request with an `Authorization` header."""
     return Request({"type": "http", "headers": [(b"authorization", header)]})
 
 
-def test_a_file_holds_one_key_a_line_and_adds_to_those_that_are_set(key_file, monkeypatch):
+def test_a_key_file_has_one_key_per_line_added_to_the_keys_that_are_set(key_file, monkeypatch):
     path = key_file("# of the search team\n\n  first, with a comma \r\n\t# not\nsecond#half\nthird")
     monkeypatch.setenv("LATHE_API_KEYS_FILE", str(path))
     monkeypatch.setenv("LATHE_ADMIN_KEYS_FILE", str(key_file("\ufeffboss\n", "admin")))
@@ -44,7 +47,7 @@ def test_a_file_holds_one_key_a_line_and_adds_to_those_that_are_set(key_file, mo
     ],
 )
 @pytest.mark.parametrize("setting", ["api_keys_file", "admin_keys_file"])
-def test_a_file_without_keys_is_an_error_of_one_line_that_quotes_nothing(
+def test_a_key_file_without_keys_raises_one_line_that_quotes_no_content(
     key_file, tmp_path, monkeypatch, setting, content, reason
 ):
     path = tmp_path / "absent" if content is None else key_file(content)
@@ -56,12 +59,12 @@ def test_a_file_without_keys_is_an_error_of_one_line_that_quotes_nothing(
     assert "s3cret" not in message and "\n" not in message
 
 
-def test_a_folder_is_no_file_of_keys(tmp_path):
+def test_a_folder_as_key_file_raises_value_error(tmp_path):
     with pytest.raises(ValueError, match="LATHE_API_KEYS_FILE: .*cannot be read"):
         read_settings(api_keys_file=tmp_path)
 
 
-def test_a_file_is_read_once_as_it_may_be_a_pipe():
+def test_a_key_file_may_be_a_pipe_that_is_read_once():
     read_end, write_end = os.pipe()
     os.write(write_end, b"piped\n")
     os.close(write_end)
@@ -69,7 +72,7 @@ def test_a_file_is_read_once_as_it_may_be_a_pipe():
     os.close(read_end)
 
 
-def test_a_public_address_is_safe_with_the_keys_of_a_file(key_file):
+def test_require_safe_accepts_a_public_address_with_an_api_key_file(key_file):
     with pytest.raises(ValueError, match="LATHE_API_KEYS_FILE"):
         read_settings(host="0.0.0.0").require_safe()
     with pytest.raises(ValueError, match="LATHE_API_KEYS_FILE"):
@@ -77,12 +80,12 @@ def test_a_public_address_is_safe_with_the_keys_of_a_file(key_file):
     read_settings(host="0.0.0.0", api_keys_file=key_file("k")).require_safe()
 
 
-def test_keys_are_not_in_the_settings_printed_form(key_file):
+def test_the_repr_of_settings_contains_no_keys(key_file):
     settings = read_settings(api_keys="s3cret", admin_keys_file=key_file("s3cret"))
     assert "s3cret" not in repr(settings)
 
 
-def test_the_app_takes_the_keys_of_files_and_generates_none_beside(key_file, tmp_path):
+def test_create_app_uses_key_files_and_generates_no_admin_key(key_file, tmp_path):
     settings = read_settings(
         home=tmp_path / "home", api_keys_file=key_file("use"), admin_keys_file=key_file("boss", "a")
     )
@@ -91,7 +94,7 @@ def test_the_app_takes_the_keys_of_files_and_generates_none_beside(key_file, tmp
     assert not (tmp_path / "home/admin.key").exists()
 
 
-def test_a_job_is_not_told_where_keys_are(key_file, monkeypatch):
+def test_job_environments_contain_no_key_variables(key_file, monkeypatch):
     for name in KEY_VARIABLES:
         monkeypatch.setenv(name, str(key_file("key")))
     monkeypatch.setenv("LATHE_THREADS", "3")
@@ -101,7 +104,7 @@ def test_a_job_is_not_told_where_keys_are(key_file, monkeypatch):
 
 
 @pytest.mark.parametrize("key", ["ascii", "schlüssel", "clé à", "Å", "鍵", "\udcff"])
-def test_a_key_outside_ascii_is_known_when_sent_in_utf8(key):
+def test_non_ascii_keys_are_accepted_in_utf8(key):
     keys = Keys((key,), ("boss",))
     sent = key.encode("utf-8", "surrogateescape")
     keys.require_use(asking(b"Bearer " + sent))
@@ -114,7 +117,7 @@ def test_a_key_outside_ascii_is_known_when_sent_in_utf8(key):
     "header", [b"Bearer \xff\xfe", b"\xc3\xa9", b"Bearer \xc3", b"", b"Bearer", b"Bearer \x85\xa0"]
 )
 @pytest.mark.parametrize("key", ["ascii", "è", "\udcfe"])
-def test_any_other_token_is_refused_and_never_an_error(header, key):
+def test_malformed_or_unknown_tokens_raise_unauthorized_error(header, key):
     keys = Keys((key,), (f"{key}-boss",))
     for require in (keys.require_use, keys.require_admin):
         with pytest.raises(UnauthorizedError):

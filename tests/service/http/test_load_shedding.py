@@ -7,7 +7,7 @@ from service.http.load_shedding import SheddingMiddleware
 
 
 def ask(path, *rooms_full, method="POST", chunks=2):
-    """What the middleware sends, whether it passed the request on, and how many chunks of its body are left."""
+    """Send a request through the middleware; return its messages, whether it passed, and the chunks left of its body."""
     left, sent, passed = list(range(chunks)), [], []
     queues = [SimpleNamespace(full=full, estimate_retry_seconds=lambda: 7) for full in rooms_full]
     engines = {str(number): SimpleNamespace(queue=queue) for number, queue in enumerate(queues)}
@@ -28,7 +28,7 @@ def ask(path, *rooms_full, method="POST", chunks=2):
 
 
 @pytest.mark.parametrize("path", ["/", "/embed", "/v1/embeddings"])
-def test_texts_are_refused_at_once_while_every_encoder_is_full(path):
+def test_embedding_requests_are_answered_429_while_every_admission_queue_is_full(path):
     sent, passed, left = ask(path, True, True)
     assert sent[0]["status"] == 429 and (b"retry-after", b"7") in sent[0]["headers"]
     assert b'"overloaded"' in sent[1]["body"]
@@ -39,5 +39,6 @@ def test_texts_are_refused_at_once_while_every_encoder_is_full(path):
     ("path", "full", "method"),
     [("/embed", [True, False], "POST"), ("/reduce", [True], "POST"), ("/", [True], "GET"), ("/health", [True], "GET")],
 )
-def test_everything_else_is_passed_on(path, full, method):
+def test_other_requests_pass_the_load_shedding_middleware(path, full, method):
+    """A request also passes if one encoder has room."""
     assert ask(path, *full, method=method)[1:] == (True, 2)

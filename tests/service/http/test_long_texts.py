@@ -13,7 +13,8 @@ ENCODER = SimpleNamespace(name="tiny", max_length=256)
 PROSE = "The ledger is closed at the end of every month. " * 2000
 
 
-def test_what_surely_is_not_read_goes_no_further():
+def test_cut_texts_shortens_a_long_text_from_the_truncated_side():
+    """Short texts, and long ones of few tokens, stay unchanged."""
     right, left, short, spaces = (
         *cut_texts([PROSE + "end"], ENCODER, EncodeOptions()),
         *cut_texts([PROSE + "end"], ENCODER, EncodeOptions(truncation_side="left")),
@@ -24,12 +25,12 @@ def test_what_surely_is_not_read_goes_no_further():
     assert (short, spaces) == ("short", " " * 50_000)
 
 
-def test_what_surely_is_too_long_is_refused_at_once():
+def test_cut_texts_raises_too_long_error_if_a_long_text_must_not_be_truncated():
     with pytest.raises(TooLongError, match="input 1 is 96000 characters long, of which tiny reads 256 tokens"):
         cut_texts(["short", PROSE], ENCODER, EncodeOptions(truncate=False))
 
 
-def test_a_text_in_which_few_tokens_must_be_searched_counts_for_more_than_those():
+def test_estimate_cost_counts_long_whitespace_above_the_maximum_length():
     assert [estimate_cost("x" * count, 256) for count in (400, 4000, 8000)] == [102, 256, 256]
     assert estimate_cost(" " * 1_000_000, 256) > 4000
     work = Work([" " * 1_000_000, "short"], EncodeOptions(), None, False, 256)
@@ -47,14 +48,14 @@ def test_a_text_in_which_few_tokens_must_be_searched_counts_for_more_than_those(
     ],
     ids=["prose", "spaces", "one_word", "nul"],
 )
-def test_a_megabyte_is_answered_as_what_is_read_of_it(client, text, short, tokens):
+def test_a_megabyte_of_text_gets_the_vector_and_token_count_of_its_truncation(client, text, short, tokens):
     answers = [client.post("/v1/embeddings", json={"input": [some]}).json() for some in (text, short)]
     found, expected = ([item["embedding"] for item in answer["data"]] for answer in answers)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
     assert [answer["usage"]["prompt_tokens"] for answer in answers] == [tokens, tokens]
 
 
-def test_a_megabyte_that_must_not_be_cut_is_refused_where_it_does_not_fit(client):
+def test_a_megabyte_with_truncate_false_is_answered_413_unless_it_fits(client):
     refused = client.post("/embed", json={"inputs": ["short", "a b " * 250_000], "truncate": False})
     assert refused.status_code == 413
     assert "input 1 is 1000000 characters long" in refused.json()["error"]["message"]

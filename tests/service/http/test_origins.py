@@ -42,7 +42,7 @@ def ask():
         ({"sec_fetch_site": "cross-site", "origin": "http://localhost:8080"}, False),
     ],
 )
-def test_no_page_of_another_origin_may_send_anything_but_reads(ask, headers, served):
+def test_writing_methods_from_other_origins_are_refused_and_reads_served(ask, headers, served):
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         assert ask(method, **headers) == (None if served else "origin_not_allowed"), method
     assert ask("GET", **headers) is None
@@ -50,12 +50,12 @@ def test_no_page_of_another_origin_may_send_anything_but_reads(ask, headers, ser
 
 
 @pytest.mark.parametrize("origins", [PAGE, "*", f"http://a.example,{PAGE}"])
-def test_a_listed_origin_may(ask, origins):
+def test_requests_from_a_listed_cors_origin_are_served(ask, origins):
     assert ask("POST", settings={"cors_origins": origins}, sec_fetch_site="cross-site", origin=PAGE) is None
     assert ask("POST", settings={"cors_origins": origins}, origin=PAGE) is None
 
 
-def test_keys_do_not_let_a_page_in(ask):
+def test_api_keys_do_not_allow_requests_from_other_origins(ask):
     assert ask("POST", settings={"api_keys": "use"}, origin=PAGE) == "origin_not_allowed"
 
 
@@ -79,24 +79,24 @@ NONSENSE = ["", "[::1", "a b", "http://localhost", "localhost/", "localhost:x:y"
         ({"api_keys": "use", "allowed_hosts": "lathe"}, [*LOOPBACK, *ADDRESSES, "lathe:8080"]),
     ],
 )
-def test_a_server_answers_to_its_own_names_only(settings, served):
+def test_only_allowed_host_headers_are_served(settings, served):
     tried = {*LOOPBACK, *ADDRESSES, *NAMES, *NONSENSE, *served}
     allow = Hosts(read_settings(**settings)).allow
     assert {host for host in tried if allow(host.encode())} == set(served)
 
 
-def test_only_health_is_told_by_any_name(ask):
+def test_health_routes_are_served_under_any_host_header(ask):
     for path, code in {"/health": None, "/health/ready": None, "/healthy": REFUSED, "/": REFUSED}.items():
         assert ask("GET", path, host="evil.example") == code
 
 
 @pytest.mark.parametrize("value", ["http://a.example", "a.example:80", "a.example/x", "a b", "*.example.org", "[::1]"])
-def test_what_is_no_host_is_refused_at_the_start(value):
+def test_an_invalid_allowed_host_is_rejected(value):
     with pytest.raises(ValueError, match=r"LATHE_ALLOWED_HOSTS: .*not a host"):
         read_settings(allowed_hosts=value)
 
 
-def test_the_app_refuses_pages_and_strange_names(client):
+def test_the_app_refuses_other_origins_and_unknown_hosts_with_403(client):
     for path, body in CHANGES.items():
         answer = client.post(path, json=body, headers={"origin": PAGE})
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "origin_not_allowed")
@@ -106,7 +106,7 @@ def test_the_app_refuses_pages_and_strange_names(client):
 
 
 @pytest.mark.parametrize("said", [None, "text/plain", "application/x-www-form-urlencoded", "application/jsonp", ";"])
-def test_a_change_must_say_that_it_is_json(lathe, said):
+def test_routes_that_change_state_need_a_json_content_type(lathe, said):
     headers = lathe.admin | ({} if said is None else {"content-type": said})
     changes = {"/indexes/none/upsert": "POST", "/indexes/none/delete": "POST", "/indexes/none/reindex": "POST"}
     changes |= {"/chains/none/promote": "POST", "/chains/none/shadow": "PUT", "/fit-transform": "POST"}
@@ -120,8 +120,8 @@ def test_a_change_must_say_that_it_is_json(lathe, said):
         assert answer.status_code != 415, path
 
 
-def test_what_changes_nothing_is_read_whatever_it_says_it_is(client):
-    """`curl -d` says that it sends a form."""
+def test_routes_that_read_accept_any_content_type(client):
+    """`curl -d` sends the content type of a form."""
     headers = {"content-type": "application/x-www-form-urlencoded"}
     assert client.post("/embed", content=b'{"inputs": "x"}', headers=headers).status_code == 200
     assert client.post("/v1/embeddings", content=b'{"input": "x"}', headers=headers).status_code == 200
@@ -130,6 +130,6 @@ def test_what_changes_nothing_is_read_whatever_it_says_it_is(client):
     assert client.post("/indexes/none/search", content=b'{"texts": "a"}', headers=headers).status_code == 404
 
 
-def test_a_redirect_names_no_host(client):
+def test_a_redirect_location_contains_no_host(client):
     answer = client.post("/embed/?drift=true", headers={"host": "a.localhost"}, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (307, "/embed?drift=true")

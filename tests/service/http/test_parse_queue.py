@@ -35,7 +35,7 @@ class Waiting:
         return self.task.done() and not self.task.cancelled()
 
 
-def test_a_queue_lets_in_what_its_limit_holds_in_the_order_it_came():
+def test_parse_queue_admits_in_order_of_arrival_up_to_its_limit():
     async def test():
         queue = ParseQueue(10)
         first, second, large, small = (Waiting(queue, size) for size in (6, 4, 9, 1))
@@ -51,7 +51,7 @@ def test_a_queue_lets_in_what_its_limit_holds_in_the_order_it_came():
     asyncio.run(test())
 
 
-def test_what_takes_more_than_the_limit_is_let_in_alone():
+def test_a_request_over_the_parse_queues_limit_is_admitted_alone():
     async def test():
         queue = ParseQueue(10)
         large, small = Waiting(queue, 50), Waiting(queue, 1)
@@ -65,7 +65,7 @@ def test_what_takes_more_than_the_limit_is_let_in_alone():
 
 
 @pytest.mark.parametrize("its_turn", [False, True])
-def test_who_gives_up_waiting_keeps_no_room(its_turn):
+def test_a_cancelled_waiter_reserves_no_memory(its_turn):
     async def test():
         queue = ParseQueue(10)
         first, second, third = (Waiting(queue, 10) for _ in range(3))
@@ -83,7 +83,7 @@ def test_who_gives_up_waiting_keeps_no_room(its_turn):
     asyncio.run(test())
 
 
-def test_a_body_waits_only_for_those_like_it():
+def test_large_bodies_wait_for_each_other_and_small_ones_do_not():
     async def test():
         memory = ParseMemory(16 * 32_000_000)
         large = b"-9," * 10_000_000
@@ -105,7 +105,7 @@ def test_a_body_waits_only_for_those_like_it():
     asyncio.run(test())
 
 
-def test_numbers_count_for_what_they_take_and_texts_for_what_they_may():
+def test_estimate_parsed_bytes_is_40_per_number_or_more_and_4_per_byte_of_text():
     numbers = [-9, *range(1000, 2000)] * 100
     assert estimate_parsed_bytes(json.dumps(numbers).encode()) >= 40 * len(numbers)
     assert estimate_parsed_bytes(TEXT) == 4 * len(TEXT)
@@ -151,7 +151,9 @@ def middleware():
 
 
 @pytest.mark.parametrize("then", ["fail", "hand on", "answer"])
-def test_a_body_is_parsed_when_the_one_before_it_takes_no_memory_any_more(middleware, then):
+def test_a_body_is_parsed_once_the_one_before_it_releases_its_memory(middleware, then):
+    """The one before releases it by ending, failing, handing on what it read, or beginning to answer."""
+
     async def test():
         first, second = Asking(middleware, NUMBERS, "hold"), Asking(middleware, NUMBERS, then)
         third, text = Asking(middleware, NUMBERS, "hold"), Asking(middleware, TEXT, "hold")
@@ -173,7 +175,7 @@ def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
-def test_bodies_that_come_together_take_little_more_than_one(start_app, tmp_path):
+def test_parallel_large_bodies_take_less_than_350_mb_more_memory_than_one(start_app, tmp_path):
     row = b"[" + b"-99," * 16_383 + b"0]"
     body = b'{"chain": "compact", "vectors": [' + b",".join([row] * 120) + b"]}"  # 8 MB, parsed 80
     with start_app(home=tmp_path, max_body_bytes=8_000_000) as app, ThreadPoolExecutor(8) as callers:

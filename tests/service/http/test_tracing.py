@@ -63,6 +63,7 @@ def as_dict(attributes):
 
 @pytest.fixture
 def collector(monkeypatch):
+    """Start an OTLP collector, and point the exporter at it."""
     with Collector() as found:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", found.url)
         yield found
@@ -83,6 +84,7 @@ async def log_a_warning(request):
 
 
 def traced():
+    """Build a client of a small app with tracing."""
     app = Starlette(
         routes=[
             Route("/chains/{name}", answer, methods=["POST"]),
@@ -97,7 +99,7 @@ def traced():
     return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 
 
-def test_a_collector_receives_a_span_with_the_route_in_the_callers_trace(collector):
+def test_a_span_has_the_route_and_continues_the_callers_trace(collector):
     with traced() as client:
         headers = {"traceparent": f"00-{TRACE_ID}-b7ad6b7169203331-01"}
         assert client.post("/chains/mine", content=b"body", headers=headers).status_code == 200
@@ -109,7 +111,7 @@ def test_a_collector_receives_a_span_with_the_route_in_the_callers_trace(collect
     assert span.end_time_unix_nano > span.start_time_unix_nano
 
 
-def test_nothing_that_a_caller_sent_is_in_a_trace(collector):
+def test_spans_contain_no_keys_paths_queries_bodies_or_error_messages(collector):
     with traced() as client:
         headers = {"authorization": f"Bearer {SECRET}"}
         client.post(f"/chains/{SECRET}?key={SECRET}", content=SECRET, headers=headers)
@@ -121,7 +123,7 @@ def test_nothing_that_a_caller_sent_is_in_a_trace(collector):
     assert not [body for _, body in collector.bodies if SECRET.encode() in body]
 
 
-def test_probes_are_not_traced(collector):
+def test_health_and_metrics_requests_are_not_traced(collector):
     with traced() as client:
         for path in ("/health/live", "/metrics"):
             assert client.get(path).status_code == 200
@@ -136,7 +138,7 @@ def test_probes_are_not_traced(collector):
         ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=ours"}, "ours"),
     ],
 )
-def test_the_service_is_named_lathe_unless_otel_variables_say_otherwise(collector, monkeypatch, environment, name):
+def test_the_service_name_is_lathe_unless_otel_variables_set_it(collector, monkeypatch, environment, name):
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     with traced() as client:
@@ -146,7 +148,7 @@ def test_the_service_is_named_lathe_unless_otel_variables_say_otherwise(collecto
     assert attributes["service.name"] == name and attributes["telemetry.sdk.language"] == "python"
 
 
-def test_log_lines_of_a_traced_request_carry_its_trace(collector):
+def test_log_lines_of_a_traced_request_have_its_trace_id(collector):
     written = []
     handler = logging.Handler()
     handler.setFormatter(logs.build_formatter())
@@ -159,7 +161,7 @@ def test_log_lines_of_a_traced_request_carry_its_trace(collector):
     assert [line["trace_id"] for line in written] == [span.trace_id.hex() for span in collector.spans()]
 
 
-def test_the_app_is_traced_only_if_told(collector, tmp_path):
+def test_create_app_adds_tracing_only_if_the_setting_is_on(collector, tmp_path):
     def middlewares(**settings):
         app = create_app(read_settings(home=tmp_path, **settings))
         return [middleware.cls.__name__ for middleware in app.user_middleware]
@@ -169,7 +171,7 @@ def test_the_app_is_traced_only_if_told(collector, tmp_path):
     assert middlewares(tracing="true", cors_origins="*") == ["CORSMiddleware", "TraceMiddleware", *own]
 
 
-def test_without_the_extra_the_setting_says_how_to_get_it(monkeypatch, tmp_path):
+def test_tracing_without_its_extra_raises_value_error_with_the_pip_command(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(ValueError, match=r"LATHE_TRACING.*pip install 'lathe\[otel\]'"):
         create_app(read_settings(home=tmp_path, tracing=True))

@@ -26,7 +26,7 @@ def texts(tmp_path_factory, paragraphs):
 
 
 @pytest.mark.trial
-def test_fit_and_embed_give_what_they_give_without_it(run, home, texts, tmp_path):
+def test_fit_and_embed_on_ray_equal_those_in_the_process(run, home, texts, tmp_path):
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32))
     for name, engine in (("here", []), ("there", RAY)):
         status, _, err = run(
@@ -49,14 +49,14 @@ def test_fit_and_embed_give_what_they_give_without_it(run, home, texts, tmp_path
     assert not list((home / "vectors").glob("*.1"))
 
 
-def test_an_address_where_nothing_answers_is_one_line(run, texts):
+def test_fit_prints_one_line_if_no_ray_cluster_answers_at_the_address(run, texts):
     where = f"127.0.0.1:{find_free_port()}"
     status, _, err = run("fit", "--name", "a", "--steps", "r2", "--source", texts, *RAY, "--address", where)
     assert status == 1 and err.startswith("lathe: no Ray cluster answers at") and len(err.strip().splitlines()) == 1
 
 
 @pytest.mark.trial
-def test_ctrl_c_ends_ray_and_its_workers(home, texts):
+def test_ctrl_c_stops_the_started_ray_its_workers_and_its_folder(home, texts):
     before = set(Path("/tmp").glob("lathe-ray-*"))
     words = ["embed", "--source", str(texts), "--out", "/dev/null/x.npy", *map(str, RAY)]
     child = subprocess.Popen(

@@ -39,11 +39,13 @@ def suites(tmp_path_factory, write_suite):
 
 
 def comparing(first, second, out, encoders, *more):
+    """Return the arguments of `lathe evaluate --against`."""
     asked = ("--suite", first, "--against", second, "--out", out, "--encoder", ",".join(map(str, encoders)))
     return ("evaluate", *asked, "--processes", 1, *more)
 
 
 def require_one_line(ended, message):
+    """Assert that a command failed with one line on stderr that contains a message."""
     status, printed, err = ended
     assert (status, printed) == (1, "")
     assert err.startswith("lathe: ") and len(err.splitlines()) == 1
@@ -51,7 +53,8 @@ def require_one_line(ended, message):
 
 
 @pytest.mark.trial
-def test_two_suites_are_compared_in_sentences_tables_and_two_files(run, suites, tmp_path, tiny_model):
+def test_evaluate_against_compares_two_suites_in_text_json_and_html(run, suites, tmp_path, tiny_model):
+    """Figures agree with each suite's own evaluation; a data set that cannot be read is named."""
     out = tmp_path / "out"
     status, printed, err = run(*comparing(*suites, out, [tiny_model, f"{tiny_model}:layer1-max", "bag-of-words"]))
     assert status == 0, err
@@ -95,7 +98,7 @@ def test_two_suites_are_compared_in_sentences_tables_and_two_files(run, suites, 
     assert str(tmp_path) not in html and str(suites[0].parent) not in html
 
 
-def test_what_cannot_be_compared_is_one_line(run, suites, tmp_path):
+def test_evaluate_against_prints_one_line_for_equal_or_missing_suites_and_for_chains(run, suites, tmp_path):
     first, second = suites
     require_one_line(run(*comparing(first, first, tmp_path, ["bag-of-words"])), "hold the same data sets")
     require_one_line(run(*comparing(first, "nowhere", tmp_path, ["bag-of-words"])), "there is no suite 'nowhere'")
