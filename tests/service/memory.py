@@ -1,4 +1,4 @@
-"""What requests cost the process that serves them: none may lift its peak by far more than it sent."""
+"""Peak memory of the process that serves requests: none may raise it by far more than its body."""
 
 from pathlib import Path
 

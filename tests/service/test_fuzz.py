@@ -1,4 +1,4 @@
-"""What is read from outside, fed with what makes no sense: an answer or a refusal, never anything else.
+"""Malformed requests, files and messages: each is answered or refused, and never an unexpected error.
 
 Seconds in the suite, always with the same examples; `make fuzz EXAMPLES=100000` looks for new ones.
 """

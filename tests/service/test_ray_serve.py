@@ -1,4 +1,4 @@
-"""The app under a real Ray Serve of this machine: what reaches callers, and what is refused before it starts."""
+"""The app under a real local Ray Serve: its answers, and the arguments that are refused before it starts."""
 
 import base64
 import contextlib

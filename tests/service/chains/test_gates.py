@@ -1,4 +1,4 @@
-"""A version below its gates does not become live unless forced, and it is said which gates those were."""
+"""Promotion gates: a version that fails one becomes live only by force, and its overridden gates are shown."""
 
 import json
 

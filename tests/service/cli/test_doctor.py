@@ -1,4 +1,4 @@
-"""What `lathe doctor` finds missing, and how it says what that costs."""
+"""The shortfalls that `lathe doctor` reports, and their costs."""
 
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, metadata, version
@@ -23,7 +23,7 @@ SMALL = Machine(
     compiler=True,
     headers=True,
 )
-"""A machine that has little but disk."""
+"""A machine with one core, little else and much free disk."""
 
 
 def versions(**changed):

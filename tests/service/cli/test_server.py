@@ -1,4 +1,4 @@
-"""The real server process with the real model, over real HTTP: killed, restarted, stopped, locked in."""
+"""A real server process with the real model over HTTP: killed, restarted, stopped, and without network or disk."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The protocol under a real socket; seconds pass by telling it that they have."""
+"""The HTTP protocol over a real socket; time is advanced by passing a later time to its check."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Texts far longer than a model reads, on their way to it."""
+"""Texts far longer than the model's maximum length: cutting, refusing, and estimating their cost."""
 
 from types import SimpleNamespace
 
