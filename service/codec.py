@@ -31,9 +31,10 @@ def dump_npy(vectors: NDArray[Any]) -> bytes:
     return buffer.getvalue()
 
 
-def dump_base64(vectors: NDArray[np.float32]) -> list[str]:
-    """Encode each row's little-endian float32 bytes as a base64 string, OpenAI's alternative to lists of floats."""
-    return [base64.b64encode(row.astype("<f4").tobytes()).decode("ascii") for row in vectors]
+def dump_base64(rows: NDArray[Any]) -> list[str]:
+    """Encode each row's little-endian bytes as a base64 string, OpenAI's alternative to lists of numbers."""
+    little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
+    return [base64.b64encode(row.tobytes()).decode("ascii") for row in little]
 
 
 def parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
@@ -56,9 +57,9 @@ def parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]
     return np.frombuffer(b"".join(decoded), "<f4").reshape(len(rows), -1)
 
 
-def encode_rows(vectors: NDArray[np.float32], encoding_format: str) -> Any:
+def encode_rows(rows: NDArray[Any], encoding_format: str) -> Any:
     """Return the rows for `dump_json`: a list of base64 strings for the format "base64", else the contiguous array."""
-    return dump_base64(vectors) if encoding_format == "base64" else np.ascontiguousarray(vectors)
+    return dump_base64(rows) if encoding_format == "base64" else np.ascontiguousarray(rows)
 
 
 def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:

@@ -13,9 +13,11 @@ class ChainRef:
         digest: SHA-256 that the folder's tensors must have.
         dimensions: output dimensions; None for all.
         normalize: whether outputs are normalized.
+        quantize: whether a quantizer is applied; not for queries.
     """
 
     folder: Path
     digest: str
     dimensions: int | None
     normalize: bool
+    quantize: bool = True

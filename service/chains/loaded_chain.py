@@ -27,7 +27,7 @@ class LoadedChain:
         self.version = version
         self.chain = chain
         self.digest: str = chain.metadata["tensors_sha256"]
-        self.folded: dict[tuple[int | None, bool], Chain] = {}
+        self.folded: dict[tuple[int | None, bool, bool], Chain] = {}
 
     @property
     def ref(self) -> str:
@@ -50,21 +50,22 @@ class LoadedChain:
         except ArtifactError as error:
             return error
 
-    def fold(self, dimensions: int | None, normalize: bool) -> "Chain":
-        """Return the chain with its affine steps multiplied into one, cut to a size; cached by size and normalization.
+    def fold(self, dimensions: int | None, normalize: bool, quantize: bool = True) -> "Chain":
+        """Return the chain with its affine steps multiplied into one, cut to a size; cached by its arguments.
 
         Args:
             dimensions: output dimensions; None for all.
             normalize: whether unit vectors are wanted; ignored where the chain does not normalize, or quantizes.
+            quantize: whether to keep a quantizer; queries are transformed without it.
         """
-        key = (dimensions, self.is_normalized(normalize))
+        key = (dimensions, self.is_normalized(normalize), quantize)
         if key not in self.folded:
             self.folded[key] = self.chain.fold(*key)
         return self.folded[key]
 
-    def build_ref(self, dimensions: int | None, normalize: bool) -> ChainRef:
+    def build_ref(self, dimensions: int | None, normalize: bool, quantize: bool = True) -> ChainRef:
         """Return the reference from which a worker process loads and folds the same chain; arguments as in `fold`."""
-        return ChainRef(self.folder, self.digest, dimensions, self.is_normalized(normalize))
+        return ChainRef(self.folder, self.digest, dimensions, self.is_normalized(normalize), quantize)
 
     def is_normalized(self, wanted: bool) -> bool:
         """Return whether outputs are unit vectors: the chain normalizes, and that is wanted or it has a quantizer."""

@@ -1,7 +1,7 @@
 """Resolution of a request's chain name and dimensions to a chain, its output dimensions and its space."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +9,17 @@ from numpy.typing import NDArray
 from service.chains.chain_ref import ChainRef
 from service.chains.loaded_chain import LoadedChain
 from service.chains.names import RAW
+from service.chains.output_dtype import OutputDtype, encode_output, find_dtype_problem
 from service.chains.registry import Registry
 from service.chains.size_routes import SizeRoutes
 from service.errors import BadValueError, ConflictError, WrongShapeError
 from training.encoder.space import compute_space_id
 from training.encoder.spec import HasSpace
 from transforms.chain import Chain
+from transforms.codes import Quantizer
+
+InputType = Literal["query", "document"]
+"""Side of a search that an input stands on: chains that end in codes leave queries as floats."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +28,13 @@ class Target:
 
     Attributes:
         loaded: the chain's version; None for raw vectors.
-        folded: the chain with its steps multiplied into one; None for raw vectors.
+        folded: the chain with its steps multiplied into one, for queries without a quantizer; None for raw vectors.
         chain_ref: reference from which a worker process loads the same chain; None for raw vectors.
         dimensions: dimensions of the outputs.
-        space_id: id of the space of the outputs.
+        space_id: id of the space of the outputs, of both sides.
+        input_type: side of a search that the outputs stand on.
+        normalized: whether the norms of the outputs are at most 1.
+        output_dtype: requested encoding of the outputs; None leaves it to the format of the response.
     """
 
     loaded: LoadedChain | None
@@ -34,6 +42,9 @@ class Target:
     chain_ref: ChainRef | None
     dimensions: int
     space_id: str
+    input_type: InputType = "document"
+    normalized: bool = True
+    output_dtype: OutputDtype | None = None
 
     @property
     def chain(self) -> str:
@@ -44,14 +55,31 @@ class Target:
         """Transform vectors `(n, d)` by the chain to floats `(n, k)`; without a chain, return them unchanged."""
         return vectors if self.folded is None else self.folded.floats(vectors)
 
-    def quantize(self, floats: NDArray[np.float32]) -> NDArray[Any]:
-        """Quantize the floats `(n, k)` from `apply` if the chain has a quantizer; otherwise return them unchanged."""
-        quantizer = self.folded.quantizer if self.folded else None
-        return floats if quantizer is None else quantizer.recode(floats)
+    @property
+    def quantizer(self) -> Quantizer | None:
+        """The chain's quantizer, whether or not it is applied; None if the chain has none."""
+        return self.loaded.chain.quantizer if self.loaded else None
 
-    def apply_to_queries(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Transform vectors `(n, d)` by the chain without its quantizer: floats that search what `apply` returns."""
-        return vectors if self.folded is None else self.folded.transform_queries(vectors)
+    def choose_dtype(self, as_codes: bool) -> OutputDtype:
+        """Return the encoding of the outputs: the requested one, else floats.
+
+        Args:
+            as_codes: whether the response holds codes rather than floats where the chain gives codes, as .npy does.
+        """
+        coded = as_codes and self.input_type == "document" and self.quantizer is not None
+        return self.output_dtype or ("codes" if coded else "float")
+
+    def encode(self, floats: NDArray[np.float32], as_codes: bool) -> NDArray[Any]:
+        """Encode the floats `(n, k)` from `apply` as `choose_dtype` says."""
+        return encode_output(floats, self.choose_dtype(as_codes), self.quantizer)
+
+    def require_output_dtype(self, dtype: OutputDtype | None) -> "Target":
+        """Return the target with a requested encoding; raise `BadValueError` if its outputs cannot be encoded so."""
+        is_query = self.input_type == "query"
+        problem = find_dtype_problem(dtype, self.quantizer, is_query, self.normalized) if dtype else None
+        if problem is not None:
+            raise BadValueError(f"{problem} (chain: {self.chain})", param="output_dtype")
+        return replace(self, output_dtype=dtype)
 
 
 class ChainResolver:
@@ -62,7 +90,12 @@ class ChainResolver:
         self.size_routes = size_routes
 
     def resolve_for_encoder(
-        self, encoder: HasSpace, chain: str | None, dimensions: int | None, normalize: bool = True
+        self,
+        encoder: HasSpace,
+        chain: str | None,
+        dimensions: int | None,
+        normalize: bool = True,
+        input_type: InputType = "document",
     ) -> Target:
         """Resolve a chain name and dimensions for an encoder's vectors.
 
@@ -84,7 +117,7 @@ class ChainResolver:
             loaded = self.registry.load(chain)
         elif dimensions is None or dimensions == encoder.dimensions:
             raw = compute_space_id(encoder.fingerprint, None, None, encoder.dimensions)
-            return Target(None, None, None, encoder.dimensions, raw)
+            return Target(None, None, None, encoder.dimensions, raw, input_type, normalize)
         else:
             loaded = self.size_routes.find_chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
         fitted_on, width = loaded.encoder_fingerprint, loaded.chain.input_dimensions
@@ -95,9 +128,11 @@ class ChainResolver:
                 param="chain",
                 code="space_mismatch",
             )
-        return self._build_target(loaded, encoder.fingerprint, dimensions, normalize, encoder.dimensions)
+        return self._build_target(loaded, encoder.fingerprint, dimensions, normalize, encoder.dimensions, input_type)
 
-    def resolve_for_vectors(self, width: int, chain: str, dimensions: int | None) -> Target:
+    def resolve_for_vectors(
+        self, width: int, chain: str, dimensions: int | None, input_type: InputType = "document"
+    ) -> Target:
         """Resolve a chain name and dimensions for the caller's vectors of `width` dimensions.
 
         The outputs are in the space of the encoder that the chain was fitted on.
@@ -114,10 +149,16 @@ class ChainResolver:
                 f"the chain {loaded.ref} takes vectors of {loaded.chain.input_dimensions} dimensions, not {width}",
                 param="vectors",
             )
-        return self._build_target(loaded, loaded.encoder_fingerprint, dimensions, True, width)
+        return self._build_target(loaded, loaded.encoder_fingerprint, dimensions, True, width, input_type)
 
     def _build_target(
-        self, loaded: LoadedChain, fingerprint: str | None, dimensions: int | None, normalize: bool, width: int
+        self,
+        loaded: LoadedChain,
+        fingerprint: str | None,
+        dimensions: int | None,
+        normalize: bool,
+        width: int,
+        input_type: InputType,
     ) -> Target:
         """Build the target of a loaded chain with the given output dimensions; None selects all.
 
@@ -131,5 +172,6 @@ class ChainResolver:
             )
         size = dimensions or loaded.chain.output_dimensions or width
         space = compute_space_id(fingerprint, loaded.ref, loaded.digest, size)
-        chain_ref = loaded.build_ref(dimensions, normalize)
-        return Target(loaded, loaded.fold(dimensions, normalize), chain_ref, size, space)
+        form = dimensions, normalize, input_type == "document"
+        unit = loaded.is_normalized(normalize)
+        return Target(loaded, loaded.fold(*form), loaded.build_ref(*form), size, space, input_type, unit)

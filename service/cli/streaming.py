@@ -112,7 +112,7 @@ def _write_file(source: Source, out: Path, target: Target, transform: Callable[[
     total, written, started = source.count(), 0, time.monotonic()
     with ProgressBar() as progress, open_writer(out) as writer:
         for batch in source.batches():
-            writer.write(_build_records(batch, source.field), target.quantize(transform(batch)))
+            writer.write(_build_records(batch, source.field), target.encode(transform(batch), as_codes=True))
             written += len(batch)
             progress(written / max(total, 1), format_progress(written, total, written, time.monotonic() - started))
     typer.echo(f"{out}: {written:,} × {target.dimensions} through {target.chain}, space {target.space_id}", err=True)

@@ -1,14 +1,14 @@
 """Computation of a response's vectors from a request's texts or vectors, through cache, encoder and chain."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import Counter
 
+from service.chains.output_dtype import OutputDtype
 from service.chains.registry import Registry
-from service.chains.resolve import ChainResolver, Target
+from service.chains.resolve import ChainResolver, InputType, Target
 from service.encoders.cache import CachedVector, VectorCache
 from service.encoders.engine.engine import Engine
 from service.encoders.engine.process import EncoderInfo
@@ -22,10 +22,6 @@ from transforms.errors import ArtifactError
 CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["encoder", "chain"])
 
 
-InputType = Literal["query", "document"]
-"""Side of a search that an input stands on: chains that end in codes leave queries as floats."""
-
-
 @dataclass(frozen=True)
 class Answer:
     """Vectors `(n, k)` with the data for their response headers.
@@ -37,7 +33,6 @@ class Answer:
         timings: milliseconds by stage, `queue` and `inference`; empty if the encoder was not used.
         raw: `(n, d)` before the chain, those of the cache first; None without a chain or without observers.
         out_of_domain: mean percentile of the rows among the chain's held-out rows, for a header; None if not requested.
-        input_type: side of a search that the vectors stand on; queries have no codes.
     """
 
     vectors: NDArray[np.float32]
@@ -46,14 +41,15 @@ class Answer:
     timings: dict[str, float] = field(default_factory=dict)
     raw: NDArray[np.float32] | None = None
     out_of_domain: str | None = None
-    input_type: InputType = "document"
 
-    def build_headers(self) -> dict[str, str]:
-        """Return the headers of a response with vectors; times are in milliseconds."""
+    def build_headers(self, as_codes: bool = False) -> dict[str, str]:
+        """Return the headers of a response with vectors; times are in milliseconds; `as_codes` as in `Target`."""
         found = {
             "x-space-id": self.target.space_id,
             "x-chain": self.target.chain,
             "x-dimensions": str(self.target.dimensions),
+            "x-input-type": self.target.input_type,
+            "x-output-dtype": self.target.choose_dtype(as_codes),
             "x-queue-time": f"{self.timings.get('queue', 0.0):.3f}",
             "x-inference-time": f"{self.timings.get('inference', 0.0):.3f}",
         }
@@ -213,19 +209,36 @@ class Embedder:
         return self.find_engine(name or None), chain or None
 
     def begin(
-        self, texts: list[str], engine: Engine, chain: str | None, dimensions: int | None, options: EncodeOptions
+        self,
+        texts: list[str],
+        engine: Engine,
+        chain: str | None,
+        dimensions: int | None,
+        options: EncodeOptions,
+        input_type: InputType = "document",
+        output_dtype: OutputDtype | None = None,
     ) -> "Pending":
         """Resolve the chain, look texts up in the cache and queue missing ones for the encoder; never blocks.
 
+        Args:
+            texts: the texts.
+            engine: engine of the encoder.
+            chain: name or reference of the chain; None for raw vectors, or the chain that `dimensions` routes to.
+            dimensions: dimensions of the outputs; None for all.
+            options: how texts are encoded.
+            input_type: `query` leaves a quantizer out: floats that search the documents' codes.
+            output_dtype: requested encoding of the outputs.
+
         Raises:
-            ServiceError: for unknown names, dimensions or spaces that do not match, overload, or an encoder that is not
-                ready.
+            ServiceError: for unknown names, dimensions, spaces or encodings that do not match, overload, or an encoder
+                that is not ready.
             EncoderError: for a prompt name the encoder does not have.
             TooLongError: for a text that is much too long if `truncate` is off; shorter ones are checked by the worker.
         """
         encoder = engine.require_ready()
         encoder.find_prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
-        target = self.resolver.resolve_for_encoder(encoder, chain, dimensions, normalize=options.normalize)
+        target = self.resolver.resolve_for_encoder(encoder, chain, dimensions, options.normalize, input_type)
+        target = target.require_output_dtype(output_dtype)
         if target.folded is not None:  # chains take unit vectors; whether they give them is folded in
             options = replace(options, normalize=True)
         texts = cut_texts(texts, encoder, options)
@@ -250,6 +263,7 @@ class Embedder:
         chain: str,
         dimensions: int | None,
         input_type: InputType = "document",
+        output_dtype: OutputDtype | None = None,
     ) -> Answer:
         """Transform the caller's vectors `(n, d)` by a chain, and pass them to observers if there are any.
 
@@ -258,18 +272,21 @@ class Embedder:
             chain: name or reference of the chain.
             dimensions: dimensions of the outputs; None for all.
             input_type: `query` leaves a quantizer out: floats that search the documents' codes.
+            output_dtype: requested encoding of the outputs.
 
         Raises:
-            ServiceError: as in `ChainResolver.resolve_for_vectors`; 400 if outputs overflow float32.
+            ServiceError: as in `ChainResolver.resolve_for_vectors`; 400 if outputs overflow float32, or cannot be
+                encoded as requested.
         """
-        target = self.resolver.resolve_for_vectors(vectors.shape[1], chain, dimensions)
-        reduced = target.apply_to_queries(vectors) if input_type == "query" else target.apply(vectors)
+        target = self.resolver.resolve_for_vectors(vectors.shape[1], chain, dimensions, input_type)
+        target = target.require_output_dtype(output_dtype)
+        reduced = target.apply(vectors)
         if not np.isfinite(reduced).all():
             raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
         if target.loaded is None or not self.observers.active:
-            return Answer(reduced, target, input_type=input_type)
+            return Answer(reduced, target)
         self.observers.notify(ObservedVectors(None, target.loaded, vectors))
-        return Answer(reduced, target, raw=vectors, input_type=input_type)
+        return Answer(reduced, target, raw=vectors)
 
     def list_models(self) -> list[str]:
         """List the values of a request's `model`: encoders, then `ENCODER+CHAIN` for each matching live chain.

@@ -6,7 +6,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.codec import JSON, NPY, dump_json, dump_npy
+from service.codec import JSON, NPY, dump_json, dump_npy, encode_rows
 from service.encoders.embedder import Answer
 
 
@@ -27,10 +27,17 @@ def build_json_response(content: Any, headers: dict[str, str]) -> Response:
 
 
 def build_npy_response(answer: Answer) -> Response:
-    """Serialize vectors to a .npy response in the calling thread; documents as codes if the chain has a quantizer."""
-    codes = answer.input_type == "document"
-    content = answer.target.quantize(answer.vectors) if codes else answer.vectors
-    return Response(dump_npy(content), 200, answer.build_headers(), media_type=NPY)
+    """Serialize vectors to a .npy response in the calling thread.
+
+    Without a requested encoding, documents are codes if the chain has a quantizer.
+    """
+    content = answer.target.encode(answer.vectors, as_codes=True)
+    return Response(dump_npy(content), 200, answer.build_headers(as_codes=True), media_type=NPY)
+
+
+def encode_answer(answer: Answer, encoding_format: str) -> Any:
+    """Return the rows of a JSON response for `dump_json`, in the requested encoding, else as floats."""
+    return encode_rows(answer.target.encode(answer.vectors, as_codes=False), encoding_format)
 
 
 def wants_npy(request: Request) -> bool:

@@ -17,7 +17,9 @@ VECTOR_HEADERS = {
     for name, text in {
         "x-space-id": "vectors with the same id are comparable",
         "x-chain": "name@version, or none",
-        "x-dimensions": "of each vector",
+        "x-dimensions": "of each vector, as floats",
+        "x-input-type": "side of a search that the vectors stand on: query or document",
+        "x-output-dtype": "float, int8, uint8, binary, ubinary or codes",
         "x-request-id": "as sent, or made",
         "x-queue-time": "milliseconds",
         "x-inference-time": "milliseconds",

@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
+from service.chains.output_dtype import OutputDtype
+from service.chains.resolve import InputType
 from service.codec import MAX_DIMENSIONS
 from service.monitoring.shadow.plan import ROWS_READY
 from training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS
@@ -39,8 +41,17 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def drop_nulls(cls, values: Any) -> Any:
-        """Remove fields that are null, so that their defaults apply: clients send null for fields they leave open."""
-        return {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else values
+        """Remove fields that are null, so that their defaults apply: clients send null for fields they leave open.
+
+        Raises:
+            ValueError: for `bytes` together with `dimensions`, also where one of them would be ignored as unknown.
+        """
+        if not isinstance(values, dict):
+            return values
+        given = {k: v for k, v in values.items() if v is not None}
+        if {"bytes", "dimensions"} <= given.keys():
+            raise ValueError("give bytes or dimensions, not both: a budget of bytes decides on the dimensions")
+        return given
 
 
 EncodingFormat = Literal["float", "base64"]
@@ -53,7 +64,7 @@ Width = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
 
 
 class EmbedBody(Body):
-    """text-embeddings-inference's request, with a chain."""
+    """text-embeddings-inference's request, with a chain; `input_type` is that of `prompt_name` if left out."""
 
     inputs: str | list[str]
     normalize: bool = True
@@ -62,6 +73,8 @@ class EmbedBody(Body):
     prompt_name: str | None = None
     dimensions: Dimensions | None = None
     encoding_format: EncodingFormat = "float"
+    input_type: InputType | None = None
+    output_dtype: OutputDtype | None = None
     model: str | None = None
     chain: str | None = None
 
@@ -73,6 +86,8 @@ class OpenAIBody(Body):
     model: str | None = None
     dimensions: Dimensions | None = None
     encoding_format: EncodingFormat = "float"
+    input_type: InputType = "document"
+    output_dtype: OutputDtype | None = None
     user: str | None = None
 
 
@@ -82,7 +97,8 @@ class ReduceBody(Body):
     vectors: Annotated[list[Any], Field(json_schema_extra={"items": {"type": "array", "items": {"type": "number"}}})]
     chain: str
     dimensions: Dimensions | None = None
-    input_type: Literal["query", "document"] = "document"
+    input_type: InputType = "document"
+    output_dtype: OutputDtype | None = None
 
 
 class SourceBody(Body):

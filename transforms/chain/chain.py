@@ -326,7 +326,7 @@ class Chain(nn.Module):
         if dimensions is not None and (not isinstance(dimensions, int) or not self.serves(dimensions)):
             raise InputError(f"this chain serves {self.describe_dimensions()} dimensions, not {dimensions}")
 
-    def fold(self, dimensions: int | None = None, normalize: bool | None = None) -> "Chain":
+    def fold(self, dimensions: int | None = None, normalize: bool | None = None, quantize: bool = True) -> "Chain":
         """Return an equivalent chain with runs of affine steps multiplied into one, optionally with fewer dimensions.
 
         Products are computed in float64. A normalization before bias-free maps that end in a normalization changes
@@ -336,6 +336,7 @@ class Chain(nn.Module):
         Args:
             dimensions: number of leading dimensions to output, if the chain is nested; only these are computed.
             normalize: replaces the chain's own setting; None keeps it.
+            quantize: whether to keep a quantizer; queries are transformed without it.
 
         Raises:
             NotFittedError: before `fit`.
@@ -353,7 +354,7 @@ class Chain(nn.Module):
         if normalize:
             # As a primitive, the final normalization can become part of the last affine map.
             primitives.append(Normalize())
-        quantizer = [] if self.quantizer is None else [self.quantizer]
+        quantizer = [self.quantizer] if self.quantizer is not None and quantize else []
         chain = Chain([*fold_primitives(primitives), *quantizer], normalize=False)
         dtype = next((buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), None)
         # `Module.to` casts float buffers only, so the columns of a selection stay integers.

@@ -9,11 +9,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.codec import NPY, encode_rows
+from service.chains.resolve import InputType
+from service.codec import NPY
 from service.encoders.embedder import Answer, Pending
 from service.encoders.engine.work import EncodeOptions
 from service.errors import UnknownNameError
-from service.http.answers import answer_json, build_json_response, build_npy_response, wants_npy
+from service.http.answers import answer_json, build_json_response, build_npy_response, encode_answer, wants_npy
 from service.http.disconnect import wait_for_encoding
 from service.http.json_body import read_json, release_parse_memory
 from service.http.openapi import BINARY, ERRORS, describe_body, describe_vectors_response
@@ -78,8 +79,15 @@ def _begin_embed(request: Request, services: Services, body: EmbedBody) -> tuple
     query = request.query_params
     engine, chain = services.embedder.parse_model(body.model or query.get("model"))
     options = EncodeOptions(body.prompt_name, body.truncate, body.truncation_direction, body.normalize)
+    implied: InputType = "query" if body.prompt_name == "query" else "document"
     return body.encoding_format, services.embedder.begin(
-        texts, engine, body.chain or query.get("chain") or chain, body.dimensions, options
+        texts,
+        engine,
+        body.chain or query.get("chain") or chain,
+        body.dimensions,
+        options,
+        body.input_type or implied,
+        body.output_dtype,
     )
 
 
@@ -87,7 +95,7 @@ def _build_embed_response(encoding_format: EncodingFormat, npy: bool, answer: An
     """Serialize the vectors to a response: a .npy file, or JSON with rows in the encoding format."""
     if npy:
         return build_npy_response(answer)
-    return build_json_response(encode_rows(answer.vectors, encoding_format), answer.build_headers())
+    return build_json_response(encode_answer(answer, encoding_format), answer.build_headers())
 
 
 @router.post(
@@ -115,13 +123,15 @@ def _begin_embeddings(services: Services, body: OpenAIBody) -> tuple[EncodingFor
     """
     texts = list_texts(body.input, services.settings.max_texts, "input")
     engine, chain = services.embedder.parse_model(body.model)
-    pending = services.embedder.begin(texts, engine, chain, body.dimensions, EncodeOptions())
+    pending = services.embedder.begin(
+        texts, engine, chain, body.dimensions, EncodeOptions(), body.input_type, body.output_dtype
+    )
     return body.encoding_format, body.model or engine.spec.name, pending
 
 
 def _build_openai_response(encoding_format: EncodingFormat, model: str, answer: Answer) -> Response:
     """Serialize the vectors to OpenAI's JSON response, with rows in the encoding format."""
-    rows = encode_rows(answer.vectors, encoding_format)
+    rows = encode_answer(answer, encoding_format)
     content = {
         "object": "list",
         "data": [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)],

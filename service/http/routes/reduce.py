@@ -1,7 +1,7 @@
 """Reduction of the caller's own vectors by a chain."""
 
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -9,10 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.chains.names import require_number
+from service.chains.output_dtype import OutputDtype
+from service.chains.resolve import InputType
 from service.codec import NPY, as_vectors, parse_npy
-from service.encoders.embedder import Answer, InputType
+from service.encoders.embedder import Answer
 from service.errors import BadValueError
-from service.http.answers import build_json_response, build_npy_response, wants_npy
+from service.http.answers import build_json_response, build_npy_response, encode_answer, wants_npy
 from service.http.json_body import read_body, read_json
 from service.http.openapi import BINARY, describe_body, describe_vectors_response
 from service.http.out_of_domain import DRIFT_PARAMETERS, measure_out_of_domain, wants_out_of_domain
@@ -24,12 +26,15 @@ router = APIRouter(dependencies=USE, tags=["vectors"])
 QUERY_PARAMETERS = [
     {"name": "chain", "in": "query", "schema": {"type": "string"}, "description": "for npy bodies"},
     {"name": "dimensions", "in": "query", "schema": {"type": "integer"}, "description": "for npy bodies"},
-    {
-        "name": "input_type",
-        "in": "query",
-        "schema": {"type": "string", "enum": ["query", "document"]},
-        "description": "for npy bodies",
-    },
+    *(
+        {
+            "name": name,
+            "in": "query",
+            "schema": {"type": "string", "enum": list(get_args(choices))},
+            "description": "for npy bodies",
+        }
+        for name, choices in (("input_type", InputType), ("output_dtype", OutputDtype))
+    ),
 ]
 
 
@@ -52,15 +57,15 @@ async def reduce(request: Request, services: ServicesDep) -> Response:
 def _reduce_json(request: Request, services: Services, body: ReduceBody) -> Response:
     """Transform the vectors of a JSON body, and return the response."""
     vectors = as_vectors(body.vectors, services.settings.max_vectors)
-    return _respond(request, services.embedder.reduce(vectors, body.chain, body.dimensions, body.input_type))
+    answer = services.embedder.reduce(vectors, body.chain, body.dimensions, body.input_type, body.output_dtype)
+    return _respond(request, answer)
 
 
 def _reduce_npy(request: Request, services: Services, body: bytes) -> Response:
     """Transform the vectors of a .npy body by the chain in the query, and return the response.
 
     Raises:
-        BadValueError: if the query names no chain, `dimensions` is not a number from 1, or `input_type` is neither
-            query nor document.
+        BadValueError: if the query names no chain, `dimensions` is not a number from 1, or another value is unknown.
     """
     chain = request.query_params.get("chain")
     if not chain:
@@ -70,11 +75,17 @@ def _reduce_npy(request: Request, services: Services, body: bytes) -> Response:
     if dimensions == 0:
         raise BadValueError("dimensions must be at least 1", param="dimensions")
     vectors = parse_npy(body, services.settings.max_vectors)
-    side = request.query_params.get("input_type", "document")
-    if side not in get_args(InputType):
-        raise BadValueError(f"input_type must be query or document, not {side[:40]!r}", param="input_type")
-    input_type: InputType = "query" if side == "query" else "document"
-    return _respond(request, services.embedder.reduce(vectors, chain, dimensions, input_type))
+    input_type: InputType = _read_choice(request, "input_type", get_args(InputType)) or "document"
+    output_dtype: OutputDtype | None = _read_choice(request, "output_dtype", get_args(OutputDtype))
+    return _respond(request, services.embedder.reduce(vectors, chain, dimensions, input_type, output_dtype))
+
+
+def _read_choice(request: Request, name: str, choices: tuple[Any, ...]) -> Any:
+    """Return a query parameter that has one of some values, None if it is missing; raise `BadValueError` for others."""
+    value = request.query_params.get(name)
+    if value is not None and value not in choices:
+        raise BadValueError(f"{name} must be one of {', '.join(choices)}, not {value[:40]!r}", param=name)
+    return value
 
 
 def _respond(request: Request, answer: Answer) -> Response:
@@ -83,7 +94,7 @@ def _respond(request: Request, answer: Answer) -> Response:
     if wants_npy(request):
         return build_npy_response(answer)
     content = {
-        "vectors": answer.vectors,
+        "vectors": encode_answer(answer, "float"),
         "dimensions": answer.target.dimensions,
         "chain": answer.target.chain,
         "space_id": answer.target.space_id,

@@ -270,7 +270,7 @@ def test_query_floats_score_documents_as_the_quantizer_does(app, budget, raw):
     asked = app.client.post("/reduce?chain=budget&input_type=query", content=buffer.getvalue(), headers=headers)
     np.testing.assert_array_equal(npy_of(asked), queries)
     wrong = app.client.post("/reduce?chain=budget&input_type=both", content=buffer.getvalue(), headers=headers)
-    assert wrong.status_code == 400 and "query or document" in wrong.json()["error"]["message"]
+    assert wrong.status_code == 400 and "one of query, document" in wrong.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -286,6 +286,7 @@ def test_query_floats_score_documents_as_the_quantizer_does(app, budget, raw):
             "the queries have 2 dimensions, the fitted vectors 384",
         ),
         ({"bytes": 9, "add_to": "bytes@1"}, 400, "or add_to"),
+        ({"bytes": 9, "dimensions": 9}, 400, "give bytes or dimensions, not both"),
     ],
 )
 def test_fit_transform_refuses_an_impossible_byte_budget(app, jobs, texts, more, status, message):
@@ -303,3 +304,84 @@ def test_fit_command_accepts_a_byte_budget(run, texts, tmp_path):
     lines = {line.split()[0]: line for line in out.splitlines() if line}
     assert lines["bytes_per_vector"].endswith("→ 16")
     assert "0.5 by" in lines["weighting"]
+
+
+DTYPES = {"float": np.float32, "int8": np.int8, "uint8": np.uint8, "binary": np.int8, "ubinary": np.uint8}
+
+
+def test_every_route_answers_the_encoding_that_is_asked_for(app, name, texts, raw):
+    own = FORMS[name][0]
+    for dtype, expected in {**DTYPES, "codes": own}.items():
+        asked = {"output_dtype": dtype}
+        body = {"inputs": texts[:3], "chain": name} | asked
+        answer = app.client.post("/embed", json=body, headers={"accept": NPY})
+        found = npy_of(answer)
+        assert found.dtype == expected and len(found) == 3, dtype
+        assert (answer.headers["x-output-dtype"], answer.headers["x-input-type"]) == (dtype, "document")
+        assert answer.headers["x-dimensions"] == str(WIDTHS[name])
+        listed = app.client.post("/embed", json=body).json()
+        np.testing.assert_allclose(listed, found)
+        if dtype != "float":
+            assert all(type(number) is int for row in listed for number in row)
+        rows = app.client.post("/embed", json=body | {"encoding_format": "base64"}).json()
+        assert [base64.b64decode(row) for row in rows] == [row.tobytes() for row in found]
+        body = {"input": texts[:3], "model": f"{ENCODER}+{name}"} | asked
+        assert [item["embedding"] for item in app.client.post("/v1/embeddings", json=body).json()["data"]] == listed
+        body = {"vectors": raw[:3].tolist(), "chain": name} | asked
+        reduced = app.client.post("/reduce", json=body)
+        assert reduced.headers["x-output-dtype"] == dtype
+        same = npy_of(app.client.post("/reduce", json=body, headers={"accept": NPY}))
+        np.testing.assert_allclose(reduced.json()["vectors"], same)
+        assert np.mean(same == found) > 0.9 or dtype == "float"  # a rounding of float32 may tip a byte by one
+
+
+def test_codes_asked_for_are_those_of_npy_and_floats_can_be_asked_for_there(app, name, raw):
+    buffer = io.BytesIO()
+    np.save(buffer, raw)
+    headers = {"content-type": NPY, "accept": NPY}
+
+    def ask(more):
+        return app.client.post(f"/reduce?chain={name}{more}", content=buffer.getvalue(), headers=headers)
+
+    plain = ask("")
+    assert plain.headers["x-output-dtype"] == "codes"
+    np.testing.assert_array_equal(npy_of(plain), npy_of(ask("&output_dtype=codes")))
+    floats = npy_of(ask("&output_dtype=float"))
+    assert floats.dtype == np.float32
+    np.testing.assert_allclose(floats, floats_of(app, raw, name))
+    wrong = ask("&output_dtype=int4")
+    assert wrong.status_code == 400 and "output_dtype must be one of float" in wrong.json()["error"]["message"]
+
+
+def test_texts_on_the_side_of_queries_are_floats_without_a_quantizer(app, budget, texts, raw):
+    body = {"vectors": raw[:4].tolist(), "chain": "budget", "input_type": "query"}
+    expected = app.client.post("/reduce", json=body).json()["vectors"]
+    document = app.client.post("/embed", json={"inputs": texts[:4], "chain": "budget"})
+    for more in ({"input_type": "query"}, {"prompt_name": "query"}):
+        answer = app.client.post("/embed", json={"inputs": texts[:4], "chain": "budget"} | more)
+        assert answer.headers["x-input-type"] == "query"
+        assert answer.headers["x-space-id"] == document.headers["x-space-id"]
+        np.testing.assert_allclose(answer.json(), expected, atol=1e-5)
+    body = {"input": texts[:4], "model": f"{ENCODER}+budget", "input_type": "query"}
+    rows = [item["embedding"] for item in app.client.post("/v1/embeddings", json=body).json()["data"]]
+    np.testing.assert_allclose(rows, expected, atol=1e-5)
+    both = {"prompt_name": "query", "input_type": "document"}
+    answer = app.client.post("/embed", json={"inputs": texts[:4], "chain": "budget"} | both)
+    assert answer.headers["x-input-type"] == "document"
+    np.testing.assert_allclose(answer.json(), document.json(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"output_dtype": "codes"}, "needs a chain that ends in a quantizer"),
+        ({"output_dtype": "codes", "chain": "compact"}, "(chain: compact@1)"),
+        ({"output_dtype": "codes", "chain": "budget", "input_type": "query"}, "queries have no codes"),
+        ({"output_dtype": "int8", "normalize": False}, "needs vectors of norm 1"),
+        ({"output_dtype": "int4"}, "'float', 'int8'"),
+    ],
+)
+def test_encodings_that_cannot_be_are_400(app, budget, more, message):
+    answer = app.client.post("/embed", json={"inputs": "a text"} | more)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "output_dtype", answer.text
+    assert message in answer.json()["error"]["message"]
