@@ -35,7 +35,7 @@ def texts():
 
 @pytest.fixture(scope="session")
 def servers(tmp_path_factory, tiny_model, texts):
-    """One server with the real encoder and a tiny one, which anybody may use; and a tiny one that wants a key."""
+    """Start a server with the real encoder and a tiny one, usable without a key, and a tiny one that needs a key."""
     home, keyed_home = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("keyed")
     tiny = {"name": "tiny", "model": str(tiny_model)}
     encoders = json.dumps([{"name": "all-MiniLM-L6-v2", "model": DEFAULT_MODEL}, tiny])
@@ -54,7 +54,7 @@ def servers(tmp_path_factory, tiny_model, texts):
 
 @pytest.fixture(scope="session")
 def server(servers, texts):
-    """The first of them, with an index to show."""
+    """Return the server without keys, with an index to show."""
     found = servers[0]
     found.call("PUT", "/indexes/notes", chain="compact")
     found.call("POST", "/indexes/notes/upsert", ids=["a", "b"], texts=texts[:2])
@@ -63,12 +63,13 @@ def server(servers, texts):
 
 @pytest.fixture(scope="session")
 def keyed(servers):
+    """Return the server that needs a key."""
     return servers[1]
 
 
 @pytest.fixture(scope="session")
 def browser():
-    """A headless Chromium."""
+    """Start a headless Chromium."""
     program = which("chromium") or which("chromium-browser") or which("google-chrome")
     assert program, "chromium is missing: apt-get install chromium, or `make test` for the tests that take no services"
     with sync_playwright() as playwright:
@@ -81,7 +82,7 @@ def browser():
 
 @pytest.fixture
 def open_page(browser, server):
-    """Open a page of the dashboard; fails if it wrote an error or asked another server for anything."""
+    """Open pages of the dashboard; fail if one logged an error or sent a request to another server."""
     complaints = []
 
     @contextmanager
@@ -111,14 +112,14 @@ def open_page(browser, server):
 
 @pytest.fixture(scope="session")
 def vectors():
-    """Rows `(n, d)` of a few clusters."""
+    """Draw rows `(300, 12)` of a few clusters."""
     rng = np.random.default_rng(0)
     return (rng.normal(size=(8, 12))[rng.integers(8, size=300)] + 0.3 * rng.normal(size=(300, 12))).astype(np.float32)
 
 
 @pytest.fixture(scope="session")
 def give_key():
-    """Fill in the dialog that asks for a key."""
+    """Return a function that fills in the dialog that asks for a key."""
 
     def give(page, key):
         page.fill("#key-input", key)

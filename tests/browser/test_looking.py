@@ -15,10 +15,11 @@ SETTLED = ".page > *:not(.hint), #problem"
 
 
 def tile(page, name):
+    """Return the value of a tile on the overview page."""
     return page.locator(".tiles > div").filter(has=page.get_by_text(name, exact=True)).locator(".value")
 
 
-def test_the_first_look_says_what_is_served_and_shows_what_happens(open_page, server, texts):
+def test_overview_shows_encoders_latency_and_cache_hits(open_page, server, texts):
     with open_page() as page:
         expect(page.locator("main")).to_contain_text("2 of 2 encoders ready")
         expect(page.locator("main")).to_contain_text("all-MiniLM-L6-v2")
@@ -29,7 +30,7 @@ def test_the_first_look_says_what_is_served_and_shows_what_happens(open_page, se
         expect(tile(page, "Latency")).to_have_text(re.compile(r"\d m?s"))
 
 
-def test_the_latency_shown_is_that_of_the_histogram(open_page):
+def test_prometheus_js_computes_quantiles_and_growth_from_histograms(open_page):
     """The page's own reading of Prometheus's format, on figures whose quantiles are known."""
     with open_page() as page:
         found = page.evaluate(
@@ -49,7 +50,7 @@ def test_the_latency_shown_is_that_of_the_histogram(open_page):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_nothing_serious_keeps_anybody_from_using_it(open_page, theme):
+def test_no_page_has_serious_accessibility_violations(open_page, theme):
     with open_page(color_scheme=theme) as page:
         for address in PAGES:
             page.evaluate("address => { location.hash = address; }", address)
@@ -77,7 +78,7 @@ def test_no_page_is_wider_than_the_screen(open_page, width):
             assert page.evaluate("document.documentElement.scrollWidth") <= width, address
 
 
-def test_the_theme_is_the_systems_until_somebody_chooses_one_which_stays(open_page):
+def test_the_theme_follows_the_system_or_a_stored_choice(open_page):
     def ground(page):
         return page.evaluate("getComputedStyle(document.body).backgroundColor")
 
@@ -94,7 +95,7 @@ def test_the_theme_is_the_systems_until_somebody_chooses_one_which_stays(open_pa
         assert ground(page) == dark and page.inner_text("#theme") == "theme: auto"
 
 
-def test_a_chain_shows_its_certificate_in_figures_sentences_and_pictures(open_page, server):
+def test_chain_page_shows_certificate_figures_and_plots(open_page, server):
     found = server.call("GET", "/chains/compact")["certificate"]
     with open_page("#/chains/compact") as page:
         card = page.locator(".figure-card", has_text="Local Spearman")
@@ -107,7 +108,7 @@ def test_a_chain_shows_its_certificate_in_figures_sentences_and_pictures(open_pa
         expect(page.locator("main")).to_contain_text("Drift of live traffic")
 
 
-def test_texts_are_compared_before_and_after_a_chain(open_page, server):
+def test_try_page_compares_texts_before_and_after_a_chain_and_escapes_markup(open_page, server):
     texts = ["A cat sat down.", "<img src=x onerror=alert(1)>", "Rates rose again."]
     raw = server.call("POST", "/embed", inputs=texts)
     with open_page("#/try/compact@1") as page:
@@ -124,7 +125,7 @@ def test_texts_are_compared_before_and_after_a_chain(open_page, server):
         expect(page.locator("#try-result")).to_contain_text("Give 2 to 16 texts")
 
 
-def test_two_chains_are_compared_and_the_better_figure_is_marked_in_words(open_page):
+def test_compare_page_marks_the_better_figure_of_two_chains_in_words(open_page):
     with open_page("#/compare/compact@1/debias@1") as page:
         row = page.get_by_role("row", name=re.compile("^Size of a vector"))
         expect(row.locator("td").first).to_have_text("512 B better")
@@ -134,20 +135,20 @@ def test_two_chains_are_compared_and_the_better_figure_is_marked_in_words(open_p
         expect(page.locator(".better")).to_have_count(0)
 
 
-def test_an_index_shows_its_space(open_page, server):
+def test_indexes_page_shows_counts_and_space_ids(open_page, server):
     space = server.call("GET", "/indexes/notes")["space_id"]
     with open_page("#/indexes") as page:
         expect(page.get_by_role("row", name=re.compile("^notes 2"))).to_contain_text(space)
 
 
-def test_an_error_of_the_api_is_shown_as_its_sentence(open_page):
+def test_an_api_error_is_shown_with_its_message(open_page):
     with open_page("#/chains/nobody", allowed=["404"]) as page:
         expect(page.get_by_role("alert")).to_contain_text("there is no chain 'nobody'")
     with open_page("#/compare/nobody@1/%E0%A4", allowed=["404", "422", "400"]) as page:
         expect(page.locator("main")).to_contain_text("no certificate of nobody@1")
 
 
-def test_a_server_that_is_gone_is_told_of_and_what_was_shown_stays(open_page):
+def test_an_unreachable_server_is_reported_and_the_shown_content_stays(open_page):
     with open_page("#/chains", allowed=["ERR_FAILED"]) as page:
         page.wait_for_selector("text=compact")
         page.route("**/chains", lambda route: route.abort())
@@ -158,7 +159,7 @@ def test_a_server_that_is_gone_is_told_of_and_what_was_shown_stays(open_page):
         expect(page.get_by_role("alert")).to_have_count(0)
 
 
-def test_the_way_to_a_comparison_takes_no_mouse(open_page):
+def test_try_page_is_usable_by_keyboard_alone(open_page):
     with open_page() as page:
         page.wait_for_selector(SETTLED)
         page.keyboard.press("Tab")

@@ -34,7 +34,7 @@ class Page(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def elsewhere():
-    """A web server of somebody else; its port."""
+    """Start another web server; return its port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Page) as pages:
         threading.Thread(target=pages.serve_forever, args=(0.01,), daemon=True).start()
         yield pages.server_port
@@ -49,11 +49,12 @@ def page(browser):
 
 
 def items(server):
+    """Return three items of the index `notes`."""
     return server.call("POST", "/indexes/notes/get", ids=["a", "b", "planted"])["items"]
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "rebound.example"])
-def test_a_page_of_another_origin_neither_deletes_nor_plants(server, page, elsewhere, host, texts):
+def test_a_page_of_another_origin_can_neither_delete_nor_insert_items(server, page, elsewhere, host, texts):
     """From another site, from the same host on another port, and from a name that resolves to this machine."""
     before = items(server)
     assert [item is not None for item in before] == [True, True, False]
@@ -66,7 +67,7 @@ def test_a_page_of_another_origin_neither_deletes_nor_plants(server, page, elsew
     assert items(server) == before
 
 
-def test_a_name_that_its_owner_points_here_is_not_served(server, page):
+def test_a_foreign_host_name_that_resolves_to_the_server_is_answered_403(server, page):
     """DNS rebinding: to the browser the page and the server are one origin then."""
     port = urlsplit(server.url).port
     assert page.goto(f"http://rebound.example:{port}/chains").status == 403
@@ -75,6 +76,6 @@ def test_a_name_that_its_owner_points_here_is_not_served(server, page):
 
 
 @pytest.mark.parametrize("path", ["docs", "redoc"])
-def test_the_pages_of_the_api_work_under_their_policy(server, page, path):
+def test_docs_pages_work_under_their_content_security_policy(server, page, path):
     page.goto(f"{server.url}/{path}")
     page.get_by_text("Embed texts").first.wait_for(state="attached")

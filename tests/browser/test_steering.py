@@ -15,6 +15,7 @@ ASKED = ["401", "403"]
 
 
 def as_npy(rows):
+    """Return the bytes of an array as .npy."""
     buffer = io.BytesIO()
     np.save(buffer, rows)
     return buffer.getvalue()
@@ -22,7 +23,7 @@ def as_npy(rows):
 
 @pytest.fixture(scope="module")
 def rows(server, vectors):
-    """A chain with two versions fitted on vectors of nobody's, the first live, the second below its gate."""
+    """Fit two versions of a chain on vectors; the second is not live and below its gate. Return its name."""
     for body in ({}, {"gates": {"recall_at_10": 1.5}}):
         body |= {"name": "rows", "steps": [{"kind": "pca", "dimensions": 4}], "source": {"vectors": vectors.tolist()}}
         job = server.call("POST", "/fit-transform", **body)["job_id"]
@@ -31,7 +32,8 @@ def rows(server, vectors):
     return "rows"
 
 
-def test_a_file_becomes_a_live_chain_once_the_right_key_is_given(open_page, server, texts, give_key):
+def test_fit_page_fits_a_text_file_after_asking_for_the_admin_key(open_page, server, texts, give_key):
+    """The key is stored nowhere in the browser and can be forgotten."""
     lines = "\n".join(texts[:80]).encode()
     with open_page("#/fit", allowed=ASKED) as page:
         page.set_input_files("#fit-file", {"name": "notes.txt", "mimeType": "text/plain", "buffer": lines})
@@ -58,7 +60,7 @@ def test_a_file_becomes_a_live_chain_once_the_right_key_is_given(open_page, serv
     assert (found["provenance"]["rows"], found["provenance"]["gates"]) == (80, {"local_spearman": 0.1})
 
 
-def test_vectors_of_a_npy_file_are_sent_as_they_are(open_page, server, vectors, give_key):
+def test_fit_page_sends_npy_rows_unchanged(open_page, server, vectors, give_key):
     expected = as_npy(vectors[:60].astype(np.float64))
     with open_page("#/fit", allowed=ASKED) as page:
         page.set_input_files("#fit-file", {"name": "rows.npy", "mimeType": "", "buffer": expected})
@@ -78,7 +80,7 @@ def test_vectors_of_a_npy_file_are_sent_as_they_are(open_page, server, vectors, 
         expect(page.locator("main")).to_contain_text("mine@1 is not live")
 
 
-def test_a_file_that_cannot_be_used_is_refused_before_anything_is_sent(open_page):
+def test_fit_page_refuses_an_unusable_file_without_sending_a_request(open_page):
     files = {
         "a.csv": (b"x", "a .txt, .jsonl or .npy file is needed"),
         "a.npy": (b"x", "not a .npy file"),
@@ -98,7 +100,7 @@ def test_a_file_that_cannot_be_used_is_refused_before_anything_is_sent(open_page
             expect(page.locator("#fit-problem")).to_contain_text(sentence)
 
 
-def test_of_a_file_beyond_a_request_it_is_said_how_many_rows_fit(open_page):
+def test_fit_page_says_how_many_rows_of_a_too_large_file_fit(open_page):
     with open_page("#/fit") as page:
         page.route("**/info", lambda route: route.fulfill(json=route.fetch().json() | {"max_body_bytes": 2100}))
         page.reload()
@@ -109,7 +111,7 @@ def test_of_a_file_beyond_a_request_it_is_said_how_many_rows_fit(open_page):
         expect(page.locator("#fit-problem")).to_contain_text("a request may hold 2.10 kB, which the first 7 rows fill")
 
 
-def test_a_version_is_promoted_past_its_gate_when_told_to_and_rolled_back(open_page, server, rows, give_key):
+def test_chain_page_promotes_below_gates_after_confirmation_and_rolls_back(open_page, server, rows, give_key):
     with open_page(f"#/chains/{rows}", allowed=[*ASKED, "409"]) as page:
         page.click("#promote-2")
         expect(page.locator("#confirm-dialog")).to_contain_text("Make rows@2 live?")
@@ -129,7 +131,7 @@ def test_a_version_is_promoted_past_its_gate_when_told_to_and_rolled_back(open_p
     assert server.call("GET", f"/chains/{rows}")["live"] == 1
 
 
-def test_a_version_is_tried_beside_the_live_one(open_page, server, rows, vectors, give_key):
+def test_chain_page_starts_and_ends_a_shadow(open_page, server, rows, vectors, give_key):
     with open_page(f"#/chains/{rows}", allowed=ASKED) as page:
         page.click("#shadow-2")
         expect(page.locator("#confirm-text")).to_contain_text("10 % of the live traffic")
@@ -146,7 +148,7 @@ def test_a_version_is_tried_beside_the_live_one(open_page, server, rows, vectors
     assert server.call("GET", f"/chains/{rows}")["shadow"] is None
 
 
-def test_a_job_is_followed_and_cancelled(open_page, server, vectors, give_key):
+def test_jobs_page_shows_and_cancels_a_running_job(open_page, server, vectors, give_key):
     steps = [{"kind": "geopres", "dimensions": 6, "steps": 1_000_000}]
     body = {"name": "long", "steps": steps, "source": {"vectors": vectors.tolist()}}
     job = server.call("POST", "/fit-transform", **body)["job_id"]
@@ -159,7 +161,7 @@ def test_a_job_is_followed_and_cancelled(open_page, server, vectors, give_key):
         expect(page.locator(f"#cancel-{job}")).to_have_count(0)
 
 
-def test_a_server_with_keys_is_read_only_by_who_has_one(open_page, keyed, give_key):
+def test_dashboard_asks_for_a_key_and_shows_what_the_key_does_not_allow(open_page, keyed, give_key):
     with open_page("#/chains", at=keyed, allowed=ASKED) as page:
         page.click("#key-cancel")
         expect(page.get_by_role("alert")).to_contain_text("the API key is missing or unknown")

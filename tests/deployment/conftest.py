@@ -16,13 +16,13 @@ REQUIRED = ("LATHE_API_KEYS", "LATHE_ADMIN_KEYS", "REDIS_PASSWORD", "GRAFANA_PAS
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """The repository."""
+    """Return the folder of the repository."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
 def dockerfile():
-    """The module that reads Dockerfiles, which lies beside them."""
+    """Import `docker/dockerfile.py`, which parses Dockerfiles."""
     spec = importlib.util.spec_from_file_location("dockerfile", ROOT / "docker/dockerfile.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -31,7 +31,7 @@ def dockerfile():
 
 @pytest.fixture(scope="session")
 def tool() -> Callable[..., subprocess.CompletedProcess]:
-    """Runs a program that the development extras bring, with nothing set but what is given."""
+    """Return a function that runs a program of the development extras with only the given environment."""
 
     def run(name: str, *words: str, **variables: str) -> subprocess.CompletedProcess:
         program = Path(sysconfig.get_path("scripts")) / name
@@ -43,7 +43,7 @@ def tool() -> Callable[..., subprocess.CompletedProcess]:
 
 @pytest.fixture(scope="session")
 def composed(tool) -> dict:
-    """docker-compose.yml as Compose itself understands it, all profiles, with only what must be filled in."""
+    """Return docker-compose.yml as Compose resolves it, with all profiles and only required variables set."""
     done = tool(
         "docker-compose", "--profile", "*", "config", "--format", "json", **dict.fromkeys(REQUIRED, "something")
     )

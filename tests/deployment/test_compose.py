@@ -15,7 +15,7 @@ LATHE = ("api", "index", "worker")
 
 
 @pytest.mark.parametrize("missing", REQUIRED)
-def test_nothing_starts_without_keys_and_passwords(tool, missing):
+def test_compose_refuses_to_start_without_keys_and_passwords(tool, missing):
     filled_in = dict.fromkeys(REQUIRED, "something") | {missing: ""}
 
     done = tool("docker-compose", "config", "--quiet", **filled_in)
@@ -24,7 +24,7 @@ def test_nothing_starts_without_keys_and_passwords(tool, missing):
     assert missing in done.stderr
 
 
-def test_compose_takes_the_file_for_gpus(tool):
+def test_compose_gpu_file_builds_the_gpu_image_for_all_lathe_services(tool):
     files = ("--file", "docker-compose.yml", "--file", "docker/compose.gpu.yml")
 
     done = tool("docker-compose", *files, "config", "--format", "json", **dict.fromkeys(REQUIRED, "something"))
@@ -50,7 +50,7 @@ def test_only_the_proxy_is_published_and_only_on_this_machine(composed):
     assert [(port["host_ip"], port["published"]) for port in published["nginx"]] == [("127.0.0.1", "8080")]
 
 
-def test_every_container_is_watched_restarted_and_confined(composed):
+def test_every_container_has_a_health_check_restarts_and_has_restricted_privileges(composed):
     for name, service in composed["services"].items():
         assert service["restart"] == "unless-stopped", name
         assert "healthcheck" in service or name in ("api", "index"), name  # those have their image's own
@@ -63,11 +63,11 @@ def test_every_container_is_watched_restarted_and_confined(composed):
             assert service["read_only"], name
 
 
-def test_a_worker_is_asked_for_its_heartbeat(composed):
+def test_the_worker_health_check_runs_lathe_worker_check(composed):
     assert composed["services"]["worker"]["healthcheck"]["test"] == ["CMD", "lathe", "worker", "--check"]
 
 
-def test_everything_mounted_from_the_repository_is_there(composed, root):
+def test_every_mounted_file_of_the_repository_exists(composed, root):
     mounts = [mount for service in composed["services"].values() for mount in service.get("volumes", [])]
     bound = [Path(mount["source"]) for mount in mounts if mount["type"] == "bind"]
 
@@ -77,7 +77,7 @@ def test_everything_mounted_from_the_repository_is_there(composed, root):
         assert path.exists(), path
 
 
-def test_only_instances_that_serve_have_keys(composed):
+def test_only_api_and_index_services_have_keys(composed):
     services = composed["services"]
     holders = {name for name, service in services.items() if "LATHE_API_KEYS" in service.get("environment", {})}
 
@@ -85,7 +85,7 @@ def test_only_instances_that_serve_have_keys(composed):
     assert services["worker"]["command"] == ["worker"]
 
 
-def test_redis_keeps_more_than_the_cache_and_evicts_only_what_expires(composed):
+def test_redis_memory_exceeds_the_cache_and_only_expiring_keys_are_evicted(composed):
     redis = composed["services"]["redis"]
     amount, unit = re.fullmatch(r"(\d+)(mb|gb)", redis["environment"]["MAXMEMORY"]).groups()
     command = redis["command"][-1]
@@ -95,14 +95,14 @@ def test_redis_keeps_more_than_the_cache_and_evicts_only_what_expires(composed):
     assert "--appendonly yes" in command
 
 
-def test_containers_are_given_time_to_finish_what_they_accepted(composed):
+def test_stop_grace_periods_exceed_the_shutdown_time(composed):
     given = {name: composed["services"][name]["stop_grace_period"] for name in LATHE}
 
     assert given == {"api": "40s", "index": "40s", "worker": "15m0s"}
     assert Settings.model_fields["shutdown_seconds"].default + 5 <= 40
 
 
-def test_redis_and_its_clients_share_a_network_that_leads_nowhere(composed):
+def test_redis_and_its_clients_share_an_internal_network(composed):
     assert composed["networks"]["back"]["internal"]
     assert list(composed["services"]["redis"]["networks"]) == ["back"]
     assert "back" not in composed["services"]["nginx"]["networks"]
@@ -110,7 +110,7 @@ def test_redis_and_its_clients_share_a_network_that_leads_nowhere(composed):
         assert "back" in composed["services"][name]["networks"]
 
 
-def test_the_proxy_and_prometheus_name_services_of_the_compose_file(composed, root):
+def test_nginx_prometheus_and_grafana_refer_to_services_of_the_compose_file(composed, root):
     servers = re.findall(r"server (\w+):8080 resolve", (root / "docker/nginx/upstreams.conf").read_text())
     scraped = yaml.safe_load((root / "docker/prometheus.yml").read_text())["scrape_configs"][0]["dns_sd_configs"][0]
     source = yaml.safe_load((root / "docker/grafana/provisioning/datasources/prometheus.yml").read_text())
@@ -122,7 +122,7 @@ def test_the_proxy_and_prometheus_name_services_of_the_compose_file(composed, ro
     assert {"front"} == {net for name in ("nginx", "prometheus") for net in composed["services"][name]["networks"]}
 
 
-def test_the_proxy_takes_a_little_more_than_the_service(root):
+def test_nginx_body_limit_is_up_to_a_tenth_larger_than_the_services(root):
     text = (root / "docker/nginx/nginx.conf").read_text()
     megabytes = int(re.search(r"client_max_body_size (\d+)m;", text)[1])
 

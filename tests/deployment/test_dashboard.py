@@ -21,6 +21,7 @@ def dashboard(root):
 
 @pytest.fixture(scope="module")
 def exported():
+    """Return the names of all metrics that the service exports."""
     import service.redis
 
     importlib.import_module("service.app")  # what these import may count something
@@ -30,11 +31,12 @@ def exported():
 
 
 def queries(dashboard):
+    """Return all queries of the dashboard."""
     return [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
 
 
 def metrics(query):
-    """The names in a query; Grafana's own variables stand for a time span."""
+    """Return the metric names in a query."""
     found = []
 
     def visit(node):
@@ -46,14 +48,14 @@ def metrics(query):
     return found
 
 
-def test_every_metric_of_every_query_is_exported(dashboard, exported):
+def test_every_metric_in_a_query_is_exported(dashboard, exported):
     named = {name for query in queries(dashboard) for name in metrics(query)}
 
     assert len(named) > 20
     assert named - exported - FROM_PROMETHEUS_ITSELF == set()
 
 
-def test_variables_ask_for_labels_of_exported_metrics(dashboard, exported):
+def test_dashboard_variables_are_labels_of_exported_metrics_and_all_are_used(dashboard, exported):
     variables = {variable["name"]: variable["definition"] for variable in dashboard["templating"]["list"]}
     used = {name for query in queries(dashboard) for name in re.findall(r"\$([a-z]\w*)", query)}
 
@@ -62,7 +64,7 @@ def test_variables_ask_for_labels_of_exported_metrics(dashboard, exported):
         assert re.fullmatch(r"label_values\((\w+), \w+\)", definition)[1] in exported
 
 
-def test_rates_are_taken_of_counters_and_quantiles_of_buckets(dashboard):
+def test_rates_in_queries_are_taken_of_counters_only(dashboard):
     for query in queries(dashboard):
         assert set(re.findall(r"(?:rate|increase)\(\w+?(total|bucket|sum|count)\{", query)) | {"total"}
         assert len(re.findall(r"(?:rate|increase)\(", query)) == len(
@@ -70,7 +72,7 @@ def test_rates_are_taken_of_counters_and_quantiles_of_buckets(dashboard):
         )
 
 
-def test_panels_have_numbers_of_their_own_and_do_not_overlap(dashboard):
+def test_panels_have_distinct_ids_and_do_not_overlap(dashboard):
     places = [
         (panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y)
         for panel in dashboard["panels"]
@@ -84,7 +86,7 @@ def test_panels_have_numbers_of_their_own_and_do_not_overlap(dashboard):
     assert max(x for x, _ in places) < 24
 
 
-def test_the_data_source_is_the_one_that_is_provisioned(dashboard, root):
+def test_panels_use_the_provisioned_data_source(dashboard, root):
     provisioning = root / "docker/grafana/provisioning"
     (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())["datasources"]
     (provider,) = yaml.safe_load((provisioning / "dashboards/lathe.yml").read_text())["providers"]
@@ -96,7 +98,7 @@ def test_the_data_source_is_the_one_that_is_provisioned(dashboard, root):
     assert f"./docker/grafana/dashboards:{provider['options']['path']}:ro" in compose
 
 
-def test_the_autoscaler_goes_by_an_exported_metric(root, exported):
+def test_the_autoscaler_uses_an_exported_metric(root, exported):
     documents = yaml.safe_load_all((root / "k8s/scaling.yaml").read_text())
     (scaler,) = (document for document in documents if document["kind"] == "HorizontalPodAutoscaler")
     pods = [metric["pods"]["metric"]["name"] for metric in scaler["spec"]["metrics"] if metric["type"] == "Pods"]

@@ -20,16 +20,17 @@ def project(root):
 
 
 def last(stages, keyword):
+    """Return the instructions of a keyword in the last stage."""
     return [instruction for instruction in stages[-1].instructions if instruction.keyword == keyword]
 
 
-def test_the_linter_finds_nothing(tool):
+def test_hadolint_finds_no_problem(tool):
     done = tool("hadolint", *FILES)
 
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_what_is_copied_exists_and_reaches_the_builder(stages, root, dockerfile):
+def test_every_copied_path_exists_and_is_not_ignored(stages, root, dockerfile):
     patterns = dockerfile.ignore_patterns(root)
     names = {stage.name for stage in stages}
     copied = [instruction for stage in stages for instruction in stage.instructions if instruction.keyword == "COPY"]
@@ -44,7 +45,7 @@ def test_what_is_copied_exists_and_reaches_the_builder(stages, root, dockerfile)
             assert not dockerfile.ignored(source, patterns), source
 
 
-def test_the_packages_of_the_distribution_are_all_copied(stages, root):
+def test_every_package_of_the_distribution_is_copied(stages, root):
     packages = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
     copied = {words for stage in stages for one in stage.instructions if one.keyword == "COPY" for words in one.words}
 
@@ -64,17 +65,17 @@ def test_the_packages_of_the_distribution_are_all_copied(stages, root):
         ("service/chains/starter_chains/compact/1/manifest.json", False),
     ],
 )
-def test_the_builder_is_sent_no_secret_and_nothing_stale(root, dockerfile, path, kept):
+def test_dockerignore_excludes_secrets_tests_and_caches(root, dockerfile, path, kept):
     assert dockerfile.ignored(path, dockerfile.ignore_patterns(root)) is kept
 
 
-def test_it_runs_as_a_user_by_number_who_is_not_root(stages):
+def test_images_run_as_a_numeric_user_other_than_root(stages):
     (user,) = last(stages, "USER")
 
     assert re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", user.value)
 
 
-def test_its_state_is_a_volume_and_its_command_the_one_that_is_installed(stages, project):
+def test_the_state_folder_is_a_volume_and_the_command_is_lathe_serve(stages, project):
     environment = dict(word.split("=", 1) for env in last(stages, "ENV") for word in env.words)
     (volume,), (entry,), (command,), (stop,) = (
         last(stages, keyword) for keyword in ("VOLUME", "ENTRYPOINT", "CMD", "STOPSIGNAL")
@@ -87,7 +88,7 @@ def test_its_state_is_a_volume_and_its_command_the_one_that_is_installed(stages,
     assert stop.value == "SIGTERM"
 
 
-def test_the_health_check_asks_for_readiness(stages):
+def test_the_health_check_requests_an_existing_readiness_route(stages):
     from service.http.routes.health import router
 
     (check,) = last(stages, "HEALTHCHECK")
@@ -97,7 +98,7 @@ def test_the_health_check_asks_for_readiness(stages):
     assert path in {route.path for route in router.routes}
 
 
-def test_extras_and_python_are_those_of_the_project(stages, project):
+def test_extras_and_python_version_agree_with_pyproject(stages, project):
     arguments = dict(one.value.split("=", 1) for one in stages[0].instructions if one.keyword == "ARG")
     version = tuple(map(int, re.match(r"python:(\d+)\.(\d+)-slim-\w+$", stages[0].image).groups()))
 
@@ -106,7 +107,7 @@ def test_extras_and_python_are_those_of_the_project(stages, project):
     assert version >= tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
 
 
-def test_faiss_for_gpus_is_of_the_version_that_was_tried(root, dockerfile):
+def test_the_gpu_image_installs_the_faiss_version_of_the_constraints(root, dockerfile):
     (build, _) = dockerfile.read_dockerfile(root / "docker/Dockerfile.gpu")
     arguments = dict(one.value.split("=", 1) for one in build.instructions if one.keyword == "ARG")
 
@@ -114,7 +115,7 @@ def test_faiss_for_gpus_is_of_the_version_that_was_tried(root, dockerfile):
     assert not {"faiss", "milvus", "dev"} & set(arguments["EXTRAS"].split(","))
 
 
-def test_both_images_run_alike(root, dockerfile):
+def test_cpu_and_gpu_images_have_the_same_instructions_except_gpu_ones(root, dockerfile):
     cpu, gpu = (dockerfile.read_dockerfile(root / file)[-1].instructions for file in FILES)
 
     def shape(instructions):

@@ -22,11 +22,12 @@ def manifests(root, kustomization):
 
 
 def of_kind(manifests, *kinds):
+    """Return the manifests of these kinds by name."""
     return {document["metadata"]["name"]: document for document in manifests if document["kind"] in kinds}
 
 
 def pods(manifests):
-    """Each workload's name and its pods' spec."""
+    """Return the pod spec of each workload by name."""
     found = of_kind(manifests, *WORKLOADS)
     assert set(found) == {"api", "index", "worker", "redis"}
     return {name: workload["spec"]["template"]["spec"] for name, workload in found.items()}
@@ -39,21 +40,21 @@ def test_every_manifest_is_valid(manifests, version):
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def test_a_field_that_does_not_exist_is_found():
+def test_validation_finds_an_unknown_field():
     wrong = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "api"}, "spec": {"prots": []}}
 
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(wrong, VERSIONS[-1], strict=True)
 
 
-def test_kustomize_is_told_of_every_file(root, kustomization):
+def test_kustomization_lists_every_manifest_file(root, kustomization):
     files = {path.name for path in (root / "k8s").glob("*.yaml")} - {"kustomization.yaml"}
 
     assert set(kustomization["resources"]) == files
     assert kustomization["secretGenerator"][0]["envs"] == ["secrets.env"]
 
 
-def test_secrets_are_named_and_none_is_shipped(root, kustomization, manifests):
+def test_secret_keys_are_listed_without_values_and_their_files_are_ignored_by_git(root, kustomization, manifests):
     example = (root / "k8s/secrets.env.example").read_text()
     names = re.findall(r"^(\w+)=(.*)$", example, re.MULTILINE)
     ignored = (root / ".gitignore").read_text().splitlines()
@@ -70,7 +71,7 @@ def test_secrets_are_named_and_none_is_shipped(root, kustomization, manifests):
     assert {source["name"] for source in sources} == {kustomization["secretGenerator"][0]["name"]}
 
 
-def test_settings_come_from_the_generated_map(kustomization, manifests):
+def test_lathe_pods_take_settings_from_the_generated_config_map(kustomization, manifests):
     (generated,) = kustomization["configMapGenerator"]
 
     for name in ("api", "index", "worker"):
@@ -78,7 +79,7 @@ def test_settings_come_from_the_generated_map(kustomization, manifests):
         assert source["configMapRef"]["name"] == generated["name"]
 
 
-def test_pods_meet_the_restricted_standard(manifests):
+def test_pods_meet_the_restricted_pod_security_standard(manifests):
     for name, spec in pods(manifests).items():
         (container,) = spec["containers"]
         confined = container["securityContext"]
@@ -92,7 +93,7 @@ def test_pods_meet_the_restricted_standard(manifests):
         assert "memory" in container["resources"]["limits"], name
 
 
-def test_the_user_is_the_images_own(root, manifests, dockerfile):
+def test_pods_run_as_the_user_of_the_image(root, manifests, dockerfile):
     (_, stage) = dockerfile.read_dockerfile(root / "docker/Dockerfile")
     (user,) = (one.value for one in stage.instructions if one.keyword == "USER")
 
@@ -101,7 +102,7 @@ def test_the_user_is_the_images_own(root, manifests, dockerfile):
         assert f"{context['runAsUser']}:{context['runAsGroup']}" == user
 
 
-def test_probes_ask_what_the_service_answers(manifests):
+def test_probes_request_existing_health_routes(manifests):
     from service.http.routes.health import router
 
     paths = {route.path for route in router.routes}
@@ -112,7 +113,7 @@ def test_probes_ask_what_the_service_answers(manifests):
         assert set(asked.values()) <= paths
 
 
-def test_a_worker_is_asked_for_its_heartbeat(manifests, composed):
+def test_the_worker_liveness_probe_equals_the_compose_health_check(manifests, composed):
     container = pods(manifests)["worker"]["containers"][0]
 
     assert ["CMD", *container["livenessProbe"]["exec"]["command"]] == composed["services"]["worker"]["healthcheck"][
@@ -120,7 +121,7 @@ def test_a_worker_is_asked_for_its_heartbeat(manifests, composed):
     ]
 
 
-def test_services_disruptions_and_policies_select_pods_that_are_there(manifests):
+def test_every_selector_matches_an_existing_workload(manifests):
     workloads = of_kind(manifests, *WORKLOADS)
     labels = [workload["spec"]["template"]["metadata"]["labels"] for workload in workloads.values()]
     selectors = [service["spec"]["selector"] for service in of_kind(manifests, "Service").values()]
@@ -135,7 +136,7 @@ def test_services_disruptions_and_policies_select_pods_that_are_there(manifests)
         assert wanted.items() <= workload["spec"]["template"]["metadata"]["labels"].items()
 
 
-def test_only_clients_of_redis_reach_redis(manifests):
+def test_only_api_index_and_worker_may_connect_to_redis(manifests):
     policies = of_kind(manifests, "NetworkPolicy")
     (rule,) = policies["redis"]["spec"]["ingress"]
     labels = {
@@ -148,7 +149,7 @@ def test_only_clients_of_redis_reach_redis(manifests):
     assert {name for name, label in labels.items() if wanted.items() <= label.items()} == {"api", "index", "worker"}
 
 
-def test_there_is_one_owner_of_the_indexes_and_the_autoscaler_alone_counts_replicas(manifests):
+def test_the_index_has_one_replica_and_only_the_autoscaler_scales_the_api(manifests):
     workloads = of_kind(manifests, *WORKLOADS)
     (scaler,) = of_kind(manifests, "HorizontalPodAutoscaler").values()
 
@@ -159,7 +160,7 @@ def test_there_is_one_owner_of_the_indexes_and_the_autoscaler_alone_counts_repli
     assert {metric["type"] for metric in scaler["spec"]["metrics"]} == {"Pods", "Resource"}
 
 
-def test_redis_is_the_one_that_compose_runs(manifests, composed):
+def test_redis_has_the_image_and_options_of_the_compose_file(manifests, composed):
     (container,) = pods(manifests)["redis"]["containers"]
 
     assert container["image"] == composed["services"]["redis"]["image"]

@@ -11,7 +11,7 @@ FOLDERS = ["docker", "k8s"]
 NAME = re.compile(r"\bLATHE_[A-Z_]*[A-Z]\b")
 
 
-def test_they_are_settings(root):
+def test_every_lathe_variable_in_deployment_files_is_a_setting(root):
     files = [root / name for name in FILES]
     files += [path for folder in FOLDERS for path in (root / folder).rglob("*") if path.is_file()]
     texts = {path: path.read_text() for path in files if path.suffix != ".pyc"}
@@ -24,7 +24,7 @@ def test_they_are_settings(root):
 
 
 @pytest.mark.parametrize("name", ["home", "host", "redis_url", "redis_cache_bytes", "threads", "job_threads"])
-def test_what_replicas_need_is_set_in_both_places(root, name):
+def test_compose_and_kubernetes_both_set_what_replicas_need(root, name):
     variable = f"LATHE_{name.upper()}"
     image = (root / "docker/Dockerfile").read_text()
 

@@ -89,6 +89,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def instances():
+    """Start two replicas and an index owner as small servers."""
     made = {name: Instance(name) for name in ("one", "two", "owner")}
     yield made
     for instance in made.values():
@@ -97,18 +98,20 @@ def instances():
 
 @pytest.fixture
 def proxy(instances, start_nginx):
+    """Start nginx before two replicas and the index owner; return its port."""
     return start_nginx([instances["one"].port, instances["two"].port], instances["owner"].port)
 
 
 @pytest.fixture
 def proxy_of_four(instances, start_nginx):
+    """Start nginx before four replicas and the index owner; return its port."""
     more = {name: Instance(name) for name in ("three", "four")}
     instances.update(more)
     return start_nginx([instances[name].port for name in ("one", "two", *more)], instances["owner"].port)
 
 
 def ask(port, method, path, body=None, headers=None):
-    """Status, headers and JSON of one request."""
+    """Send a request; return the status, headers and JSON."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request(method, path, body, headers or {})
@@ -120,10 +123,11 @@ def ask(port, method, path, body=None, headers=None):
 
 
 def post(port, path, **more):
+    """Post an empty JSON object."""
     return ask(port, "POST", path, b"{}", {"content-type": "application/json"}, **more)
 
 
-def test_indexes_go_to_their_owner_and_all_else_to_the_replicas(proxy):
+def test_index_routes_go_to_the_index_owner_and_others_to_the_replicas(proxy):
     for method, path in [
         ("GET", "/indexes"),
         ("PUT", "/indexes/docs"),
@@ -136,7 +140,7 @@ def test_indexes_go_to_their_owner_and_all_else_to_the_replicas(proxy):
 
 
 @pytest.mark.parametrize("path", READING)
-def test_a_request_that_changes_nothing_survives_a_replica_that_dies_under_it(proxy, instances, path):
+def test_a_reading_request_is_retried_on_another_replica_if_one_dies(proxy, instances, path):
     instances["one"].mode = "die"
 
     assert {post(proxy, path)[0] for _ in range(10)} == {200}
@@ -144,7 +148,7 @@ def test_a_request_that_changes_nothing_survives_a_replica_that_dies_under_it(pr
 
 
 @pytest.mark.parametrize("path", READING)
-def test_a_request_that_kills_whoever_takes_it_is_offered_to_one_other_at_most(proxy_of_four, instances, path):
+def test_a_reading_request_is_sent_to_at_most_two_replicas(proxy_of_four, instances, path):
     for instance in instances.values():
         instance.mode = "die"
 
@@ -153,7 +157,7 @@ def test_a_request_that_kills_whoever_takes_it_is_offered_to_one_other_at_most(p
 
 
 @pytest.mark.parametrize(("method", "path"), [*[("POST", path) for path in CHANGING], *REPLACING])
-def test_a_request_that_changes_something_is_sent_once(proxy, instances, method, path):
+def test_a_writing_request_is_sent_once(proxy, instances, method, path):
     for instance in instances.values():
         instance.mode = "die"
 
@@ -164,20 +168,20 @@ def test_a_request_that_changes_something_is_sent_once(proxy, instances, method,
     assert headers["retry-after"] == "1"
 
 
-def test_a_replica_that_is_gone_costs_nobody_anything(proxy, instances):
+def test_a_stopped_replica_fails_no_request(proxy, instances):
     instances["one"].stop()
 
     assert {post(proxy, path)[0] for path in [*READING, "/fit-transform"] for _ in range(5)} == {200}
 
 
-def test_a_replica_that_is_not_ready_is_passed_over(proxy, instances):
+def test_a_replica_answering_503_is_skipped(proxy, instances):
     instances["one"].mode = 503
 
     assert {post(proxy, "/embed")[2]["from"] for _ in range(10)} == {"two"}
     assert {ask(proxy, "GET", "/health/ready")[0] for _ in range(10)} == {200}
 
 
-def test_refused_administration_does_not_take_the_replicas_out_of_service(proxy, instances):
+def test_administration_answered_503_does_not_disable_the_replicas(proxy, instances):
     instances["one"].mode = instances["two"].mode = 503
     refused = [post(proxy, "/fit-transform") for _ in range(20)]
     listed = [ask(proxy, "GET", "/jobs") for _ in range(20)]
@@ -188,7 +192,7 @@ def test_refused_administration_does_not_take_the_replicas_out_of_service(proxy,
     assert {post(proxy, "/embed")[0] for _ in range(10)} == {200}
 
 
-def test_a_replica_comes_back_after_seconds(proxy, instances):
+def test_a_recovered_replica_gets_requests_again_within_5_seconds(proxy, instances):
     instances["one"].mode = "die"
     for _ in range(20):
         post(proxy, "/embed")
@@ -196,7 +200,7 @@ def test_a_replica_comes_back_after_seconds(proxy, instances):
     eventually(lambda: post(proxy, "/embed")[2]["from"] == "one", 5)
 
 
-def test_with_nobody_left_the_answer_is_an_error_in_the_services_shape(proxy, instances):
+def test_without_any_replica_the_answer_is_502_in_the_services_error_shape(proxy, instances):
     for instance in instances.values():
         instance.stop()
 
@@ -209,7 +213,7 @@ def test_with_nobody_left_the_answer_is_an_error_in_the_services_shape(proxy, in
         assert headers["x-request-id"]
 
 
-def test_an_instance_that_does_not_answer_in_time_is_504(instances, start_nginx):
+def test_a_read_timeout_is_answered_504(instances, start_nginx):
     port = start_nginx(
         [instances["one"].port], instances["owner"].port, {"proxy_read_timeout 300s;": "proxy_read_timeout 500ms;"}
     )
@@ -220,7 +224,7 @@ def test_an_instance_that_does_not_answer_in_time_is_504(instances, start_nginx)
     assert (status, body["error"]["code"]) == (504, "timeout")
 
 
-def test_too_large_a_body_is_413_in_the_services_shape_and_a_large_one_passes(proxy, instances):
+def test_a_too_large_body_is_answered_413_and_32_mb_pass(proxy, instances):
     status, _, body = ask(proxy, "POST", "/reduce", b"x" * 36_000_000)
     assert (status, body["error"]["code"], body["error_type"]) == (413, "too_large", "Validation")
     assert not instances["one"].seen + instances["two"].seen
@@ -228,7 +232,7 @@ def test_too_large_a_body_is_413_in_the_services_shape_and_a_large_one_passes(pr
     assert ask(proxy, "POST", "/reduce", b"x" * 32_000_000)[0] == 200
 
 
-def test_events_come_one_by_one(proxy, instances):
+def test_server_sent_events_are_not_buffered(proxy, instances):
     connection = http.client.HTTPConnection("127.0.0.1", proxy, timeout=20)
     connection.request("GET", "/jobs/1/events")
     answer = connection.getresponse()
@@ -244,14 +248,14 @@ def test_events_come_one_by_one(proxy, instances):
 
 
 @pytest.mark.parametrize("path", ["/metrics", "//metrics", "/%6detrics", "/embed/../metrics"])
-def test_metrics_stay_inside(proxy, instances, path):
+def test_metrics_are_not_reachable_through_the_proxy(proxy, instances, path):
     status, _, body = ask(proxy, "GET", path)
 
     assert (status, body["error"]["code"]) == (404, "no_route")
     assert not instances["one"].seen + instances["two"].seen
 
 
-def test_replicas_learn_who_asks_and_under_which_id(proxy, instances):
+def test_replicas_get_forwarded_headers_and_a_request_id(proxy, instances):
     ask(proxy, "GET", "/indexes", headers={"x-request-id": "abc", "host": "lathe.example.org"})
     ask(proxy, "GET", "/indexes", headers={"x-forwarded-for": "192.0.2.1", "x-forwarded-proto": "https"})
     named, unnamed = ({name.lower(): value for name, value in seen[2].items()} for seen in instances["owner"].seen)
@@ -263,14 +267,14 @@ def test_replicas_learn_who_asks_and_under_which_id(proxy, instances):
     assert (unnamed["x-forwarded-for"], unnamed["x-forwarded-proto"]) == ("192.0.2.1, 127.0.0.1", "https")
 
 
-def test_the_proxys_own_health_takes_no_replica(proxy, instances):
+def test_health_proxy_is_answered_without_a_replica(proxy, instances):
     for instance in instances.values():
         instance.mode = "die"
 
     assert ask(proxy, "GET", "/health/proxy")[0] == 200
 
 
-def test_both_replicas_work(proxy, instances):
+def test_requests_are_spread_over_both_replicas(proxy, instances):
     threads = [threading.Thread(target=lambda: [post(proxy, "/embed") for _ in range(50)]) for _ in range(4)]
     for thread in threads:
         thread.start()

@@ -248,7 +248,7 @@ def test_size_routes_apply_to_one_encoder_only(registry, size_routes):
     publish(registry, size_routes, "first", "geopres:4")
     with pytest.raises(BadValueError):
         size_routes.find_chain_for("another", 4, width=384)
-    assert publish(registry, size_routes, "nobodys", "geopres:3", fingerprint=None) == []
+    assert publish(registry, size_routes, "unnamed", "geopres:3", fingerprint=None) == []
 
 
 def test_a_chain_that_keeps_all_dimensions_gets_no_route(registry, size_routes):

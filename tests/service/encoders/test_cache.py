@@ -23,10 +23,12 @@ ENTRY = 384 * 4 + ENTRY_BYTES
 
 
 def keys_of(*texts, info=INFO, **options):
+    """Compute the cache keys of texts."""
     return VectorCache(1).compute_keys(info, EncodeOptions(**options), texts)
 
 
 def vectors_of(count, width=384):
+    """Return distinct vectors `(count, width)` and token counts."""
     return np.arange(count * width, dtype=np.float32).reshape(count, width), np.arange(count)
 
 
@@ -67,12 +69,12 @@ def test_a_size_of_zero_bytes_turns_the_cache_off():
     assert cache.get(INFO, keys_of("a"), True) == [None]
 
 
-def test_a_request_that_refuses_long_texts_is_not_served_from_it():
+def test_a_request_with_truncate_false_is_not_served_from_the_cache():
     cache = VectorCache(1)
     assert cache.can_serve(EncodeOptions()) and not cache.can_serve(EncodeOptions(truncate=False))
 
 
-def test_keys_depend_on_all_that_a_vector_depends_on_and_nothing_else():
+def test_cache_keys_depend_on_text_fingerprint_dtype_prompt_truncation_and_norm_only():
     others = [
         keys_of("text "),
         keys_of("text", info=replace(INFO, fingerprint="e" * 32)),
@@ -115,7 +117,7 @@ class Double:
 
 @pytest.fixture
 def embedders():
-    """The same service twice: with a cache and without one."""
+    """Return the same embedder with a cache and without one."""
     registry = Registry(STARTERS)
     engine = Double(registry.load("compact").encoder_fingerprint)
     resolver = ChainResolver(registry, SizeRoutes(STARTERS / "places.json", registry))
@@ -123,6 +125,7 @@ def embedders():
 
 
 def answer(embedder, texts, chain=None, dimensions=None, **options):
+    """Embed texts and wait for the answer."""
     return embedder.begin(texts, embedder.default, chain, dimensions, EncodeOptions(**options)).wait_for_answer()
 
 
@@ -137,7 +140,7 @@ def answer(embedder, texts, chain=None, dimensions=None, **options):
         {"chain": "debias", "normalize": False},
     ],
 )
-def test_answers_are_the_same_whether_cached_in_full_in_part_or_not_at_all(embedders, asked):
+def test_embedder_answers_are_the_same_with_texts_cached_fully_partly_or_not(embedders, asked):
     cached, uncached = embedders
     engine = cached.default
     first, second = ["a", "bb", "ccc", "bb"], ["dddd", "ccc", "a", "e", "bb"]
@@ -164,7 +167,7 @@ def test_all_chains_share_the_cached_encoder_vectors(embedders):
     assert len(cached.default.asked) == 2
 
 
-def test_texts_that_may_not_be_cut_are_always_measured(embedders):
+def test_texts_with_truncate_false_are_always_encoded(embedders):
     cached, _ = embedders
     for _ in range(2):
         answer(cached, ["a"], truncate=False)
@@ -173,10 +176,11 @@ def test_texts_that_may_not_be_cut_are_always_measured(embedders):
 
 
 def counted(name):
+    """Return the value of a cache counter."""
     return REGISTRY.get_sample_value(f"lathe_cache_{name}_total", {"encoder": DEFAULT_ENCODER.name}) or 0
 
 
-def test_the_server_answers_the_second_time_from_its_cache_what_it_did_the_first(client):
+def test_embed_answers_a_repeated_request_from_the_cache(client):
     texts = [f"a text that only the cache's own test sends, number {number}" for number in range(4)]
     before = counted("hits"), counted("misses")
     first = client.post("/embed", json={"inputs": texts, "dimensions": 64})

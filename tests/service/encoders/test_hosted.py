@@ -19,10 +19,11 @@ SMALL = EncoderSettings(name="small", model=DEFAULT_MODEL, layer=1, max_length=6
 
 @pytest.fixture
 def added(tmp_path):
+    """Return the added encoders of an empty state folder."""
     return AddedEncoders(tmp_path / "home")
 
 
-def test_what_is_added_is_read_again_and_what_is_removed_is_not(added):
+def test_added_encoders_are_read_back_and_removed_ones_are_not(added):
     other = EncoderSettings(name="other", model="a/model", dtype="float16")
     assert added.read() == []
     added.add(SMALL, set())
@@ -34,7 +35,7 @@ def test_what_is_added_is_read_again_and_what_is_removed_is_not(added):
         added.remove("small")
 
 
-def test_a_name_is_given_once_only(added):
+def test_adding_an_encoder_under_a_name_in_use_raises_conflict_error(added):
     added.add(SMALL, set())
     for name in ("small", "taken"):
         with pytest.raises(ConflictError, match=name):
@@ -45,7 +46,7 @@ def test_a_name_is_given_once_only(added):
 @pytest.mark.parametrize(
     "content", ["", "[", "3", "[1]", '[{"name": "x"}]', '[{"name": "x", "model": "y", "novel": 1}]']
 )
-def test_a_damaged_file_is_told_by_its_name(added, content):
+def test_a_damaged_encoders_json_raises_value_error_naming_it(added, content):
     added.path.parent.mkdir()
     added.path.write_text(content)
     with pytest.raises(ValueError, match=r"encoders\.json"):
@@ -55,12 +56,12 @@ def test_a_damaged_file_is_told_by_its_name(added, content):
 @pytest.mark.parametrize(
     "wrong", [{"name": "a+b"}, {"name": ""}, {"model": ""}, {"layer": 0}, {"pooling": "sum"}, {"dtype": "int8"}]
 )
-def test_settings_that_make_no_sense_are_refused(wrong):
+def test_encoder_settings_reject_invalid_values(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         EncoderSettings(**{"name": "x", "model": "y"} | wrong)
 
 
-def test_the_settings_own_encoders_come_first_and_keep_their_names(added):
+def test_encoders_of_the_settings_come_first_and_take_precedence_over_added_ones(added):
     added.add(SMALL, set())
     added.add(SMALL.model_copy(update={"name": "mine"}), set())
     mine = {"name": "mine", "model": "a/model"}
@@ -73,7 +74,7 @@ def test_the_settings_own_encoders_come_first_and_keep_their_names(added):
     assert settings.specs[1].layer == 1 and settings.specs[1].prompts == {"q": "find: "}
 
 
-def test_a_running_server_knows_what_was_added_since(added):
+def test_find_encoder_spec_sees_encoders_added_or_removed_since_the_start(added):
     settings = read_settings(home=added.path.parent)
     assert settings.hosted and settings.find_encoder_spec("small") is None
     added.add(SMALL.model_copy(update={"dtype": "float16"}), set())
@@ -83,7 +84,7 @@ def test_a_running_server_knows_what_was_added_since(added):
     assert settings.find_encoder_spec("small") is None
 
 
-def test_encoders_are_added_listed_and_removed_on_the_command_line(run, home):
+def test_encoders_commands_add_list_and_remove(run, home):
     given = ["--model", DEFAULT_MODEL, "--layer", 1, "--max-length", 64, "--prompt", "q=find: ", "--no-load"]
     status, out, err = run("encoders", "add", "small", *given)
     assert status == 0 and out == "small: 384 dimensions, 64 tokens, float32\n"
@@ -109,7 +110,7 @@ def test_encoders_are_added_listed_and_removed_on_the_command_line(run, home):
         (["remove", "mine"], "LATHE_ENCODERS"),
     ],
 )
-def test_what_cannot_be_added_or_removed_changes_nothing(run, home, arguments, word):
+def test_encoders_commands_fail_for_invalid_arguments_and_change_nothing(run, home, arguments, word):
     status, _, err = run("encoders", *arguments, LATHE_ENCODERS='[{"name": "mine", "model": "a/model"}]')
     assert status == 1 and word in err
     assert AddedEncoders(home).read() == []
@@ -147,7 +148,7 @@ class Double:
 
 @pytest.fixture
 def workers(lathe):
-    """The workers of encoders that are added, which load when they are told to."""
+    """Replace the workers of added encoders by doubles that load when told to; return those started."""
     started = []
 
     def start(spec):
@@ -164,14 +165,14 @@ def workers(lathe):
 
 @pytest.fixture
 def small(lathe):
-    """The name of an encoder that was added to the server's state folder while it ran."""
+    """Add an encoder to the running server's state folder; return its name."""
     added = AddedEncoders(lathe.settings.home)
     added.add(SMALL, set())
     yield SMALL.name
     added.remove(SMALL.name)
 
 
-def test_an_added_encoder_is_served_once_an_admin_asks_for_it_until_one_takes_it_away(lathe, workers, small):
+def test_an_admin_can_load_and_unload_an_added_encoder_while_the_server_runs(lathe, workers, small):
     client, body = lathe.client, {"inputs": ["a red bicycle", "x"], "model": small, "prompt_name": "q"}
     assert client.put("/encoders/small").status_code == 401 and not workers
     answer = client.put("/encoders/small", headers=lathe.admin)
@@ -203,7 +204,7 @@ def test_an_added_encoder_is_served_once_an_admin_asks_for_it_until_one_takes_it
     assert client.put("/encoders/small", headers=lathe.admin).status_code == 202  # until it is added again
 
 
-def test_the_default_encoder_is_always_served_and_one_nobody_named_is_not(lathe):
+def test_the_default_encoder_cannot_be_unloaded_and_an_unknown_one_not_loaded(lathe):
     default = lathe.client.delete(f"/encoders/{DEFAULT_ENCODER.name}", headers=lathe.admin)
     assert default.status_code == 409 and "always served" in default.json()["error"]["message"]
     assert lathe.client.put(f"/encoders/{DEFAULT_ENCODER.name}", headers=lathe.admin).status_code == 200

@@ -18,6 +18,7 @@ def loaded():
 
 @pytest.fixture
 def started():
+    """Return a function that starts observers with these functions; stop them afterwards."""
     running = []
 
     def start(*functions, **limits):

@@ -26,7 +26,7 @@ def embed(server, text="a text", **body):
     return server.client.post("/embed", json={"inputs": text} | body)
 
 
-def test_a_killed_worker_is_replaced_and_every_request_is_answered(server):
+def test_a_killed_encoder_worker_is_replaced_and_requests_are_answered_200_or_503(server):
     (worker,) = server.workers()
     statuses = []
 
@@ -50,7 +50,7 @@ def test_a_killed_worker_is_replaced_and_every_request_is_answered(server):
     assert "lathe_worker_restarts_total" in server.client.get("/metrics").text
 
 
-def test_past_its_limit_a_server_answers_429_at_once_and_says_when_to_come_back(server):
+def test_requests_over_max_queued_texts_are_answered_429_with_retry_after(server):
     def send(number):
         begun = time.monotonic()
         answer = client.post("/embed", json={"inputs": [f"text {number} " * 40, f"{number}"]})
@@ -64,7 +64,7 @@ def test_past_its_limit_a_server_answers_429_at_once_and_says_when_to_come_back(
     assert embed(server).status_code == 200
 
 
-def test_idle_half_sent_and_abandoned_requests_do_not_stop_service(server):
+def test_idle_incomplete_and_abandoned_connections_do_not_block_other_requests(server):
     host, port = server.url.removeprefix("http://").split(":")
     idle = [socket.create_connection((host, int(port))) for _ in range(IDLE_CONNECTIONS)]
     try:
@@ -85,7 +85,7 @@ def test_idle_half_sent_and_abandoned_requests_do_not_stop_service(server):
 
 
 @pytest.mark.trial
-def test_what_is_not_finished_by_the_deadline_is_answered_503(serving, tmp_path):
+def test_requests_unfinished_at_the_shutdown_deadline_are_answered_503(serving, tmp_path):
     with serving(tmp_path / "home", LATHE_CACHE_BYTES="0", LATHE_SHUTDOWN_SECONDS="1") as server:
         (worker,) = server.workers()
         os.kill(worker, signal.SIGSTOP)
@@ -98,7 +98,7 @@ def test_what_is_not_finished_by_the_deadline_is_answered_503(serving, tmp_path)
         assert server.process.wait(20) == 0
 
 
-def test_a_server_that_is_asked_to_stop_finishes_what_it_accepted(server):
+def test_sigterm_lets_a_server_finish_accepted_requests(server):
     with ThreadPoolExecutor(4) as pool:
         (worker,) = server.workers()
         texts = [f"text {number} " * 40 for number in range(16)]

@@ -85,7 +85,7 @@ def test_wait_for_encoding_returns_at_once_without_work():
     assert asyncio.run(asyncio.wait_for(wait_for_encoding(Request({"type": "http"}), None), 10)) is None
 
 
-def test_embed_drops_queued_texts_of_a_disconnected_client_and_logs_status_499(lathe):
+def test_embed_drops_queued_texts_of_a_disconnected_client_and_answers_499(lathe):
     """The app answers later requests as before."""
     engine = lathe.services.embedder.default
     pid = engine.dispatchers[0].worker.process.pid

@@ -15,6 +15,8 @@ FIELDS = ["a", "b", "c.d", "c.e.f", "list", "c", "nowhere", "ab", "Ä. "]
 
 
 def some_metadata(draw):
+    """Draw nested metadata of an item; None for an item without any."""
+
     def value(depth=0):
         kind = draw.random()
         if kind < 0.25 and depth < 3:
@@ -30,6 +32,7 @@ def some_metadata(draw):
 
 
 def values_at(value, path):
+    """Return all values of a field, which are several if a list lies on the path."""
     if isinstance(value, list):
         return [found for inner in value for found in values_at(inner, path)]
     if isinstance(value, dict):
@@ -38,6 +41,7 @@ def values_at(value, path):
 
 
 def exists_at(value, path):
+    """Return whether a path exists in metadata."""
     if isinstance(value, list):
         return any(exists_at(inner, path) for inner in value) if value else not path
     if isinstance(value, dict) and path:
@@ -46,25 +50,32 @@ def exists_at(value, path):
 
 
 def comparable(value):
+    """Convert integers beyond 64 bits to floats, as the indexes store them."""
     return float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
 
 
 def same(one, other):
+    """Return whether two values are equal to a filter: 1 equals 1.0, but not True or "1"."""
     if any(value is None or isinstance(value, bool) for value in (one, other)):
         return one is other
     return isinstance(one, str) == isinstance(other, str) and comparable(one) == comparable(other)
 
 
 def in_range(value, operator, wanted):
+    """Return whether a value satisfies `gt`, `gte`, `lt` or `lte`; False for values of another kind."""
     if value is None or isinstance(value, bool) or isinstance(value, str) != isinstance(wanted, str):
         return False
     one, other = comparable(value), comparable(wanted)
     return {"gt": one > other, "gte": one >= other, "lt": one < other, "lte": one <= other}[operator]
 
 
-def holds_operator(values, operator, wanted):
+def satisfies_operator(values, operator, wanted):
+    """Return whether any of a field's values satisfies a filter operator.
+
+    `ne` and `nin` are true if no value satisfies `eq` or `in`.
+    """
     if operator in ("ne", "nin"):
-        return not holds_operator(values, "eq" if operator == "ne" else "in", wanted)
+        return not satisfies_operator(values, "eq" if operator == "ne" else "in", wanted)
     if operator == "in":
         return any(same(value, one) for value in values for one in wanted)
     if operator == "eq":
@@ -72,76 +83,82 @@ def holds_operator(values, operator, wanted):
     return any(in_range(value, operator, wanted) for value in values)
 
 
-def holds_for(metadata, given):
+def satisfies_filter(metadata, given):
+    """Return whether metadata satisfies a filter, by evaluating each part directly."""
+
     def part(key, value):
         plain = key.removeprefix("$")
         if plain == "and":
-            return all(holds_for(metadata, inner) for inner in value)
+            return all(satisfies_filter(metadata, inner) for inner in value)
         if plain == "or":
-            return any(holds_for(metadata, inner) for inner in value)
+            return any(satisfies_filter(metadata, inner) for inner in value)
         if plain == "not":
-            return not holds_for(metadata, value)
+            return not satisfies_filter(metadata, value)
         path = key.split(".") if key != "Ä. " else [key]
         wanted = value if isinstance(value, dict) else {"eq": value}
 
         def one_holds(operator, wanted):
             if operator == "exists":
                 return exists_at(metadata or {}, path) == wanted
-            return holds_operator(values_at(metadata or {}, path), operator, wanted)
+            return satisfies_operator(values_at(metadata or {}, path), operator, wanted)
 
         return all(one_holds(name.removeprefix("$"), one) for name, one in wanted.items())
 
     return all(part(key, value) for key, value in given.items())
 
 
-def dollared(names):
+def with_dollar_variants(names):
+    """Sample names with and without a leading `$`."""
     return st.sampled_from([*names, *(f"${name}" for name in names)])
 
 
-def some_filter():
+def random_filters():
+    """Return a hypothesis strategy for filters of every kind."""
     scalars = st.sampled_from(SCALARS)
     operator = st.one_of(
-        st.tuples(dollared(["eq", "ne"]), scalars),
-        st.tuples(dollared(["in", "nin"]), st.lists(scalars, min_size=1, max_size=5)),
-        st.tuples(dollared(["exists"]), st.booleans()),
-        st.tuples(dollared(["gt", "gte", "lt", "lte"]), st.sampled_from(NUMBERS + TEXTS)),
+        st.tuples(with_dollar_variants(["eq", "ne"]), scalars),
+        st.tuples(with_dollar_variants(["in", "nin"]), st.lists(scalars, min_size=1, max_size=5)),
+        st.tuples(with_dollar_variants(["exists"]), st.booleans()),
+        st.tuples(with_dollar_variants(["gt", "gte", "lt", "lte"]), st.sampled_from(NUMBERS + TEXTS)),
     )
     wanted = st.one_of(scalars, st.lists(operator, min_size=1, max_size=2).map(dict))
     return st.recursive(
         st.dictionaries(st.sampled_from(FIELDS), wanted, max_size=3),
         lambda inner: st.one_of(
-            st.tuples(dollared(["and", "or"]), st.lists(inner, min_size=1, max_size=3)).map(lambda pair: dict([pair])),
-            st.tuples(dollared(["not"]), inner).map(lambda pair: dict([pair])),
+            st.tuples(with_dollar_variants(["and", "or"]), st.lists(inner, min_size=1, max_size=3)).map(
+                lambda pair: dict([pair])
+            ),
+            st.tuples(with_dollar_variants(["not"]), inner).map(lambda pair: dict([pair])),
         ),
         max_leaves=5,
     )
 
 
 @pytest.fixture(scope="session")
-def holds():
-    """Whether metadata satisfies a filter."""
-    return holds_for
+def satisfies():
+    """Return the function that says whether metadata satisfies a filter."""
+    return satisfies_filter
 
 
 @pytest.fixture(scope="session")
 def filters():
-    """Filters of every kind, for hypothesis."""
-    return some_filter()
+    """Return a hypothesis strategy for filters of every kind."""
+    return random_filters()
 
 
 @pytest.fixture(scope="session")
 def metadata_of():
-    """Metadata of so many items, the same each time."""
+    """Return a function that draws the metadata of this many items, the same each time."""
     return lambda items: [some_metadata(random.Random(seed)) for seed in range(items)]
 
 
 @pytest.fixture(params=SCALARS, ids=repr)
 def scalar(request):
-    """Each of the awkward values."""
+    """Return each of the awkward scalars in turn."""
     return request.param
 
 
 @pytest.fixture(scope="session")
 def awkward():
-    """All of them: numbers, and texts."""
+    """Return the awkward numbers and the awkward texts."""
     return NUMBERS, [*TEXTS, LONG, LONG_TWIN]

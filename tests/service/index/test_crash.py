@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.trial
-def test_nothing_acknowledged_is_lost_when_the_writer_is_killed_or_the_power_goes(tmp_path):
+def test_acknowledged_index_writes_survive_a_killed_writer_and_power_loss(tmp_path):
     # In a process of its own: the trials fork, which needs one without threads.
     command = [sys.executable, "-m", "benchmarks.crash", "--quick", "--seed", "7", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=240)

@@ -21,7 +21,7 @@ ITEMS = 600
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A closed index of some hundred items."""
+    """Build a closed index of 600 items; return its folder."""
     folder = tmp_path_factory.mktemp("whole") / "x"
     folder.mkdir()
     IndexRecord.create(folder / "record.db", SPEC, None).close()
@@ -34,27 +34,29 @@ def whole(tmp_path_factory):
 
 @pytest.fixture
 def root(tmp_path, whole):
-    """A state folder's indexes, with that one in it."""
+    """Return a folder of indexes with a copy of the built index named `good`."""
     shutil.copytree(whole, tmp_path / "indexes" / "good")
     return tmp_path / "indexes"
 
 
 def spoil(path, at, payload):
+    """Overwrite bytes of a file."""
     with path.open("r+b") as file:
         file.seek(at)
         file.write(payload)
 
 
 def spoil_inside(path):
-    """Write over pages in the midst of the file."""
+    """Overwrite pages in the middle of a file with random bytes."""
     spoil(path, path.stat().st_size // 2 // PAGE_BYTES * PAGE_BYTES, os.urandom(3 * PAGE_BYTES))
 
 
 def opened(root):
+    """Open all indexes of a folder, as a server does."""
     return EmbeddedIndexes(root, 1, 1, lambda spec, texts: None)
 
 
-def test_indexes_that_cannot_be_opened_are_in_health_and_the_metrics(start_app, tmp_path, whole):
+def test_health_and_metrics_report_indexes_that_cannot_be_opened_and_why(start_app, tmp_path, whole):
     root = tmp_path / "home" / "indexes"
     for name in ("corrupt", "truncated", "newer", "linked", "good", "empty"):
         shutil.copytree(whole, root / name)
@@ -85,7 +87,7 @@ def test_a_deleted_index_is_removed_from_the_warnings(root):
     indexes.close()
 
 
-def test_damage_inside_a_record_is_found_while_it_serves(root):
+def test_damage_inside_a_record_is_reported_while_the_index_serves(root):
     path = root / "good" / "record.db"
     assert find_damage(path) is None
     spoil_inside(path)
@@ -101,7 +103,7 @@ def test_damage_inside_a_record_is_found_while_it_serves(root):
     indexes.close()
 
 
-def test_neither_serving_nor_stopping_waits_for_a_check(root):
+def test_opening_and_closing_indexes_does_not_wait_for_a_record_check(root):
     indexes, begun = opened(root), threading.Event()
 
     def check(_path, stop):
@@ -121,7 +123,7 @@ def test_neither_serving_nor_stopping_waits_for_a_check(root):
     "planted",
     ["owner.json", "graph-1/.snapshot.json", "graph-1/snapshot.json", "graph-1/labels.i64", "graph-1/reduced.f32"],
 )
-def test_a_link_in_an_index_makes_no_server_write_elsewhere(root, tmp_path, planted):
+def test_symbolic_links_inside_an_index_folder_are_never_written_through(root, tmp_path, planted):
     victim, link = tmp_path / "victim", root / "good" / planted
     victim.write_text("mine")
     link.unlink(missing_ok=True)
@@ -136,7 +138,7 @@ def test_a_link_in_an_index_makes_no_server_write_elsewhere(root, tmp_path, plan
 
 
 @pytest.mark.parametrize("side", ["", "-wal", "-journal"])
-def test_a_record_behind_a_link_is_refused(root, tmp_path, side):
+def test_a_record_file_that_is_a_symbolic_link_is_refused(root, tmp_path, side):
     path = root / "good" / f"record.db{side}"
     if path.exists():
         path.rename(tmp_path / "moved")

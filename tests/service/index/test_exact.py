@@ -8,11 +8,13 @@ WIDTH = 16
 
 
 def normal(rows, seed, metric="ip"):
+    """Draw normal rows `(rows, WIDTH)`, of norm 1 for cosine."""
     drawn = np.random.default_rng(seed).normal(size=(rows, WIDTH)).astype(np.float32)
     return drawn / np.linalg.norm(drawn, axis=1, keepdims=True) if metric == "cosine" else drawn
 
 
 def all_scores(queries, vectors, metric):
+    """Compute every score `(queries, vectors)` in float64; the higher the better."""
     queries, vectors = queries.astype(np.float64), vectors.astype(np.float64)
     if metric == "l2":
         return -np.linalg.norm(queries[:, None] - vectors[None], axis=2)
@@ -20,7 +22,7 @@ def all_scores(queries, vectors, metric):
 
 
 def assert_best(found, queries, vectors, among, k, metric):
-    """The rows found are different ones of those there are, and score what the best of them score."""
+    """Assert that the found rows are distinct rows of `among` with the best k scores."""
     rows, scores = found
     there = min(k, len(among))
     assert rows.shape == scores.shape == (len(queries), k)
@@ -36,7 +38,7 @@ def assert_best(found, queries, vectors, among, k, metric):
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("entries", [2**23, 700, 1])
 @pytest.mark.parametrize("k", [1, 10, 500, 600])
-def test_it_finds_what_looking_at_every_score_finds_in_blocks_of_any_size(metric, entries, k):
+def test_search_exactly_equals_brute_force_for_any_rows_mask_k_and_block_size(metric, entries, k):
     vectors, queries = normal(500, 0, metric), normal(7, 1, metric)
     draw = np.random.default_rng(2)
     allowed, chosen = draw.random(500) < 0.3, np.flatnonzero(draw.random(500) < 0.5)
@@ -54,7 +56,7 @@ def test_it_finds_what_looking_at_every_score_finds_in_blocks_of_any_size(metric
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_where_nothing_may_be_found_nothing_is(metric):
+def test_search_exactly_pads_with_minus_one_and_minus_infinity_if_no_row_is_allowed(metric):
     vectors, queries = normal(50, 0), normal(3, 1)
     for rows, marks in ((slice(0, 0), None), (np.empty(0, np.int64), None), (slice(0, 50), np.zeros(50, np.bool_))):
         found = search_exactly(queries, vectors, rows, marks, 4, metric)
@@ -64,21 +66,21 @@ def test_where_nothing_may_be_found_nothing_is(metric):
 
 
 @pytest.mark.parametrize("away", [0, 10, 100])
-def test_euclidean_search_is_exact_however_far_from_the_origin_the_vectors_lie(away):
+def test_search_exactly_by_l2_is_exact_however_far_the_vectors_are_from_the_origin(away):
     vectors = (away + 0.01 * normal(300, 0)).astype(np.float32)
     queries = (away + 0.01 * normal(40, 1)).astype(np.float32)
     found = search_exactly(queries, vectors, slice(0, 300), None, 5, "l2")
     assert_best(found, queries, vectors, np.arange(300), 5, "l2")
 
 
-def test_a_vector_is_at_no_distance_from_itself():
+def test_search_exactly_by_l2_finds_each_vector_at_distance_zero():
     vectors = normal(200, 0) * 30
     rows, scores = search_exactly(vectors, vectors, slice(0, 200), None, 1, "l2")
     np.testing.assert_array_equal(rows[:, 0], np.arange(200))
     np.testing.assert_allclose(scores[:, 0], 0, atol=1e-3)
 
 
-def test_searching_leaves_queries_vectors_and_marks_as_they_were():
+def test_search_exactly_does_not_change_its_arguments():
     given = normal(3, 0), normal(40, 1), np.arange(40) % 2 == 0
     before = [array.copy() for array in given]
     search_exactly(given[0], given[1], slice(0, 40), given[2], 5, "ip")
@@ -87,7 +89,7 @@ def test_searching_leaves_queries_vectors_and_marks_as_they_were():
         np.testing.assert_array_equal(now, then)
 
 
-def test_merging_the_findings_of_parts_is_the_finding_of_the_whole():
+def test_merge_results_of_parts_equals_the_search_of_the_whole():
     vectors, queries = normal(300, 0), normal(6, 1)
     parts = [slice(0, 4), slice(4, 150), slice(150, 300)]
     found = empty_results(6, 0)
@@ -98,7 +100,7 @@ def test_merging_the_findings_of_parts_is_the_finding_of_the_whole():
     np.testing.assert_allclose(found[1], whole[1], rtol=1e-6)
 
 
-def test_merging_keeps_the_first_of_equals_and_puts_what_is_missing_last():
+def test_merge_results_keeps_the_first_of_equal_scores_and_puts_padding_last():
     one = np.array([[5, 6, -1]]), np.array([[0.9, 0.5, -np.inf]], np.float32)
     other = np.array([[7, 8, -1]]), np.array([[0.9, 0.7, -np.inf]], np.float32)
     rows, scores = merge_results(one, other, 5)
@@ -109,7 +111,7 @@ def test_merging_keeps_the_first_of_equals_and_puts_what_is_missing_last():
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_rescoring_ranks_the_candidates_by_their_originals(metric):
+def test_rescore_ranks_candidates_by_their_original_vectors(metric):
     originals, queries = normal(200, 0, metric).astype(np.float16), normal(9, 1, metric)
     draw = np.random.default_rng(2)
     candidates = np.stack([draw.permutation(200)[:40] for _ in range(9)])
@@ -124,7 +126,7 @@ def test_rescoring_ranks_the_candidates_by_their_originals(metric):
         assert_best((rows[one], scores[one]), queries[one], originals, among, 5, metric)
 
 
-def test_rescoring_fewer_candidates_than_asked_for_gives_those():
+def test_rescore_returns_fewer_columns_if_there_are_fewer_candidates_than_k():
     originals, queries = normal(20, 0).astype(np.float16), normal(2, 1)
     assert rescore(queries, originals, np.array([[3, 4], [9, -1]]), 5, "ip")[0].shape == (2, 2)
     assert rescore(queries, originals, np.empty((2, 0), np.int64), 5, "ip")[0].shape == (2, 0)

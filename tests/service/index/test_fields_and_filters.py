@@ -35,7 +35,9 @@ def record(metadata, tmp_path_factory):
     record.close()
 
 
-def by_the_record(record, given):
+def find_by_record(record, given):
+    """Return the items that a filter finds in the record."""
+
     def mask_of(condition):
         mask = np.zeros(ITEMS, np.bool_)
         mask[record.find_matching(condition, 0, ITEMS, FilterWork(FILTER_STEPS)) - 1] = True
@@ -46,22 +48,22 @@ def by_the_record(record, given):
 
 @settings(max_examples=400, deadline=None)
 @given(data=st.data())
-def test_a_filter_finds_what_reading_every_item_finds(record, metadata, filters, holds, data):
+def test_a_filter_in_the_record_finds_the_items_that_satisfy_it_directly(record, metadata, filters, satisfies, data):
     given = data.draw(filters)
-    assert by_the_record(record, given) == [row for row in range(ITEMS) if holds(metadata[row], given)]
+    assert find_by_record(record, given) == [row for row in range(ITEMS) if satisfies(metadata[row], given)]
 
 
-def test_every_kind_of_value_is_found_by_itself_and_by_its_equals_only(record, metadata, holds, scalar):
+def test_eq_in_and_negated_ne_find_equal_values_only_for_every_kind_of_value(record, metadata, satisfies, scalar):
     for asked in ({"a": scalar}, {"a": {"$in": [scalar]}}, {"not": {"a": {"ne": scalar}}}):
-        assert by_the_record(record, asked) == [row for row in range(ITEMS) if holds(metadata[row], {"a": scalar})]
+        assert find_by_record(record, asked) == [row for row in range(ITEMS) if satisfies(metadata[row], {"a": scalar})]
 
 
-def test_the_empty_filter_lets_everything_pass_and_its_negation_nothing(record):
-    assert by_the_record(record, {}) == list(range(ITEMS))
-    assert by_the_record(record, {"not": {}}) == []
+def test_an_empty_filter_matches_every_item_and_its_negation_none(record):
+    assert find_by_record(record, {}) == list(range(ITEMS))
+    assert find_by_record(record, {"not": {}}) == []
 
 
-def test_a_condition_sees_only_the_labels_it_is_asked_for(record):
+def test_find_matching_returns_labels_of_the_given_range_only(record):
     condition = parse_filter({"a": {"exists": True}})
     work = FilterWork(FILTER_STEPS)
     whole = record.find_matching(condition, 0, ITEMS, work)
@@ -69,17 +71,17 @@ def test_a_condition_sees_only_the_labels_it_is_asked_for(record):
     assert not len(record.find_matching(condition, ITEMS, ITEMS, work))
 
 
-def test_entries_name_nested_fields_with_dots_and_lists_by_each_element():
+def test_list_entries_names_nested_fields_with_dots_and_each_list_element():
     found = list_entries({"a": {"b": [1, [2, {"c": "x"}]]}, "d": [], "e": {}, "f": None, "g": True})
     values = {("a.b", 1), ("a.b", 2), ("a.b.c", "x"), ("f", b""), ("g", b"\x01")}
     assert found == values | {(name, PRESENT) for name in ("a", "a.b", "d", "e")}
 
 
-def test_true_is_not_one_and_one_is_one_point_nought():
+def test_list_entries_keeps_true_1_and_text_apart_and_1_equal_to_1_0():
     assert len(list_entries({"a": [True, 1, 1.0, "1", False, 0, None, ""]})) == 7
 
 
-def test_long_texts_are_cut_and_told_apart_and_texts_at_the_limit_are_kept_whole():
+def test_list_entries_shortens_long_texts_and_keeps_them_distinct():
     ((_, one),), ((_, other),) = list_entries({"a": LONG}), list_entries({"a": LONG_TWIN})
     assert one != other and one[:INDEXED_CHARACTERS] == other[:INDEXED_CHARACTERS]
     assert len(one) == len(other) < len(LONG)
@@ -87,7 +89,7 @@ def test_long_texts_are_cut_and_told_apart_and_texts_at_the_limit_are_kept_whole
     assert list_entries({"a": one}) != list_entries({"a": LONG})
 
 
-def test_metadata_may_have_so_many_values_and_be_nested_so_deep_and_no_more():
+def test_list_entries_allows_256_values_and_a_depth_of_8():
     assert len(list_entries({"a": list(range(MAX_FIELDS))})) == MAX_FIELDS
     with pytest.raises(BadValueError, match="at most 256 values"):
         list_entries({str(n): n for n in range(MAX_FIELDS + 1)})
@@ -102,6 +104,7 @@ def test_metadata_may_have_so_many_values_and_be_nested_so_deep_and_no_more():
 
 
 def nested_filter(depth):
+    """Nest a filter in `not` this many times."""
     found = {"a": 1}
     for _ in range(depth):
         found = {"not": found}
@@ -137,13 +140,13 @@ def nested_filter(depth):
         ({"or": [{"a": 1}] * (MAX_CONDITIONS + 1)}, "at most 256 conditions"),
     ],
 )
-def test_what_cannot_be_understood_is_named(given, message):
+def test_parse_filter_refuses_an_invalid_filter_with_the_reason(given, message):
     with pytest.raises(BadValueError, match=message) as refused:
         parse_filter(given)
     assert refused.value.param == "filter"
 
 
-def test_the_largest_filters_allowed_are_understood():
+def test_parse_filter_accepts_filters_at_the_limits():
     assert parse_filter(nested_filter(MAX_DEPTH))
     assert parse_filter({"or": [{"a": 1}] * MAX_CONDITIONS})
     assert isinstance(parse_filter({"a": {"in": [1] * 1000}}), Condition)

@@ -61,6 +61,7 @@ class Made:
 
 
 def score(query, vectors, metric):
+    """Compute the scores of a query and vectors in a metric; distances for l2."""
     if metric == "l2":
         return np.linalg.norm(vectors - query, axis=1)
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query) if metric == "cosine" else 1.0
@@ -68,10 +69,12 @@ def score(query, vectors, metric):
 
 
 def recall(found, expected):
+    """Return the mean share of expected labels that were found."""
     return np.mean([len(set(one) & set(other)) / len(other) for one, other in zip(found, expected, strict=True)])
 
 
 def normal(rows, seed=0, scale=1.0):
+    """Draw normal rows `(rows, WIDTH)`."""
     return (scale * np.random.default_rng(seed).normal(size=(rows, WIDTH))).astype(np.float32)
 
 
@@ -81,6 +84,7 @@ def names(rows, first=0):
 
 @pytest.fixture
 def make(tmp_path):
+    """Return a function that builds an empty generation with its record."""
     made = []
 
     def build(metric="cosine", exact_rows=EXACT_ROWS):
@@ -97,7 +101,7 @@ def make(tmp_path):
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("exact", [True, False])
-def test_search_finds_the_nearest_with_their_scores_best_first(make, metric, exact):
+def test_search_returns_the_k_best_rows_with_their_scores_best_first(make, metric, exact):
     made, queries = make(metric, EXACT_ROWS if exact else GRAPH_BEYOND), normal(300, 1)
     made.put(names(1500), normal(1500, scale=2.0))
     assert made.link() == 0 and made.generation.covered == 1500
@@ -109,7 +113,7 @@ def test_search_finds_the_nearest_with_their_scores_best_first(make, metric, exa
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_rescored_scores_are_those_of_the_originals(make, metric):
+def test_rescored_scores_are_those_of_the_original_vectors(make, metric):
     made, queries = make(metric, GRAPH_BEYOND), normal(50, 1)
     made.put(names(800), normal(800))
     made.link(600)
@@ -121,7 +125,7 @@ def test_rescored_scores_are_those_of_the_originals(make, metric):
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("linked", [0, 5, 500, 999, 1000])
-def test_the_graph_and_the_rows_behind_it_are_one_whole(make, metric, linked):
+def test_search_covers_rows_in_the_graph_and_rows_not_yet_in_it(make, metric, linked):
     made, queries = make(metric, GRAPH_BEYOND), normal(40, 1)
     made.put(names(1000), normal(1000))
     assert made.link(linked) == 1000 - linked
@@ -129,7 +133,7 @@ def test_the_graph_and_the_rows_behind_it_are_one_whole(make, metric, linked):
 
 
 @pytest.mark.parametrize("linked", [0, 300, 600])
-def test_deleted_and_replaced_versions_are_never_found(make, linked):
+def test_search_never_finds_deleted_or_replaced_versions(make, linked):
     made, vectors = make(exact_rows=GRAPH_BEYOND), normal(600)
     made.put(names(600), vectors)
     made.link(linked)
@@ -144,7 +148,7 @@ def test_deleted_and_replaced_versions_are_never_found(make, linked):
 
 @pytest.mark.parametrize("linked", [0, 40, 64])
 @pytest.mark.parametrize("metric", METRICS)
-def test_asking_for_more_than_there_is_gives_all_and_then_nothing(make, linked, metric):
+def test_search_with_large_k_returns_all_matching_rows_and_then_padding(make, linked, metric):
     made, queries = make(metric, exact_rows=5), normal(3, 1)
     assert (made.generation.search(Query(queries, 4))[0] == -1).all()
     made.put(names(64), normal(64), [{"odd": bool(n % 2)} for n in range(64)])
@@ -160,7 +164,7 @@ def test_asking_for_more_than_there_is_gives_all_and_then_nothing(make, linked, 
             assert np.isinf(scores[:, there:]).all() and np.isfinite(scores[:, :there]).all()
 
 
-def test_filters_go_with_writes_that_come_after_they_were_first_asked(make):
+def test_filtered_search_follows_writes_made_after_the_filters_first_use(make):
     made, queries = make(exact_rows=GRAPH_BEYOND), normal(20, 1)
     draw = np.random.default_rng(0)
     wanted = parse_filter({"group": {"in": [0, 1]}, "not": {"odd": True}})
@@ -182,7 +186,7 @@ def test_filters_go_with_writes_that_come_after_they_were_first_asked(make):
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_filtered_search_is_nearly_exact_where_the_filter_goes_with_the_clusters(make, near):
+def test_filtered_search_has_recall_of_098_if_the_filter_correlates_with_clusters(make, near):
     made, clusters = make(exact_rows=50), 20
     centres, draw = normal(clusters, 7, scale=3.0), np.random.default_rng(8)
     cluster = draw.integers(clusters, size=4000)
@@ -201,7 +205,7 @@ def test_filtered_search_is_nearly_exact_where_the_filter_goes_with_the_clusters
             assert recall(labels, made.truth(queries, 10, passes)[0]) >= 0.98
 
 
-def test_rows_linked_after_a_search_took_its_view_are_not_found(make):
+def test_rows_added_to_the_graph_after_a_view_was_taken_are_not_found_in_that_view(make):
     made, vectors = make(exact_rows=GRAPH_BEYOND), normal(400)
     made.put(names(200), vectors[:200])
     view = made.generation.rows.take_view()
@@ -211,7 +215,7 @@ def test_rows_linked_after_a_search_took_its_view_are_not_found(make):
     assert found.shape == (200, 5) and found.min() >= 0 and found.max() < 200
 
 
-def test_many_queries_are_answered_like_each_alone(make):
+def test_search_answers_many_queries_as_it_answers_each_alone(make):
     made, queries = make(exact_rows=GRAPH_BEYOND), normal(600, 1)
     made.put(names(300), normal(300))
     made.link()
@@ -224,7 +228,7 @@ def test_many_queries_are_answered_like_each_alone(make):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_queries_that_were_reduced_already_are_searched_as_they_are(make, metric):
+def test_search_does_not_reduce_queries_marked_as_reduced(make, metric):
     made, queries = make(metric), normal(5, 1, scale=3.0)
     made.put(names(200), normal(200))
     given, again = (made.generation.search(Query(queries, 5, reduced=reduced)) for reduced in (False, True))
@@ -235,7 +239,7 @@ def test_queries_that_were_reduced_already_are_searched_as_they_are(make, metric
 @pytest.mark.parametrize(
     ("metric", "value"), [*((m, v) for m in METRICS for v in (np.inf, np.nan)), ("ip", 7e4), ("l2", -7e4)]
 )
-def test_numbers_that_cannot_be_kept_are_refused(make, metric, value):
+def test_append_refuses_vectors_that_are_not_finite_or_overflow_float16(make, metric, value):
     made, vectors = make(metric), normal(2)
     vectors[1, 3] = value
     with pytest.raises(BadValueError):
@@ -243,7 +247,8 @@ def test_numbers_that_cannot_be_kept_are_refused(make, metric, value):
     assert made.generation.rows.count == 0
 
 
-def test_the_conditions_of_one_filter_share_its_work(make):
+def test_the_conditions_of_one_filter_share_a_work_limit(make):
+    """Conditions evaluated before are cached and cost no more work."""
     made, vectors = make(), normal(100)
     made.put(names(100), vectors, [{"x": list(range(200))}] * 100)
     conditions = [{"x": {"gte": number}} for number in range(4)]  # some 220,000 steps each
@@ -257,7 +262,7 @@ def test_the_conditions_of_one_filter_share_its_work(make):
     assert labels[0, 0] == 1  # their masks are known by now
 
 
-def test_a_filter_may_look_at_some_values_of_each_row(make):
+def test_a_filter_over_ten_values_per_row_is_allowed_with_a_work_limit_of_zero(make):
     made, vectors = make(), normal(1000)
     made.put(names(1000), vectors, [{"x": list(range(10))}] * 1000)
     made.generation.filter_steps = 0

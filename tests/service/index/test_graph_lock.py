@@ -60,6 +60,7 @@ class Watched:
 
 @pytest.fixture
 def watched():
+    """Return a lock that notes each change of ef; join its threads afterwards."""
     watched = Watched()
     yield watched
     watched.join()
@@ -104,7 +105,7 @@ def test_a_search_with_equal_ef_queues_behind_waiting_threads(watched, between):
     late_done.set()
 
 
-def test_the_lock_is_granted_in_order_of_arrival_and_shared_by_equal_neighbours(watched):
+def test_the_lock_is_granted_in_order_of_arrival_and_shared_by_adjacent_equal_ef(watched):
     entered, done = watched.hold(None)
     assert entered.wait(PATIENCE)
     line = [watched.queue(ef) for ef in (50, 50, None, 60, 50, 50)]
@@ -147,7 +148,7 @@ def test_ef_is_set_only_when_it_changes_and_no_search_runs(watched):
     assert holders == [(50, 0), (50, 0), (60, 0), (50, 0)]
 
 
-def test_a_writer_is_alone_and_searches_share_one_ef_under_load():
+def test_under_load_writers_are_alone_and_concurrent_searches_have_one_ef():
     inside, wrong, guard, ef_now = [], [], threading.Lock(), []
     turns = GraphLock(lambda ef: ef_now.append(ef))
 
@@ -182,7 +183,7 @@ def test_an_error_in_the_block_releases_the_lock(watched):
     assert watched.lock.holders == 0
 
 
-def test_an_ef_that_cannot_be_set_is_the_error_of_its_search_alone():
+def test_an_error_in_setting_ef_reaches_its_search_only_and_releases_the_lock():
     def refuse_seven(ef):
         if ef == 7:
             raise ValueError(ef)
@@ -197,7 +198,7 @@ def test_an_ef_that_cannot_be_set_is_the_error_of_its_search_alone():
     assert turns.holders == 0 and not turns.waiting
 
 
-def test_searches_during_writes_find_what_was_there_all_the_while_and_nothing_that_was_gone(tmp_path):
+def test_searches_during_writes_find_stored_items_and_never_deleted_ones(tmp_path):
     pytest.importorskip("hnswlib")
     spec = IndexSpec(None, None, width=16, raw_space_id="r", chain="none", dimensions=16, space_id="r")
     IndexRecord.create(tmp_path / "record.db", spec, None).close()

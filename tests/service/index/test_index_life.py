@@ -27,7 +27,8 @@ def upsert(app, item, direction):
 
 
 @pytest.mark.trial
-def test_an_index_deleted_and_made_again_under_traffic_keeps_what_it_acknowledges(app):
+def test_an_index_recreated_under_traffic_keeps_acknowledged_items(app):
+    """Meanwhile searches are answered 200 or 404."""
     statuses, done = set(), threading.Event()
 
     def keep_asking():
@@ -56,7 +57,7 @@ def test_an_index_deleted_and_made_again_under_traffic_keeps_what_it_acknowledge
     assert app.client.delete(PATH, headers=app.admin).status_code == 200
 
 
-def test_an_index_deleted_while_its_files_are_looked_at_is_unknown(app):
+def test_an_index_deleted_during_a_read_of_its_files_raises_unknown_name_error(app):
     assert put(app).status_code == upsert(app, "kept", 0).status_code == 200
     index = app.services.indexes.get("life")
     with pytest.raises(UnknownNameError, match="the index life was deleted"), index.translate_closing_errors():
@@ -66,7 +67,7 @@ def test_an_index_deleted_while_its_files_are_looked_at_is_unknown(app):
         there.stat()
 
 
-def test_of_two_deletions_at_once_the_later_finds_no_index(app):
+def test_of_two_concurrent_deletions_the_later_raises_unknown_name_error(app):
     indexes = app.services.indexes
     assert put(app).status_code == 200
     with ThreadPoolExecutor(2) as pool:
@@ -79,7 +80,7 @@ def test_of_two_deletions_at_once_the_later_finds_no_index(app):
     assert app.client.delete(PATH, headers=app.admin).status_code == 200
 
 
-def test_a_list_of_indexes_leaves_out_one_deleted_meanwhile(app):
+def test_get_indexes_leaves_out_an_index_deleted_meanwhile(app):
     indexes = app.services.indexes
     assert put(app).status_code == 200
     indexes.create_folder("before", IndexSpec(None, None, 4, "raw", "none", 4, "raw"), None)  # not opened yet
@@ -92,7 +93,7 @@ def test_a_list_of_indexes_leaves_out_one_deleted_meanwhile(app):
     assert app.client.delete("/indexes/before", headers=app.admin).status_code == 200
 
 
-def test_an_index_outlives_its_chain_and_the_same_request_still_makes_nothing_new(app):
+def test_an_index_serves_after_its_chain_is_deleted_and_recreating_it_changes_nothing(app):
     fit = {"name": "mine", "steps": [{"kind": "truncation", "dimensions": 2}], "source": {"vectors": points()}}
     job = app.client.post("/fit-transform", json=fit, headers=app.admin).json()["job_id"]
     for line in app.client.get(f"/jobs/{job}/events").iter_lines():
@@ -109,4 +110,5 @@ def test_an_index_outlives_its_chain_and_the_same_request_still_makes_nothing_ne
 
 
 def points():
+    """Draw 80 vectors of 4 dimensions, as lists."""
     return np.random.default_rng(0).normal(size=(80, 4)).tolist()

@@ -18,7 +18,7 @@ METADATA = [
 
 @pytest.fixture(scope="module", params=["embedded", "milvus"])
 def app(request, start_app, tmp_path_factory):
-    """The same on both backends."""
+    """Start an app with indexes in its state folder, and one with indexes in Milvus."""
     url = request.getfixturevalue("milvus").url if request.param == "milvus" else None
     home = tmp_path_factory.mktemp("home")
     with start_app(home=home, api_keys="use", admin_keys="boss", index_url=url) as app:
@@ -29,7 +29,7 @@ def app(request, start_app, tmp_path_factory):
 
 @pytest.fixture
 def create(app):
-    """Make an index; gives its path."""
+    """Return a function that creates an index and returns its path; delete the indexes afterwards."""
     made = []
 
     def make(**body):
@@ -44,6 +44,8 @@ def create(app):
 
 @pytest.fixture
 def filled(app, create, sentences):
+    """Return a function that creates an index of the six sentences and returns its path."""
+
     def make(**body):
         path = create(**body)
         ok(app, f"{path}/upsert", ids=ids(sentences), texts=sentences, metadata=METADATA)
@@ -54,7 +56,7 @@ def filled(app, create, sentences):
 
 @pytest.fixture(scope="module")
 def embed(app, sentences):
-    """The sentences through a chain, and the id of their space."""
+    """Return a function that embeds the sentences, and returns the vectors and their space id."""
 
     def through(**body):
         answer = app.client.post("/embed", json={"inputs": sentences} | body)
@@ -64,38 +66,42 @@ def embed(app, sentences):
 
 
 def counted(app, number):
-    """What a write says its number is: Milvus counts none."""
+    """Return the expected sequence number of a write: None for Milvus, which has none."""
     return number if app.embedded else None
 
 
 def ids(items):
+    """Return the ids of items, `s0` onwards."""
     return [f"s{place}" for place in range(len(items))]
 
 
 def ok(app, path, **body):
+    """Post a body, assert that it is answered 200, and return the JSON."""
     answer = app.client.post(path, json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def refused(answer, status):
+    """Assert the status of an error, and return its message."""
     assert answer.status_code == status, answer.text
     return answer.json()["error"]["message"]
 
 
 def encoded(vectors):
+    """Encode vectors as base64."""
     return [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors]
 
 
 def check_scores(found, expected, atol=1e-5):
-    """Each query's items, against scores `(q, n)` of all there are, the higher the better."""
+    """Assert that each query's items are the best by the expected scores `(q, n)`, the higher the better."""
     for row, items in zip(expected, found["results"], strict=True):
         places = [int(item["id"][1:]) for item in items]
         np.testing.assert_allclose([item["score"] for item in items], row[places], atol=atol)
         np.testing.assert_allclose(row[places], np.sort(row)[::-1][: len(places)], atol=2 * atol)
 
 
-def test_making_the_same_index_again_changes_nothing(app, filled):
+def test_creating_an_index_again_with_the_same_settings_changes_nothing(app, filled):
     path = filled(chain="compact")
     before = app.client.get(path).json()
     answer = app.client.put(path, json={"chain": "compact"}, headers=app.admin)
@@ -104,7 +110,7 @@ def test_making_the_same_index_again_changes_nothing(app, filled):
     assert before["count"] == 6
 
 
-def test_another_index_of_the_same_name_is_a_conflict_that_names_the_difference(app, create):
+def test_creating_an_index_with_other_settings_is_answered_409_naming_the_difference(app, create):
     path = create(chain="compact", m=8)
     before = app.client.get(path).json()
     for body, difference in (({"chain": "compact", "m": 16}, "m 8"), ({"chain": "none"}, "chain compact@1")):
@@ -113,7 +119,7 @@ def test_another_index_of_the_same_name_is_a_conflict_that_names_the_difference(
     assert same.json()["space_id"] == app.client.get(path).json()["space_id"] == before["space_id"]
 
 
-def test_an_index_says_what_it_is(app, filled, embed):
+def test_get_index_answers_its_settings_spaces_and_counts(app, filled, embed):
     path = filled(chain="compact")
     ok(app, f"{path}/delete", ids=["s0", "nobody"])
     shown = app.client.get(path).json()
@@ -127,7 +133,8 @@ def test_an_index_says_what_it_is(app, filled, embed):
 
 
 @pytest.mark.parametrize("chain", [{"chain": "none"}, {"chain": "debias"}, {"chain": "compact", "dimensions": 64}])
-def test_scores_are_those_of_the_vectors_that_embed_gives(app, filled, embed, sentences, chain):
+def test_search_scores_are_those_of_the_vectors_from_embed(app, filled, embed, sentences, chain):
+    """Rescored scores are those of the raw vectors."""
     path = filled(**chain)
     (reduced, space), (raw, _) = embed(**chain), embed()
     answer = app.client.post(f"{path}/search", json={"texts": sentences, "k": 4})
@@ -141,7 +148,7 @@ def test_scores_are_those_of_the_vectors_that_embed_gives(app, filled, embed, se
     check_scores(rescored, raw @ raw.T, atol=1e-3)  # originals are kept in float16 for this
 
 
-def test_texts_and_vectors_as_numbers_or_base64_make_the_same_index(app, create, embed, sentences):
+def test_upsert_gives_the_same_index_for_texts_numbers_and_base64(app, create, embed, sentences):
     raw, space = embed()
     given = [{"texts": sentences}, {"vectors": raw.tolist()}, {"vectors": encoded(raw), "space_id": space}]
     query = {"vectors": raw[2:4].tolist(), "k": 6}
@@ -161,7 +168,8 @@ def test_texts_and_vectors_as_numbers_or_base64_make_the_same_index(app, create,
         np.testing.assert_allclose(*scores, atol=1e-5)
 
 
-def test_queries_reduced_already_are_told_by_the_indexs_space_id(app, filled, embed, sentences):
+def test_search_accepts_reduced_queries_that_name_the_indexs_space_id(app, filled, embed, sentences):
+    """Without the id they are refused, and they cannot be rescored."""
     path = filled(chain="compact")
     reduced, space = embed(chain="compact")
     by_text = ok(app, f"{path}/search", texts=sentences, k=6)
@@ -175,7 +183,7 @@ def test_queries_reduced_already_are_told_by_the_indexs_space_id(app, filled, em
 
 
 @pytest.mark.parametrize("call", ["upsert", "search"])
-def test_vectors_of_another_space_are_refused_with_both_ids(app, filled, embed, call):
+def test_vectors_of_another_space_are_answered_409_with_both_space_ids(app, filled, embed, call):
     path = filled(chain="compact")
     raw, space = embed()
     spaces = app.client.get(path).json()
@@ -191,7 +199,7 @@ def test_vectors_of_another_space_are_refused_with_both_ids(app, filled, embed, 
 
 
 @pytest.mark.parametrize("chain", ["compact", "debias"])
-def test_reduced_vectors_are_not_taken_for_originals(app, filled, embed, chain):
+def test_upsert_refuses_reduced_vectors(app, filled, embed, chain):
     path = filled(chain=chain)
     reduced, space = embed(chain=chain)
     answer = app.client.post(f"{path}/upsert", json={"ids": ["x"], "vectors": reduced[:1].tolist(), "space_id": space})
@@ -199,7 +207,7 @@ def test_reduced_vectors_are_not_taken_for_originals(app, filled, embed, chain):
     assert app.client.get(path).json()["count"] == 6
 
 
-def test_an_item_is_found_all_the_while_it_is_replaced(app, create):
+def test_search_finds_an_item_while_it_is_replaced(app, create):
     path, body, found = create(chain="none", width=2), {"ids": ["x"], "vectors": [[1.0, 2.0]]}, []
     ok(app, f"{path}/upsert", **body)
     with ThreadPoolExecutor(1) as pool:
@@ -210,7 +218,7 @@ def test_an_item_is_found_all_the_while_it_is_replaced(app, create):
     assert {len(items) for items in found} == {1}
 
 
-def test_items_are_given_back_in_the_order_asked(app, filled, embed):
+def test_get_returns_items_in_the_order_of_the_ids_and_null_for_unknown_ones(app, filled, embed):
     path = filled(chain="compact")
     items = ok(app, f"{path}/get", ids=["s4", "nobody", "s0", "s4"])["items"]
     assert items[1] is None and items[0] == items[3] == {"id": "s4", "metadata": METADATA[4]}
@@ -218,7 +226,7 @@ def test_items_are_given_back_in_the_order_asked(app, filled, embed):
     np.testing.assert_allclose([item["vector"] for item in items], embed()[0][[4, 0]], atol=1e-5)
 
 
-def test_deleted_items_are_nowhere(app, filled, sentences):
+def test_deleted_items_are_absent_from_search_get_and_filters(app, filled, sentences):
     path = filled(chain="debias")
     assert ok(app, f"{path}/delete", ids=["s1", "s1", "nobody"]) == {"deleted": 1, "sequence": counted(app, 2)}
     assert ok(app, f"{path}/delete", ids=["s1"])["deleted"] == 0
@@ -228,7 +236,7 @@ def test_deleted_items_are_nowhere(app, filled, sentences):
     assert ok(app, f"{path}/search", texts=sentences[1], filter={"year": 2005})["results"] == [[]]
 
 
-def test_an_item_put_again_replaces_vector_and_metadata(app, filled, sentences):
+def test_upsert_of_an_existing_id_replaces_vector_and_metadata(app, filled, sentences):
     path = filled(chain="compact")
     ok(app, f"{path}/upsert", ids=["s0", "s6"], texts=[sentences[2], sentences[0]], metadata=[{"lang": "it"}, None])
     best = ok(app, f"{path}/search", texts=sentences[0], k=1)["results"][0][0]
@@ -240,7 +248,7 @@ def test_an_item_put_again_replaces_vector_and_metadata(app, filled, sentences):
     assert not app.embedded or (shown["deleted"], shown["sequence"]) == (1, 2)
 
 
-def test_texts_are_kept_where_the_index_says_so(app, filled, sentences):
+def test_an_index_with_a_text_field_stores_texts_in_the_metadata(app, filled, sentences):
     items = ok(app, f"{filled(chain='debias', text_field='text')}/get", ids=ids(sentences))["items"]
     assert [item["metadata"] for item in items] == [
         {"text": text} | (given or {}) for text, given in zip(sentences, METADATA, strict=True)
@@ -266,14 +274,14 @@ def test_texts_are_kept_where_the_index_says_so(app, filled, sentences):
         ({}, {0, 1, 2, 3, 4, 5}),
     ],
 )
-def test_filters_leave_exactly_the_items_that_satisfy_them(app, filled, sentences, wanted, places):
+def test_search_with_a_filter_returns_exactly_the_matching_items(app, filled, sentences, wanted, places):
     found = ok(app, f"{filled(chain='compact')}/search", texts=sentences[0], filter=wanted, rescore=2)["results"][0]
     assert {item["id"] for item in found} == {f"s{place}" for place in places}
     assert all(item["metadata"] == METADATA[int(item["id"][1:])] for item in found)
 
 
 @pytest.mark.parametrize("metric", ["ip", "l2", "cosine"])
-def test_every_metric_scores_vectors_of_no_encoder(app, create, metric):
+def test_every_metric_scores_vectors_without_an_encoder(app, create, metric):
     vectors = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
     path = create(chain="none", width=8, metric=metric)
     ok(app, f"{path}/upsert", ids=ids(vectors), vectors=vectors.tolist())
@@ -293,12 +301,12 @@ def test_every_metric_scores_vectors_of_no_encoder(app, create, metric):
     assert "send vectors" in refused(app.client.post(f"{path}/search", json={"texts": "x"}), 422)
 
 
-def test_an_empty_index_answers_each_query_with_nothing(app, create):
+def test_search_of_an_empty_index_returns_no_items_for_each_query(app, create):
     body = {"texts": ["a", "b"], "rescore": 4, "filter": {"x": 1}}
     assert ok(app, f"{create(chain='compact')}/search", **body)["results"] == [[], []]
 
 
-def test_using_needs_a_key_and_administering_the_admins(app, create):
+def test_index_routes_need_an_api_key_and_administration_an_admin_key(app, create):
     path = create(chain="none", width=2)
     admin = [("PUT", path), ("PUT", "/indexes/mine"), ("DELETE", path), ("POST", f"{path}/reindex")]
     use = [("GET", "/indexes"), ("GET", path)] + [

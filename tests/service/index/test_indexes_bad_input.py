@@ -14,6 +14,7 @@ ONE = [[1.0] + [0.0] * 383]
 
 
 def nested(depth):
+    """Nest an object in `not` this many times."""
     value = {}
     for _ in range(depth):
         value = {"not": value}
@@ -21,18 +22,22 @@ def nested(depth):
 
 
 def put(**changes):
+    """Build the body of an upsert of one vector, with changes."""
     return {"ids": ["x"], "vectors": ONE} | changes
 
 
-def said(**changes):
+def put_text(**changes):
+    """Build the body of an upsert of one text, with changes."""
     return {"ids": ["x"], "texts": ["A text."]} | changes
 
 
 def find(**changes):
+    """Build the body of a search for one vector, with changes."""
     return {"vectors": ONE} | changes
 
 
 def packed(*numbers):
+    """Encode numbers as a base64 float32 vector."""
     return base64.b64encode(np.array(numbers, "<f4").tobytes()).decode()
 
 
@@ -52,20 +57,20 @@ UPSERTS = {
         "texts and vectors": put(texts=["a"]),
         "neither": {"ids": ["x"]},
         "no vectors": put(vectors=[]),
-        "no texts": said(texts=[]),
-        "an empty text": said(texts=[""]),
-        "an unknown prompt": said(prompt_name="nobody"),
+        "no texts": put_text(texts=[]),
+        "an empty text": put_text(texts=[""]),
+        "an unknown prompt": put_text(prompt_name="nobody"),
         "metadata of 300 values": put(metadata=[{f"f{place}": place for place in range(300)}]),
         "metadata 20 deep": put(metadata=[nested(20)]),
         "metadata 300 deep": put(metadata=[nested(300)]),
         "a long name in metadata": put(metadata=[{"x" * 257: 1}]),
         "a long name of several": put(metadata=[{"x" * 128: {"y" * 128: [1, 2]}}]),
     },
-    409: {"another space": put(space_id="elsewhere"), "another space of texts": said(space_id="elsewhere")},
+    409: {"another space": put(space_id="elsewhere"), "another space of texts": put_text(space_id="elsewhere")},
     413: {
         "metadata of a megabyte": put(metadata=[{"a": "x" * 1_000_000}]),
         "8,193 ids": put(ids=[f"{place}" for place in range(8193)]),
-        "2,049 texts": said(ids=[f"{place}" for place in range(2049)], texts=["a"] * 2049),
+        "2,049 texts": put_text(ids=[f"{place}" for place in range(2049)], texts=["a"] * 2049),
     },
     422: {
         "no body": {},
@@ -75,15 +80,15 @@ UPSERTS = {
         "too many ids": put(ids=["x", "y"]),
         "too little metadata": put(ids=["x", "y"], vectors=ONE * 2, metadata=[{}]),
         "too much metadata": put(metadata=[{}, {}]),
-        "too little metadata of texts": said(ids=["x", "y"], texts=["a", "b"], metadata=[{}]),
-        "too much metadata of texts": said(metadata=[{}, {}]),
+        "too little metadata of texts": put_text(ids=["x", "y"], texts=["a", "b"], metadata=[{}]),
+        "too much metadata of texts": put_text(metadata=[{}, {}]),
         "metadata of one object": put(metadata={}),
         "metadata of texts": put(metadata=["a"]),
         "ragged": put(ids=["x", "y"], vectors=[*ONE, [1.0]]),
         "ragged base64": put(ids=["x", "y"], vectors=[packed(1, 2), packed(1)]),
         "numbers and base64": put(ids=["x", "y"], vectors=[*ONE, packed(*ONE[0])]),
         **{f"the vectors {str(vectors)[:40]}": put(vectors=vectors) for vectors in WRONG},
-        "a number for texts": said(texts=5),
+        "a number for texts": put_text(texts=5),
     },
 }
 FILTERS = ["en", 5, [], True, {"x": {"like": "a"}}, {"x": {}}, {"x": [1]}, {"and": []}, {"and": {}}, {"or": [5]}]
@@ -157,7 +162,7 @@ def in_milvus(start_app, milvus, tmp_path_factory):
 
 @pytest.fixture(params=["lathe", "in_milvus"])
 def backend(request):
-    """What both backends refuse alike."""
+    """Return the app with each backend of indexes."""
     return request.getfixturevalue(request.param)
 
 
@@ -181,6 +186,7 @@ def path(request, backend, lathe):
 
 @contextmanager
 def filled(app, sentences):
+    """Create an index of six items for a block, and delete it afterwards."""
     path = "/indexes/bad-input"
     app.client.put(path, json={"chain": "compact", "text_field": "text"}, headers=app.admin)
     body = {"ids": [f"s{place}" for place in range(6)], "texts": sentences, "metadata": [{"place": 1}, *[None] * 5]}
@@ -191,6 +197,7 @@ def filled(app, sentences):
 
 @pytest.fixture
 def unchanged(backend, path):
+    """Assert that a test leaves the index and the jobs unchanged."""
     before = backend.client.get(path).json()
     jobs = backend.client.get("/jobs").json()
     yield
@@ -212,6 +219,7 @@ def copied(lathe, index):
 
 
 def check_refused(answer, status):
+    """Assert an error's status and shape, and return the error."""
     assert answer.status_code in (status if isinstance(status, tuple) else (status,)), answer.text[:500]
     error = answer.json()["error"]
     assert set(error) == {"message", "type", "param", "code"} and len(error["message"]) > 10
@@ -220,7 +228,7 @@ def check_refused(answer, status):
 
 
 def answers(lathe, name, *methods):
-    """What every call on an index says."""
+    """Yield the answer to every call on an index."""
     for method, call in [("GET", ""), ("DELETE", ""), *[("POST", f"/{call}") for call in CALLS]]:
         if method in methods:
             body = {"ids": ["x"]} if call in ("/get", "/delete") else put()
@@ -228,7 +236,7 @@ def answers(lathe, name, *methods):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_makes_no_sense_is_refused_and_changes_nothing(backend, lathe, path, unchanged, case):
+def test_invalid_index_requests_are_refused_and_change_nothing(backend, lathe, path, unchanged, case):
     call, body, status = CASES[case]
     if call == "reindex" and backend is not lathe:  # refused before anything is looked up, or for what it is
         status = status if status == 422 else (400, 501)
@@ -237,31 +245,31 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(backend, lathe, path
 
 @pytest.mark.parametrize("call", ["upsert", "search"])
 @pytest.mark.parametrize("body", BROKEN)
-def test_what_is_not_json_is_400(backend, path, unchanged, call, body):
+def test_malformed_json_is_answered_400(backend, path, unchanged, call, body):
     check_refused(backend.client.post(f"{path}/{call}", content=body, headers=JSON), 400)
 
 
 @pytest.mark.parametrize(
     ("body", "status"), [(body, status) for status, bodies in NO_INDEXES.items() for body in bodies]
 )
-def test_an_index_that_cannot_be_is_refused_and_not_made(backend, body, status):
+def test_an_index_with_invalid_settings_is_refused_and_not_created(backend, body, status):
     check_refused(backend.client.put("/indexes/never", json=body, headers=backend.admin), status)
     check_refused(backend.client.get("/indexes/never"), 404)
 
 
 @pytest.mark.parametrize(("name", "status"), [(name, status) for status, names in NAMES.items() for name in names])
-def test_names_that_cannot_be_folders_are_refused(backend, unchanged, name, status):
+def test_invalid_index_names_are_refused(backend, unchanged, name, status):
     check_refused(backend.client.put(f"/indexes/{name}", json={"chain": "none"}, headers=backend.admin), status)
     assert name not in backend.client.get("/indexes").text
 
 
 @pytest.mark.parametrize("name", ["nobody", "none", ".lock", "a" * 300, "%00"])
-def test_an_unknown_index_is_404_whatever_is_asked_of_it(backend, name):
+def test_every_call_on_an_unknown_index_is_answered_404(backend, name):
     for answer in answers(backend, name, "GET", "DELETE", "POST"):
         check_refused(answer, 404)
 
 
-def test_a_filter_on_what_no_item_has_finds_nothing_and_a_large_k_all_there_is(backend, path, unchanged):
+def test_search_finds_nothing_for_unmatched_filters_and_all_items_for_a_large_k(backend, path, unchanged):
     for wanted in ({"nobody": 1}, {"place": "1"}, {"place": {"gt": 1}}, {"": 1}, {"x" * 10_000: {"in": [1]}}):
         answer = backend.client.post(f"{path}/search", json=find(filter=wanted))
         assert (answer.status_code, answer.json()["results"]) == (200, [[]]), answer.text
@@ -270,7 +278,7 @@ def test_a_filter_on_what_no_item_has_finds_nothing_and_a_large_k_all_there_is(b
 
 
 @pytest.mark.parametrize("length", [1e6, 1e-9])
-def test_what_half_precision_cannot_hold_is_refused_or_keeps_its_direction(lathe, length):
+def test_float16_originals_of_extreme_norms_are_refused_or_keep_their_direction(lathe, length):
     vector = np.random.default_rng(0).normal(size=8)
     body = {"chain": "none", "width": 8, "originals": "float16"}
     lathe.client.put("/indexes/half", json=body, headers=lathe.admin)
@@ -285,7 +293,7 @@ def test_what_half_precision_cannot_hold_is_refused_or_keeps_its_direction(lathe
 
 
 @pytest.mark.parametrize("call", ["upsert", "search", "get", "delete"])
-def test_a_call_to_an_index_that_is_deleted_meanwhile_is_no_servers_error(backend, sentences, call):
+def test_a_call_on_an_index_deleted_meanwhile_is_answered_200_404_409_or_closing(backend, sentences, call):
     path, slow = "/indexes/doomed", call in ("upsert", "search")
     backend.client.put(path, json={"chain": "compact"}, headers=backend.admin)
     texts = {"texts": [f"{text} {place}" for text in sentences for place in range(20)]} if slow else {}
@@ -299,7 +307,7 @@ def test_a_call_to_an_index_that_is_deleted_meanwhile_is_no_servers_error(backen
     check_refused(backend.client.get(path), 404)
 
 
-def test_an_index_that_another_process_owns_is_refused_and_the_others_serve(lathe, index, copied):
+def test_an_index_owned_by_another_process_is_answered_409_and_others_serve(lathe, index, copied):
     hold = "import sys, filelock as f; lock = f.FileLock(sys.argv[1], mode=0o600); lock.acquire(); print(1); input()"
     command = [sys.executable, "-u", "-c", hold, str(copied.with_name(".copied.lock"))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
@@ -312,18 +320,19 @@ def test_an_index_that_another_process_owns_is_refused_and_the_others_serve(lath
     assert lathe.client.get("/indexes/copied").json()["count"] == lathe.client.get(index).json()["count"]
 
 
-def test_a_record_of_a_newer_lathe_is_refused_and_the_others_serve(lathe, index, copied):
+def test_an_index_record_of_a_newer_schema_is_answered_503_and_other_indexes_serve(lathe, index, copied):
     with closing(sqlite3.connect(copied / "record.db")) as record:
         record.execute("PRAGMA user_version = 99")
     check_unavailable(lathe, index, "newer_schema", "upgrade Lathe")
 
 
-def test_a_record_that_is_damaged_is_refused_and_the_others_serve(lathe, index, copied):
+def test_a_damaged_index_record_is_answered_503_and_other_indexes_serve(lathe, index, copied):
     (copied / "record.db").write_bytes(b"not a record" * 1000)
     check_unavailable(lathe, index, "corrupt_index", "cannot be read")
 
 
 def check_unavailable(lathe, index, code, reason):
+    """Assert that calls on the copied index are answered 503 and the other index serves."""
     for answer in answers(lathe, "copied", "GET", "POST"):
         error = check_refused(answer, 503)
         assert reason in error["message"] and error["code"] == code
@@ -331,6 +340,7 @@ def check_unavailable(lathe, index, code, reason):
 
 
 def check_listed(lathe, index, state):
+    """Assert the copied index's state in the list, and that the other index serves."""
     listed = {entry["name"]: entry for entry in lathe.client.get("/indexes").json()}
     assert listed["copied"]["state"] == state and len(listed["copied"]["error"]) > 10
     assert listed[index.split("/")[-1]]["state"] == "ready"

@@ -15,6 +15,7 @@ SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")
 
 @contextmanager
 def opened(folder):
+    """Open an index for a block."""
     index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None)
     try:
         yield index
@@ -31,16 +32,18 @@ def folder(tmp_path):
 
 
 def put(index, count, seed=0):
+    """Insert random vectors with ids `SEED.NUMBER`; return the vectors."""
     vectors = np.random.default_rng(seed).normal(size=(count, 8)).astype(np.float32)
     index.upsert([f"{seed}.{number}" for number in range(count)], vectors, [None] * count, None).result()
     return vectors
 
 
 def found(index, vectors):
+    """Return the id of each vector's nearest item."""
     return [hits[0]["id"] for hits in index.get_serving().search(Query(vectors, 1))]
 
 
-def test_a_record_older_than_the_snapshot_is_believed_and_the_rest_made_anew(folder, tmp_path):
+def test_an_index_with_a_record_older_than_its_snapshot_is_rebuilt_from_the_record(folder, tmp_path):
     with opened(folder) as index:
         first = put(index, 30)
     shutil.copy(folder / "record.db", tmp_path / "earlier.db")
@@ -57,7 +60,7 @@ def test_a_record_older_than_the_snapshot_is_believed_and_the_rest_made_anew(fol
         assert index.generation.notes == []
 
 
-def test_a_folder_where_a_file_of_rows_should_be_is_replaced(folder):
+def test_a_folder_in_place_of_a_file_of_rows_is_replaced(folder):
     with opened(folder) as index:
         vectors = put(index, 30)
     rows = folder / "graph-1" / "reduced.f32"
@@ -69,7 +72,7 @@ def test_a_folder_where_a_file_of_rows_should_be_is_replaced(folder):
         assert found(index, vectors) == [f"0.{number}" for number in range(30)]
 
 
-def test_a_write_whose_rows_could_not_be_added_is_there_after_the_next(folder):
+def test_an_item_whose_rows_could_not_be_appended_is_added_with_the_next_write(folder):
     with opened(folder) as index:
         put(index, 10)
         append = index.generation.rows.append
@@ -82,7 +85,7 @@ def test_a_write_whose_rows_could_not_be_added_is_there_after_the_next(folder):
         assert found(index, third) == [f"2.{number}" for number in range(10)]
 
 
-def test_much_that_is_gone_is_told_with_what_to_do(folder):
+def test_describe_notes_a_large_share_of_dead_rows_and_how_to_compact(folder):
     with opened(folder) as index:
         put(index, 100)
         assert index.describe()["notes"] == []

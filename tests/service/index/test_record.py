@@ -39,28 +39,31 @@ def vectors(rows, seed=0):
 
 
 def put(record, ids, metadata=None, seed=0, spec=SPEC, rows=None):
+    """Insert items with random vectors into the record."""
     metadata = metadata or [None] * len(ids)
     payloads = [json.dumps(given).encode() if given else None for given in metadata]
     return record.upsert(ids, vectors(len(ids) if rows is None else rows, seed), metadata, payloads, spec)
 
 
 def matching(record, condition, steps=FILTER_STEPS):
+    """Return the labels that satisfy a condition, with a limit on the work."""
     return record.find_matching(condition, 0, 10**6, FilterWork(steps))
 
 
 def tables(record):
+    """Return the content of all tables of the record."""
     names = ("meta", "items", "vectors_1", "fields", "tombstones", "chains")
     with record.reading() as db:
         return {name: sorted(db.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in names}
 
 
 def fill(db):
-    """Let the record grow no more; gives back how to end that."""
+    """Prevent the record from growing; return a function that allows it again."""
     db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}")
     return lambda: db.execute("PRAGMA max_page_count = 4294967294")
 
 
-def test_what_is_put_can_be_read_back_by_label_and_by_id(record):
+def test_upserted_items_can_be_read_by_label_and_by_id(record):
     written = put(record, ["a", "b", "ü\x00"], [{"x": 1}, None, {}])
     assert written.labels.tolist() == [1, 2, 3] and not len(written.dead) and written.sequence == 1
     assert record.find_items(["b", "a", "no", "ü\x00"]) == {"a": (1, b'{"x": 1}'), "b": (2, None), "ü\x00": (3, None)}
@@ -73,7 +76,7 @@ def test_what_is_put_can_be_read_back_by_label_and_by_id(record):
     assert record.read_rows_after(3, 10, SPEC)[1].shape == (0, 16)
 
 
-def test_a_condition_that_takes_more_work_than_is_left_is_stopped_and_no_later_one_is(record):
+def test_find_matching_stops_a_condition_over_the_work_limit_and_serves_later_ones(record):
     ids = [str(number) for number in range(200)]
     put(record, ids, [{"x": list(range(100)), "y": 1}] * len(ids))
     costly = parse_filter({"x": {"gte": 0}})
@@ -86,7 +89,7 @@ def test_a_condition_that_takes_more_work_than_is_left_is_stopped_and_no_later_o
     assert len(matching(record, costly)) == 20_000
 
 
-def test_an_item_put_again_gets_a_new_label_and_leaves_a_tombstone(record):
+def test_upsert_of_an_existing_id_gives_a_new_label_and_a_tombstone(record):
     put(record, ["a", "b", "c"], [{"x": 1}, {"x": 1}, {"x": 1}])
     written = put(record, ["c", "d", "a"], [{"x": 2}, {"x": 2}, None], seed=1)
     assert written.labels.tolist() == [4, 5, 6] and sorted(written.dead.tolist()) == [1, 3]
@@ -100,7 +103,7 @@ def test_an_item_put_again_gets_a_new_label_and_leaves_a_tombstone(record):
     assert sorted(record.read_originals(range(1, 7), SPEC)) == [2, 4, 5, 6]
 
 
-def test_deleting_removes_what_is_there_and_labels_are_never_given_again(record):
+def test_delete_leaves_tombstones_and_labels_are_never_reused(record):
     put(record, ["a", "b"])
     assert record.delete(["b", "no", "b"]).dead.tolist() == [2]
     assert record.delete(["b"]).sequence == 3
@@ -110,7 +113,7 @@ def test_deleting_removes_what_is_there_and_labels_are_never_given_again(record)
     assert not len(record.read_tombstones())
 
 
-def test_nothing_of_an_item_is_left_when_its_tombstone_goes(record):
+def test_delete_tombstones_removes_every_trace_of_an_item(record):
     before = tables(record)
     deep = {"x": [1, 2.5, None, True, {"y": "z" * 300}], "n": 2**64 - 1, "f": 0.1, "e": "", "-": -0.0}
     put(record, ["a"], [deep])
@@ -123,6 +126,7 @@ def test_nothing_of_an_item_is_left_when_its_tombstone_goes(record):
 
 
 def failing_writes(record):
+    """Yield failing writes with the errors they raise."""
     yield sqlite3.IntegrityError, lambda: put(record, ["new", "a", "new"])
     yield ValueError, lambda: put(record, ["a", "new"], rows=1)
     yield ValueError, lambda: put(record, ["a", "new"], [{"x": 1}])
@@ -130,7 +134,7 @@ def failing_writes(record):
     yield sqlite3.Error, lambda: put(record, ["a", None])
 
 
-def test_a_write_that_fails_leaves_nothing_behind(record):
+def test_a_failed_write_changes_nothing(record):
     put(record, ["a", "b"], [{"x": 1}, None])
     before = tables(record)
     for error, write in failing_writes(record):
@@ -140,7 +144,7 @@ def test_a_write_that_fails_leaves_nothing_behind(record):
     assert put(record, ["a"]).labels.tolist() == [3]
 
 
-def test_more_ids_than_one_statement_takes_are_no_matter(record):
+def test_reads_and_writes_take_more_ids_than_one_sql_statement_can(record):
     ids = [f"id {number}" for number in range(MAX_PARAMETERS + 10)]
     put(record, ids)
     assert len(record.find_items(ids)) == len(record.read_payloads(range(1, len(ids) + 1))) == len(ids)
@@ -148,14 +152,14 @@ def test_more_ids_than_one_statement_takes_are_no_matter(record):
     assert len(record.delete(ids).dead) == len(ids) and record.count_items() == {"count": 0, "deleted": 2 * len(ids)}
 
 
-def test_a_write_is_on_the_disk_before_it_is_acknowledged(record):
+def test_the_record_uses_wal_with_full_synchronization(record):
     connection = record.connect()
     mode, log = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("synchronous", "journal_mode"))
     connection.close()
     assert (mode, log) == (2, "wal")  # FULL: SQLite waits for the disk at every commit
 
 
-def test_a_reopened_record_is_the_same(record, path):
+def test_a_reopened_record_has_the_same_content(record, path):
     put(record, ["a", "b", "c"], [{"x": "y"}, None, {"z": [1, {"w": None}]}])
     record.delete(["b"])
     record.write_meta({"import": {"rows": 3}})
@@ -167,7 +171,7 @@ def test_a_reopened_record_is_the_same(record, path):
     again.close()
 
 
-def test_a_copy_of_a_record_that_was_never_closed_has_every_write(record, path, tmp_path):
+def test_a_copy_of_an_unclosed_record_has_every_write(record, path, tmp_path):
     put(record, ["a", "b"])
     put(record, ["a"])
     (tmp_path / "copy").mkdir()
@@ -178,16 +182,17 @@ def test_a_copy_of_a_record_that_was_never_closed_has_every_write(record, path, 
     copy.close()
 
 
-def altered(path, pragma):
+def alter(path, pragma):
+    """Execute a statement on a database file."""
     db = sqlite3.connect(path)
     db.execute(pragma)
     db.close()
 
 
-def test_a_record_of_a_newer_lathe_is_refused_and_stays_as_it_is(record, path):
+def test_a_record_of_a_newer_schema_is_refused_and_left_unchanged(record, path):
     put(record, ["a"])
     record.close()
-    altered(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    alter(path, f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     before = path.read_bytes()
     with pytest.raises(UnavailableError, match="upgrade Lathe") as refused:
         IndexRecord(path)
@@ -195,9 +200,9 @@ def test_a_record_of_a_newer_lathe_is_refused_and_stays_as_it_is(record, path):
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database" * 1000, "another application", None])
-def test_a_file_that_is_no_record_is_refused(path, content):
+def test_a_file_that_is_no_record_raises_corrupt_index(path, content):
     if content == "another application":
-        altered(path, "CREATE TABLE meta (key TEXT)")
+        alter(path, "CREATE TABLE meta (key TEXT)")
     elif content is not None:
         path.write_bytes(content)
     with pytest.raises(UnavailableError) as refused:
@@ -205,14 +210,14 @@ def test_a_file_that_is_no_record_is_refused(path, content):
     assert refused.value.code == "corrupt_index" and path.exists() == (content is not None)
 
 
-def test_a_record_whose_first_page_was_damaged_is_refused(record, path):
+def test_a_record_with_a_damaged_first_page_is_refused(record, path):
     record.close()
     path.write_bytes(b"\0" * 100 + path.read_bytes()[100:])
     with pytest.raises(UnavailableError, match=r"record\.db"):
         IndexRecord(path)
 
 
-def test_a_record_opened_to_read_only_sees_new_writes_and_makes_none(record, path):
+def test_a_read_only_record_sees_new_writes_and_refuses_to_write(record, path):
     reader = IndexRecord(path, read_only=True)
     put(record, ["a"])
     assert reader.count_items()["count"] == 1
@@ -223,7 +228,7 @@ def test_a_record_opened_to_read_only_sees_new_writes_and_makes_none(record, pat
     assert record.count_items() == {"count": 1, "deleted": 0}
 
 
-def test_reads_in_other_threads_see_whole_writes_only(record):
+def test_concurrent_reads_see_complete_writes_only(record):
     seen, stop = [], threading.Event()
 
     def read():
@@ -242,7 +247,7 @@ def test_reads_in_other_threads_see_whole_writes_only(record):
     assert set(seen) <= {(0, 0), (3, 1)}
 
 
-def test_originals_in_float16_are_the_nearest_float16(path):
+def test_float16_originals_are_rounded_to_the_nearest_float16(path):
     spec = replace(SPEC, originals="float16")
     record = IndexRecord.create(path, spec, None)
     put(record, ["a", "b"], spec=spec)
@@ -252,7 +257,7 @@ def test_originals_in_float16_are_the_nearest_float16(path):
     record.close()
 
 
-def test_a_full_disk_refuses_the_write_whole_and_reads_go_on(record):
+def test_a_write_on_a_full_disk_changes_nothing_and_later_writes_succeed(record):
     put(record, ["a", "b"], [{"x": 1}, None])
     before, make_room = tables(record), fill(record.writer)
     many = [f"id {number}" for number in range(2000)]
@@ -265,7 +270,7 @@ def test_a_full_disk_refuses_the_write_whole_and_reads_go_on(record):
     assert put(record, ["a", *many]).labels[0] == 3 and record.count_items() == {"count": 2002, "deleted": 1}
 
 
-def test_an_index_on_a_full_disk_serves_on_and_writes_again_when_there_is_room(record, tmp_path):
+def test_an_index_on_a_full_disk_serves_and_writes_again_once_there_is_space(record, tmp_path):
     index = EmbeddedIndex("x", tmp_path, acquire_index(tmp_path, "x"), 1, 1, lambda spec, texts: None)
     index.upsert(["a"], vectors(1), [None], None).result()
     make_room, many = fill(index.record.writer), [str(number) for number in range(2000)]

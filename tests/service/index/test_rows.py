@@ -17,6 +17,7 @@ def rows(tmp_path):
 
 
 def batch(count, first=1, seed=0, step=3):
+    """Draw labels, originals and reduced vectors of some rows."""
     draw = np.random.default_rng(seed)
     labels = np.arange(first, first + step * count, step, dtype=np.int64)
     reduced = draw.normal(size=(count, DIMENSIONS)).astype(np.float32)
@@ -24,22 +25,24 @@ def batch(count, first=1, seed=0, step=3):
 
 
 def assert_holds(view, given):
+    """Assert that a view equals labels, originals and reduced vectors."""
     for seen, expected in zip((view.labels, view.originals, view.reduced), given, strict=True):
         np.testing.assert_array_equal(seen, expected)
 
 
 def joined(*batches):
+    """Concatenate batches."""
     return tuple(np.concatenate(parts) for parts in zip(*batches, strict=True))
 
 
-def test_new_rows_are_empty_and_find_nothing(rows):
+def test_rows_are_empty_at_first_and_find_no_label(rows):
     view = rows.take_view()
     assert view.count == rows.count == rows.bytes == 0
     assert view.find_rows(np.array([1, 2])).tolist() == []
 
 
 @pytest.mark.parametrize("sizes", [[1], [10, 1, 5], [MIN_ROWS], [MIN_ROWS, 1], [5000, 3000], [700] * 7, [0, 3, 0]])
-def test_what_is_appended_is_what_is_seen_however_the_files_grow(rows, sizes):
+def test_take_view_shows_all_appended_rows_however_the_files_grow(rows, sizes):
     given, first = [], 1
     for seed, size in enumerate(sizes):
         given.append(batch(size, first, seed))
@@ -50,7 +53,7 @@ def test_what_is_appended_is_what_is_seen_however_the_files_grow(rows, sizes):
     assert rows.bytes == sum(sizes) * (8 + 2 * WIDTH + 4 * DIMENSIONS)
 
 
-def test_a_view_keeps_what_it_saw_while_rows_grow_and_after_they_close(tmp_path):
+def test_a_view_is_unchanged_by_later_appends_and_by_closing(tmp_path):
     rows = Rows(tmp_path, WIDTH, DIMENSIONS)
     first = batch(100)
     rows.append(*first)
@@ -62,7 +65,7 @@ def test_a_view_keeps_what_it_saw_while_rows_grow_and_after_they_close(tmp_path)
     assert_holds(view, first)
 
 
-def test_rows_are_found_by_their_labels_and_unknown_labels_left_out(rows):
+def test_find_rows_returns_row_numbers_and_leaves_out_unknown_labels(rows):
     rows.append(*batch(50, first=10))
     view = rows.take_view()
     assert view.find_rows(view.labels).tolist() == list(range(50))
@@ -70,7 +73,7 @@ def test_rows_are_found_by_their_labels_and_unknown_labels_left_out(rows):
     assert view.find_rows(np.empty(0, np.int64)).tolist() == []
 
 
-def test_buried_rows_stay_and_are_marked_once_however_often_they_are_buried(rows):
+def test_mark_dead_counts_each_row_once_and_leaves_out_unknown_labels(rows):
     rows.append(*batch(20))
     for _ in range(2):
         rows.mark_dead(np.array([1, 7, 58, 5, 1000], np.int64))
@@ -80,14 +83,14 @@ def test_buried_rows_stay_and_are_marked_once_however_often_they_are_buried(rows
     assert np.flatnonzero(~rows.take_view().alive).tolist() == [0, 2, 19] and rows.count == 3020
 
 
-def test_rows_appended_after_a_burial_are_alive(rows):
+def test_rows_appended_after_mark_dead_are_alive(rows):
     rows.append(*batch(5))
     rows.mark_dead(np.arange(100, dtype=np.int64))
     rows.append(*batch(5, first=50))
     assert rows.take_view().alive.tolist() == [False] * 5 + [True] * 5
 
 
-def test_reopened_files_hold_the_rows(tmp_path):
+def test_reopened_files_have_the_appended_rows(tmp_path):
     given = batch(2000)
     rows = Rows(tmp_path, WIDTH, DIMENSIONS)
     rows.append(*given)
@@ -103,7 +106,7 @@ def test_reopened_files_hold_the_rows(tmp_path):
 
 
 @pytest.mark.parametrize("missing", ["labels.i64", "originals.f16", "reduced.f32"])
-def test_files_of_unequal_length_take_rows_all_the_same(tmp_path, missing):
+def test_rows_can_be_appended_to_files_of_unequal_length(tmp_path, missing):
     rows = Rows(tmp_path, WIDTH, DIMENSIONS)
     rows.append(*batch(5000))
     rows.close()
@@ -116,7 +119,7 @@ def test_files_of_unequal_length_take_rows_all_the_same(tmp_path, missing):
     again.close()
 
 
-def test_digests_are_those_of_the_bytes_however_they_are_asked_for(rows):
+def test_compute_digests_equals_sha256_of_the_first_rows_in_any_order_of_calls(rows):
     given = [batch(300, first=1 + 900 * seed, seed=seed) for seed in range(4)]
     for part in given:
         rows.append(*part)
@@ -127,7 +130,7 @@ def test_digests_are_those_of_the_bytes_however_they_are_asked_for(rows):
     assert list(rows.compute_digests(3)) == ["labels.i64", "originals.f16", "reduced.f32"]
 
 
-def test_room_is_real_blocks_before_it_is_written(tmp_path):
+def test_reserve_allocates_disk_blocks(tmp_path):
     file = RowFile(tmp_path / "rows", "float32", 256)
     file.reserve(4096)
     status = (tmp_path / "rows").stat()
@@ -135,7 +138,7 @@ def test_room_is_real_blocks_before_it_is_written(tmp_path):
     file.close()
 
 
-def test_rows_that_find_no_room_are_refused_and_those_there_stay(rows):
+def test_appending_on_a_full_disk_raises_os_error_and_keeps_existing_rows(rows):
     given = batch(100)
     rows.append(*given)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -153,7 +156,7 @@ def test_rows_that_find_no_room_are_refused_and_those_there_stay(rows):
     assert_holds(rows.take_view(), joined(given, batch(5000, first=1000, seed=1)))
 
 
-def test_once_room_is_made_appending_does_not_grow_the_files(rows, tmp_path):
+def test_append_within_reserved_space_does_not_grow_the_files(rows, tmp_path):
     rows.reserve(3000)
     sizes = [file.stat().st_size for file in sorted(tmp_path.iterdir())]
     rows.append(*batch(3000))

@@ -47,6 +47,7 @@ def normal(rows, seed=0):
 
 @contextmanager
 def opened(folder, snapshot=True, exact_rows=EXACT_ROWS):
+    """Open an index for a block; close it with or without a snapshot."""
     index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None, exact_rows)
     try:
         yield index
@@ -54,11 +55,13 @@ def opened(folder, snapshot=True, exact_rows=EXACT_ROWS):
         index.close(snapshot=snapshot)
 
 
-def created(folder, spec=SPEC):
+def create(folder, spec=SPEC):
+    """Create an empty record in a folder."""
     IndexRecord.create(folder / "record.db", spec, None).close()
 
 
 def fill(index, rows=ROWS):
+    """Insert, delete and replace items, and add all but 50 rows to the graph."""
     index.upsert([str(number) for number in range(rows)], normal(rows), [{"n": n} for n in range(rows)], None).result()
     index.delete(["3", "4"]).result()
     index.upsert(["5"], normal(1, 5), [None], None).result()
@@ -67,33 +70,36 @@ def fill(index, rows=ROWS):
 
 @pytest.fixture
 def folder(tmp_path):
-    """An index of some rows that was closed in peace."""
+    """Build an index that was closed with a snapshot; return its folder."""
     (tmp_path / "index").mkdir()
-    created(tmp_path / "index")
+    create(tmp_path / "index")
     with opened(tmp_path / "index") as index:
         fill(index)
     return tmp_path / "index"
 
 
 def found(index):
+    """Return ids and scores of the hits of 20 queries."""
     hits = index.get_serving().search(Query(normal(20, 1), 10))
     return [[hit["id"] for hit in one] for one in hits], np.array([[hit["score"] for hit in one] for one in hits])
 
 
 def state(index):
+    """Return copies of the arrays of the current rows."""
     view = index.generation.rows.take_view()
     return [array.copy() for array in (view.labels, view.originals, view.reduced, view.alive)]
 
 
 def assert_same(index, answers, arrays):
+    """Assert that an index gives these hits and has exactly these rows."""
     assert found(index)[0] == answers[0]
     np.testing.assert_array_equal(found(index)[1], answers[1])
     for now, then in zip(state(index), arrays, strict=True):
         np.testing.assert_array_equal(now, then)
 
 
-def test_a_restored_index_is_bit_equal_and_answers_alike(tmp_path):
-    created(tmp_path)
+def test_an_index_restored_from_a_snapshot_has_bit_equal_rows_and_results(tmp_path):
+    create(tmp_path)
     with opened(tmp_path, exact_rows=20) as index:
         fill(index)
         answers, arrays, covered = found(index), state(index), index.generation.covered
@@ -103,7 +109,7 @@ def test_a_restored_index_is_bit_equal_and_answers_alike(tmp_path):
         assert index.generation.extend_graph(10**9, 1) == 0
 
 
-def test_snapshots_follow_each_other_and_keep_one_graph(folder):
+def test_each_snapshot_replaces_the_one_before_and_its_graph_file(folder):
     with opened(folder) as index:
         for step in range(3):
             index.upsert([f"new {step}"], normal(1, 70 + step), [None], None).result()
@@ -117,7 +123,7 @@ def test_snapshots_follow_each_other_and_keep_one_graph(folder):
 
 
 def test_an_empty_index_is_saved_and_restored(tmp_path):
-    created(tmp_path)
+    create(tmp_path)
     for _ in range(2):
         with opened(tmp_path) as index:
             assert index.generation.notes == [] and index.generation.covered == 0
@@ -125,6 +131,7 @@ def test_an_empty_index_is_saved_and_restored(tmp_path):
 
 
 def flip(path):
+    """Flip one bit of a file."""
     content = bytearray(path.read_bytes())
     content[40] ^= 1
     path.write_bytes(content)
@@ -142,7 +149,7 @@ FILES = ["labels.i64", "originals.f16", "reduced.f32", f"graph.{ROWS - 50}.hnsw"
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", FILES)
-def test_whatever_is_damaged_is_named_and_made_anew_from_the_record(folder, name, damage):
+def test_a_damaged_file_is_named_in_the_notes_and_rebuilt_from_the_record(folder, name, damage):
     with opened(folder, snapshot=False) as index:
         answers = found(index)
     DAMAGES[damage](folder / "graph-1" / name)
@@ -155,7 +162,7 @@ def test_whatever_is_damaged_is_named_and_made_anew_from_the_record(folder, name
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_once_made_anew_the_next_snapshot_holds(folder, name):
+def test_an_index_rebuilt_from_the_record_saves_a_valid_snapshot(folder, name):
     flip(folder / "graph-1" / name)
     with opened(folder) as index:
         assert index.generation.notes
@@ -166,7 +173,7 @@ def test_once_made_anew_the_next_snapshot_holds(folder, name):
         assert_same(index, answers, arrays)
 
 
-def test_what_lies_behind_the_rows_of_the_snapshot_counts_for_nothing(folder):
+def test_bytes_after_the_last_row_of_a_snapshot_are_ignored(folder):
     for name, row_bytes in (("labels.i64", 8), ("originals.f16", 32), ("reduced.f32", 64)):
         with (folder / "graph-1" / name).open("r+b") as file:
             file.seek((ROWS + 1) * row_bytes)
@@ -180,7 +187,7 @@ def test_what_lies_behind_the_rows_of_the_snapshot_counts_for_nothing(folder):
 
 @pytest.mark.parametrize("sealed", [True, False])
 @pytest.mark.parametrize("change", [{"schema": 2}, {"rows": ROWS + 5}, {"rows": 10}, {"rows": 10**9}])
-def test_an_altered_snapshot_is_not_believed(folder, change, sealed):
+def test_an_altered_snapshot_is_rejected_and_the_index_rebuilt(folder, change, sealed):
     with opened(folder, snapshot=False) as index:
         answers = found(index)
     path = folder / "graph-1" / SNAPSHOT
@@ -191,7 +198,7 @@ def test_an_altered_snapshot_is_not_believed(folder, change, sealed):
         assert found(index)[0] == answers[0]
 
 
-def test_rows_of_writes_the_record_does_not_know_are_dropped(folder):
+def test_rows_missing_from_the_record_are_dropped(folder):
     with opened(folder, snapshot=False) as index:
         answers = found(index)
     shutil.copy(folder / "record.db", folder / "backup.db")
@@ -203,7 +210,7 @@ def test_rows_of_writes_the_record_does_not_know_are_dropped(folder):
         assert found(index)[0] == answers[0] and index.generation.rows.count == index.record.count_items()["count"]
 
 
-def test_an_index_that_was_never_closed_has_every_write_after_its_snapshot(folder, tmp_path):
+def test_a_copy_of_an_open_index_has_every_write_after_the_snapshot(folder, tmp_path):
     with opened(folder) as index:
         index.upsert(["later", "7"], normal(2, 1), [{"n": -1}, None], None).result()
         index.delete(["8", "later"]).result()
@@ -218,8 +225,8 @@ def test_an_index_that_was_never_closed_has_every_write_after_its_snapshot(folde
             np.testing.assert_array_equal(now[state(index)[3]], then)
 
 
-def test_a_killed_process_has_lost_nothing_it_acknowledged(tmp_path):
-    created(tmp_path)
+def test_a_killed_writer_loses_no_acknowledged_write(tmp_path):
+    create(tmp_path)
     command = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         acknowledged = [int(writer.stdout.readline()) for _ in range(50)]
@@ -235,8 +242,8 @@ def test_a_killed_process_has_lost_nothing_it_acknowledged(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.parametrize("scale", [1e6, 1e-9])
-def test_originals_in_float16_are_refused_or_answer_the_same_when_made_anew(tmp_path, scale):
-    created(tmp_path, replace(SPEC, originals="float16"))
+def test_float16_originals_are_refused_or_find_the_same_items_after_a_rebuild(tmp_path, scale):
+    create(tmp_path, replace(SPEC, originals="float16"))
     given, ids = normal(20) * np.float32(scale), [str(number) for number in range(20)]
     with opened(tmp_path, snapshot=False) as index:
         with suppress(BadValueError):

@@ -14,18 +14,19 @@ from transforms.progress import no_progress
 
 @pytest.fixture(scope="module")
 def app(start_app, new_home, tmp_path_factory):
-    """An app of this file's own: its tests leave chains behind."""
+    """Start an app for this file, since its tests leave chains behind."""
     with start_app(home=new_home(), data_root=tmp_path_factory.mktemp("data")) as app:
         yield app
 
 
 def post(app, **body):
+    """Post a body to `/fit-transform` as an admin."""
     return app.client.post("/fit-transform", json=body, headers=app.admin)
 
 
 @pytest.fixture(scope="module")
 def grown(app, paragraphs, finish):
-    """A chain of real texts, and the job that added more."""
+    """Fit a chain with stored moments, and add texts to it; return the job that added them."""
     first = post(app, name="grown", steps=[{"kind": "r2"}, {"kind": "pca", "dimensions": 16}], keep_moments=True,
                  source={"texts": paragraphs[:100]})  # fmt: skip
     assert finish(first.json()["job_id"], app)["state"] == "succeeded"
@@ -34,7 +35,7 @@ def grown(app, paragraphs, finish):
     return finish(second.json()["job_id"], app)
 
 
-def test_texts_added_over_http_make_a_version_that_is_compared_to_the_old(app, grown):
+def test_add_to_makes_a_version_with_summed_moments_that_is_compared_to_the_old_one(app, grown):
     assert grown["state"] == "succeeded", grown["error"]
     result = grown["result"]
     assert (result["chain"], result["promoted"]) == ("grown@2", True)
@@ -46,7 +47,7 @@ def test_texts_added_over_http_make_a_version_that_is_compared_to_the_old(app, g
     assert app.client.post("/embed", json={"inputs": "x", "chain": "grown"}).headers["x-chain"] == "grown@2"
 
 
-def test_a_name_without_a_version_means_the_live_one(app, grown, paragraphs, finish):
+def test_add_to_without_a_version_adds_to_the_live_one(app, grown, paragraphs, finish):
     job = finish(post(app, name="grown", add_to="grown", source={"texts": paragraphs[:60]}).json()["job_id"], app)
     assert job["result"]["certificate"]["compared_to"]["chain"] == "grown@2"
 
@@ -65,26 +66,26 @@ def test_a_name_without_a_version_means_the_live_one(app, grown, paragraphs, fin
         ({"encoder": "nobody"}, 404, "nobody"),
     ],
 )
-def test_what_cannot_be_added_is_refused_before_a_job_begins(app, grown, paragraphs, change, status, words):
+def test_an_invalid_add_to_request_is_refused_before_a_job_is_queued(app, grown, paragraphs, change, status, words):
     answer = post(app, **{"name": "grown", "add_to": "grown@1", "source": {"texts": paragraphs[:60]}} | change)
     assert answer.status_code == status, answer.text
     assert words in answer.json()["error"]["message"]
 
 
-def test_rows_of_another_space_are_a_conflict(app, paragraphs, finish):
+def test_add_to_refuses_texts_for_a_chain_without_an_encoder_and_rows_of_other_dimensions(app, paragraphs, finish):
     rows = (np.random.default_rng(0).normal(size=(200, 20)) + 0.5).tolist()
-    made = post(app, name="nobodys", steps=[{"kind": "r2"}], source={"vectors": rows}, keep_moments=True)
+    made = post(app, name="unnamed", steps=[{"kind": "r2"}], source={"vectors": rows}, keep_moments=True)
     assert finish(made.json()["job_id"], app)["state"] == "succeeded"
-    answer = post(app, name="nobodys", add_to="nobodys@1", source={"texts": paragraphs[:60]})
+    answer = post(app, name="unnamed", add_to="unnamed@1", source={"texts": paragraphs[:60]})
     assert answer.status_code == 409 and answer.json()["error"]["code"] == "space_mismatch"
-    narrow = post(app, name="nobodys", add_to="nobodys@1", source={"vectors": [row[:16] for row in rows]})
+    narrow = post(app, name="unnamed", add_to="unnamed@1", source={"vectors": [row[:16] for row in rows]})
     assert narrow.status_code == 400 and "20 dimensions" in narrow.json()["error"]["message"]
     others = (np.random.default_rng(1).normal(size=(200, 20)) + 0.5).tolist()
-    more = finish(post(app, name="nobodys", add_to="nobodys@1", source={"vectors": others}).json()["job_id"], app)
-    assert more["result"]["chain"] == "nobodys@2"
+    more = finish(post(app, name="unnamed", add_to="unnamed@1", source={"vectors": others}).json()["job_id"], app)
+    assert more["result"]["chain"] == "unnamed@2"
 
 
-def test_damaged_moments_fail_the_job_and_leave_the_chain_serving(app, grown, paragraphs, finish):
+def test_damaged_stored_moments_fail_the_job_and_the_chain_still_serves(app, grown, paragraphs, finish):
     made = post(app, name="frail", steps=[{"kind": "r2"}], source={"texts": paragraphs[:60]}, keep_moments=True)
     finish(made.json()["job_id"], app)
     assert app.client.post("/embed", json={"inputs": "x", "chain": "frail"}).status_code == 200
@@ -96,13 +97,13 @@ def test_damaged_moments_fail_the_job_and_leave_the_chain_serving(app, grown, pa
     assert app.client.post("/embed", json={"inputs": "x", "chain": "frail"}).headers["x-chain"] == "frail@1"
 
 
-def test_the_openapi_tells_of_both_fields(app):
+def test_openapi_declares_keep_moments_and_add_to(app):
     schema = app.client.get("/openapi.json").json()["paths"]["/fit-transform"]["post"]["requestBody"]
     properties = schema["content"]["application/json"]["schema"]["properties"]
     assert {"keep_moments", "add_to"} <= properties.keys()
 
 
-def test_on_the_command_line_encoder_and_steps_come_from_the_version(run, paragraphs, tmp_path):
+def test_fit_add_to_takes_encoder_and_steps_from_the_version(run, paragraphs, tmp_path):
     for name, texts in (("may", paragraphs[:100]), ("june", paragraphs[100:180])):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     may, june = tmp_path / "may.jsonl", tmp_path / "june.jsonl"
@@ -128,12 +129,12 @@ def test_on_the_command_line_encoder_and_steps_come_from_the_version(run, paragr
         (["--add-to", "nobody@1"], "no chain"),
     ],
 )
-def test_a_command_that_cannot_be_done_is_one_line(run, arguments, words):
+def test_fit_prints_one_line_for_an_invalid_add_to(run, arguments, words):
     status, out, err = run("fit", "--name", "a", "--source", "pydoc:", *arguments)
     assert status == 1 and words in err and len(err.strip().splitlines()) == 1 and out == ""
 
 
-def test_months_added_to_one_version_at_once_become_versions_of_their_own(tmp_path):
+def test_concurrent_additions_to_one_version_become_separate_versions(tmp_path):
     registry = Registry(tmp_path / "chains")
     size_routes = SizeRoutes(tmp_path / "places.json", registry)
     rng = np.random.default_rng(0)

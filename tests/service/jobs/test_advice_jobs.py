@@ -14,13 +14,14 @@ def vectors():
 
 
 def ask(app, status=202, **body):
+    """Post a body to `/advise`, assert the status, and return the JSON."""
     answer = app.client.post("/advise", json=body, headers=app.admin)
     assert answer.status_code == status, answer.text
     return answer.json()
 
 
 @pytest.mark.trial
-def test_vectors_get_an_answer_a_page_and_a_chain(app, vectors, finish):
+def test_advise_job_on_vectors_gives_a_recommendation_a_report_page_and_a_chain(app, vectors, finish):
     job = ask(app, source={"vectors": vectors.tolist()}, keep=0.5, fit="from-advice")
     assert job["status_url"] == f"/jobs/{job['job_id']}"
     done = finish(job["job_id"], app)
@@ -36,7 +37,8 @@ def test_vectors_get_an_answer_a_page_and_a_chain(app, vectors, finish):
 
 
 @pytest.mark.trial
-def test_texts_get_an_answer_of_their_own_encoder(app, paragraphs, finish):
+def test_advise_job_on_texts_uses_the_default_encoder(app, paragraphs, finish):
+    """With 60 texts it recommends no chain and says how many more rows are needed."""
     done = finish(ask(app, source={"texts": paragraphs[:60]})["job_id"], app)
     assert done["error"] is None
     result = done["result"]
@@ -44,7 +46,7 @@ def test_texts_get_an_answer_of_their_own_encoder(app, paragraphs, finish):
     assert any("about 40 more distinct rows would do" in said for said in result["sentences"])
 
 
-def test_advice_holds_though_nothing_can_be_fitted(app, vectors, finish):
+def test_advise_job_with_fit_succeeds_if_no_chain_is_recommended(app, vectors, finish):
     done = finish(ask(app, source={"vectors": vectors[:50].tolist()}, fit="nothing")["job_id"], app)
     assert (done["state"], done["result"]["fit"]) == ("succeeded", None)
     assert "no chain is recommended" in done["result"]["fit_error"] and done["result"]["distinct"] == 50
@@ -67,16 +69,16 @@ def test_advice_holds_though_nothing_can_be_fitted(app, vectors, finish):
         (422, {"source": {"texts": "one text"}}),
     ],
 )
-def test_what_cannot_be_advised_on_is_said_at_once(app, status, body):
+def test_an_invalid_advise_request_is_refused_at_once(app, status, body):
     assert ask(app, status, **body)["error"]["message"]
 
 
-def test_a_name_that_cannot_be_is_the_fault_of_fit(app):
+def test_an_invalid_chain_name_of_advise_is_reported_for_the_parameter_fit(app):
     error = ask(app, 400, source={"texts": ["a"]}, fit="a b")["error"]
     assert error["param"] == "fit" and "'a b' cannot name a chain" in error["message"]
 
 
-def test_too_little_is_said_by_the_job(app, finish):
+def test_advise_job_fails_with_the_number_of_distinct_rows_if_there_are_too_few(app, finish):
     rows = [[1.0, 2.0]] * 1200
     done = finish(ask(app, source={"vectors": rows})["job_id"], app)
     assert done["state"] == "failed" and "1 distinct rows" in done["error"]
@@ -84,5 +86,5 @@ def test_too_little_is_said_by_the_job(app, finish):
     assert answer.status_code == 404 and "no report" in answer.json()["error"]["message"]
 
 
-def test_advice_needs_the_admins_key(app):
+def test_advise_needs_the_admin_key(app):
     assert app.client.post("/advise", json={"source": {"texts": ["a"]}}).status_code in (401, 403)

@@ -15,7 +15,7 @@ JOB_KEYS = {"id", "kind", "state", "progress", "message", "error", "result", "cr
 
 @pytest.fixture(scope="module")
 def app(start_app, new_home, tmp_path_factory):
-    """An app of this file's own: its tests leave chains behind."""
+    """Start an app for this file, since its tests leave chains behind."""
     with start_app(home=new_home(), data_root=tmp_path_factory.mktemp("data")) as app:
         yield app
 
@@ -26,6 +26,7 @@ def texts(paragraphs):
 
 
 def submit(app, **body):
+    """Submit a fit, assert that it is accepted, and return the job's id."""
     answer = app.client.post("/fit-transform", json=body, headers=app.admin)
     assert answer.status_code == 202, answer.text
     assert answer.json()["status_url"] == f"/jobs/{answer.json()['job_id']}"
@@ -34,6 +35,7 @@ def submit(app, **body):
 
 @pytest.fixture(scope="module")
 def fitted(app, texts, finish):
+    """Fit a chain on 120 texts; return the finished job."""
     job_id = submit(
         app, name="mine", steps=[{"kind": "r2"}, {"kind": "geopres", "dimensions": 24, "steps": 40}],
         source={"texts": texts}, transform=True,
@@ -41,7 +43,7 @@ def fitted(app, texts, finish):
     return finish(job_id, app)
 
 
-def test_a_fit_succeeds_with_the_result_of_the_contract(fitted):
+def test_a_fit_job_has_the_documented_fields_result_and_certificate(fitted):
     assert set(fitted) == JOB_KEYS
     assert (fitted["state"], fitted["error"], fitted["progress"]) == ("succeeded", None, 1.0)
     result = fitted["result"]
@@ -50,7 +52,7 @@ def test_a_fit_succeeds_with_the_result_of_the_contract(fitted):
     assert result["certificate"]["out_of_domain"]["pydoc"]["recall_at_10"] > 0.1
 
 
-def test_the_new_chain_serves_at_once_and_takes_the_empty_place(app, fitted, texts):
+def test_a_fitted_chain_serves_at_once_by_name_and_by_its_free_size_route(app, fitted, texts):
     by_name = app.client.post("/embed", json={"inputs": texts[:4], "chain": "mine"})
     by_size = app.client.post("/embed", json={"inputs": texts[:4], "dimensions": 24})
     assert by_name.headers["x-chain"] == by_size.headers["x-chain"] == "mine@1"
@@ -58,7 +60,7 @@ def test_the_new_chain_serves_at_once_and_takes_the_empty_place(app, fitted, tex
     assert app.client.post("/embed", json={"inputs": "x", "dimensions": 25}).headers["x-chain"] == "compact@1"
 
 
-def test_the_transformed_vectors_are_what_embed_answers(app, fitted, texts):
+def test_the_transformed_vectors_of_a_fit_job_equal_those_from_embed(app, fitted, texts):
     answer = app.client.get(fitted["result"]["vectors_url"])
     assert answer.headers["content-type"] == "application/x-npy"
     vectors = np.load(io.BytesIO(answer.content))
@@ -79,21 +81,22 @@ def test_the_chain_shows_steps_provenance_and_certificate(app, fitted):
     assert "pydoc" in listed["compact"]["certificate"]["out_of_domain"]
 
 
-def test_nothing_of_the_senders_texts_stays_on_disk(app, fitted, texts):
+def test_no_file_of_the_state_folder_contains_a_submitted_text(app, fitted, texts):
     needle = texts[3][:40].encode()
     for path in app.settings.home.rglob("*"):
         if path.is_file():
             assert needle not in path.read_bytes(), path
 
 
-def test_events_tell_the_job_until_it_ends(app, fitted):
+def test_job_events_end_with_the_final_state(app, fitted):
     answer = app.client.get(f"/jobs/{fitted['id']}/events")
     assert answer.headers["content-type"].startswith("text/event-stream")
     last = answer.text.strip().split("\n\n")[-1]
     assert json.loads(last.removeprefix("data: "))["state"] == "succeeded"
 
 
-def test_a_failed_gate_leaves_the_version_unpromoted_and_promotion_is_an_admins(app, fitted, texts, finish):
+def test_a_version_that_fails_a_gate_is_promoted_only_by_an_admin_and_by_force(app, fitted, texts, finish):
+    """Then it serves, can be rolled back, and can be deleted once it is not live."""
     job = finish(
         submit(app, name="mine", steps=[{"kind": "geopres", "dimensions": 4, "steps": 5}], source={"texts": texts},
                gates={"local_spearman": 0.99, "positional_stress": 100.0}, promote=True), app,
@@ -113,20 +116,20 @@ def test_a_failed_gate_leaves_the_version_unpromoted_and_promotion_is_an_admins(
     assert app.client.post("/chains/mine/promote", json={"version": 2}, headers=app.admin).status_code == 404
 
 
-def test_vectors_of_nobodys_make_a_chain_for_reduce_of_their_width(app, finish):
+def test_a_chain_fitted_on_vectors_is_served_by_reduce_and_refused_by_embed(app, finish):
     rows = (np.random.default_rng(0).normal(size=(300, 20)) + 0.5).tolist()
-    job = finish(submit(app, name="nobodys", steps=[{"kind": "r2"}, {"kind": "geopres", "dimensions": 5, "steps": 5}],
+    job = finish(submit(app, name="unnamed", steps=[{"kind": "r2"}, {"kind": "geopres", "dimensions": 5, "steps": 5}],
                         source={"vectors": rows}, transform=True), app)  # fmt: skip
     assert job["state"] == "succeeded", job["error"]
     assert any("out-of-domain" in warning for warning in job["result"]["certificate"]["warnings"])
-    reduced = app.client.post("/reduce", json={"vectors": rows[:3], "chain": "nobodys"}).json()["vectors"]
+    reduced = app.client.post("/reduce", json={"vectors": rows[:3], "chain": "unnamed"}).json()["vectors"]
     vectors = np.load(io.BytesIO(app.client.get(job["result"]["vectors_url"]).content))
     np.testing.assert_allclose(reduced, vectors[:3], atol=1e-5)
-    answer = app.client.post("/embed", json={"inputs": "x", "chain": "nobodys"})
+    answer = app.client.post("/embed", json={"inputs": "x", "chain": "unnamed"})
     assert answer.status_code == 409 and answer.json()["error"]["code"] == "space_mismatch"
 
 
-def test_a_path_lies_in_the_data_root(app, texts, finish):
+def test_a_fit_from_a_path_reads_the_data_folder_and_refuses_links_out_of_it(app, texts, finish):
     (app.settings.data_root / "some.jsonl").write_text("\n".join(json.dumps({"body": text}) for text in texts))
     job = finish(submit(app, name="pathed", steps=[{"kind": "r2"}], source={"path": "some.jsonl#body"}), app)
     assert job["state"] == "succeeded", job["error"]
@@ -140,7 +143,7 @@ def test_a_path_lies_in_the_data_root(app, texts, finish):
     "url", ["s3://bucket/a.npy", "memory://texts.jsonl#body", "file:///etc/hosts", "HTTP://a/b.txt"]
 )
 @pytest.mark.parametrize("what", ["source", "targets"])
-def test_a_url_is_no_path_however_it_can_be_read_on_the_command_line(app, url, what):
+def test_fit_transform_refuses_urls_as_paths(app, url, what):
     """Nobody makes the server fetch anything."""
     sources = {"source": {"vectors": [[row, 1.0] for row in range(8)]}} | {what: {"path": url}}
     body = {"name": "x", "steps": [{"kind": "procrustes" if what == "targets" else "r2"}]} | sources
@@ -151,7 +154,7 @@ def test_a_url_is_no_path_however_it_can_be_read_on_the_command_line(app, url, w
 
 @pytest.mark.parametrize("path", ["hf:me/news/en:train#text", "hf:./news", "hf:/etc"])
 @pytest.mark.parametrize("what", ["source", "targets"])
-def test_a_data_set_of_the_hub_is_refused_whether_it_lies_there_or_here(app, path, what):
+def test_fit_transform_refuses_data_sets_of_the_hub(app, path, what):
     sources = {"source": {"vectors": [[row, 1.0] for row in range(8)]}} | {what: {"path": path}}
     body = {"name": "x", "steps": [{"kind": "procrustes" if what == "targets" else "r2"}]} | sources
     answer = app.client.post("/fit-transform", headers=app.admin, json=body)
@@ -160,14 +163,14 @@ def test_a_data_set_of_the_hub_is_refused_whether_it_lies_there_or_here(app, pat
     assert "the server reads no data sets from the hub" in answer.json()["error"]["message"]
 
 
-def test_a_source_that_is_bad_inside_fails_the_job_with_the_line(app, finish):
+def test_a_malformed_source_file_fails_the_job_with_its_line_number(app, finish):
     (app.settings.data_root / "bad.jsonl").write_text('{"text": "fine"}\n{"text": \n')
     job = finish(submit(app, name="bad", steps=[{"kind": "r2"}], source={"path": "bad.jsonl"}), app)
     assert job["state"] == "failed" and "line 2" in job["error"]
     assert app.client.get("/chains/bad").status_code == 404
 
 
-def test_two_fits_of_one_name_at_once_become_two_versions(app, texts, finish):
+def test_two_concurrent_fits_of_one_name_become_two_versions(app, texts, finish):
     steps = [{"kind": "r2"}]
     ids = [submit(app, name="twins", steps=steps, source={"texts": texts[:60]}) for _ in range(2)]
     jobs = [finish(job_id, app) for job_id in ids]
@@ -177,7 +180,7 @@ def test_two_fits_of_one_name_at_once_become_two_versions(app, texts, finish):
     assert len(digests) == 1  # the same texts and seed
 
 
-def test_a_queued_job_is_cancelled_and_never_runs(app, texts):
+def test_cancelling_a_queued_fit_ends_it_and_publishes_no_chain(app, texts):
     ids = [submit(app, name="never", steps=[{"kind": "r2"}], source={"texts": texts}) for _ in range(2)]
     for job_id in reversed(ids):
         job = app.client.delete(f"/jobs/{job_id}", headers=app.admin).json()
@@ -186,7 +189,7 @@ def test_a_queued_job_is_cancelled_and_never_runs(app, texts):
     assert app.client.get("/chains/never").status_code == 404
 
 
-def test_a_place_is_given_by_an_admin(app, fitted):
+def test_an_admin_can_assign_a_size_route(app, fitted):
     put = app.client.put
     assert put("/encoders/all-MiniLM-L6-v2/dimensions/96", json={"chain": "compact"}).status_code == 401
     for path, chain, status in [
@@ -203,7 +206,7 @@ def test_a_place_is_given_by_an_admin(app, fitted):
     put("/encoders/all-MiniLM-L6-v2/dimensions/24", json={"chain": "mine"}, headers=app.admin)
 
 
-def test_a_damaged_live_chain_answers_503_and_the_rest_serves_on(app, fitted, texts, finish):
+def test_a_damaged_live_chain_is_answered_503_and_others_serve(app, fitted, texts, finish):
     finish(submit(app, name="frail", steps=[{"kind": "r2"}], source={"texts": texts[:60]}), app)
     path = app.settings.home / "chains/frail/1/chain.safetensors"
     path.write_bytes(path.read_bytes()[:50])
@@ -214,7 +217,7 @@ def test_a_damaged_live_chain_answers_503_and_the_rest_serves_on(app, fitted, te
     assert app.client.get("/chains").status_code == 200
 
 
-def test_jobs_leave_nothing_that_other_users_can_read(app, fitted):
+def test_job_files_are_readable_by_their_owner_only(app, fitted):
     """A job's process writes the request, its log, vectors under way and a chain."""
     assert (app.settings.home / "jobs" / fitted["id"] / "vectors.npy").is_file()
     found = [path for path in app.settings.home.rglob("*") if not path.is_symlink()]

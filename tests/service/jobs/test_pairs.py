@@ -10,6 +10,7 @@ def app(start_app, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pairs():
+    """Draw vectors and the same vectors rotated."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(120, 8))
     rotation, _ = np.linalg.qr(rng.normal(size=(8, 8)))
@@ -20,7 +21,7 @@ def post(app, **body):
     return app.client.post("/fit-transform", json={"name": "aligned"} | body, headers=app.admin)
 
 
-def test_vectors_are_aligned_to_the_targets_that_came_with_them(app, pairs, finish):
+def test_procrustes_fit_aligns_vectors_with_the_submitted_targets(app, pairs, finish):
     vectors, targets = pairs
     answer = post(app, steps=[{"kind": "procrustes"}], source={"vectors": vectors}, targets={"vectors": targets})
     assert answer.status_code == 202, answer.text
@@ -43,7 +44,7 @@ def test_vectors_are_aligned_to_the_targets_that_came_with_them(app, pairs, fini
         ({"steps": [{"kind": "r2"}], "targets": {"vectors": [[1.0, 2.0]]}}, 400, "no step is fitted on targets"),
     ],
 )
-def test_pairs_that_are_none_are_refused_at_once(app, pairs, more, status, reason):
+def test_fit_transform_refuses_missing_or_invalid_targets(app, pairs, more, status, reason):
     answer = post(app, **({"steps": [{"kind": "procrustes"}], "source": {"vectors": pairs[0]}} | more))
     assert answer.status_code == status, answer.text
     assert reason in answer.json()["error"]["message"]

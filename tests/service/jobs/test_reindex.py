@@ -69,7 +69,7 @@ def vectors():
 
 @pytest.fixture(scope="module")
 def through(server, vectors):
-    """The vectors through each chain, by its reference."""
+    """Return the vectors through each chain, by the chain's reference."""
 
     def reduce(chain, rows):
         file = io.BytesIO()
@@ -84,7 +84,7 @@ def through(server, vectors):
 
 @pytest.fixture(scope="module")
 def many(server, vectors):
-    """An index of random vectors; the versions each item has had, as rows of `vectors`."""
+    """Build an index of random vectors; return the rows of `vectors` that each item has had, by id."""
     server.put(MANY, chain="none", m=4, ef_construction=20)
     for start in range(0, ROWS, 5000):
         upsert(server, vectors, {f"i{row}": row for row in range(start, start + 5000)})
@@ -102,20 +102,21 @@ def upsert(server, vectors, rows, **metadata):
 
 
 def begin(server, path, **body):
-    """Begin to make an index anew; gives the job when its folder is there."""
+    """Start reindexing, wait for the new generation's folder, and return the job's URL."""
     url = server.ok(f"{path}/reindex", **body)["status_url"]
     eventually(lambda: len(server.graphs(path)) > 1 or server.get(url)["finished_at"])
     return url
 
 
 def ended(server, url):
+    """Wait until a job has ended; return its state and error."""
     job = eventually(lambda: (job := server.get(url))["finished_at"] and job)
     return job["state"], job["error"]
 
 
 @contextmanager
 def searching(server, path, pause=0.01, **query):
-    """Search again and again, in a thread; gives the list of answers."""
+    """Search repeatedly in a thread during a block; yield the list of answers."""
     stop, answers = Event(), []
 
     def search():
@@ -133,7 +134,8 @@ def searching(server, path, pause=0.01, **query):
 
 
 @pytest.mark.parametrize("chain", ["compact", pytest.param("none", marks=pytest.mark.trial)])
-def test_every_search_is_of_one_generation_while_an_index_is_made_anew(server, many, vectors, through, chain):
+def test_each_search_during_reindexing_uses_one_generation(server, many, vectors, through, chain):
+    """Items written and deleted meanwhile are found as last written."""
     before = server.get(MANY)
     replaced, deleted, first = list(many)[:50], list(many)[-50:], sum(map(len, many.values()))
     with searching(server, MANY, vectors=vectors[:4].tolist(), k=10) as answers:
@@ -162,7 +164,7 @@ def test_every_search_is_of_one_generation_while_an_index_is_made_anew(server, m
 
 
 def check_scores(results, many, reduced):
-    """Every score is that of one of the item's versions, in one space."""
+    """Assert that each score is that of one of the item's versions, in one space."""
     for query, items in zip(reduced[:4], results, strict=True):
         assert 5 < len({item["id"] for item in items}) == len(items) <= 10
         scores = [item["score"] for item in items]
@@ -172,7 +174,7 @@ def check_scores(results, many, reduced):
 
 
 def check_writes(server, vectors, rows, deleted, chain):
-    """What was put while the index was made anew is found as it was put last, what was deleted is not."""
+    """Assert that items written or deleted during reindexing are found as last written, or not at all."""
     asked = vectors[list(rows.values())].tolist()
     found = server.ok(f"{MANY}/search", vectors=asked, k=1, filter={"made_for": chain}, rescore=2)["results"]
     assert [items[0]["id"] for items in found] == list(rows)
@@ -182,7 +184,7 @@ def check_writes(server, vectors, rows, deleted, chain):
     assert not {item["id"] for items in gone for item in items} & set(deleted)
 
 
-def test_one_at_a_time_and_a_cancelled_one_leaves_nothing(server, many, vectors):
+def test_a_second_reindex_is_answered_409_and_a_cancelled_one_leaves_the_index_unchanged(server, many, vectors):
     before = server.get(MANY)
     url = begin(server, MANY, m=8)
     again = server.post(f"{MANY}/reindex", chain="none")
@@ -199,7 +201,7 @@ def test_one_at_a_time_and_a_cancelled_one_leaves_nothing(server, many, vectors)
     assert ended(server, queued)[0] == "cancelled"
 
 
-def test_an_index_moves_to_another_encoder_and_answers_all_the_while(server, texts):
+def test_reindexing_with_another_encoder_serves_throughout_and_equals_a_new_index(server, texts):
     server.put(MOVING, chain="none", text_field="text")
     server.ok(f"{MOVING}/upsert", ids=[f"t{n}" for n in range(len(texts))], texts=texts)
     old, asked, early, aligned = server.get(MOVING), {"texts": texts[:4], "k": 5}, 0, []
@@ -226,7 +228,7 @@ def test_an_index_moves_to_another_encoder_and_answers_all_the_while(server, tex
 
 
 def check_moved(server, old, texts):
-    """The index is what a new one of the other encoder would be."""
+    """Assert that the index equals a new one of the other encoder."""
     fresh = server.put("/indexes/fresh", chain="none", encoder="shallow")
     late = "A heron stands in the shallow water."
     server.ok(f"{fresh}/upsert", ids=["late", *[f"t{n}" for n in range(len(texts))]], texts=[late, *texts])
@@ -245,7 +247,8 @@ def check_moved(server, old, texts):
     assert server.post(f"{MOVING}/search", texts="x", encoder="all-MiniLM-L6-v2").status_code == 409
 
 
-def test_an_item_without_text_stops_the_move_and_the_index_serves_on(server, texts):
+def test_reindexing_with_another_encoder_fails_on_an_item_without_text(server, texts):
+    """The index serves as before."""
     server.put(TEXTLESS, chain="none", text_field="text")
     server.ok(f"{TEXTLESS}/upsert", ids=["a", "b"], texts=texts[:2])
     server.ok(f"{TEXTLESS}/upsert", ids=["bare"], vectors=[[1.0] * 384])
@@ -258,7 +261,7 @@ def test_an_item_without_text_stops_the_move_and_the_index_serves_on(server, tex
     assert (found["results"][0][0]["id"], found["space_id"]) == ("a", before["space_id"])
 
 
-def test_texts_given_again_stand_for_those_that_were_not_kept(server, texts):
+def test_reindexing_takes_missing_texts_from_the_request(server, texts):
     given = {"bare": texts[2], "bare too": texts[3]}
     assert ended(server, begin(server, TEXTLESS, encoder="shallow", texts=given)) == ("succeeded", None)
     found = server.ok(f"{TEXTLESS}/search", texts=texts[:4], k=1, encoder="shallow")["results"]
@@ -266,7 +269,7 @@ def test_texts_given_again_stand_for_those_that_were_not_kept(server, texts):
 
 
 @pytest.mark.trial
-def test_a_restarted_server_serves_the_new_generations(server, many, vectors, texts):
+def test_reindexed_indexes_are_unchanged_after_a_restart(server, many, vectors, texts):
     queries = [(MANY, {"vectors": vectors[:3].tolist(), "rescore": 2}), (MOVING, {"texts": texts[:3]})]
     before = [(server.get(path), server.ok(f"{path}/search", **query)) for path, query in queries]
     server.restart()

@@ -28,7 +28,7 @@ WIDTH = 24
 
 
 def rows_like(count, seed, mean=0.5, turned=False):
-    """Vectors of one corpus `(count, WIDTH)`; turned ones vary in other directions."""
+    """Draw vectors `(count, WIDTH)` of one distribution; turned ones vary in other directions."""
     space = np.random.default_rng(0)
     rotation, _ = np.linalg.qr(space.normal(size=(WIDTH, WIDTH)))
     spread = np.arange(1, WIDTH + 1) ** -1.0
@@ -42,7 +42,7 @@ ALL = Pace(rows_a_second=1e9)
 
 @pytest.fixture(scope="module")
 def app(start_app, new_home):
-    """An app of this file's own, with drift as it comes, where the smallest window is filled by what a test sends."""
+    """Start an app for this file with drift monitoring and the smallest window."""
     with start_app(home=new_home(), drift_window=1000) as app:
         app.services.drift.pace = ALL
         yield app
@@ -59,14 +59,14 @@ def fit(app, name, rows, steps="r2,pca:8", **request):
 
 @pytest.fixture(scope="module")
 def fitted(app):
-    """Two versions of a chain of vectors of nobody's; the second is not live."""
+    """Fit two versions of a chain on vectors without an encoder; the second is not live."""
     for steps in ("r2,pca:8", "mc,pca:8"):
         fit(app, "mine", rows_like(2000, 1), steps)
     return app
 
 
 def reduce(app, rows, chain="mine", of_a_request=ROWS_PER_REQUEST, **query):
-    """Send rows through a chain, so many a request."""
+    """Send rows through a chain, this many per request; return the last answer."""
     for start in range(0, len(rows), of_a_request):
         body = io.BytesIO()
         np.save(body, rows[start : start + of_a_request])
@@ -79,7 +79,7 @@ def reduce(app, rows, chain="mine", of_a_request=ROWS_PER_REQUEST, **query):
 
 
 def report(app, ref="mine", encoder=None):
-    """What is said of a version, and its figures for an encoder, after the observers has seen all."""
+    """Return the drift report of a version, and its figures for an encoder, once all requests are observed."""
     settle(app)
     found = app.client.get(f"/chains/{ref}/drift")
     assert found.status_code == 200, found.text
@@ -87,14 +87,14 @@ def report(app, ref="mine", encoder=None):
 
 
 def settle(app):
-    """Wait until the observers has shown all that passed by."""
+    """Wait until the observers have seen all earlier requests."""
     observers = app.services.embedder.observers
     observers.stop()
     observers.start()
 
 
 def metric(app, name, **labels):
-    """A gauge's value; None if it has none for those labels."""
+    """Return a gauge's value; None if it has none for these labels."""
     wanted = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
     found = re.search(rf"^{name}{{{wanted}}} (\S+)$", app.client.get("/metrics").text, re.MULTILINE)
     return found and float(found[1])
@@ -103,13 +103,14 @@ def metric(app, name, **labels):
 # Figures
 
 
-def test_nothing_is_known_before_anything_came(fitted):
+def test_drift_is_unknown_before_any_request(fitted):
     said, figures = report(fitted, "mine@2")
     assert (said["chain"], said["stale"], said["unknown"], figures) == ("mine@2", None, None, None)
     assert fitted.client.get("/chains/mine@2").json()["stale"] is None
 
 
-def test_traffic_like_what_was_fitted_stays_flat_and_other_traffic_rises_and_is_forgotten_again(fitted):
+def test_out_of_domain_is_near_half_for_similar_rows_rises_for_others_and_falls_again(fitted):
+    """Other rows make the version stale in the report, the metrics, the chain and the health warnings."""
     reduce(fitted, rows_like(2000, 2))
     said, same = report(fitted)
     assert said["unknown"] is None and said["stale"] is False and said["chain"] == "mine@1"
@@ -137,7 +138,8 @@ def test_traffic_like_what_was_fitted_stays_flat_and_other_traffic_rises_and_is_
     assert fitted.client.get("/health").json()["warnings"] == []
 
 
-def test_a_shift_of_the_mean_and_odd_lengths_are_seen(fitted):
+def test_drift_reports_a_shifted_mean_and_outlier_norms(fitted):
+    """Rows of extreme norms are counted and left out of the mean."""
     rows = rows_like(1500, 5, mean=-0.5)
     reduce(fitted, rows, "mine@2")
     _, figures = report(fitted, "mine@2")
@@ -153,7 +155,7 @@ def test_a_shift_of_the_mean_and_odd_lengths_are_seen(fitted):
     assert all(value == value for value in figures["mean_norm"].values())
 
 
-def test_two_versions_have_figures_of_their_own(fitted):
+def test_drift_is_reported_separately_for_each_version(fitted):
     reduce(fitted, rows_like(100, 7), "mine@1")
     reduce(fitted, rows_like(100, 7, turned=True), "mine@2")
     one, two = (report(fitted, ref)[1]["tenths"][-1] for ref in ("mine@1", "mine@2"))
@@ -161,7 +163,7 @@ def test_two_versions_have_figures_of_their_own(fitted):
     assert {w.loaded.ref for w, _ in fitted.services.drift.evaluate_all()} >= {"mine@1", "mine@2"}
 
 
-def test_large_requests_count_with_some_of_their_rows_and_one_alone_says_nothing_sure(fitted):
+def test_an_eighth_of_a_large_requests_rows_is_sampled_and_one_request_makes_no_chain_stale(fitted):
     rows = rows_like(5000, 8, turned=True)
     loaded = fitted.services.registry.load("mine")
     window = Window(None, loaded, loaded.fit_distribution, 1000, keep_rows=False)
@@ -171,7 +173,7 @@ def test_large_requests_count_with_some_of_their_rows_and_one_alone_says_nothing
     assert not fitted.services.drift.exceeds_threshold(tally)
 
 
-def test_the_noise_takes_rows_of_one_request_for_alike(fitted):
+def test_standard_error_treats_the_rows_of_a_request_as_one_cluster(fitted):
     loaded = fitted.services.registry.load("mine")
     rows = rows_like(2000, 9)
     order = np.argsort(loaded.fit_distribution.gaussian.score(loaded.fit_distribution.gaussian.standardize(rows)))
@@ -182,7 +184,7 @@ def test_the_noise_takes_rows_of_one_request_for_alike(fitted):
     assert sorted_rows.out_of_domain == pytest.approx(mixed.out_of_domain)
 
 
-def test_tallies_of_parts_add_up_to_that_of_all(fitted):
+def test_the_sum_of_tallies_equals_the_tally_of_all_requests(fitted):
     loaded = fitted.services.registry.load("mine")
     requests = np.split(rows_like(600, 10), 60)
     whole = Tally.from_requests(loaded.fit_distribution, None, requests).to_json(loaded.fit_distribution)
@@ -194,18 +196,19 @@ def test_tallies_of_parts_add_up_to_that_of_all(fitted):
 
 
 def at_once(work):
+    """Run work immediately instead of queueing it."""
     work()
     return True
 
 
-def test_the_least_recently_used_window_leaves(fitted):
+def test_the_least_recently_used_window_is_dropped(fitted):
     drift = Drift(True, 1000, 0.8, fitted.services.registry, submit=at_once, max_windows=3, pace=ALL)
     for number in (1, 2, 3, 1, 4):
         drift.observe(ObservedVectors(f"encoder {number}", fitted.services.registry.load("mine"), rows_like(5, 0)))
     assert {window.encoder for window in drift.windows.values()} == {"encoder 3", "encoder 1", "encoder 4"}
 
 
-def test_of_more_than_a_generation_at_once_some_are_looked_at(fitted):
+def test_a_window_samples_one_generation_at_once_and_then_rows_at_its_pace(fitted):
     clock = [0.0]
     loaded = fitted.services.registry.load("mine")
     window = Window(None, loaded, loaded.fit_distribution, 1000, False, Pace(rows_a_second=400), clock=lambda: clock[0])
@@ -218,7 +221,7 @@ def test_of_more_than_a_generation_at_once_some_are_looked_at(fitted):
     assert window.evaluate().rows == pytest.approx(1000 + 400 * 2.5, abs=2 * ROWS_PER_REQUEST)
 
 
-def test_rows_of_another_width_are_not_counted(fitted):
+def test_rows_of_other_dimensions_are_ignored(fitted):
     drift = Drift(True, 1000, 0.8, fitted.services.registry, submit=at_once)
     drift.observe(ObservedVectors(None, fitted.services.registry.load("mine"), np.ones((5, WIDTH + 1), np.float32)))
     assert list(drift.evaluate_all()) == []
@@ -240,12 +243,13 @@ DINGE = ["Garten", "Hund", "Zug", "Kessel", "Fluss", "Schrank", "Baum", "Wagen"]
 
 
 def sentences_of(frames, words):
+    """Fill all pairs of different words into sentence frames."""
     return [frame.format(one, two) for frame in frames for one in words for two in words if one != two]
 
 
 @pytest.fixture(scope="module")
 def docs(app):
-    """A chain fitted on English documentation, and texts of the same kind that it was not fitted on."""
+    """Fit a chain on English documentation; return other texts of the same kind."""
     texts = [text for text in read_docstring_paragraphs() if len(text) < 90][::3]
     fitted_on, others = texts[0:800:2], texts[1:301:2]
     answers = [app.client.post("/embed", json={"inputs": fitted_on[at : at + 100]}) for at in range(0, 400, 100)]
@@ -254,6 +258,7 @@ def docs(app):
 
 
 def embed(app, texts, chain="docs", of_a_request=ROWS_PER_REQUEST, **headers):
+    """Embed texts through a chain, this many per request; return the last answer."""
     for start in range(0, len(texts), of_a_request):
         body = {"inputs": texts[start : start + of_a_request], "chain": chain}
         answer = app.client.post("/embed", json=body, headers=headers)
@@ -262,7 +267,7 @@ def embed(app, texts, chain="docs", of_a_request=ROWS_PER_REQUEST, **headers):
 
 
 @pytest.mark.trial
-def test_texts_stay_flat_and_rise_as_they_change_to_another_domain_and_then_to_another_language(app, docs):
+def test_out_of_domain_rises_from_own_text_to_another_domain_to_another_language(app, docs):
     found = []
     for texts in (docs, sentences_of(ENGLISH, THINGS)[::3], sentences_of(GERMAN, DINGE)[::3]):
         for start in range(0, 1000, ROWS_PER_REQUEST):  # the cache answers all but the first time
@@ -281,14 +286,14 @@ def test_texts_stay_flat_and_rise_as_they_change_to_another_domain_and_then_to_a
     assert metric(app, "lathe_drift_mean_cosine", encoder=ENCODER, chain="docs@1") == language["mean_cosine"]
 
 
-def test_answers_from_the_cache_count_as_others_do(app, docs):
+def test_vectors_from_the_cache_are_counted_in_drift(app, docs):
     embed(app, docs[:8], "debias")
     before = report(app, "debias", ENCODER)[1]["rows"]
     embed(app, docs[:8], "debias")
     assert report(app, "debias", ENCODER)[1]["rows"] == before + 8
 
 
-def test_vectors_sent_to_a_chain_are_counted_apart_from_texts(app, docs, raw):
+def test_vectors_sent_to_reduce_are_counted_apart_from_embedded_texts(app, docs, raw):
     embed(app, docs[:30], "compact")
     reduce(app, np.array(raw, np.float32), "compact")
     assert report(app, "compact")[1]["rows"] == len(raw)
@@ -303,7 +308,7 @@ def raw(app, sentences):
 # The header
 
 
-def test_a_request_is_told_how_far_its_own_rows_lie_if_it_asks(app, docs):
+def test_embed_answers_x_out_of_domain_if_the_x_drift_header_asks_for_it(app, docs):
     near = embed(app, docs[:10], **{"x-drift": "true"}).headers["x-out-of-domain"]
     far = embed(app, sentences_of(GERMAN, DINGE)[:10], **{"x-drift": "TRUE"}).headers["x-out-of-domain"]
     assert re.fullmatch(r"[01]\.\d{3}", near) and float(near) < 0.75 < float(far)
@@ -311,7 +316,7 @@ def test_a_request_is_told_how_far_its_own_rows_lie_if_it_asks(app, docs):
     assert "x-out-of-domain" not in embed(app, docs[:10], **{"x-drift": "false"}).headers
 
 
-def test_all_answers_with_vectors_tell_it_by_header_or_query(app, docs, fitted):
+def test_every_vector_route_answers_x_out_of_domain_by_header_or_query(app, docs, fitted):
     texts = docs[:3]
     answers = [
         app.client.post("/embed?drift=true", json={"inputs": texts, "chain": "docs"}),
@@ -325,13 +330,13 @@ def test_all_answers_with_vectors_tell_it_by_header_or_query(app, docs, fitted):
     assert as_json.headers["x-out-of-domain"] == reduce(app, row, drift="true").headers["x-out-of-domain"]
 
 
-def test_raw_vectors_are_held_against_nothing(app, docs):
+def test_x_out_of_domain_is_unknown_without_a_chain(app, docs):
     answer = app.client.post("/embed?drift=true", json={"inputs": docs[0]})
     assert answer.headers["x-out-of-domain"] == "unknown"
 
 
 @pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/reduce"])
-def test_what_is_neither_true_nor_false_is_refused(app, path):
+def test_an_invalid_drift_value_is_answered_400(app, path):
     body = {"inputs": "x", "input": "x", "vectors": [[1.0] * 384], "chain": "compact"}
     for answer in (
         app.client.post(f"{path}?drift=perhaps", json=body),
@@ -340,7 +345,7 @@ def test_what_is_neither_true_nor_false_is_refused(app, path):
         assert answer.status_code == 400 and answer.json()["error"]["param"] == "drift"
 
 
-def test_the_openapi_declares_header_parameter_and_figures(app):
+def test_openapi_declares_the_drift_header_parameter_and_route(app):
     paths = app.client.get("/openapi.json").json()["paths"]
     for path in ("/embed", "/v1/embeddings", "/reduce"):
         assert {"x-drift", "drift"} <= {parameter["name"] for parameter in paths[path]["post"]["parameters"]}
@@ -352,12 +357,12 @@ def test_the_openapi_declares_header_parameter_and_figures(app):
 
 
 @pytest.mark.parametrize("ref", ["nobody", "mine@99", "a b", "mine@x"])
-def test_a_chain_that_is_not_there_is_404(fitted, ref):
+def test_drift_of_an_unknown_chain_is_answered_404(fitted, ref):
     answer = fitted.client.get(f"/chains/{ref}/drift")
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
 
 
-def test_a_chain_without_a_reference_serves_and_its_drift_is_unknown(fitted):
+def test_a_chain_without_a_fit_distribution_serves_and_its_drift_is_unknown(fitted):
     registry = fitted.services.registry
     registry.publish(registry.load("mine@1").chain, "older", None)
     reduce(fitted, rows_like(50, 1), "older")
@@ -368,7 +373,7 @@ def test_a_chain_without_a_reference_serves_and_its_drift_is_unknown(fitted):
 
 
 @pytest.mark.parametrize("how", ["altered", "missing"])
-def test_a_damaged_reference_leaves_the_chain_serving(fitted, how):
+def test_a_chain_with_a_damaged_or_missing_fit_distribution_serves(fitted, how):
     registry = fitted.services.registry
     loaded = registry.load("mine@1")
     statistics = FitStatistics(distribution=loaded.fit_distribution)
@@ -380,7 +385,7 @@ def test_a_damaged_reference_leaves_the_chain_serving(fitted, how):
     assert "the distribution of its rows" in said["unknown"]
 
 
-def test_drift_that_is_off_says_so_and_keeps_no_figures(start_app, fitted):
+def test_with_drift_off_the_report_says_it_and_has_no_figures(start_app, fitted):
     with start_app(home=fitted.settings.home, drift=False, indexes_only=True) as off:
         reduce(off, rows_like(50, 1))
         said, _ = report(off)
@@ -389,7 +394,7 @@ def test_drift_that_is_off_says_so_and_keeps_no_figures(start_app, fitted):
         assert metric(off, "lathe_drift_rows", encoder="none", chain="mine@1") is None
 
 
-def test_a_restart_begins_anew_against_the_same_reference(start_app, fitted):
+def test_after_a_restart_windows_are_empty_and_the_fit_distribution_is_the_same(start_app, fitted):
     reduce(fitted, rows_like(40, 1))
     _, before = report(fitted)
     with start_app(home=fitted.settings.home, indexes_only=True) as again:
@@ -399,7 +404,7 @@ def test_a_restart_begins_anew_against_the_same_reference(start_app, fitted):
     assert figures["rows"] == 40 and figures["mean_norm"]["fitted"] == before["mean_norm"]["fitted"]
 
 
-def test_keys_guard_it_as_other_reads(start_app, fitted):
+def test_drift_needs_an_api_key(start_app, fitted):
     with start_app(home=fitted.settings.home, api_keys="use", indexes_only=True) as keyed:
         assert keyed.client.get("/chains/mine/drift").status_code == 401
         assert keyed.client.get("/chains/mine/drift", headers={"authorization": "Bearer use"}).status_code == 200
@@ -409,7 +414,7 @@ def test_keys_guard_it_as_other_reads(start_app, fitted):
 
 
 @pytest.mark.parametrize("name", ["compact", "debias"])
-def test_the_starters_have_references_of_what_they_were_fitted_on(name):
+def test_starter_chains_have_a_fit_distribution_that_matches_their_certificate(name):
     loaded = Registry(STARTERS).load(name)
     certificate = loaded.chain.metadata["certificate"]
     assert (loaded.fit_distribution.count, loaded.fit_distribution.heldout) == (
@@ -419,20 +424,20 @@ def test_the_starters_have_references_of_what_they_were_fitted_on(name):
     assert loaded.fit_distribution.gaussian.mean_norm == pytest.approx(certificate["mean_norm"]["before"], abs=0.01)
 
 
-def test_a_fit_leaves_a_reference_and_the_manifest_says_its_spectrum(fitted):
+def test_a_fit_stores_its_fit_distribution_and_spectrum(fitted):
     manifest = fitted.client.get("/chains/mine").json()["reference"]
     assert manifest["dimensions"] == WIDTH and manifest["count"] + manifest["heldout"] == 2000
     assert manifest["spectrum"] == sorted(manifest["spectrum"], reverse=True) and sum(manifest["spectrum"]) < 1
 
 
-def test_chains_that_are_imported_bring_their_references(fitted, run):
+def test_chains_import_copies_fit_distributions(fitted, run):
     assert run("chains", "import", str(fitted.settings.home))[0] == 0
     status, out, _ = run("chains", "show", "mine@1")
     assert status == 0 and json.loads(out)["reference"]["count"] == 1600
 
 
 @pytest.mark.services
-def test_replicas_share_references_and_one_altered_in_redis_is_unknown(open_replica, redis_server, fitted):
+def test_replicas_share_fit_distributions_and_one_altered_in_redis_is_unknown(open_replica, redis_server, fitted):
     here, there = open_replica("here"), open_replica("there")
     loaded = fitted.services.registry.load("mine@1")
     here.registry.publish(loaded.chain, "shared", None, statistics=FitStatistics(distribution=loaded.fit_distribution))
@@ -449,7 +454,7 @@ def test_replicas_share_references_and_one_altered_in_redis_is_unknown(open_repl
 
 @pytest.fixture(scope="module")
 def refitting(start_app, fitted, new_home):
-    """An app on chains of its own that fits stale ones anew."""
+    """Start an app that refits stale chains, with chains of its own."""
     home = new_home()
     with start_app(home=home, drift_refit=True, drift_window=1000, indexes_only=True) as app:
         app.services.drift.pace = ALL
@@ -457,7 +462,8 @@ def refitting(start_app, fitted, new_home):
 
 
 @pytest.mark.parametrize("keep_moments", [False, True])
-def test_a_stale_chain_is_fitted_anew_once_and_not_promoted(refitting, finish, keep_moments):
+def test_a_stale_chain_is_refitted_once_and_the_version_is_not_promoted(refitting, finish, keep_moments):
+    """The refit keeps the gates and, if moments are stored, adds to them; once promoted it is not stale."""
     app, name = refitting, f"kept-{keep_moments}".lower()
     fit(app, name, rows_like(1500, 1), keep_moments=keep_moments, gates={"local_spearman": 0.1})
 
@@ -489,7 +495,7 @@ def test_a_stale_chain_is_fitted_anew_once_and_not_promoted(refitting, finish, k
     assert report(app, name)[0]["stale"] is False
 
 
-def test_who_watches_often_does_not_keep_a_stale_chain_from_its_fit(refitting, finish):
+def test_frequent_scrapes_of_metrics_do_not_prevent_a_refit(refitting, finish):
     fit(refitting, "watched", rows_like(1500, 1))
     for seed in range(30):
         reduce(refitting, rows_like(100, 10 + seed, turned=True), "watched")
@@ -499,7 +505,7 @@ def test_who_watches_often_does_not_keep_a_stale_chain_from_its_fit(refitting, f
     assert finish(job.id, refitting)["state"] == "succeeded"
 
 
-def test_one_text_again_and_again_is_no_corpus_to_fit_on(refitting):
+def test_a_chain_made_stale_by_one_repeated_row_is_not_refitted(refitting):
     fit(refitting, "probed", rows_like(1500, 1))
     row = rows_like(1, 2, turned=True)
     for _ in range(20):
@@ -508,7 +514,7 @@ def test_one_text_again_and_again_is_no_corpus_to_fit_on(refitting):
     assert report(refitting, "probed")[0]["stale"] is True and fits_of(refitting, "probed") == []
 
 
-def test_versions_that_are_not_live_warn_of_nothing_and_deleted_ones_are_forgotten(fitted):
+def test_only_live_versions_give_warnings_and_windows_of_deleted_ones_are_dropped(fitted):
     fit(fitted, "left", rows_like(1500, 1))
     reduce(fitted, rows_like(1500, 2, turned=True), "left")
     settle(fitted)
@@ -521,7 +527,7 @@ def test_versions_that_are_not_live_warn_of_nothing_and_deleted_ones_are_forgott
     assert "left@1" not in [window.loaded.ref for window, _ in drift.evaluate_all()]
 
 
-def test_rows_are_looked_at_again_after_the_thread_beside_was_behind_for_long(fitted):
+def test_rows_are_evaluated_again_after_the_observer_thread_was_busy(fitted):
     loaded, free = fitted.services.registry.load("mine"), False
 
     def soon(work):
@@ -540,18 +546,18 @@ def test_rows_are_looked_at_again_after_the_thread_beside_was_behind_for_long(fi
 
 
 def fits_of(app, name):
-    """Refits of a chain."""
+    """Return the refit jobs of a chain."""
     jobs = [job for job in app.services.jobs.list() if job.kind == "fit"]
     asked = {job.id: app.services.jobs.read_request(job.id).request for job in jobs}
     return [job for job in jobs if asked[job.id].name == name and asked[job.id].refit_of]
 
 
-def test_vectors_sent_to_an_encoders_chain_start_no_fit(refitting):
+def test_vectors_without_an_encoder_cause_no_refit_of_an_encoders_chain(refitting):
     window = Window(None, refitting.services.registry.load("compact"), None, 1000, keep_rows=True)
     assert not refitting.services.drift.refits.is_same_space(window)
 
 
-def test_rows_are_kept_in_memory_only_to_fit_on(fitted, refitting):
+def test_rows_are_kept_in_memory_only_if_refits_are_on(fitted, refitting):
     fit(refitting, "mine", rows_like(1500, 1))
     for app, kept in ((fitted, False), (refitting, True)):
         reduce(app, rows_like(40, 1))

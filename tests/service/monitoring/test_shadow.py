@@ -22,7 +22,7 @@ PLAN = {"version": 3, "share": 1.0}
 
 @pytest.fixture
 def trial(lathe, add_version, real_rows):
-    """`compact` as the live version of a chain, and a candidate fitted on other text."""
+    """Publish `compact` as the live version of a chain, and add a candidate fitted on other text."""
     registry = lathe.services.registry
     add_version(NAME, real_rows)
     registry.delete(NAME, 1)
@@ -33,25 +33,28 @@ def trial(lathe, add_version, real_rows):
 
 
 def shadow(app, **body):
+    """Start a shadow of version 3; return its report."""
     answer = app.client.put(f"/chains/{NAME}/shadow", json=PLAN | body, headers=app.admin)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def report(app):
+    """Return the report of the shadow."""
     answer = app.client.get(f"/chains/{NAME}/shadow")
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def send(app, rows, chain=NAME):
+    """Send rows through a chain with `/reduce`; return the vectors."""
     answer = app.client.post("/reduce", json={"vectors": rows.tolist(), "chain": chain})
     assert answer.status_code == 200, answer.text
     return np.array(answer.json()["vectors"])
 
 
 def seen(app, condition):
-    """What the shadow says once a condition on it holds."""
+    """Wait until a condition on the shadow's report holds, and return the report."""
     deadline = time.monotonic() + 20
     while not condition(found := report(app)):
         assert time.monotonic() < deadline, found
@@ -60,6 +63,7 @@ def seen(app, condition):
 
 
 def promote(app, **body):
+    """Promote a version over HTTP; return the status and the JSON."""
     answer = app.client.post(f"/chains/{NAME}/promote", json={"version": 3} | body, headers=app.admin)
     return answer.status_code, answer.json()
 
@@ -67,7 +71,7 @@ def promote(app, **body):
 # The sample
 
 
-def test_every_row_has_the_same_chance_to_stay_however_rows_come():
+def test_reservoir_keeps_each_row_with_equal_probability_however_rows_are_split():
     stayed = np.zeros(40)
     for seed in range(2000):
         reservoir = Reservoir(10, 1, np.random.default_rng(seed))
@@ -77,7 +81,7 @@ def test_every_row_has_the_same_chance_to_stay_however_rows_come():
     assert stayed.sum() == 10 * 2000 and np.abs(stayed / 2000 - 0.25).max() < 0.05  # five standard deviations
 
 
-def test_a_row_that_comes_often_is_no_neighbour_of_itself():
+def test_reservoir_copy_distinct_has_each_row_once():
     reservoir = Reservoir(10, 2, np.random.default_rng(0))
     reservoir.add(np.float32([[1, 2], [3, 4], [1, 2], [1, 2]]))
     assert reservoir.copy_distinct().tolist() == [[1, 2], [3, 4]]
@@ -86,7 +90,7 @@ def test_a_row_that_comes_often_is_no_neighbour_of_itself():
 # The figures
 
 
-def test_equal_versions_agree_and_rows_that_are_no_numbers_agree_with_nothing(real_rows):
+def test_compare_neighbours_gives_1_for_equal_outputs_and_0_for_rows_that_are_not_finite(real_rows):
     found = compare_neighbours(real_rows, real_rows[:, :64], real_rows[:, :64], 10)
     assert found["agreement_at_k"] == {"value": 1, "low": 1, "high": 1}
     recall = recall_at_k(real_rows, real_rows[:, :64], 10)
@@ -99,20 +103,20 @@ def test_equal_versions_agree_and_rows_that_are_no_numbers_agree_with_nothing(re
     assert found["raw_recall_at_k"]["difference"]["high"] < 0
 
 
-def test_too_few_rows_and_a_version_that_failed_give_no_figure(real_rows):
+def test_compare_neighbours_gives_none_with_k_rows_or_a_failed_version(real_rows):
     assert compare_neighbours(real_rows[:10], real_rows[:10], real_rows[:10], 10)["agreement_at_k"] is None
     found = compare_neighbours(real_rows, real_rows, None, 10)
     assert found["agreement_at_k"] is found["raw_recall_at_k"]["candidate"] is None
     assert found["raw_recall_at_k"]["live"]["value"] == 1
 
 
-def test_a_version_that_cannot_be_applied_is_counted_with_the_reason_and_raises_nothing():
+def test_shadow_side_counts_failed_rows_and_stores_the_error_without_raising():
     side = ShadowSide(Registry(STARTERS).load("compact"))
     assert side.measure(np.zeros((3, 5), np.float32)) is None
     assert (side.failed, side.bad_rows) == (3, 3) and "384" in side.error
 
 
-def test_lengths_other_than_one_are_counted_where_unit_vectors_are_promised(real_rows):
+def test_shadow_side_counts_outputs_without_norm_1(real_rows):
     side = ShadowSide(Registry(STARTERS).load("compact"))
     side.measure(np.concatenate([real_rows[:5], np.zeros((2, 384), np.float32)]))  # nothing has no direction
     assert side.describe_problems() == {"not_finite": 0, "off_norm": 2, "failed": 0, "error": None}
@@ -121,7 +125,7 @@ def test_lengths_other_than_one_are_counted_where_unit_vectors_are_promised(real
 # On the server
 
 
-def test_figures_are_those_of_the_rows_that_went_through_the_live_version(trial, real_rows):
+def test_a_shadows_figures_are_those_of_all_rows_through_the_live_version(trial, real_rows):
     registry = trial.services.registry
     began = shadow(trial)
     assert (began["live"], began["candidate"], began["state"], began["rows"]) == (2, 3, "running", 0)
@@ -146,7 +150,7 @@ def test_figures_are_those_of_the_rows_that_went_through_the_live_version(trial,
     assert found["problems"]["candidate"] == {"not_finite": 0, "off_norm": 0, "failed": 0, "error": None}
 
 
-def test_texts_count_too_those_of_the_cache_among_them(trial, paragraphs):
+def test_a_shadow_samples_embedded_texts_also_from_the_cache(trial, paragraphs):
     shadow(trial)
     for _ in range(2):
         answer = trial.client.post("/embed", json={"inputs": paragraphs[:30], "chain": NAME, "dimensions": 16})
@@ -155,7 +159,7 @@ def test_texts_count_too_those_of_the_cache_among_them(trial, paragraphs):
     assert found["rows"] == 30 and found["agreement_at_k"] is not None
 
 
-def test_a_share_is_taken_by_chance_and_no_more_is_held_than_was_asked_for(trial):
+def test_a_shadow_samples_its_share_and_holds_at_most_its_rows(trial):
     rows = np.random.default_rng(0).normal(size=(2000, 384)).astype(np.float32)
     shadow(trial, share=0.1)
     send(trial, rows)
@@ -165,7 +169,9 @@ def test_a_share_is_taken_by_chance_and_no_more_is_held_than_was_asked_for(trial
     assert seen(trial, lambda found: found["seen"] == 2000)["rows"] == 200
 
 
-def test_clients_get_the_live_versions_answers_whatever_the_candidate_makes(trial, add_version, real_rows):
+def test_clients_get_the_live_versions_vectors_if_the_candidate_fails(trial, add_version, real_rows):
+    """Outputs of the candidate that are not finite are counted and fail its gate."""
+
     def spoil(chain):  # each step is finite, their product is not
         for step in chain.transforms:
             step.weight.mul_(1e30)
@@ -184,7 +190,7 @@ def test_clients_get_the_live_versions_answers_whatever_the_candidate_makes(tria
     assert f'lathe_shadow_troubled_rows_total{{chain="{NAME}"}} {len(real_rows)}.0' in text
 
 
-def test_no_request_waits_for_a_shadow(trial, real_rows):
+def test_requests_do_not_wait_for_the_shadow(trial, real_rows):
     shadow(trial)
     running = trial.services.shadows.shadows[NAME]
     done = threading.Event()
@@ -195,7 +201,7 @@ def test_no_request_waits_for_a_shadow(trial, real_rows):
     assert done.is_set() and seen(trial, lambda found: found["seen"] == 60)
 
 
-def test_prometheus_is_told_of_shadows_that_run(trial, real_rows):
+def test_metrics_have_figures_of_running_shadows_only(trial, real_rows):
     shadow(trial)
     send(trial, real_rows)
     agreement = seen(trial, lambda found: found["rows"] == len(real_rows))["agreement_at_k"]["value"]
@@ -215,7 +221,8 @@ def test_prometheus_is_told_of_shadows_that_run(trial, real_rows):
         (lambda app: app.services.registry.delete(NAME, 3), f"the candidate {NAME}@3 was deleted"),
     ],
 )  # fmt: skip
-def test_it_ends_with_a_reason_when_its_versions_are_no_longer_what_they_were(trial, real_rows, change, words):
+def test_a_shadow_ends_with_a_reason_if_its_live_version_or_candidate_changes(trial, real_rows, change, words):
+    """Its last figures stay, and no more rows are sampled."""
     shadow(trial, gates={"agreement_at_k": 0.01})
     send(trial, real_rows)
     before = seen(trial, lambda found: found["seen"] == len(real_rows))
@@ -228,7 +235,7 @@ def test_it_ends_with_a_reason_when_its_versions_are_no_longer_what_they_were(tr
     assert report(trial)["seen"] == before["seen"]
 
 
-def test_a_rollback_ends_it_too(trial, real_rows):
+def test_a_rollback_ends_a_shadow(trial, real_rows):
     trial.services.registry.publish(trial.services.registry.load(NAME).chain, NAME, True)
     shadow(trial)
     trial.client.post(f"/chains/{NAME}/rollback", headers=trial.admin)
@@ -238,7 +245,8 @@ def test_a_rollback_ends_it_too(trial, real_rows):
 # The gate
 
 
-def test_a_shadow_says_not_yet_then_failed_or_passed_and_promotion_follows(trial, real_rows):
+def test_promotion_follows_the_shadows_verdict_and_can_be_forced(trial, real_rows):
+    """With fewer than 200 rows the verdict is "not yet"."""
     shadow(trial, gates={"agreement_at_k": 0.99, "latency_ratio": 1000})
     send(trial, real_rows[:150])
     found = seen(trial, lambda found: found["rows"] == 150)
@@ -257,7 +265,7 @@ def test_a_shadow_says_not_yet_then_failed_or_passed_and_promotion_follows(trial
     assert (status, body["live"], body["forced"]) == (200, 3, ["shadow.agreement_at_k"])
 
 
-def test_gates_that_hold_let_it_through_and_gates_of_another_version_are_not_asked(trial, add_version, real_rows):
+def test_promotion_passes_with_passed_gates_and_ignores_gates_of_another_candidate(trial, add_version, real_rows):
     other = add_version(NAME, real_rows, promote=False)
     shadow(trial, gates={"agreement_at_k": 0.01, "recall_ratio": 0.5})
     assert promote(trial)[0] == 409
@@ -289,20 +297,20 @@ def test_gates_that_hold_let_it_through_and_gates_of_another_version_are_not_ask
         ({"version": 3, "gates": {"agreement_at_k": None}}, 422, "gates"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused_in_words(trial, body, status, words):
+def test_an_invalid_shadow_is_refused_with_a_reason(trial, body, status, words):
     answer = trial.client.put(f"/chains/{NAME}/shadow", json=body, headers=trial.admin)
     assert answer.status_code == status and words in answer.json()["error"]["message"]
     assert trial.client.get(f"/chains/{NAME}/shadow").status_code == 404
 
 
-def test_a_candidate_of_another_encoder_or_width_has_nothing_to_compare(trial, add_version, real_rows):
+def test_a_candidate_of_another_space_is_answered_409(trial, add_version, real_rows):
     version = add_version(NAME, real_rows[:, :200], promote=False)
     body = {"version": version}
     answer = trial.client.put(f"/chains/{NAME}/shadow", json=body, headers=trial.admin)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "space_mismatch")
 
 
-def test_a_damaged_candidate_is_refused_and_the_live_version_goes_on(trial, real_rows):
+def test_a_damaged_candidate_is_answered_503_and_the_live_version_serves(trial, real_rows):
     folder = trial.services.registry.root / NAME / "3"
     tensors = next(folder.glob("*.safetensors"))
     tensors.write_bytes(tensors.read_bytes()[:-100])
@@ -312,7 +320,7 @@ def test_a_damaged_candidate_is_refused_and_the_live_version_goes_on(trial, real
 
 
 @pytest.mark.parametrize("name", ["nobody", "trial@2", "a b", NAME])
-def test_what_is_not_there_is_404_and_only_admins_start_and_end(trial, name):
+def test_shadow_routes_answer_404_for_unknown_chains_and_need_the_admin_key(trial, name):
     path = f"/chains/{name}/shadow"
     assert trial.client.get(path).status_code == 404
     assert trial.client.delete(path, headers=trial.admin).status_code == 404
@@ -322,7 +330,7 @@ def test_what_is_not_there_is_404_and_only_admins_start_and_end(trial, name):
         assert trial.client.put(path, json={"version": 3}, headers=trial.admin).status_code == 404
 
 
-def test_rows_of_another_width_are_passed_over():
+def test_a_shadow_ignores_rows_of_other_dimensions():
     loaded = Registry(STARTERS).load("compact")
     trial = Shadow(
         loaded, LoadedChain("compact", 2, loaded.chain, loaded.folder), ShadowPlan(1.0), np.random.default_rng(0)

@@ -20,13 +20,14 @@ from transforms.files import replace_synced
 
 
 def readable_by_others(folder):
+    """List the files and folders that group or others have any permission for."""
     found = [folder, *folder.rglob("*")]
     return [path for path in found if not path.is_symlink() and path.stat().st_mode & 0o077]
 
 
 @contextmanager
 def full_disk():
-    """No file may grow past nothing, which for a writer is as a disk that is full."""
+    """Let no file grow during a block, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
@@ -35,12 +36,12 @@ def full_disk():
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_server_leaves_nothing_in_its_folder_that_others_can_read(lathe):
+def test_a_servers_state_folder_is_readable_by_its_owner_only(lathe):
     assert (lathe.settings.home / "chains" / "compact" / "1" / "manifest.json").is_file()
     assert readable_by_others(lathe.settings.home) == []
 
 
-def test_a_folder_of_earlier_days_loses_what_others_may_do_but_links_are_left_alone(tmp_path):
+def test_opening_a_state_folder_removes_permissions_of_others_but_follows_no_links(tmp_path):
     outside, home = tmp_path / "outside", Home(tmp_path / "home")
     outside.write_text("another's")
     outside.chmod(0o644)
@@ -56,7 +57,7 @@ def test_a_folder_of_earlier_days_loses_what_others_may_do_but_links_are_left_al
     assert stat.S_IMODE(outside.stat().st_mode) == 0o644
 
 
-def test_the_folder_and_those_in_it_may_be_links_to_other_disks(tmp_path):
+def test_the_state_folder_and_its_subfolders_may_be_links(tmp_path):
     for name in ("home", "big"):
         (tmp_path / name).mkdir()
     (tmp_path / "home" / "indexes").symlink_to(tmp_path / "big")
@@ -68,7 +69,7 @@ def test_the_folder_and_those_in_it_may_be_links_to_other_disks(tmp_path):
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777], ids=["open to all", "sticky, as /tmp"])
 @pytest.mark.parametrize("place", ["", "indexes"])
-def test_no_server_starts_where_everybody_can_put_something(tmp_path, mode, place):
+def test_create_app_refuses_a_state_folder_that_everybody_can_write(tmp_path, mode, place):
     folder = tmp_path / "home" / place
     folder.mkdir(parents=True)
     folder.chmod(mode)
@@ -77,13 +78,13 @@ def test_no_server_starts_where_everybody_can_put_something(tmp_path, mode, plac
     assert not (tmp_path / "home" / "chains").exists()
 
 
-def test_a_folder_of_ones_own_in_one_that_is_sticky_is_safe(tmp_path):
+def test_a_state_folder_inside_a_sticky_folder_is_accepted(tmp_path):
     tmp_path.chmod(0o1777)
     assert Home(tmp_path / "lathe").open() is None
 
 
-def test_another_users_folder_is_refused_and_roots_is_not(tmp_path, monkeypatch):
-    """As root the folder is given away; anybody else pretends to be another."""
+def test_a_state_folder_of_another_user_is_refused_unless_it_is_roots(tmp_path, monkeypatch):
+    """As root the folder is given away; as anybody else another user id is pretended."""
     if os.geteuid() == 0:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
         Home(tmp_path).require_safe()  # the root of a volume is root's
@@ -96,14 +97,14 @@ def test_another_users_folder_is_refused_and_roots_is_not(tmp_path, monkeypatch)
         Home(tmp_path).open()
 
 
-def test_a_group_that_can_write_is_warned_of_where_that_cannot_be_changed(tmp_path):
+def test_group_write_permission_is_warned_of_until_it_is_removed(tmp_path):
     tmp_path.chmod(0o2770)
     home = Home(tmp_path)
     assert "the group" in home.list_warnings()[0]
     assert home.open() is None and home.list_warnings() == []
 
 
-def test_a_full_disk_is_noticed_by_health_and_the_metrics(lathe):
+def test_health_and_metrics_report_a_full_disk_until_there_is_space(lathe):
     monitor, said = lathe.services.state_monitor, lambda: lathe.client.get("/health").json()["warnings"]
     assert not [warning for warning in said() if "state folder" in warning]
     with full_disk():
@@ -121,7 +122,7 @@ def test_a_full_disk_is_noticed_by_health_and_the_metrics(lathe):
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '{"enc": {"x": "%s"}}' % ("n" * 100_000)])
-def test_damaged_places_are_told_by_health_until_they_are_put_right(lathe, content):
+def test_health_reports_a_damaged_size_routes_file_until_it_is_repaired(lathe, content):
     monitor, size_routes = lathe.services.state_monitor, lathe.services.size_routes
     before = size_routes.path.read_bytes()
     try:
@@ -136,7 +137,7 @@ def test_damaged_places_are_told_by_health_until_they_are_put_right(lathe, conte
     assert lathe.client.get("/health").json()["warnings"] == []
 
 
-def test_a_server_starts_with_damaged_places_and_says_so(start_app, tmp_path):
+def test_a_server_starts_with_a_damaged_size_routes_file_and_warns(start_app, tmp_path):
     (tmp_path / "places.json").write_text("{")
     with start_app(home=tmp_path) as app:
         (said,) = app.client.get("/health").json()["warnings"]
@@ -146,7 +147,7 @@ def test_a_server_starts_with_damaged_places_and_says_so(start_app, tmp_path):
 
 @pytest.fixture
 def data(tmp_path):
-    """A data root that is a link, beside a secret."""
+    """Build a data root that is a link, beside a secret file."""
     (tmp_path / "secret.txt").write_text("a secret\n")
     (tmp_path / "disk" / "sub").mkdir(parents=True)
     (tmp_path / "disk" / "sub" / "some.txt").write_text("a text\n")
@@ -155,15 +156,16 @@ def data(tmp_path):
 
 
 def texts(written):
+    """Read all texts of a source."""
     return [text for batch in open_source(written).batches() for text in batch.values]
 
 
 @pytest.mark.parametrize("place", ["sub", "sub/some.txt", "", "{root}/sub"])
-def test_a_data_root_that_is_a_link_is_read(data, place):
+def test_a_data_root_may_be_a_link(data, place):
     assert texts(resolve_allowed_path(place.format(root=data), data)) == ["a text"]
 
 
-def test_a_folder_is_refused_for_a_link_in_it_that_leads_out(data):
+def test_a_source_with_a_link_out_of_the_data_root_is_refused(data):
     (data / "sub" / "link.txt").symlink_to(data.parent / "secret.txt")
     for place in ("sub", "sub/link.txt", "../secret.txt", str(data.parent / "secret.txt")):
         with pytest.raises(ForbiddenError, match="outside the server's data folder"):
@@ -171,7 +173,7 @@ def test_a_folder_is_refused_for_a_link_in_it_that_leads_out(data):
 
 
 @pytest.mark.parametrize("format", ["npy", "txt", "hdf5", "faiss"])
-def test_a_file_that_becomes_a_link_after_it_was_allowed_is_not_read(data, format):
+def test_a_file_replaced_by_a_link_after_the_check_is_not_read(data, format):
     file = data / "sub" / f"later.{format}"
     file.write_bytes(b"")
     written = resolve_allowed_path(f"sub/later.{format}", data)
@@ -182,13 +184,13 @@ def test_a_file_that_becomes_a_link_after_it_was_allowed_is_not_read(data, forma
     assert str(data) not in str(refused.value)
 
 
-def test_a_loop_of_links_is_no_source(data):
+def test_a_loop_of_links_is_an_unknown_source(data):
     (data / "loop.txt").symlink_to("loop.txt")
     with pytest.raises(UnknownNameError):
         resolve_allowed_path("loop.txt", data)
 
 
-def test_starters_may_be_links_into_a_package_cache_and_chains_of_a_state_folder_may_not(tmp_path):
+def test_starter_chains_may_be_links_and_chains_of_a_state_folder_may_not(tmp_path):
     for file in (STARTERS / "compact").rglob("*"):
         if file.is_file():
             link = tmp_path / "site-packages" / file.relative_to(STARTERS)

@@ -18,7 +18,7 @@ SECONDS = 60.0
 
 
 def is_running(pid):
-    """Whether there is such a process, and not only its exit status."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -56,13 +56,14 @@ def closing(starter):
 
 @pytest.fixture
 def forks():
-    """A fork server that has imported nothing, so that it starts at once."""
+    """Start a fork server that preloads nothing."""
     with closing(ForkServer(())) as starter:
         yield starter
 
 
 @pytest.fixture(params=["forked", "spawned"])
 def starter(request):
+    """Return a fork server, and a spawner."""
     with closing(ForkServer(()) if request.param == "forked" else Spawner()) as found:
         yield found
 
@@ -79,7 +80,7 @@ def test_a_program_gets_its_arguments_environment_and_output(starter, tmp_path):
     assert (tmp_path / "log").read_text() == "written to its output\n"
 
 
-def test_a_program_has_the_limits_of_the_server_and_a_session_of_its_own(starter):
+def test_a_program_inherits_folder_mask_and_niceness_and_has_its_own_session_and_empty_input(starter):
     started = Started(starter)
     with started.socket:
         about = started.about()
@@ -112,7 +113,7 @@ def test_the_exit_status_comes_back(starter, word, status):
 
 
 @pytest.mark.parametrize("how", ["terminate", "kill"])
-def test_a_program_can_be_ended(starter, how):
+def test_terminate_and_kill_end_a_program_and_do_nothing_afterwards(starter, how):
     started = Started(starter)
     with started.socket:
         started.about()
@@ -122,7 +123,7 @@ def test_a_program_can_be_ended(starter, how):
         getattr(started.process, how)()  # of one that has ended: nothing
 
 
-def test_an_error_is_printed_with_its_traceback(starter, tmp_path):
+def test_an_uncaught_exception_is_printed_with_its_traceback(starter, tmp_path):
     with (tmp_path / "log").open("wb") as output:
         started = Started(starter, output=output.fileno())
     with started.socket:
@@ -131,7 +132,7 @@ def test_an_error_is_printed_with_its_traceback(starter, tmp_path):
     assert "ValueError: as it was told" in (tmp_path / "log").read_text()
 
 
-def test_inherited_descriptors_are_closed_in_the_fork_server(forks):
+def test_the_fork_server_keeps_no_descriptors_of_programs_open(forks):
     first, second = Started(forks), Started(forks)
     with first.socket, second.socket:
         first.about(), second.about()
@@ -152,7 +153,7 @@ def test_a_program_killed_before_it_is_forked_never_runs(tmp_path):
         assert (tmp_path / "log").read_text() == ""
 
 
-def test_a_module_that_is_not_there_ends_its_own_program_alone(tmp_path):
+def test_a_missing_module_fails_its_own_program_only(tmp_path):
     with closing(ForkServer(("tests.no_such_module",))) as forks, (tmp_path / "log").open("wb") as output:
         wrong = forks.start(Program("tests.no_such_module", (), dict(os.environ), output=output.fileno()))
         assert wrong.wait(SECONDS) == 1
@@ -180,7 +181,7 @@ def test_a_killed_fork_server_is_started_again(forks):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_program_whose_end_nobody_asks_for_leaves_no_socket_open(forks):
+def test_a_dropped_process_handle_closes_its_socket(forks):
     started = Started(forks)
     with started.socket:
         started.about()
@@ -197,7 +198,7 @@ def test_a_closed_fork_server_starts_again_when_it_is_needed(forks):
         assert started.end() == 0
 
 
-def test_the_fork_server_gets_no_keys(monkeypatch, forks):
+def test_the_fork_servers_environment_contains_no_keys(monkeypatch, forks):
     monkeypatch.setenv("LATHE_ADMIN_KEYS", "a-secret")
     forks.warm_up()
     assert b"a-secret" not in Path(f"/proc/{forks._server.pid}/environ").read_bytes()
@@ -219,7 +220,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_nothing_but_lasting_programs_outlives_the_server(how):
+def test_lasting_programs_survive_the_server_and_all_other_processes_end_with_it(how):
     (ours, theirs), (lasting_ours, lasting_theirs) = socket.socketpair(), socket.socketpair()
     with ours, lasting_ours:  # open to the end, so that no program ends because its socket does
         with theirs, lasting_theirs:
@@ -242,7 +243,7 @@ def test_nothing_but_lasting_programs_outlives_the_server(how):
     eventually(lambda: not is_running(lasting))
 
 
-def test_processes_are_forked_unless_they_may_use_a_gpu():
+def test_create_process_starter_forks_for_the_cpu_and_spawns_for_gpus():
     for device, expected in [("cpu", ForkServer), ("cuda", Spawner), ("cuda:1", Spawner), ("mps", Spawner)]:
         starter = create_process_starter(device)
         assert isinstance(starter, expected if sys.platform == "linux" else Spawner), device

@@ -6,12 +6,13 @@ from transforms import Chain, parse_steps
 
 @pytest.fixture(scope="session")
 def rows():
+    """Return rows `(60, 8)`."""
     return np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32) + 1
 
 
 @pytest.fixture(scope="session")
 def chains():
-    """Three small chains that differ, of an encoder's that nobody has."""
+    """Fit three small chains with the fingerprint of an encoder that no server has."""
 
     def fitted(seed):
         found = Chain(parse_steps("r2,geopres:steps=2,dimensions=4"))
@@ -24,7 +25,7 @@ def chains():
 
 @pytest.fixture
 def own_redis(start_redis):
-    """An empty Redis that a test may end, and start again with options of its own."""
+    """Start an empty Redis that a test may stop and start with other options."""
     server = start_redis()
     yield server
     if server.process.poll() is None:

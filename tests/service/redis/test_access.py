@@ -34,7 +34,7 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture
 def tls_port(own_redis, certificates):
-    """Where that Redis also answers, over TLS."""
+    """Let the Redis also answer over TLS; return that port."""
     port = find_free_port()
     files = {"cert": "redis.crt", "key": "redis.key", "ca-cert": "ca.crt"}
     options = [word for what, name in files.items() for word in (f"--tls-{what}-file", str(certificates / name))]
@@ -43,9 +43,10 @@ def tls_port(own_redis, certificates):
     return port
 
 
-def test_over_tls_replicas_share_chains_where_the_authority_is_named(
+def test_replicas_share_chains_over_tls_if_the_authority_is_named(
     open_replica, own_redis, tls_port, certificates, chains, run
 ):
+    """Without it the certificate is refused, and the warning does not contain the password."""
     address = f"rediss://:{own_redis.password}@127.0.0.1:{tls_port}/0"
     here, there = (open_replica(name, f"{address}?ssl_ca_certs={certificates}/ca.crt") for name in ("here", "there"))
     here.registry.publish(chains[0], "mine", None)
@@ -58,7 +59,9 @@ def test_over_tls_replicas_share_chains_where_the_authority_is_named(
     assert own_redis.password not in stranger.warnings()[0]
 
 
-def test_a_user_that_may_do_only_what_the_docs_list_is_enough(own_redis, start_app, new_home, run, finish, sentences):
+def test_the_redis_permissions_listed_in_the_docs_are_sufficient(
+    own_redis, start_app, new_home, run, finish, sentences
+):
     (rules,) = re.findall(r" ACL SETUSER lathe on '>ITS-PASSWORD' (.*)$", DOCS.read_text(), re.MULTILINE)
     own_redis.client.execute_command("ACL", "SETUSER", "lathe", "on", ">secret", *shlex.split(rules))
     told = {"LATHE_REDIS_URL": f"redis://lathe:secret@127.0.0.1:{own_redis.port}/0"}

@@ -26,26 +26,32 @@ INFO = EncoderInfo(DEFAULT_ENCODER, "f" * 32, WIDTH, 256, PROMPTS, None, "cpu", 
 
 
 def random_vectors(count, seed=0):
+    """Draw normal vectors `(count, WIDTH)`."""
     return np.random.default_rng(seed).normal(size=(count, WIDTH)).astype(np.float32)
 
 
 def unit(vectors):
+    """Scale vectors to unit norm, as float32."""
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
 
 
 def keys_of(*texts, info=INFO, **options):
+    """Compute the cache keys of texts."""
     return VectorCache(1).compute_keys(info, EncodeOptions(**options), texts)
 
 
 def tokens_of(vectors):
+    """Return a token count for each vector."""
     return np.arange(len(vectors)) + 3
 
 
 def counted(name, **labels):
+    """Return the value of a counter of the shared cache."""
     return REGISTRY.get_sample_value(f"lathe_shared_cache_{name}_total", labels) or 0
 
 
 def seconds_of(call):
+    """Time a call; return the seconds and what it returned."""
     begun = time.perf_counter()
     found = call()
     return time.perf_counter() - begun, found
@@ -62,11 +68,11 @@ def open_cache(open_replica):
 
 
 def put(cache, keys, vectors):
-    """Written when this returns."""
+    """Write vectors to the shared cache and wait until they are written."""
     cache.write_batch(keys, vectors, tokens_of(vectors))
 
 
-def test_what_one_replica_put_another_finds(open_cache):
+def test_a_vector_cached_by_one_replica_is_found_by_another(open_cache):
     here, there = open_cache("here"), open_cache("there")
     keys, vectors = keys_of("a", "b", "c"), unit(random_vectors(2))
     before = counted("hits"), counted("misses")
@@ -81,20 +87,20 @@ def test_what_one_replica_put_another_finds(open_cache):
 
 
 def spread(seed):
-    """Vectors whose numbers differ by magnitudes, as those of encoders do in few places."""
+    """Draw unit vectors whose entries differ by orders of magnitude."""
     rng = np.random.default_rng(seed)
     return unit(random_vectors(200, seed) * np.exp(rng.normal(size=WIDTH) * 2).astype(np.float32))
 
 
 def rounded_worst():
-    """A unit vector whose numbers lie half way between two of float16, half of them rounded up, half down."""
+    """Build a unit vector whose entries lie halfway between two float16 values."""
     down, up = 1 + 2.0**-11, 1 + 3 * 2.0**-11
     large, small = np.tile([down, up], 192)[:255] * 2.0**-4, np.tile([down, up], 192)[:129] * 2.0**-8
     return np.concatenate([large, small]).astype(np.float32)[None]
 
 
 @pytest.mark.parametrize("vectors", [unit(random_vectors(500)), spread(1), np.eye(WIDTH, dtype=np.float32)[:3]])
-def test_unit_vectors_come_back_at_the_stated_cosine_and_with_length_1(vectors, open_cache):
+def test_cached_unit_vectors_have_at_least_the_stated_cosine_and_norm_1(vectors, open_cache):
     cache, keys = open_cache(), keys_of(*map(str, range(len(vectors))))
     put(cache, keys, vectors)
     found = np.stack([entry.vector for entry in cache.get(keys, True, WIDTH)])
@@ -106,7 +112,7 @@ def test_unit_vectors_come_back_at_the_stated_cosine_and_with_length_1(vectors, 
     assert cosines.min() >= COSINE
 
 
-def test_the_stated_cosine_holds_for_the_worst_vector_there_is(open_cache):
+def test_the_stated_cosine_holds_for_the_worst_case_of_rounding(open_cache):
     vectors = rounded_worst()
     np.testing.assert_allclose(np.linalg.norm(vectors), 1, atol=2e-5)
     cache = open_cache()
@@ -115,7 +121,7 @@ def test_the_stated_cosine_holds_for_the_worst_vector_there_is(open_cache):
     assert found @ vector / np.linalg.norm(found) / np.linalg.norm(vector) >= COSINE
 
 
-def test_raw_vectors_come_back_as_float16_of_themselves_and_those_beyond_it_are_not_kept(open_cache):
+def test_unnormalized_vectors_are_cached_as_float16_and_not_cached_if_they_overflow(open_cache):
     cache, vectors = open_cache(), 30 * random_vectors(4)
     vectors[1, 7], vectors[2, 0], vectors[3, 5] = 70_000, np.nan, -np.inf
     keys = keys_of(*"abcd", normalize=False)
@@ -125,7 +131,7 @@ def test_raw_vectors_come_back_as_float16_of_themselves_and_those_beyond_it_are_
     assert others == [None, None, None]
 
 
-def test_it_stays_within_its_bytes_and_has_the_newest(open_cache, redis_server):
+def test_the_shared_cache_stays_within_its_bytes_and_has_the_newest_vectors(open_cache, redis_server):
     cache, client = open_cache(), redis_server.client
     for batch in range(120):
         vectors = unit(random_vectors(40, seed=batch))
@@ -139,7 +145,7 @@ def test_it_stays_within_its_bytes_and_has_the_newest(open_cache, redis_server):
     assert not any(cache.get(keys_of(*(f"0 {row}" for row in range(40))), True, WIDTH))
 
 
-def test_a_batch_larger_than_all_it_may_hold_does_not_stay(open_cache, redis_server):
+def test_a_batch_larger_than_the_shared_cache_does_not_stay(open_cache, redis_server):
     cache = open_cache(cache_bytes=100_000)
     put(cache, keys_of(*map(str, range(1000))), unit(random_vectors(1000)))
     put(cache, keys_of(*map(str, range(1000, 1100))), unit(random_vectors(100)))
@@ -148,7 +154,7 @@ def test_a_batch_larger_than_all_it_may_hold_does_not_stay(open_cache, redis_ser
     assert used <= 3 * 100_000
 
 
-def test_a_vector_goes_after_its_time_and_every_key_has_one(open_cache, redis_server):
+def test_cached_vectors_and_all_keys_expire(open_cache, redis_server):
     cache, client, vectors = open_cache(cache_seconds=3), redis_server.client, unit(random_vectors(1))
 
     def lives():
@@ -172,7 +178,7 @@ def test_a_vector_goes_after_its_time_and_every_key_has_one(open_cache, redis_se
     eventually(lambda: not client.keys("lathe:cache:*"))
 
 
-def test_what_a_vector_depends_on_tells_entries_apart(open_cache):
+def test_shared_cache_entries_differ_by_text_fingerprint_prompt_and_normalization(open_cache):
     cache, vectors = open_cache(), unit(random_vectors(5))
     keys = [
         keys_of("text")[0],
@@ -187,7 +193,7 @@ def test_what_a_vector_depends_on_tells_entries_apart(open_cache):
     assert found[4] is None
 
 
-def test_damaged_entries_are_misses(open_cache, redis_server):
+def test_damaged_entries_are_counted_and_treated_as_misses(open_cache, redis_server):
     cache, client = open_cache(), redis_server.client
     keys = keys_of(*"abcdefghijk")
     put(cache, keys[:1], unit(random_vectors(1)))
@@ -208,7 +214,7 @@ def test_damaged_entries_are_misses(open_cache, redis_server):
     assert cache.connection.up  # Redis is there, and its other keys
 
 
-def test_without_redis_nothing_is_found_quickly_and_nothing_waits_until_it_is_back(open_replica, own_redis):
+def test_without_redis_the_shared_cache_misses_without_waiting_until_redis_is_back(open_replica, own_redis):
     cache = open_replica("replica", own_redis.url, cache_bytes=BOUND, cache_seconds=60).cache
     keys, vectors = keys_of("a", "b"), unit(random_vectors(2))
     put(cache, keys, vectors)
@@ -228,7 +234,7 @@ def test_without_redis_nothing_is_found_quickly_and_nothing_waits_until_it_is_ba
     eventually(lambda: all(cache.get(keys, True, WIDTH)))
 
 
-def test_reads_and_writes_that_redis_does_not_take_are_counted(open_replica, own_redis):
+def test_failed_reads_and_writes_are_counted(open_replica, own_redis):
     replica = open_replica("replica", own_redis.url, cache_bytes=BOUND, cache_seconds=60)
     replica.replicator.stop()  # it would be the first to notice
     cache, keys, vectors = replica.cache, keys_of("a"), unit(random_vectors(1))
@@ -241,7 +247,7 @@ def test_reads_and_writes_that_redis_does_not_take_are_counted(open_replica, own
     eventually(lambda: counted("failures", operation="write") == before[1] + 1)
 
 
-def test_a_redis_that_hangs_costs_a_request_half_a_second_once(open_replica, own_redis):
+def test_an_unresponsive_redis_delays_only_the_first_request_by_half_a_second(open_replica, own_redis):
     cache = open_replica("replica", own_redis.url, cache_bytes=BOUND, cache_seconds=60).cache
     keys, vectors = keys_of("a"), unit(random_vectors(1))
     put(cache, keys, vectors)
@@ -257,7 +263,7 @@ def test_a_redis_that_hangs_costs_a_request_half_a_second_once(open_replica, own
     eventually(lambda: all(cache.get(keys, True, WIDTH)))
 
 
-def test_a_full_queue_drops_what_it_is_given_and_counts_it(open_replica):
+def test_writes_over_the_queue_limit_are_dropped_and_counted(open_replica):
     connection = open_replica().connection
     cache, vectors = SharedCache(connection, BOUND, 60), unit(random_vectors(1))  # not started: nobody writes
     before = counted("failures", operation="write")
@@ -267,7 +273,7 @@ def test_a_full_queue_drops_what_it_is_given_and_counts_it(open_replica):
     cache.stop()
 
 
-def test_a_full_redis_does_without_new_vectors_and_keeps_those_it_has(open_cache, redis_server):
+def test_a_full_redis_refuses_new_vectors_and_serves_cached_ones(open_cache, redis_server):
     cache, vectors = open_cache(), unit(random_vectors(1))
     put(cache, keys_of("a"), vectors)
     before = counted("failures", operation="write")
@@ -291,12 +297,13 @@ def app(start_app, start_redis, new_home):
 
 
 def embed(app, texts, **body):
+    """Embed texts; return the vectors and the inference time."""
     answer = app.client.post("/embed", json={"inputs": texts} | body)
     assert answer.status_code == 200, answer.text
     return np.array(answer.json()), float(answer.headers["x-inference-time"])
 
 
-def test_a_server_answers_from_it_what_it_answered_before(app, sentences):
+def test_embed_answers_from_the_shared_cache_within_its_stated_cosine(app, sentences):
     services, cache = app.services, app.services.replica.cache
     encoder = services.embedder.default.require_ready()
     raw, _ = embed(app, sentences)
@@ -313,7 +320,7 @@ def test_a_server_answers_from_it_what_it_answered_before(app, sentences):
         np.testing.assert_allclose(np.linalg.norm(again, axis=1), 1, atol=1e-6)
 
 
-def test_damage_in_it_is_never_answered(app, sentences):
+def test_embed_never_answers_damaged_entries_of_the_shared_cache(app, sentences):
     services, cache = app.services, app.services.replica.cache
     encoder = services.embedder.default.require_ready()
     before, _ = embed(app, sentences)
@@ -328,7 +335,7 @@ def test_damage_in_it_is_never_answered(app, sentences):
     np.testing.assert_allclose(after, before, atol=2e-4)
 
 
-def test_with_no_bytes_for_a_cache_neither_is_used(app):
+def test_with_a_cache_of_zero_bytes_the_shared_cache_is_unused_too(app):
     services, shared = app.services, app.services.replica.cache
     without = Embedder(
         [services.embedder.default], services.registry, services.embedder.resolver, VectorCache(0, shared), Observers()

@@ -6,11 +6,11 @@ pytestmark = pytest.mark.services
 
 
 def lines_of(out):
-    """What is said, by its subject."""
+    """Return the printed lines by their subject."""
     return {line[:32].strip(): line[32:] for line in out.splitlines()}
 
 
-def test_doctor_tells_how_the_redis_of_replicas_is_set(run, own_redis):
+def test_doctor_reports_persistence_memory_and_workers_of_redis_or_that_it_is_unreachable(run, own_redis):
     status, out, _ = run("doctor", LATHE_REDIS_URL=own_redis.url)
     said = lines_of(out)
     assert status == 0 and said["Redis"] == "answers"
@@ -28,7 +28,7 @@ def test_doctor_tells_how_the_redis_of_replicas_is_set(run, own_redis):
     assert status == 1 and "Redis cannot be reached" in lines_of(out)["Redis"]
 
 
-def test_doctor_goes_on_where_redis_does_not_tell_its_settings(run, own_redis):
+def test_doctor_reports_unknown_settings_if_redis_hides_them(run, own_redis):
     own_redis.client.acl_setuser("lathe", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"])
     own_redis.client.execute_command("ACL", "SETUSER", "lathe", "-info", "-config")
     status, out, _ = run("doctor", LATHE_REDIS_URL=f"redis://lathe:secret@127.0.0.1:{own_redis.port}/0")
@@ -46,5 +46,5 @@ def test_doctor_goes_on_where_redis_does_not_tell_its_settings(run, own_redis):
         (describe_jobs(3, 2), "waiting: 3; live workers of Lathe"),
     ],
 )
-def test_what_is_found_is_said_with_what_follows(said, words):
+def test_redis_checkup_describes_settings_with_their_consequences(said, words):
     assert words in said

@@ -39,18 +39,20 @@ def worker(new_home, redis_url):
 
 
 def submit(app, path, **body):
+    """Submit a job on vectors; return its id."""
     answer = app.client.post(path, json={"source": {"vectors": ROWS}} | body, headers=app.admin)
     assert answer.status_code == 202, answer.text
     return answer.json()["job_id"]
 
 
 def state(app, job_id):
+    """Return the state of a job at a replica."""
     answer = app.client.get(f"/jobs/{job_id}")
     assert answer.status_code == 200, answer.text
     return answer.json()["state"]
 
 
-def test_a_job_that_waits_is_shown_and_cancelled_at_the_other_replica(replicas):
+def test_a_queued_job_is_shown_and_can_be_cancelled_at_another_replica(replicas):
     here, there = replicas
     job_id = submit(here, "/fit-transform", name="never", steps=[{"kind": "r2"}])
     assert there.client.get(f"/jobs/{job_id}").json() == here.client.get(f"/jobs/{job_id}").json()
@@ -59,7 +61,7 @@ def test_a_job_that_waits_is_shown_and_cancelled_at_the_other_replica(replicas):
     assert state(here, job_id) == "cancelled"
 
 
-def test_damage_in_redis_is_counted_and_no_route_fails_of_it(replicas):
+def test_damaged_job_keys_in_redis_are_counted_and_every_job_route_answers(replicas):
     here, _ = replicas
     client = here.services.replica.connection.client
     job_id, other = (submit(here, "/fit-transform", name="never", steps=[{"kind": "r2"}]) for _ in range(2))
@@ -81,7 +83,7 @@ def test_damage_in_redis_is_counted_and_no_route_fails_of_it(replicas):
         client.delete(f"lathe:job:{'0' * 22}", f"lathe:queue:{build_queue_name()}")
 
 
-def test_events_and_vectors_of_a_fit_are_the_other_replica_s_too(replicas, worker):
+def test_events_and_vectors_of_a_fit_are_available_at_another_replica(replicas, worker):
     here, there = replicas
     steps = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 4, "steps": 300}]
     job_id = submit(here, "/fit-transform", name="mine", steps=steps, transform=True)
@@ -98,7 +100,7 @@ def test_events_and_vectors_of_a_fit_are_the_other_replica_s_too(replicas, worke
     np.testing.assert_allclose(reduced.json()["vectors"], vectors[:5], atol=1e-5)
 
 
-def test_the_report_of_an_advice_is_the_other_replica_s_too(replicas, worker, finish):
+def test_the_report_of_an_advise_job_is_available_at_another_replica(replicas, worker, finish):
     here, there = replicas
     job = finish(submit(here, "/advise"), there, seconds=300)
     assert job["state"] == "succeeded", job
@@ -106,7 +108,7 @@ def test_the_report_of_an_advice_is_the_other_replica_s_too(replicas, worker, fi
     assert pages[0].status_code == 200 and pages[0].content == pages[1].content and b"<html" in pages[0].content
 
 
-def test_a_job_that_runs_is_cancelled_at_the_other_replica_and_the_worker_takes_the_next(replicas, worker, finish):
+def test_a_running_job_can_be_cancelled_at_another_replica_and_its_worker_takes_the_next(replicas, worker, finish):
     here, there = replicas
     endless = [{"kind": "geopres", "dimensions": 4, "steps": 1_000_000}]
     job_id = submit(here, "/fit-transform", name="endless", steps=endless)

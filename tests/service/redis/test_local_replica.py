@@ -13,15 +13,17 @@ RETRY_SECONDS = 0.2
 
 @pytest.fixture
 def open_replica(open_replica):
-    """The same, where what could not be copied is tried again soon."""
+    """Open replicas that retry failed copies soon."""
     return partial(open_replica, retry_seconds=RETRY_SECONDS)
 
 
 def has(replica, name):
+    """Return whether a replica has a chain."""
     return name in replica.registry.names()
 
 
-def test_a_chain_that_could_not_be_written_is_copied_once_it_can_be_and_holds_up_no_other(open_replica, chains, caplog):
+def test_a_chain_that_cannot_be_copied_is_retried_and_delays_no_other(open_replica, chains, caplog):
+    """One warning is logged, and it does not contain the path."""
     caplog.set_level(logging.INFO)
     here, there = open_replica("here"), open_replica("there")
     obstacle = there.registry.root / "mine"
@@ -44,7 +46,7 @@ def test_a_chain_that_could_not_be_written_is_copied_once_it_can_be_and_holds_up
 
 
 def counted_tries(replica):
-    """How often what is behind was tried since."""
+    """Return a function that counts the retries since now."""
     times = {replica.replicator.retry_at}
 
     def count():
@@ -54,7 +56,7 @@ def counted_tries(replica):
     return count
 
 
-def test_a_chain_that_could_not_be_written_at_the_start_is_copied_once_it_can_be(open_replica, chains):
+def test_a_chain_that_cannot_be_copied_at_the_start_is_retried(open_replica, chains):
     open_replica("here").registry.publish(chains[0], "mine", None)
     joining = open_replica("there")
     joining.stop()
@@ -66,7 +68,7 @@ def test_a_chain_that_could_not_be_written_at_the_start_is_copied_once_it_can_be
     eventually(lambda: has(again, "mine") and not again.warnings(), 5)
 
 
-def test_size_routes_that_could_not_be_written_are_copied_once_they_can_be(open_replica, chains):
+def test_size_routes_that_cannot_be_copied_are_retried(open_replica, chains):
     here, there = open_replica("here"), open_replica("there")
     there.size_routes.path.unlink()
     there.size_routes.path.mkdir()
@@ -78,7 +80,7 @@ def test_size_routes_that_could_not_be_written_are_copied_once_they_can_be(open_
     eventually(lambda: there.size_routes.read().get("enc") == {"4": "mine"} and not there.warnings(), 5)
 
 
-def test_damaged_keys_do_not_stop_the_replicator(open_replica, chains, redis_server):
+def test_damaged_keys_do_not_stop_the_replicator_and_are_warned_of(open_replica, chains, redis_server):
     client = redis_server.client
     here = open_replica("here")
     here.registry.publish(chains[0], "mine", None)
@@ -100,7 +102,7 @@ def test_damaged_keys_do_not_stop_the_replicator(open_replica, chains, redis_ser
     assert any(warning.startswith("which chain answers which size") for warning in again.warnings())
 
 
-def test_a_replica_that_stops_leaves_no_connection_open(open_replica, chains, redis_server):
+def test_a_stopped_replica_has_no_open_connection(open_replica, chains, redis_server):
     before = connections(redis_server.client)
     replica = open_replica("replica", cache_bytes=1000, cache_seconds=60)
     replica.registry.publish(chains[0], "mine", None)
@@ -110,4 +112,5 @@ def test_a_replica_that_stops_leaves_no_connection_open(open_replica, chains, re
 
 
 def connections(client):
+    """Return the ids of all connections to Redis."""
     return {connection["id"] for connection in client.client_list()}

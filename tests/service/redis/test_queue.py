@@ -27,7 +27,7 @@ FILES = {"source.npy": b"vectors", "source.texts.json": b"{}"}
 
 @pytest.fixture
 def jobs(redis_server, tmp_path):
-    """Jobs that nobody runs."""
+    """Return a server's shared jobs without a worker."""
     return SharedJobs(RedisConnection(redis_server.url), Home(tmp_path), {}, Spawner())
 
 
@@ -38,6 +38,8 @@ def records(redis_server):
 
 @pytest.fixture
 def submit(jobs):
+    """Return a function that submits a job."""
+
     def queued(kind="fit", files=FILES, **request):
         return jobs.submit(kind, request, files)
 
@@ -55,19 +57,21 @@ def end(jobs, records):
 
 
 def waiting_in(records, queue):
-    """Ids of the jobs that wait in a queue, the next one first."""
+    """Return the ids of the jobs in a queue, the next one first."""
     return [job_id.decode() for job_id in records.client.lrange(f"lathe:queue:{queue}", 0, -1)]
 
 
 def keys(client, pattern="*"):
+    """Return the Redis keys that match a pattern."""
     return {key.decode() for key in client.keys(pattern)}
 
 
 def keys_of(client, job):
+    """Return the Redis keys that contain a job's id."""
     return {key for key in keys(client) if job.id in key}
 
 
-def test_a_queued_job_is_listed_and_says_that_no_worker_is_there(jobs, submit, records):
+def test_a_queued_job_is_listed_with_a_message_that_no_worker_is_there(jobs, submit, records):
     first = submit(steps=["r2"])
     second = submit("advise")
     assert [job.id for job in jobs.list()] == [second.id, first.id]
@@ -78,30 +82,30 @@ def test_a_queued_job_is_listed_and_says_that_no_worker_is_there(jobs, submit, r
     assert jobs.open_result(first.id, "vectors.npy") is None
 
 
-def sign_of_life(client, ago=0.0, queue=None, name="somebody"):
-    """Leave a worker's sign of life from some seconds ago."""
+def beat(client, ago=0.0, queue=None, name="somebody"):
+    """Record a worker's heartbeat from some seconds ago."""
     client.zadd(f"lathe:workers:{queue or build_queue_name()}", {f"a-machine/{name}": read_server_time(client) - ago})
 
 
-def test_a_queued_job_only_waits_once_a_worker_is_there(jobs, submit, redis_server):
+def test_a_queued_jobs_message_is_waiting_once_a_worker_is_alive(jobs, submit, redis_server):
     job = submit()
-    sign_of_life(redis_server.client)
+    beat(redis_server.client)
     assert jobs.get(job.id).message == "waiting"
 
 
-def test_workers_live_that_gave_a_sign_of_life_lately(redis_server):
+def test_list_live_workers_returns_the_workers_of_a_queue_with_a_recent_heartbeat(redis_server):
     client, queue = redis_server.client, build_queue_name()
     assert list_live_workers(client, queue) == []
-    sign_of_life(client, name="one")
-    sign_of_life(client, name="two", ago=ALIVE_SECONDS - 2)
-    sign_of_life(client, name="silent", ago=ALIVE_SECONDS + 1)
-    sign_of_life(client, name="of another version", queue="0.0.1")
+    beat(client, name="one")
+    beat(client, name="two", ago=ALIVE_SECONDS - 2)
+    beat(client, name="silent", ago=ALIVE_SECONDS + 1)
+    beat(client, name="of another version", queue="0.0.1")
     assert list_live_workers(client, queue) == ["a-machine", "a-machine"]
     client.zadd(f"lathe:workers:{queue}", {b"\xff\xfe": read_server_time(client)})  # whatever stands there
     assert sorted(list_live_workers(client, queue)) == ["", "a-machine", "a-machine"]
 
 
-def test_jobs_that_nobody_takes_are_warned_of_until_a_worker_is_there(jobs, submit, redis_server):
+def test_waiting_jobs_without_a_worker_are_warned_of(jobs, submit, redis_server):
     jobs.connection.mark_up()
     jobs.manage_jobs()
     assert jobs.warnings() == [] and jobs.workers == 0
@@ -111,24 +115,24 @@ def test_jobs_that_nobody_takes_are_warned_of_until_a_worker_is_there(jobs, subm
     jobs.manage_jobs()
     (warning,) = jobs.warnings()
     assert "jobs wait (1)" in warning and version("lathe") in warning and "lathe worker" in warning
-    sign_of_life(redis_server.client, ago=ALIVE_SECONDS + 1)
+    beat(redis_server.client, ago=ALIVE_SECONDS + 1)
     jobs.manage_jobs()
     assert len(jobs.warnings()) == 1 and jobs.workers == 0
-    sign_of_life(redis_server.client)
+    beat(redis_server.client)
     jobs.manage_jobs()
     assert jobs.warnings() == [] and jobs.workers == 1
     jobs.connection.mark_down("Redis cannot be reached")
     assert jobs.warnings() == [] and jobs.workers is None
 
 
-def test_jobs_on_a_state_folder_s_indexes_wait_for_its_own_worker(jobs, submit, records, tmp_path):
+def test_reindex_jobs_wait_in_the_queue_of_their_own_state_folder(jobs, submit, records, tmp_path):
     job = submit("reindex")
     own = build_queue_name(Home(tmp_path).read_or_create_id())
     assert waiting_in(records, own) == [job.id] and waiting_in(records, build_queue_name()) == []
     assert jobs.get(job.id).state == "queued"
 
 
-def test_a_job_that_was_cancelled_while_it_waited_is_gone_from_the_queue(jobs, submit, records, redis_server):
+def test_cancelling_a_queued_job_ends_it_and_removes_its_inputs(jobs, submit, records, redis_server):
     job, other = submit(), submit()
     begun = time.monotonic()
     cancelled = jobs.cancel(job.id)
@@ -141,14 +145,14 @@ def test_a_job_that_was_cancelled_while_it_waited_is_gone_from_the_queue(jobs, s
 
 
 @pytest.mark.parametrize("job_id", UNKNOWN)
-def test_a_job_nobody_knows_is_unknown(job_id, jobs, submit):
+def test_every_call_on_an_unknown_job_raises_unknown_name_error(job_id, jobs, submit):
     submit()
     for call in (jobs.get, jobs.read_request, jobs.cancel, lambda unknown: jobs.open_result(unknown, "vectors.npy")):
         with pytest.raises(UnknownNameError):
             call(job_id)
 
 
-def test_an_end_is_written_once_and_whoever_comes_second_changes_nothing(jobs, submit, end, records):
+def test_the_end_of_a_job_is_written_only_once(jobs, submit, end, records):
     job = submit()
     first = end(job)
     assert first.state == "succeeded" and first.result == {"chain": "mine@1"} and first.progress == 1.0
@@ -156,7 +160,7 @@ def test_an_end_is_written_once_and_whoever_comes_second_changes_nothing(jobs, s
     assert second == first == jobs.get(job.id) == jobs.cancel(job.id)
 
 
-def test_inputs_are_removed_at_the_end_and_results_stay(submit, end, records, redis_server, tmp_path):
+def test_ending_a_job_removes_its_inputs_and_keeps_its_results(submit, end, records, redis_server, tmp_path):
     job = submit()
     assert b"".join(records.files.read(job.id, "source.npy").pieces) == b"vectors"
     (tmp_path / "vectors.npy").write_bytes(b"result")
@@ -167,7 +171,7 @@ def test_inputs_are_removed_at_the_end_and_results_stay(submit, end, records, re
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES, 2_500_000])
-def test_files_come_out_as_they_went_in_piece_by_piece(size, jobs, submit, records, tmp_path):
+def test_job_files_of_any_size_round_trip_in_pieces(size, jobs, submit, records, tmp_path):
     content = bytes(range(256)) * (size // 256) + bytes(size % 256)
     job = submit(files={"source.npy": content})
     (tmp_path / "vectors.npy").write_bytes(content[::-1])
@@ -183,7 +187,7 @@ def test_files_come_out_as_they_went_in_piece_by_piece(size, jobs, submit, recor
     assert (folder / "source.npy").read_bytes() == content
 
 
-def test_results_put_twice_are_there_once(submit, records, tmp_path):
+def test_storing_a_result_again_replaces_it(submit, records, tmp_path):
     job = submit()
     for content in (b"of a try that was lost", b"of the other"):
         (tmp_path / "vectors.npy").write_bytes(content)
@@ -191,7 +195,7 @@ def test_results_put_twice_are_there_once(submit, records, tmp_path):
     assert b"".join(records.files.read(job.id, "vectors.npy").pieces) == b"of the other"
 
 
-def test_a_result_too_large_for_redis_is_refused_by_name(submit, redis_server, tmp_path):
+def test_a_result_over_the_size_limit_is_refused_by_name(submit, redis_server, tmp_path):
     records = JobRecords(redis_server.client, Limits(result_bytes=10))
     for name, size in (("vectors.npy", 11), ("report.html", 10)):
         (tmp_path / name).write_bytes(bytes(size))
@@ -200,7 +204,7 @@ def test_a_result_too_large_for_redis_is_refused_by_name(submit, redis_server, t
     assert records.files.read(job.id, "vectors.npy") is None and records.files.read(job.id, "report.html").size == 10
 
 
-def test_the_oldest_ended_jobs_beyond_those_kept_leave_nothing_behind(jobs, submit, end, redis_server, tmp_path):
+def test_prune_removes_the_oldest_ended_jobs_and_all_their_keys(jobs, submit, end, redis_server, tmp_path):
     records = JobRecords(redis_server.client, Limits(jobs=3))
     (tmp_path / "vectors.npy").write_bytes(b"result")
     waiting, ended = submit(), []
@@ -219,7 +223,9 @@ def test_the_oldest_ended_jobs_beyond_those_kept_leave_nothing_behind(jobs, subm
     assert jobs.open_result(ended[2].id, "vectors.npy").size == 6
 
 
-def test_results_of_the_oldest_jobs_make_room_and_the_jobs_stay(jobs, submit, end, redis_server, tmp_path):
+def test_results_of_the_oldest_jobs_are_removed_over_the_limit_and_the_jobs_stay(
+    jobs, submit, end, redis_server, tmp_path
+):
     records = JobRecords(redis_server.client, Limits(results_bytes=13))
     (tmp_path / "vectors.npy").write_bytes(b"result")
     ended = [submit() for _ in range(3)]
@@ -231,7 +237,7 @@ def test_results_of_the_oldest_jobs_make_room_and_the_jobs_stay(jobs, submit, en
     assert len(jobs.list()) == 3
 
 
-def test_a_job_that_nobody_took_for_a_week_is_given_up(jobs, submit, records, redis_server):
+def test_prune_fails_a_job_that_waited_for_a_week(jobs, submit, records, redis_server):
     job = submit()
     redis_server.client.zincrby("lathe:jobs", -8 * 24 * 3600, job.id)
     records.prune()
@@ -240,11 +246,11 @@ def test_a_job_that_nobody_took_for_a_week_is_given_up(jobs, submit, records, re
 
 
 def go_silent(records, job, seconds=LOST_SECONDS + 1):
-    """Let it be so long ago that a job's worker was heard of."""
+    """Make a job's last heartbeat older by some seconds."""
     records.client.zincrby("lathe:running", -seconds, job.id)
 
 
-def test_a_job_goes_to_one_worker_and_back_to_the_queue_s_front_when_that_one_falls_silent(jobs, submit, records):
+def test_a_job_of_a_silent_worker_is_requeued_at_the_front_for_another_worker(jobs, submit, records):
     first, second = submit(), submit()
     taken = records.take(build_queue_name(), "one")
     assert (taken.id, taken.state, taken.message) == (first.id, "running", "starting")
@@ -269,9 +275,7 @@ def test_a_job_goes_to_one_worker_and_back_to_the_queue_s_front_when_that_one_fa
     )
 
 
-def test_a_job_that_loses_its_worker_every_time_is_failed_and_one_that_was_cancelled_meanwhile_is_not(
-    jobs, submit, records
-):
+def test_a_job_that_loses_its_worker_twice_fails_or_is_cancelled_if_that_was_asked(jobs, submit, records):
     for cancelled in (False, True):
         job = submit()
         records.take(build_queue_name(), "one")
@@ -290,7 +294,7 @@ def test_a_job_that_loses_its_worker_every_time_is_failed_and_one_that_was_cance
     assert not records.client.exists("lathe:running")
 
 
-def test_whoever_comes_second_ends_nothing_and_a_job_that_ended_while_it_waited_is_not_run(jobs, submit, records, end):
+def test_a_requeued_job_that_has_ended_is_not_taken_again(jobs, submit, records, end):
     job = submit()
     records.take(build_queue_name(), "thought dead")
     go_silent(records, job)
@@ -300,7 +304,7 @@ def test_whoever_comes_second_ends_nothing_and_a_job_that_ended_while_it_waited_
     assert jobs.get(job.id).state == "succeeded"
 
 
-def test_a_job_of_another_version_that_lost_its_worker_is_looked_after_too(jobs, submit, records, monkeypatch):
+def test_a_lost_job_of_another_version_is_requeued_in_its_own_queue(jobs, submit, records, monkeypatch):
     with monkeypatch.context() as older:
         older.setattr("service.jobs.redis.queue.version", lambda _: "0.0.1")
         job = submit()
@@ -311,7 +315,7 @@ def test_a_job_of_another_version_that_lost_its_worker_is_looked_after_too(jobs,
     assert jobs.cancel(job.id).state == "cancelled"
 
 
-def test_a_job_whose_inputs_are_gone_says_so(submit, records, redis_server, tmp_path):
+def test_a_job_with_missing_inputs_fails_and_asks_to_send_it_again(submit, records, redis_server, tmp_path):
     job = submit()
     assert redis_server.client.ttl(build_file_key(job.id, "source.npy")) == -1  # a full Redis would evict it else
     redis_server.client.delete(build_file_key(job.id, "source.npy"))
@@ -319,7 +323,7 @@ def test_a_job_whose_inputs_are_gone_says_so(submit, records, redis_server, tmp_
     assert "inputs are missing" in outcome.error and "send the job again" in outcome.error
 
 
-def test_a_job_that_is_in_no_queue_is_failed(jobs, submit, records):
+def test_prune_fails_a_job_that_is_neither_queued_nor_running(jobs, submit, records):
     lost, waiting, running = submit(), submit(), submit()
     records.client.lrem(f"lathe:queue:{build_queue_name()}", 0, lost.id)
     records.client.lmove(f"lathe:queue:{build_queue_name()}", f"lathe:queue:{build_queue_name()}", "RIGHT", "LEFT")
@@ -329,7 +333,7 @@ def test_a_job_that_is_in_no_queue_is_failed(jobs, submit, records):
     assert (jobs.get(waiting.id).state, jobs.get(running.id).state) == ("queued", "running")
 
 
-def test_without_redis_every_call_says_so(own_redis, tmp_path):
+def test_without_redis_every_call_raises_unavailable_error_in_seconds(own_redis, tmp_path):
     jobs = SharedJobs(RedisConnection(own_redis.url), Home(tmp_path), {}, Spawner())
     job = jobs.submit("fit", {}, FILES)
     own_redis.stop()
@@ -348,7 +352,7 @@ def test_without_redis_every_call_says_so(own_redis, tmp_path):
         assert failed.value.code == "redis_unreachable" and time.monotonic() - begun < 6
 
 
-def test_a_full_redis_takes_no_half_job(own_redis, tmp_path):
+def test_a_full_redis_refuses_a_job_and_writes_nothing_of_it(own_redis, tmp_path):
     jobs, client = SharedJobs(RedisConnection(own_redis.url), Home(tmp_path), {}, Spawner()), own_redis.client
     client.config_set("maxmemory", 100_000)
     with pytest.raises(UnavailableError) as failed:
@@ -357,7 +361,7 @@ def test_a_full_redis_takes_no_half_job(own_redis, tmp_path):
     assert jobs.list() == []
 
 
-def test_jobs_of_another_version_stay_queued_and_say_whose_worker_they_wait_for(
+def test_a_job_of_another_version_stays_in_that_versions_queue_and_names_it(
     jobs, submit, records, redis_server, monkeypatch
 ):
     with monkeypatch.context() as patched:
@@ -365,14 +369,14 @@ def test_jobs_of_another_version_stay_queued_and_say_whose_worker_they_wait_for(
         assert build_queue_name() == "9.9.9"
         job = submit()
         assert "no worker of Lathe 9.9.9" in jobs.get(job.id).message
-    sign_of_life(redis_server.client)
+    beat(redis_server.client)
     assert waiting_in(records, build_queue_name()) == [] and waiting_in(records, "9.9.9") == [job.id]
     assert jobs.get(job.id).state == "queued"
     assert "no worker of Lathe 9.9.9" in jobs.get(job.id).message
     assert jobs.cancel(job.id).state == "cancelled"
 
 
-def test_no_file_of_a_job_can_be_asked_for_by_another_key(jobs, submit, redis_server):
+def test_open_result_returns_none_for_names_that_are_no_result(jobs, submit, redis_server):
     job = submit()
     redis_server.client.rpush("lathe:job:secret", b"no")
     for name in ("", "../secret", "missing", Path("x").as_posix()):

@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 6.0
 
 @pytest.fixture
 def within_a_second():
-    """Change something and wait until a condition holds, within a second of the change's beginning."""
+    """Return a function that makes a change and asserts that a condition holds within a second."""
 
     def check(change, condition):
         begun = time.monotonic()
@@ -40,11 +40,12 @@ def within_a_second():
 
 
 def refused_count():
+    """Return how many versions were refused so far."""
     return REGISTRY.get_sample_value("lathe_registry_refused_total")
 
 
 def live(replica, name="mine"):
-    """The live version that a replica serves; None if it serves none."""
+    """Return the live version that a replica serves; None if it serves none."""
     try:
         return replica.registry.load(name).version
     except UnknownNameError:
@@ -52,6 +53,7 @@ def live(replica, name="mine"):
 
 
 def fails_within_seconds(call, code):
+    """Assert that a call raises `UnavailableError` with a code within seconds; return the message."""
     begun = time.monotonic()
     with pytest.raises(UnavailableError) as failed:
         call()
@@ -60,18 +62,19 @@ def fails_within_seconds(call, code):
 
 
 def content_of(folder):
+    """Return the content of all files of a folder, by relative path."""
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def left_over(registry):
-    """What was begun beside the versions and not finished."""
+    """List unfinished temporary files of a registry."""
     return [path for path in registry.root.glob("*/.*") if path.name != ".lock"]
 
 
 # Two replicas
 
 
-def test_what_one_replica_changes_the_other_serves_within_a_second(open_replica, chains, rows, within_a_second):
+def test_changes_at_one_replica_are_served_by_the_other_within_a_second(open_replica, chains, rows, within_a_second):
     here, there = open_replica("here"), open_replica("there")
     within_a_second(lambda: here.registry.publish(chains[0], "mine", None), lambda: live(there) == 1)
     within_a_second(lambda: here.registry.publish(chains[1], "mine", True), lambda: live(there) == 2)
@@ -117,7 +120,7 @@ def test_a_replica_that_joins_later_gets_all_chains_pointers_and_size_routes(ope
     assert not later.warnings()
 
 
-def test_a_version_appears_on_the_other_replica_only_whole(open_replica, chains):
+def test_a_version_appears_on_another_replica_only_when_complete(open_replica, chains):
     here, there = open_replica("here"), open_replica("there")
     here.registry.publish(chains[0], "mine", True)
     eventually(lambda: live(there) == 1)
@@ -143,7 +146,7 @@ def test_a_version_appears_on_the_other_replica_only_whole(open_replica, chains)
     assert max(seen) >= 15 and left_over(there.registry) == []
 
 
-def test_publishing_twice_by_one_job_gives_one_version(open_replica, chains):
+def test_publish_by_the_same_job_gives_one_version(open_replica, chains):
     here, there = open_replica("here"), open_replica("there")
     assert here.registry.publish(chains[0], "mine", None, job="a") == (1, True)
     assert here.registry.publish(chains[0], "mine", None, job="a") == (1, True)
@@ -153,7 +156,7 @@ def test_publishing_twice_by_one_job_gives_one_version(open_replica, chains):
     assert there.registry.publish(chains[0], "mine", None) == (4, False)
 
 
-def test_replicas_that_publish_at_once_get_versions_of_their_own(open_replica, chains):
+def test_concurrent_publishes_of_replicas_get_distinct_versions(open_replica, chains):
     replicas = [open_replica("here"), open_replica("there")]
 
     def publish(number):
@@ -170,7 +173,7 @@ def test_replicas_that_publish_at_once_get_versions_of_their_own(open_replica, c
             assert loaded.digest == replicas[0].registry.load(f"mine@{published[number % 3][0]}").digest
 
 
-def test_a_chain_deleted_while_it_is_in_use_finishes_what_was_begun(open_replica, chains, rows):
+def test_a_loaded_chain_stays_usable_after_its_deletion(open_replica, chains, rows):
     here, there = open_replica("here"), open_replica("there")
     here.registry.publish(chains[0], "mine", None)
     eventually(lambda: live(there) == 1)
@@ -183,7 +186,7 @@ def test_a_chain_deleted_while_it_is_in_use_finishes_what_was_begun(open_replica
     assert here.registry.publish(chains[0], "mine", None) == (2, True)  # a number is not given again
 
 
-def test_a_change_whose_answer_was_lost_is_not_made_twice(open_replica, chains):
+def test_a_change_whose_reply_was_lost_is_made_once(open_replica, chains):
     registry = open_replica("replica").registry
     for chain in chains:
         registry.publish(chain, "mine", True)
@@ -211,7 +214,7 @@ def test_a_change_whose_answer_was_lost_is_not_made_twice(open_replica, chains):
     assert registry.versions("mine") == [1, 2, 3]
 
 
-def test_a_record_that_vanished_is_put_back_from_the_copy(open_replica, chains, redis_server):
+def test_a_chain_missing_in_redis_is_restored_from_the_local_copy(open_replica, chains, redis_server):
     registry = open_replica("replica").registry
     registry.publish(chains[0], "mine", None)
     redis_server.client.delete("lathe:chain:mine", "lathe:artifact:mine:1")
@@ -220,7 +223,7 @@ def test_a_record_that_vanished_is_put_back_from_the_copy(open_replica, chains, 
     assert open_replica("another").registry.load("mine").version == 1
 
 
-def test_tensors_damaged_in_a_copy_are_copied_again_and_never_given_to_an_emptied_redis(
+def test_damaged_tensors_of_a_local_copy_are_copied_again_and_never_written_to_redis(
     open_replica, chains, redis_server
 ):
     replica = open_replica("replica")
@@ -237,7 +240,7 @@ def test_tensors_damaged_in_a_copy_are_copied_again_and_never_given_to_an_emptie
     assert not redis_server.client.exists("lathe:chain:mine") and redis_server.client.exists("lathe:chain:compact")
 
 
-def test_two_processes_may_serve_one_state_folder(open_replica, chains, caplog):
+def test_two_replicas_may_share_one_state_folder(open_replica, chains, caplog):
     writer, one, two = open_replica("writer"), open_replica("shared"), open_replica("shared")
     assert one.registry.root == two.registry.root
     for number in range(8):
@@ -255,7 +258,7 @@ def test_two_processes_may_serve_one_state_folder(open_replica, chains, caplog):
 
 
 def publish_altered(client, chains, how):
-    """Version 2 of `mine`, live, as `publish` writes it, and altered before anybody can read it."""
+    """Write version 2 of `mine` as live, altered; return its unaltered files."""
     files, other = serialize_version(chains[1], "mine", 2), serialize_version(chains[2], "mine", 2)
     manifest, tensors, _ = files
     found = {
@@ -276,7 +279,10 @@ def publish_altered(client, chains, how):
 
 
 @pytest.mark.parametrize("how", ["flipped", "manifest", "missing", "cut"])
-def test_a_version_altered_in_redis_is_refused_and_the_old_one_stays(how, open_replica, redis_server, chains, caplog):
+def test_a_version_altered_in_redis_is_refused_and_the_earlier_one_serves(
+    how, open_replica, redis_server, chains, caplog
+):
+    """Once its files are restored it can be promoted."""
     following, returning = open_replica("following"), open_replica("returning")
     following.registry.publish(chains[0], "mine", True)
     eventually(lambda: live(returning) == 1)
@@ -298,7 +304,7 @@ def test_a_version_altered_in_redis_is_refused_and_the_old_one_stays(how, open_r
     assert live(following) == 2 and following.warnings() == []
 
 
-def test_a_refused_version_can_be_deleted_and_is_warned_of_no_longer(open_replica, redis_server, chains):
+def test_deleting_a_refused_version_ends_its_warning(open_replica, redis_server, chains):
     here, there = open_replica("here"), open_replica("there")
     here.registry.publish(chains[0], "mine", True)
     eventually(lambda: live(there) == 1)
@@ -313,7 +319,7 @@ def test_a_refused_version_can_be_deleted_and_is_warned_of_no_longer(open_replic
     eventually(lambda: live(there) == 3)
 
 
-def test_the_version_that_stays_in_the_place_of_a_refused_one_is_not_taken_away(open_replica, redis_server, chains):
+def test_the_version_served_instead_of_a_refused_one_is_not_removed(open_replica, redis_server, chains):
     here, there = open_replica("here"), open_replica("there")
     here.registry.publish(chains[0], "mine", True)
     eventually(lambda: live(there) == 1)
@@ -326,7 +332,9 @@ def test_the_version_that_stays_in_the_place_of_a_refused_one_is_not_taken_away(
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b"{}", b"\xff", None])
-def test_a_pointer_that_is_garbage_leaves_what_was(content, open_replica, redis_server, chains, caplog):
+def test_a_malformed_pointer_in_redis_leaves_the_served_version_unchanged(
+    content, open_replica, redis_server, chains, caplog
+):
     here, there = open_replica("here"), open_replica("there")
     here.registry.publish(chains[0], "mine", True)
     eventually(lambda: live(there) == 1)
@@ -344,7 +352,7 @@ def test_a_pointer_that_is_garbage_leaves_what_was(content, open_replica, redis_
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff"])
-def test_garbage_size_routes_leave_the_earlier_ones(content, open_replica, redis_server, chains, caplog):
+def test_malformed_size_routes_in_redis_leave_the_earlier_ones(content, open_replica, redis_server, chains, caplog):
     here, there = open_replica("here"), open_replica("there")
     here.registry.publish(chains[0], "mine", True)
     here.size_routes.assign_free_routes("mine")
@@ -361,7 +369,7 @@ def test_garbage_size_routes_leave_the_earlier_ones(content, open_replica, redis
     assert "following Redis failed" not in caplog.text
 
 
-def test_names_in_redis_that_are_no_names_of_chains_are_passed_over(open_replica, redis_server, chains):
+def test_invalid_chain_names_in_redis_are_ignored(open_replica, redis_server, chains):
     here, there = open_replica("here"), open_replica("there")
     client = redis_server.client
     for name in ("../outside", "a/b", ".hidden", ""):
@@ -386,7 +394,7 @@ def test_names_in_redis_that_are_no_names_of_chains_are_passed_over(open_replica
 
 
 @pytest.mark.parametrize("file", ["chains/mine/pointer.json", "places.json", "chains/mine/1/manifest.json"])
-def test_what_was_damaged_in_a_replica_s_copy_is_mended_from_redis(file, open_replica, chains, tmp_path):
+def test_a_damaged_local_copy_is_repaired_from_redis(file, open_replica, chains, tmp_path):
     replica = open_replica("replica")
     replica.registry.publish(chains[0], "mine", True)
     replica.size_routes.assign_free_routes("mine")
@@ -400,7 +408,7 @@ def test_what_was_damaged_in_a_replica_s_copy_is_mended_from_redis(file, open_re
 # Redis gone, and back
 
 
-def test_without_redis_reading_goes_on_and_changes_are_refused_until_it_is_back(
+def test_without_redis_chains_are_served_and_changes_refused_until_it_is_back(
     open_replica, own_redis, chains, rows, caplog
 ):
     own_redis.stop()
@@ -445,7 +453,7 @@ def test_without_redis_reading_goes_on_and_changes_are_refused_until_it_is_back(
     assert own_redis.password not in caplog.text
 
 
-def test_a_redis_that_lost_its_data_is_given_the_chains_back(open_replica, own_redis, chains):
+def test_a_restarted_redis_without_data_gets_all_chains_back(open_replica, own_redis, chains):
     here, there = open_replica("here", own_redis.url), open_replica("there", own_redis.url)
     for chain in chains:
         here.registry.publish(chain, "mine", True)
@@ -468,7 +476,7 @@ def test_a_redis_that_lost_its_data_is_given_the_chains_back(open_replica, own_r
     assert joining.registry.publish(chains[2], "mine", True) == (4, True)
 
 
-def test_a_redis_emptied_under_a_replica_is_given_the_chains_back(open_replica, redis_server, chains):
+def test_a_redis_emptied_while_running_gets_all_chains_back(open_replica, redis_server, chains):
     here, there = open_replica("here"), open_replica("there")
     for chain in chains:
         here.registry.publish(chain, "mine", True)
@@ -481,7 +489,7 @@ def test_a_redis_emptied_under_a_replica_is_given_the_chains_back(open_replica, 
     eventually(lambda: live(here) == 4)
 
 
-def test_a_redis_that_is_reached_only_after_the_start_is_followed_from_then_on(open_replica, own_redis, chains):
+def test_a_replica_started_without_redis_joins_it_once_it_is_reachable(open_replica, own_redis, chains):
     own_redis.stop()
     begun = time.monotonic()
     replica = open_replica("replica", own_redis.url)
@@ -498,7 +506,7 @@ def test_a_redis_that_is_reached_only_after_the_start_is_followed_from_then_on(o
 # Another Redis
 
 
-def test_the_copy_of_another_redis_is_put_aside_however_often_and_nothing_is_deleted(
+def test_switching_between_two_redis_keeps_every_copy_and_mixes_no_chains(
     open_replica, redis_server, own_redis, chains
 ):
     theirs = open_replica("theirs", own_redis.url)
@@ -528,7 +536,7 @@ def test_the_copy_of_another_redis_is_put_aside_however_often_and_nothing_is_del
 
 
 @pytest.mark.parametrize("secret", [":wrong-horse@", "", "somebody:wrong-horse@"])
-def test_with_a_wrong_password_a_replica_starts_degraded_and_says_so_without_it(
+def test_with_a_wrong_password_a_replica_serves_starters_and_never_shows_the_password(
     secret, open_replica, redis_server, chains, caplog
 ):
     caplog.set_level(logging.DEBUG)
@@ -541,7 +549,7 @@ def test_with_a_wrong_password_a_replica_starts_degraded_and_says_so_without_it(
     assert redis_server.client.dbsize() == 0 and "mine" not in replica.registry.names()
 
 
-def test_a_redis_used_by_a_newer_lathe_is_refused_and_left_alone(open_replica, redis_server, chains):
+def test_the_data_of_a_newer_lathe_in_redis_is_refused_and_left_unchanged(open_replica, redis_server, chains):
     redis_server.client.set(IDENTITY, json.dumps({"id": "f" * 32, "schema": 2}))
     replica = open_replica("replica")
     assert any("newer Lathe (schema 2" in warning for warning in replica.warnings())
@@ -554,7 +562,7 @@ def test_a_redis_used_by_a_newer_lathe_is_refused_and_left_alone(open_replica, r
     assert redis_server.client.keys() == [IDENTITY.encode()]
 
 
-def test_something_else_under_the_name_of_the_record_is_said_and_left_alone(open_replica, redis_server):
+def test_a_foreign_value_under_the_identity_key_is_warned_of_and_left_unchanged(open_replica, redis_server):
     redis_server.client.set(IDENTITY, "not ours")
     replica = open_replica("replica")
     assert any(IDENTITY in warning for warning in replica.warnings())
@@ -564,7 +572,7 @@ def test_something_else_under_the_name_of_the_record_is_said_and_left_alone(open
 # Redis full
 
 
-def test_a_full_redis_takes_no_half_version_and_reading_goes_on(open_replica, own_redis, chains):
+def test_a_full_redis_refuses_changes_completely_and_chains_still_serve(open_replica, own_redis, chains):
     replica, client = open_replica("replica", own_redis.url), own_redis.client
     replica.registry.publish(chains[0], "mine", True)
     before = {key: client.dump(key) for key in client.keys()}
@@ -580,7 +588,7 @@ def test_a_full_redis_takes_no_half_version_and_reading_goes_on(open_replica, ow
     assert replica.registry.publish(chains[1], "mine", True) == (2, True)
 
 
-def test_refusals_of_a_shared_registry_are_those_of_one_in_files(open_replica, chains):
+def test_a_shared_registry_raises_the_same_errors_as_one_in_files(open_replica, chains):
     registry = open_replica("replica").registry
     registry.publish(chains[0], "mine", True)
     registry.publish(chains[1], "mine", True)

@@ -74,6 +74,7 @@ class Callers:
 
 @pytest.fixture(scope="module")
 def replicas(serving, start_redis, start_nginx, tmp_path_factory, publish):
+    """Start two servers behind nginx, which share a Redis and serve two versions of a chain."""
     with contextlib.ExitStack() as stack:
 
         def start_server(name, port, settings):
@@ -92,7 +93,7 @@ def replicas(serving, start_redis, start_nginx, tmp_path_factory, publish):
 
 @pytest.fixture(scope="module")
 def publish(tmp_path_factory, encoder):
-    """Two versions of a chain for the default encoder."""
+    """Return a function that publishes two versions of a chain for the default encoder."""
 
     def both(url):
         replica = Replica.open(Home(tmp_path_factory.mktemp("publisher")), url)
@@ -106,7 +107,7 @@ def publish(tmp_path_factory, encoder):
     return both
 
 
-def test_promotions_and_rollbacks_under_load_fail_nothing_and_no_answer_mixes_versions(replicas):
+def test_promotions_and_rollbacks_under_load_fail_no_request_and_mix_no_versions(replicas):
     taken = []
     with Callers(replicas) as callers:
         for number in range(12):
@@ -123,7 +124,7 @@ def test_promotions_and_rollbacks_under_load_fail_nothing_and_no_answer_mixes_ve
     assert np.median(taken) < 1  # single ones may have waited for a processor that the callers kept busy
 
 
-def test_a_replica_that_is_killed_under_load_costs_no_caller_an_answer(replicas):
+def test_a_replica_killed_under_load_fails_no_request(replicas):
     with Callers(replicas) as callers:
         eventually(lambda: len(callers.answers) > 30)
         replicas.servers[1].stop(signal.SIGKILL)
@@ -136,7 +137,7 @@ def test_a_replica_that_is_killed_under_load_costs_no_caller_an_answer(replicas)
 
 
 @pytest.mark.trial
-def test_a_rolling_restart_costs_no_caller_an_answer(replicas):
+def test_a_rolling_restart_under_load_fails_no_request(replicas):
     with Callers(replicas) as callers:
         for number in (0, 1):
             assert replicas.servers[number].stop() == 0

@@ -48,7 +48,7 @@ def settings(redis_server, tmp_path):
 
 @pytest.fixture
 def run_request(records, settings):
-    """Have a job run as a worker does, once it was written into Redis with whatever content; return its end."""
+    """Return a function that writes any job into Redis, runs it as a worker does, and returns the ended job."""
 
     def done(kind, asked, sent=None, /, **fields):
         job = create_job("fit")
@@ -63,17 +63,19 @@ def run_request(records, settings):
 
 
 def fit(source="source.npy", encoder=None, files=("source.npy",), **changed):
+    """Build the request of a fit job, with changes."""
     request = FitRequest("mine", [{"kind": "r2"}], source)
     return build_fit_job(request, encoder, False, files) | changed
 
 
 def npy(tmp_path):
+    """Return the bytes of an .npy file of random rows."""
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32))
     return (tmp_path / "rows.npy").read_bytes()
 
 
 @pytest.mark.parametrize("kind", ["os.system", "service.jobs.runners.run_request", "builtins.eval", "", "fit\n"])
-def test_a_kind_that_is_not_in_the_table_names_no_code(kind, run_request, tmp_path):
+def test_an_unknown_job_kind_fails_the_job_and_runs_no_code(kind, run_request, tmp_path):
     job = run_request(kind, {"args": [f"touch {tmp_path}/ran"]})
     assert (job.state, job.kind) == ("failed", "unknown") and "damaged" in job.error
     assert not (tmp_path / "ran").exists()
@@ -102,23 +104,23 @@ REINDEX = {
         ("reindex", REINDEX | {"spec": REINDEX["spec"] | {"generation": "x/../../y"}}, "spec"),
     ],
 )
-def test_a_request_that_is_not_of_its_kind_is_refused_with_what_is_wrong(kind, asked, where, run_request):
+def test_a_malformed_job_request_fails_the_job_and_names_the_field(kind, asked, where, run_request):
     job = run_request(kind, asked)
     assert job.state == "failed" and "the request of the job is damaged" in job.error and where in job.error
 
 
-def test_a_request_that_is_nested_without_end_is_damaged(run_request):
+def test_a_deeply_nested_job_request_fails_the_job(run_request):
     job = run_request("fit", {}, request=b"[" * 200_000)
     assert job.state == "failed" and "the request of the job is damaged" in job.error
 
 
-def test_a_job_s_inputs_go_nowhere_but_into_its_own_folder(run_request, tmp_path):
+def test_job_inputs_with_paths_as_names_are_refused(run_request, tmp_path):
     job = run_request("fit", fit(), {"source.npy": npy(tmp_path)}, files=json.dumps(["../../../evil"]))
     assert job.state == "failed" and "inputs in Redis are damaged" in job.error
     assert not list(tmp_path.rglob("evil"))
 
 
-def test_a_job_reads_no_files_outside_the_worker_s_data_root(run_request, tmp_path):
+def test_a_job_cannot_read_files_outside_the_workers_data_root(run_request, tmp_path):
     (tmp_path / "secret.txt").write_text("a\nb\nc\nd\n")
     for source in (str(tmp_path / "secret.txt"), "../secret.txt", "/etc/passwd", "hf://x/y"):
         assert run_request("fit", fit(source, files=[])).state == "failed"
@@ -129,13 +131,14 @@ def test_a_job_reads_no_files_outside_the_worker_s_data_root(run_request, tmp_pa
     assert job.state == "failed" and "outside" in job.error
 
 
-def test_a_job_brings_no_model_with_code_that_the_worker_was_not_told_to_trust(run_request):
+def test_a_job_cannot_load_a_model_with_untrusted_remote_code(run_request):
     untrusted = asdict(DEFAULT_ENCODER) | {"model": "somebody/model", "trust_remote_code": True}
     job = run_request("fit", fit(encoder=None, files=["source.npy"]) | {"encoder": untrusted}, {"source.npy": b""})
     assert job.state == "failed" and "somebody/model has code of its own" in job.error
 
 
 def damaged(what="job"):
+    """Return how many damaged values were counted."""
     return REGISTRY.get_sample_value("lathe_redis_damaged_total", {"what": what}) or 0
 
 
@@ -157,8 +160,8 @@ NOT_RECORDS = [
 
 
 @pytest.mark.parametrize("content", NOT_RECORDS, ids=[str(index) for index in range(len(NOT_RECORDS))])
-def test_a_damaged_record_is_a_failed_job_and_stops_nothing(content, jobs, records, caplog):
-    """It may wait, run or have lost its worker: others are listed, run and looked after all the same."""
+def test_a_damaged_job_record_is_a_failed_job_and_does_not_affect_others(content, jobs, records, caplog):
+    """Others are listed, taken and requeued as usual, and the damage is logged once."""
     bad, lost, good = jobs.submit("fit", {}, {}), jobs.submit("fit", {}, {}), jobs.submit("fit", {}, {})
     for _ in range(2):
         records.take(build_queue_name(), "one")
@@ -179,7 +182,7 @@ def test_a_damaged_record_is_a_failed_job_and_stops_nothing(content, jobs, recor
 
 
 def spoil(records, job, content):
-    """Put something else into a job's record; a dict is a job with other values."""
+    """Overwrite fields of a job's record; a dict stands for the job with other values."""
     written = {
         name: json.dumps(asdict(job) | value) if isinstance(value, dict) else value for name, value in content.items()
     }
@@ -188,7 +191,7 @@ def spoil(records, job, content):
     records.client.hset(RECORD + job.id, mapping=written)
 
 
-def test_keys_of_other_types_and_ids_that_are_none_stop_nothing(jobs, records, caplog):
+def test_invalid_job_ids_and_keys_of_other_types_are_skipped_and_counted(jobs, records, caplog):
     job, other = jobs.submit("fit", {}, {}), jobs.submit("fit", {}, {})
     client, name = records.client, secrets.token_bytes(8).hex().encode() + b"\xff"
     client.delete(RECORD + other.id)
@@ -208,7 +211,7 @@ def test_keys_of_other_types_and_ids_that_are_none_stop_nothing(jobs, records, c
     assert len([line for line in said if name[:16].decode() in line]) == 1
 
 
-def test_damaged_sizes_of_results_make_no_job_fail(records, jobs, tmp_path):
+def test_damaged_sizes_of_results_do_not_prevent_storing_results(records, jobs, tmp_path):
     job = jobs.submit("fit", {}, {})
     records.client.hset("lathe:results", mapping={b"\xff": "x", job.id: "many"})
     (tmp_path / "vectors.npy").write_bytes(b"result")
@@ -217,7 +220,7 @@ def test_damaged_sizes_of_results_make_no_job_fail(records, jobs, tmp_path):
     assert records.files.store_results(job.id, [tmp_path / "vectors.npy"]) == []
 
 
-def test_what_a_damaged_request_asks_for_is_not_known(jobs, records):
+def test_read_request_returns_none_for_a_damaged_request(jobs, records):
     job = jobs.submit("reindex", REINDEX, {})
     assert jobs.read_request(job.id).index == "docs"
     records.client.hset(RECORD + job.id, "request", b"\xff")

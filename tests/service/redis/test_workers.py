@@ -23,10 +23,12 @@ ENDED = ("succeeded", "failed", "cancelled")
 
 
 def geopres(steps):
+    """Return the step list of a GeoPres fit of this many training steps."""
     return [{"kind": "geopres", "dimensions": 16, "steps": steps}]
 
 
 def endless():
+    """Return the step list of a fit that does not end within a test."""
     return geopres(1_000_000)
 
 
@@ -62,14 +64,14 @@ class Worker:
 
 
 def children(pid):
-    """Ids of a process's children."""
+    """Return the ids of a process's children."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return []
 
 
 def is_alive(pid):
-    """Whether a process is there and not only waited for."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -94,7 +96,7 @@ def start_worker(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lasting_redis(start_redis):
-    """A Redis whose data outlasts it."""
+    """Start a Redis that persists its data."""
     server = start_redis()
     server.stop()
     server.start("--appendonly", "yes")
@@ -103,7 +105,7 @@ def lasting_redis(start_redis):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """The folder whose files a fit may name."""
+    """Create the data root of servers and workers, with two files of vectors."""
     folder = tmp_path_factory.mktemp("data")
     bad = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
     bad[17, 3] = np.nan
@@ -157,7 +159,7 @@ def api(serving, new_home, lasting_redis, data):
 
 @pytest.fixture(scope="module")
 def served(lasting_redis, chains, tmp_path_factory):
-    """The name of a chain of two versions, the first of them live."""
+    """Publish a chain of two versions, the first live; return its name."""
     replica = Replica.open(Home(tmp_path_factory.mktemp("publisher")), lasting_redis.url)
     replica.bring_up_to_date()
     for chain in chains[:2]:
@@ -167,7 +169,7 @@ def served(lasting_redis, chains, tmp_path_factory):
 
 @pytest.fixture
 def worker(crew):
-    """A worker that runs."""
+    """Return a running worker."""
     return crew.one()
 
 
@@ -194,13 +196,13 @@ def crew(start_worker, lasting_redis, data):
 
 
 def events(api, job_id):
-    """What is told of a job until it has ended."""
+    """Return all events of a job until it has ended."""
     with api.client.stream("GET", f"/jobs/{job_id}/events", timeout=90) as stream:
         lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: ")]
     return [httpx.Response(200, content=line).json() for line in lines]
 
 
-def test_a_fit_goes_from_queued_to_an_end_and_its_chain_is_served(api, crew):
+def test_a_fit_on_a_worker_goes_from_queued_to_succeeded_and_its_chain_serves(api, crew):
     rows = np.random.default_rng(2).normal(size=(60, 8)) + 1
     steps = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 4, "steps": 800}]
     job_id = api.submit("mine", steps, source={"vectors": rows.tolist()}, transform=True)
@@ -225,7 +227,8 @@ def test_a_fit_goes_from_queued_to_an_end_and_its_chain_is_served(api, crew):
     assert api.versions("mine") == [1]
 
 
-def test_cancelling_a_running_job_ends_it_and_its_worker_takes_the_next(api, worker, lasting_redis):
+def test_cancelling_a_running_job_ends_its_process_and_the_worker_takes_the_next(api, worker, lasting_redis):
+    """Failed gates and bad sources are reported as in a server without workers; no command line shows the password."""
     endless_job = api.submit("endless", endless())
     api.busy(endless_job)
     unmet = api.submit("mine", QUICK, source={"vectors": np.eye(60, 8).tolist()}, gates={"recall_at_10": 2.0})
@@ -254,7 +257,7 @@ def test_cancelling_a_running_job_ends_it_and_its_worker_takes_the_next(api, wor
 
 
 def running_command_lines():
-    """Of all processes but the Redis of the tests, whose own options name its password."""
+    """List the files with the command lines of all processes other than Redis."""
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -264,7 +267,7 @@ def running_command_lines():
     return found
 
 
-def test_the_command_line_promotes_what_the_server_then_serves(api, served, lasting_redis, tmp_path):
+def test_chains_promote_command_changes_what_a_running_server_serves(api, served, lasting_redis, tmp_path):
     eventually(lambda: api.versions(served) == [1, 2])
     assert api.client.get(f"/chains/{served}").json()["live"] == 1
     told = {"LATHE_HOME": str(tmp_path), "LATHE_REDIS_URL": lasting_redis.url}
@@ -275,7 +278,7 @@ def test_the_command_line_promotes_what_the_server_then_serves(api, served, last
     assert api.post("/reduce", vectors=np.eye(2, 8).tolist(), chain=served).headers["x-chain"] == f"{served}@2"
 
 
-def test_a_job_whose_worker_was_killed_is_queued_again_and_done_by_another_once(api, crew):
+def test_a_job_of_a_killed_worker_is_requeued_and_done_once_by_another(api, crew):
     worker = crew.one()
     job_id = api.submit("slow", geopres(4000), transform=True)
     api.busy(job_id)
@@ -294,7 +297,7 @@ def test_a_job_whose_worker_was_killed_is_queued_again_and_done_by_another_once(
 
 
 @pytest.mark.trial
-def test_a_job_whose_worker_was_killed_before_it_began_is_queued_again_too(api, crew):
+def test_a_job_whose_worker_was_killed_at_its_start_is_requeued(api, crew):
     worker = crew.one()
     job_id = api.submit("early", QUICK)
     os.kill(eventually(worker.horse, 20), signal.SIGKILL)  # it has not even imported what it needs
@@ -308,7 +311,7 @@ def test_a_job_whose_worker_was_killed_before_it_began_is_queued_again_too(api, 
     assert api.versions("early") == [1]
 
 
-def test_a_job_whose_process_is_killed_every_time_fails_and_says_so(api, worker):
+def test_a_job_whose_process_is_killed_twice_fails_with_its_last_message(api, worker):
     job_id = api.submit("fatal", endless())
     api.busy(job_id)
     first = worker.horse()
@@ -323,7 +326,7 @@ def test_a_job_whose_process_is_killed_every_time_fails_and_says_so(api, worker)
     assert api.versions("fatal") == [] and worker.process.poll() is None
 
 
-def test_a_worker_asked_to_stop_finishes_its_job_first(api, crew):
+def test_sigterm_lets_a_worker_finish_its_job(api, crew):
     worker = crew.one()
     job_id = api.submit("last", geopres(1500))
     api.wait(job_id, "running")
@@ -332,7 +335,9 @@ def test_a_worker_asked_to_stop_finishes_its_job_first(api, crew):
     assert api.job(job_id)["state"] == "succeeded" and api.versions("last") == [1]
 
 
-def test_workers_that_cannot_begin_say_why_and_one_without_redis_waits(start_worker, redis_server, own_redis):
+def test_a_worker_exits_1_with_a_wrong_or_missing_url_and_waits_for_an_unreachable_redis(
+    start_worker, redis_server, own_redis
+):
     own_redis.stop()
     wrong = start_worker(f"redis://:wrong-horse@127.0.0.1:{redis_server.port}/0")
     without = start_worker(None)
@@ -356,7 +361,8 @@ def test_workers_that_cannot_begin_say_why_and_one_without_redis_waits(start_wor
 
 
 @pytest.mark.trial
-def test_whether_a_worker_of_this_machine_lives_can_be_asked(run, start_worker, own_redis):
+def test_worker_check_exits_1_if_no_worker_of_this_machine_sends_heartbeats(run, start_worker, own_redis):
+    """With Redis unreachable it exits 0 and says that the state is unknown."""
     status, _, err = run("worker", "--check", LATHE_REDIS_URL=own_redis.url)
     assert status == 1 and f"no worker of {socket.gethostname()}" in err
     worker = start_worker(own_redis.url)
@@ -379,7 +385,7 @@ def test_whether_a_worker_of_this_machine_lives_can_be_asked(run, start_worker, 
     assert status == 0 and "Redis cannot be reached" in out and "is unknown" in out
 
 
-def test_a_reindex_of_an_embedded_index_runs_beside_its_server(api):
+def test_reindexing_an_embedded_index_runs_in_the_servers_own_worker(api):
     vectors = np.random.default_rng(3).normal(size=(300, 384))
     put = api.client.put("/indexes/small", json={"chain": "none"}, headers=api.server.admin)
     assert put.status_code in (200, 201), put.text
@@ -394,8 +400,8 @@ def test_a_reindex_of_an_embedded_index_runs_beside_its_server(api):
     assert found.status_code == 200, found.text
 
 
-def has_done_what_it_can(pid):
-    """Whether a process is gone, or uses its processor no longer."""
+def is_idle(pid):
+    """Return whether a process is gone or used little processor time within a second."""
 
     def ticks():
         try:
@@ -408,9 +414,10 @@ def has_done_what_it_can(pid):
     return ticks() - before < 10
 
 
-def test_without_redis_vectors_are_answered_and_jobs_and_administration_are_503_until_it_is_back(
+def test_without_redis_vectors_are_served_and_jobs_and_administration_answered_503(
     api, worker, served, lasting_redis, sentences
 ):
+    """A running job goes on and its result is stored once Redis is back."""
     rows = np.eye(3, 8).tolist()
     assert api.client.put("/indexes/other", json={"chain": "none"}, headers=api.server.admin).status_code in (200, 201)
     live = api.client.get(f"/chains/{served}").json()["live"]
@@ -444,7 +451,7 @@ def test_without_redis_vectors_are_answered_and_jobs_and_administration_are_503_
     assert metrics.status_code == 200 and "lathe_redis_up 0.0" in metrics.text
     for path in ("/health/ready", "/health/live", "/info", "/chains", f"/chains/{served}", "/encoders", "/indexes"):
         assert api.client.get(path).status_code == 200, path
-    eventually(lambda: has_done_what_it_can(horse), 60)
+    eventually(lambda: is_idle(horse), 60)
 
     lasting_redis.start("--appendonly", "yes")
     eventually(lambda: api.client.get("/health").json()["warnings"] == [], 10)

@@ -16,6 +16,7 @@ EVERYTHING = 10**9
 
 
 def work_of(*texts, keep_raw=False):
+    """Build work of these texts."""
     return Work(list(texts), EncodeOptions(), None, keep_raw, 256)
 
 
@@ -25,13 +26,14 @@ def text_of(tokens):
 
 
 def encoded(part, raw=False):
-    """Stands for what a worker gives: each vector tells its text's length."""
+    """Build a worker's result, in which each vector holds its text's length."""
     lengths = [len(part.work.texts[row]) for row in part.rows]
     vectors = np.array([[length, 1] for length in lengths], np.float32)
     return PartResult(vectors, -vectors if raw else None, np.array(lengths, np.int64))
 
 
 def rows_of(parts, work):
+    """Return the rows of a work in these parts."""
     return [row for part in parts if part.work is work for row in part.rows]
 
 
@@ -138,7 +140,7 @@ def test_a_text_over_the_requested_tokens_is_taken_alone(queue):
 
 
 def shares_of_two_idle_workers(queue, wait):
-    """Which of ten texts each takes that come while both wait; within 5 s, however long they would wait."""
+    """Return the rows of ten new texts that each of two idle workers takes, within 5 s."""
     work = work_of(*[text_of(50)] * 10)
     with ThreadPoolExecutor(2) as workers:
         asked = [workers.submit(queue.take, EVERYTHING, wait) for _ in range(2)]
@@ -189,7 +191,7 @@ def test_fail_all_answers_every_queued_request_with_an_error(queue):
     window=st.integers(1, 600),
     idle=st.integers(0, 3),
 )
-def test_every_text_is_taken_once_and_answers_come_in_the_order_of_the_texts(lengths, window, idle):
+def test_every_text_is_taken_once_and_vectors_are_in_the_order_of_the_texts(lengths, window, idle):
     queue = AdmissionQueue(10**6, 10**6)
     works = [work_of(*["x" * length for length in some], keep_raw=True) for some in lengths]
     for work in works:
@@ -212,7 +214,7 @@ def test_the_longest_texts_are_taken_first():
     assert work.take(1).rows == [0] and not work.waiting
 
 
-def test_an_answer_has_the_queue_time_of_its_first_text_and_the_inference_time():
+def test_the_answer_has_the_queue_time_of_its_first_text_and_the_inference_time():
     work = work_of(text_of(50), text_of(50))
     parts = [work.take(1), work.take(1)]
     work.submitted = work.begun - 0.25
@@ -271,7 +273,7 @@ def test_parts_received_from_several_threads_at_once_give_one_answer():
         assert work.future.result(0).vectors[:, 0].tolist() == list(range(16))
 
 
-def test_an_idle_worker_takes_what_another_leaves(queue):
+def test_two_idle_workers_take_all_texts_without_waiting_for_the_timeout(queue):
     shares = shares_of_two_idle_workers(queue, wait=30)
     assert sorted(shares[0] + shares[1]) == list(range(10))
 

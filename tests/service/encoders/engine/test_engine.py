@@ -103,7 +103,7 @@ HELD = {"open_at_first": False}
 
 @pytest.fixture
 def start():
-    """A maker of engines whose workers follow plans; in the end nobody may be left waiting."""
+    """Return a function that starts an engine with fake workers; afterwards no request may be unanswered."""
     engines = []
 
     def make(*plans, ready=True, max_texts=1000, max_tokens=100_000, stopping=None, **settings):
@@ -136,24 +136,28 @@ def start():
 
 
 def ask(engine, *texts, **options):
+    """Submit texts to the engine."""
     return engine.submit(list(texts), EncodeOptions(**options))
 
 
 def lengths(work):
+    """Return the text lengths that the fake worker encoded into the vectors."""
     return work.future.result(SECONDS).vectors[:, 0].tolist()
 
 
 def error_of(work):
+    """Return the code of a work's error."""
     error = work.future.exception(SECONDS)
     assert isinstance(error, ServiceError), error
     return error.code
 
 
 def flat(calls):
+    """Return all texts of all calls, sorted."""
     return sorted(text for call in calls for part in call for text in part)
 
 
-def test_requests_that_wait_together_are_sent_together_and_answered_apart(start):
+def test_waiting_requests_are_sent_together_and_answered_separately(start):
     engine, (worker,) = start(HELD)
     ask(engine, "busy")
     eventually(lambda: worker.calls)
@@ -163,7 +167,7 @@ def test_requests_that_wait_together_are_sent_together_and_answered_apart(start)
     assert worker.calls == [[["busy"]], [["a"], ["bb", "ccc"], ["dddd"]]]
 
 
-def test_a_bad_request_fails_alone(start):
+def test_an_error_of_one_request_does_not_affect_others_of_its_batch(start):
     engine, (worker,) = start(HELD)
     ask(engine, "busy")
     eventually(lambda: worker.calls)
@@ -186,7 +190,7 @@ def test_a_large_request_alternates_with_others_and_keeps_its_order(start):
     assert len(worker.calls) > 5 and all(len(part) <= WINDOW for call in worker.calls for part in call)
 
 
-def test_past_the_limit_all_of_a_request_is_refused_at_once_and_later_ones_are_taken(start):
+def test_a_request_over_the_text_limit_is_refused_and_later_ones_accepted(start):
     engine, (worker,) = start(HELD, max_texts=10)
     first = ask(engine, *"abcdef")
     with pytest.raises(OverloadedError) as refused:
@@ -198,19 +202,19 @@ def test_past_the_limit_all_of_a_request_is_refused_at_once_and_later_ones_are_t
     assert len(lengths(ask(engine, *"abcdefghij"))) == 10
 
 
-def test_a_request_larger_than_the_limit_is_taken_when_nothing_waits(start):
+def test_a_request_over_the_text_limit_is_accepted_by_an_idle_engine(start):
     engine, _ = start(max_texts=10)
     assert lengths(ask(engine, *["a"] * 50)) == [1] * 50
 
 
-def test_a_request_of_more_tokens_than_may_ever_wait_is_refused_but_a_single_text_is_cut_anyway(start):
+def test_a_request_over_the_token_limit_is_refused_unless_it_is_one_text(start):
     engine, _ = start(max_tokens=100)
     with pytest.raises(TooLargeError, match="104 tokens .* 100"):
         ask(engine, "x" * 200, "x" * 200)
     assert lengths(ask(engine, "x" * 4000)) == [4000]
 
 
-def test_it_is_loading_until_it_is_ready(start):
+def test_an_engine_is_loading_and_refuses_requests_before_its_model_is_ready(start):
     engine, made = start({"loads": False}, ready=False)
     eventually(lambda: made)
     assert engine.state == "loading" and not engine.settled.is_set()
@@ -222,7 +226,7 @@ def test_it_is_loading_until_it_is_ready(start):
     assert lengths(ask(engine, "a")) == [1]
 
 
-def test_a_model_that_cannot_be_loaded_answers_503_with_the_reason(start):
+def test_a_model_that_cannot_be_loaded_refuses_requests_with_the_reason(start):
     engine, _ = start({"problem": EncoderError("the folder is empty")}, ready=False)
     assert engine.settled.wait(SECONDS)
     assert engine.state == "failed"
@@ -232,7 +236,7 @@ def test_a_model_that_cannot_be_loaded_answers_503_with_the_reason(start):
 
 
 @pytest.mark.parametrize("plan", [{"problem": EOFError()}, {"refuse": BlockingIOError("no more processes")}])
-def test_a_process_that_ends_before_it_is_ready_is_a_failure_too(start, plan):
+def test_a_worker_that_ends_or_cannot_start_before_it_is_ready_makes_the_engine_fail(start, plan):
     engine, _ = start(plan, ready=False)
     assert engine.settled.wait(SECONDS)
     eventually(lambda: engine.state == "failed")
@@ -251,7 +255,7 @@ class NotingEvent(threading.Event):
         return self.is_set()
 
 
-def test_loading_is_tried_again_ever_more_rarely_until_it_works(start):
+def test_loading_is_retried_with_growing_pauses(start):
     broken, stopping = {"problem": EncoderError("not yet")}, NotingEvent()
     engine, made = start(broken, broken, broken, broken, {"loads": False}, ready=False, stopping=stopping)
     eventually(lambda: len(made) == 5)
@@ -263,7 +267,7 @@ def test_loading_is_tried_again_ever_more_rarely_until_it_works(start):
     assert lengths(ask(engine, "a")) == [1]
 
 
-def test_further_workers_load_only_after_the_first_has(start):
+def test_further_workers_start_after_the_first_has_loaded(start):
     engine, made = start({"loads": False}, {}, workers=3, ready=False)
     eventually(lambda: made)
     assert not engine.settled.wait(0.15) and len(made) == 1  # the others look every 0.05 s
@@ -272,7 +276,7 @@ def test_further_workers_load_only_after_the_first_has(start):
     assert len(made) == 3
 
 
-def test_several_workers_answer_one_request_together(start):
+def test_several_workers_share_one_request(start):
     engine, made = start(HELD, workers=2)
     work = ask(engine, *["x" * 400] * 8)
     eventually(lambda: all(worker.calls for worker in made))
@@ -283,7 +287,7 @@ def test_several_workers_answer_one_request_together(start):
 
 
 @pytest.mark.parametrize("ahead", [1, 2])
-def test_a_worker_is_given_some_work_ahead_of_its_answers(start, ahead):
+def test_a_worker_gets_up_to_ahead_batches_before_its_reply(start, ahead):
     engine, (worker,) = start(HELD, ahead=ahead)
     work = ask(engine, *["x" * 400] * 5)
     eventually(lambda: worker.waited)
@@ -292,7 +296,7 @@ def test_a_worker_is_given_some_work_ahead_of_its_answers(start, ahead):
     assert lengths(work) == [400] * 5
 
 
-def test_a_crashed_worker_fails_what_it_had_and_nothing_else(start):
+def test_a_crashed_worker_fails_only_the_requests_it_had(start):
     engine, made = start(HELD, workers=2, max_texts=100)
     works = [ask(engine, "a"), ask(engine, "bb")]
     eventually(lambda: made[0].calls and made[1].calls)
@@ -310,7 +314,7 @@ def test_a_crashed_worker_fails_what_it_had_and_nothing_else(start):
     assert engine.state == "ready"
 
 
-def test_when_the_only_worker_crashes_what_waits_fails_too_and_it_is_restarted(start):
+def test_a_crash_of_the_only_worker_fails_waiting_requests_and_restarts_it(start):
     restarts = restarts_counted()
     engine, made = start(HELD, {"loads": False})
     works = [ask(engine, "a")]
@@ -329,10 +333,11 @@ def test_when_the_only_worker_crashes_what_waits_fails_too_and_it_is_restarted(s
 
 
 def restarts_counted():
+    """Return the number of worker restarts so far."""
     return REGISTRY.get_sample_value("lathe_worker_restarts_total", {"encoder": DEFAULT_ENCODER.name}) or 0
 
 
-def test_a_worker_that_cannot_be_started_again_is_a_failure_with_the_reason(start):
+def test_an_engine_fails_with_the_reason_if_a_crashed_worker_cannot_be_restarted(start):
     engine, made = start({}, {"problem": EncoderError("the disk is gone")})
     made[0].set(dead=True)
     assert error_of(ask(engine, "a")) == "encoder_crashed"
@@ -341,7 +346,7 @@ def test_a_worker_that_cannot_be_started_again_is_a_failure_with_the_reason(star
         ask(engine, "a")
 
 
-def test_an_idle_workers_death_is_noticed(start):
+def test_a_worker_that_dies_idle_is_restarted(start):
     engine, made = start(idle_seconds=0.01)
     made[0].set(dead=True)
     eventually(lambda: len(made) == 2)
@@ -349,7 +354,7 @@ def test_an_idle_workers_death_is_noticed(start):
     assert lengths(ask(engine, "a")) == [1]
 
 
-def test_a_worker_that_hangs_is_ended_and_another_takes_its_place(start):
+def test_a_worker_over_the_timeout_is_killed_and_replaced(start):
     engine, made = start(HELD, {}, timeout=0.02)
     work = ask(engine, "a")
     assert error_of(work) == "encoder_crashed"
@@ -359,7 +364,7 @@ def test_a_worker_that_hangs_is_ended_and_another_takes_its_place(start):
     assert lengths(ask(engine, "a")) == [1]
 
 
-def test_a_worker_that_comes_back_with_other_files_tells_its_new_space(start, caplog):
+def test_a_restarted_worker_with_another_fingerprint_is_logged_and_used(start, caplog):
     changed = EncoderInfo(DEFAULT_ENCODER, "e" * 32, 2, 256, {}, None, "cpu", 25, None)
     engine, made = start({}, {"info": changed})
     made[0].set(dead=True)
@@ -369,7 +374,7 @@ def test_a_worker_that_comes_back_with_other_files_tells_its_new_space(start, ca
     assert "another space" in caplog.text
 
 
-def test_stopping_finishes_what_was_accepted(start):
+def test_stop_finishes_accepted_requests(start):
     engine, (worker,) = start(HELD)
     works = [ask(engine, *["x" * 400] * 5) for _ in range(3)]
     stopping = threading.Thread(target=engine.stop, args=(SECONDS,))
@@ -382,7 +387,7 @@ def test_stopping_finishes_what_was_accepted(start):
         ask(engine, "a")
 
 
-def test_stopping_fails_what_takes_too_long_and_ends_the_workers(start):
+def test_stop_fails_requests_over_its_seconds_and_ends_all_workers(start):
     engine, made = start(HELD, workers=2)
     works = [ask(engine, *["x" * 400] * 5) for _ in range(3)]
     begun = time.monotonic()
@@ -392,7 +397,7 @@ def test_stopping_fails_what_takes_too_long_and_ends_the_workers(start):
     assert len(made) == 2 and all(worker.dead for worker in made)  # and none in their place
 
 
-def test_a_server_that_ends_answers_all_that_is_not_finished_at_once(start):
+def test_fail_unfinished_fails_all_accepted_requests_at_once(start):
     engine, (worker,) = start(HELD)
     works = [ask(engine, *["x" * 400] * 2) for _ in range(2)]
     eventually(lambda: worker.waited)
@@ -403,7 +408,7 @@ def test_a_server_that_ends_answers_all_that_is_not_finished_at_once(start):
     assert lengths(ask(engine, "a")) == [1]
 
 
-def test_stopping_while_the_model_loads_ends_the_loading(start):
+def test_stop_during_loading_ends_the_loading(start):
     engine, made = start({"loads": False}, workers=2, ready=False)
     eventually(lambda: made)
     engine.stop(SECONDS)
@@ -411,7 +416,7 @@ def test_stopping_while_the_model_loads_ends_the_loading(start):
     assert not any(dispatcher.thread.is_alive() for dispatcher in engine.dispatchers)
 
 
-def test_every_request_is_answered_whatever_fails(start):
+def test_every_request_ends_with_an_answer_or_error_under_crashes_and_stop(start):
     engine, made = start(workers=2)
     works, refused, ended = [], [], threading.Event()
 
@@ -451,7 +456,7 @@ def test_texts_tokens_and_padding_are_counted_in_the_metrics(start):
 
 
 @pytest.mark.parametrize("reply", [None, Reply([], [], 0.0)])  # not one at all, and one without results
-def test_a_worker_that_answers_nonsense_is_replaced(start, reply):
+def test_a_worker_with_a_malformed_reply_is_replaced(start, reply):
     engine, made = start()
     made[0].receive = lambda _seconds: reply
     assert error_of(ask(engine, "a")) == "encoder_crashed"

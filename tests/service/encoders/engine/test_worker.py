@@ -32,14 +32,17 @@ TEXTS = ["The cat sat on the mat.", "one", "Compact vectors are cheap to keep. "
 
 
 def work_of(texts, chain=None, keep_raw=False, **options):
+    """Build work of these texts."""
     return Work(list(texts), EncodeOptions(**options), chain, keep_raw, 256)
 
 
 def whole(work):
+    """Take all texts of a work as one part."""
     return work.take(10**9)
 
 
 def compact(dimensions=None, normalize=True, digest=None):
+    """Build a reference to the starter chain `compact`."""
     return ChainRef(
         COMPACT, digest or Chain.load(COMPACT).metadata["tensors_sha256"], dimensions=dimensions, normalize=normalize
     )
@@ -151,23 +154,23 @@ class TestWorkerInThisProcess:
             ("crash", ("RuntimeError", "")),
         ],
     )
-    def test_a_bad_request_fails_alone_and_is_not_quoted(self, text, error, caplog):
+    def test_an_error_of_one_request_does_not_affect_others_and_is_logged_without_its_text(self, text, error, caplog):
         works = [work_of([some], truncate=False) for some in ("a", text, "bb")]
         assert self.answer(*works) == [[1], error, [2]]
         assert "nobody may read" not in caplog.text
 
-    def test_an_unknown_prompt_fails_alone(self):
+    def test_an_unknown_prompt_fails_its_own_request_only(self):
         found = self.answer(work_of(["a"]), work_of(["b"], prompt_name="poem"))
         assert found == [[1], ("EncoderError", "no prompt poem")]
 
-    def test_a_chain_that_fails_fails_its_request_alone(self, tmp_path):
+    def test_a_chain_that_cannot_be_loaded_fails_its_own_request_only(self, tmp_path):
         gone = ChainRef(tmp_path / "gone", "0", None, True)
         found = self.answer(work_of(["a"]), work_of(["bb"], gone), work_of(["ccc"]))
         assert found[0] == [1] and found[2] == [3]
         assert found[1][0] == "ArtifactError"
         assert self.encoder.tokenized == [["a", "bb", "ccc"]]
 
-    def test_a_chain_replaced_by_another_is_refused(self):
+    def test_a_chain_with_another_digest_is_refused(self):
         found = self.answer(work_of(["a"], compact(digest="0" * 64)))
         assert found[0][0] == "ArtifactError" and "replaced" in found[0][1]
 
@@ -225,7 +228,7 @@ class TestLoading:
 
 @pytest.fixture(scope="module")
 def workers(processes):
-    """A worker with the real model, which the tests use in turn."""
+    """Start a worker process with the real model, shared by the tests."""
     options = WorkerOptions(device="cpu", threads=1, batch_tokens=64)
     real = WorkerProcess(DEFAULT_ENCODER, options, processes)
     yield SimpleNamespace(real=real, options=options, info=real.wait_ready())
@@ -233,6 +236,7 @@ def workers(processes):
 
 
 def ask(process, *works):
+    """Send works to the process and return its reply."""
     process.send([whole(work) for work in works])
     reply = process.receive(60)
     assert isinstance(reply, Reply)
@@ -240,7 +244,7 @@ def ask(process, *works):
 
 
 def in_order(work, result):
-    """A result of all of a request's texts, in their order."""
+    """Return the answer of a work to the result of all its texts."""
     work.receive(work.order, result)
     return work.future.result(0)
 
@@ -270,14 +274,14 @@ class TestWorkerProcess:
         assert sum(tokens for _, tokens, _ in reply.batches) == expected.tokens.sum()
         assert len(reply.batches) > 1 and reply.seconds > 0
 
-    def test_options_reach_the_model(self, workers, encoder):
+    def test_truncation_and_normalization_options_are_applied(self, workers, encoder):
         long = "cat " * 300 + "dog " * 300
         options = [{"truncation_side": "left"}, {"truncation_side": "right"}, {"normalize": False}]
         works = [work_of([long], **some) for some in options]
         for result, some in zip(ask(workers.real, *works).results, options, strict=True):
             np.testing.assert_allclose(result.vectors, encoder.encode([long], **some).vectors, rtol=0, atol=1e-5)
 
-    def test_chains_are_applied_in_the_process_as_they_are_outside(self, workers, encoder):
+    def test_chains_applied_by_the_worker_equal_those_applied_directly(self, workers, encoder):
         chain, raw = Chain.load(COMPACT), encoder.encode(TEXTS).vectors
         works = [
             work_of(TEXTS, compact(), keep_raw=True),
@@ -322,7 +326,7 @@ class TestWorkerProcess:
         tokens = [workers.real.receive(60).results[0].tokens.tolist() for _ in works]
         assert tokens == [[202], [3], [52]]
 
-    def test_an_answer_that_takes_too_long_is_a_timeout(self, workers):
+    def test_receive_raises_timeout_error_without_a_reply(self, workers):
         with pytest.raises(TimeoutError):
             workers.real.receive(0.001)  # nothing was sent
         assert workers.real.alive()
@@ -341,7 +345,7 @@ class TestWorkerProcess:
         assert asked[0]["OMP_NUM_THREADS"] == asked[0]["RAYON_NUM_THREADS"] == "3"
         assert "a-secret" not in asked[0].values()
 
-    def test_a_killed_process_fails_its_requests_and_another_takes_its_place(self, workers, processes, encoder):
+    def test_a_killed_worker_process_fails_its_requests_and_is_replaced(self, workers, processes, encoder):
         started = []
 
         def start(spec):

@@ -13,12 +13,13 @@ QUERY = {"vectors": [[1, 2, 3, 4]], "filter": {"a": 1}}
 
 
 def answers(app):
-    """What calls on indexes say."""
+    """Yield the answers to three calls on indexes."""
     for method, path, body in [("GET", "", None), ("PUT", "/any", RAW), ("POST", "/any/search", QUERY)]:
         yield app.client.request(method, f"/indexes{path}", json=body, headers=app.admin)
 
 
-def test_no_secret_is_shown_by_a_server_that_cannot_reach_its_milvus(start_app, tmp_path, caplog, capfd):
+def test_responses_and_logs_never_contain_milvus_credentials(start_app, tmp_path, caplog, capfd):
+    """Milvus is unreachable in this test."""
     caplog.set_level(logging.DEBUG)
     url = f"http://user:{SECRET}@127.0.0.1:9/database"
     with start_app(indexes_only=True, home=tmp_path, index_url=url, index_token=TOKEN) as app:
@@ -30,7 +31,7 @@ def test_no_secret_is_shown_by_a_server_that_cannot_reach_its_milvus(start_app, 
     assert not any(secret in part for part in told for secret in (SECRET, "another-secret"))
 
 
-def test_without_pymilvus_every_call_says_what_to_install(start_app, tmp_path, monkeypatch):
+def test_index_calls_without_pymilvus_are_answered_503_with_the_pip_command(start_app, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pymilvus", None)
     with start_app(indexes_only=True, home=tmp_path, index_url="http://127.0.0.1:9") as app:
         for answer in answers(app):
@@ -39,7 +40,7 @@ def test_without_pymilvus_every_call_says_what_to_install(start_app, tmp_path, m
 
 
 @pytest.mark.trial
-def test_a_file_of_milvus_lite_keeps_indexes_when_its_server_is_killed(serving, start_app, tmp_path):
+def test_indexes_in_a_milvus_lite_file_survive_a_killed_server(serving, start_app, tmp_path):
     path = str(tmp_path / "folder" / "indexes.db")
     with serving(tmp_path / "one", LATHE_INDEX_URL=path) as server:
         assert server.client.put("/indexes/filed", json=RAW, headers=server.admin).status_code == 200
@@ -53,7 +54,7 @@ def test_a_file_of_milvus_lite_keeps_indexes_when_its_server_is_killed(serving, 
 
 
 @pytest.mark.parametrize("url", ["milvus:19530", f"tcp://user:{SECRET}@host:19530", "indexes.sqlite", "http://", ".db"])
-def test_an_address_that_is_none_is_refused_without_repeating_it(monkeypatch, url):
+def test_an_invalid_index_url_is_rejected_without_repeating_it(monkeypatch, url):
     monkeypatch.setenv("LATHE_INDEX_URL", url)
     with pytest.raises(ValueError, match="LATHE_INDEX_URL: .*it must be http://HOST:19530") as refusal:
         read_settings()

@@ -26,6 +26,7 @@ AS_DOUBLES = WHOLE.map(lambda number: [number, float(number)])
 
 
 def nested(depth):
+    """Nest a filter in `not` this many times."""
     found = {"a": 1}
     for _ in range(depth):
         found = {"not": found}
@@ -56,7 +57,7 @@ FIXED = {
 
 @pytest.fixture(scope="module")
 def metadata(metadata_of):
-    """As the service reads it from a request."""
+    """Return the items' metadata as parsed from a request."""
     return [given and orjson.loads(json.dumps(given)) for given in metadata_of(ITEMS)]
 
 
@@ -76,18 +77,19 @@ def index(indexes, metadata):
     indexes.delete("filtered")
 
 
-def found_by(index, given):
-    """Ids of the items that a search with a filter finds."""
+def find_ids(index, given):
+    """Return the ids of the items that a search with a filter finds."""
     hits = index.search(Query(np.ones((1, 4), np.float32), ITEMS, wanted=parse_filter(given)))[0]
     return sorted(hit["id"] for hit in hits)
 
 
-def having(holds, metadata, given):
-    """Ids of the items whose metadata says what is wanted."""
-    return sorted(str(place) for place, said in enumerate(metadata) if holds(said, given))
+def expected_ids(satisfies, metadata, given):
+    """Return the ids of the items whose metadata satisfies a filter."""
+    return sorted(str(place) for place, said in enumerate(metadata) if satisfies(said, given))
 
 
 def check_order(one, other):
+    """Assert that sortable forms and digests order and equal as their values do."""
     one, other = convert_to_stored(one), convert_to_stored(other)
     (kind, first), (other_kind, second) = convert_to_sortable(one), convert_to_sortable(other)
     assert kind == other_kind
@@ -95,7 +97,7 @@ def check_order(one, other):
     assert (compute_field_digest("a", one) == compute_field_digest("a", other)) == (one == other)
 
 
-def test_letters_sort_as_the_awkward_numbers_and_texts_do(awkward):
+def test_convert_to_sortable_preserves_the_order_of_awkward_values(awkward):
     for values in awkward:
         for one, other in itertools.product(values, values):
             check_order(one, other)
@@ -103,17 +105,17 @@ def test_letters_sort_as_the_awkward_numbers_and_texts_do(awkward):
 
 @settings(max_examples=400, deadline=None)
 @given(st.one_of(st.lists(st.one_of(WHOLE, FLOATS), min_size=2, max_size=2), NEIGHBOURS, AS_DOUBLES))
-def test_letters_sort_as_any_numbers_do(pair):
+def test_convert_to_sortable_preserves_the_order_of_any_numbers(pair):
     check_order(*pair)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=4), st.text(max_size=4))
-def test_letters_sort_as_any_texts_do(one, other):
+def test_convert_to_sortable_preserves_the_order_of_any_texts(one, other):
     check_order(one, other)
 
 
-def test_a_value_is_told_from_all_that_are_not_equal_to_it():
+def test_compute_field_digest_is_equal_for_equal_values_of_a_field_only():
     values = [1, True, "1", None, 0, False, "", "true", "null", 1.5, "n1", b"\x02"]
     stored = [value if isinstance(value, bytes) else convert_to_stored(value) for value in values]
     assert len({compute_field_digest("a", value) for value in stored}) == len(stored)
@@ -128,27 +130,27 @@ def test_a_value_is_told_from_all_that_are_not_equal_to_it():
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_a_filter_finds_in_milvus_what_reading_every_item_finds(index, metadata, filters, holds, data):
+def test_a_filter_in_milvus_finds_the_items_that_satisfy_it_directly(index, metadata, filters, satisfies, data):
     given = data.draw(filters)
-    assert found_by(index, given) == having(holds, metadata, given)
+    assert find_ids(index, given) == expected_ids(satisfies, metadata, given)
 
 
 @pytest.mark.parametrize("given", FIXED.values(), ids=FIXED)
-def test_the_edges_of_what_filters_say_mean_the_same_in_milvus(index, metadata, holds, given):
-    assert found_by(index, given) == having(holds, metadata, given)
+def test_edge_case_filters_in_milvus_find_the_items_that_satisfy_them_directly(index, metadata, satisfies, given):
+    assert find_ids(index, given) == expected_ids(satisfies, metadata, given)
 
 
-def test_every_kind_of_value_is_found_in_milvus_by_itself_and_by_its_equals_only(index, metadata, holds, scalar):
-    expected = having(holds, metadata, {"a": scalar})
+def test_eq_and_ranges_in_milvus_are_exact_for_every_kind_of_value(index, metadata, satisfies, scalar):
+    expected = expected_ids(satisfies, metadata, {"a": scalar})
     for asked in ({"a": scalar}, {"not": {"a": {"ne": scalar}}}):
-        assert found_by(index, asked) == expected
+        assert find_ids(index, asked) == expected
     if isinstance(scalar, str | int | float) and not isinstance(scalar, bool) and len(str(scalar)) < 200:
         for side in ("gte", "lt"):
             asked = {"a": {side: scalar}}
-            assert found_by(index, asked) == having(holds, metadata, asked)
+            assert find_ids(index, asked) == expected_ids(satisfies, metadata, asked)
 
 
-def test_items_may_say_as_much_as_embedded_ones_and_hardly_more_than_milvus_keeps(indexes):
+def test_milvus_items_take_256_fields_and_metadata_below_65536_bytes(indexes):
     index = indexes.create("large", SPEC, None)
     most = {f"field {number}": f"value {number}" for number in range(MAX_FIELDS)}
     index.upsert(["x"], np.ones((1, 4), np.float32), [most], None).result()
@@ -156,14 +158,14 @@ def test_items_may_say_as_much_as_embedded_ones_and_hardly_more_than_milvus_keep
     assert (len(build_entries(found)), len(build_ranges(found))) == (2 * MAX_FIELDS, 2 * MAX_FIELDS)
     assert index.get(["x"], vectors=False) == [{"id": "x", "metadata": most}]
     for number in (0, MAX_FIELDS - 1):
-        assert found_by(index, {f"field {number}": {"lte": f"value {number}"}}) == ["x"]
+        assert find_ids(index, {f"field {number}": {"lte": f"value {number}"}}) == ["x"]
     with pytest.raises(TooLargeError, match=r"metadata\[0\] is larger than the 65,536 bytes"):
         index.upsert(["y"], np.ones((1, 4), np.float32), [{"a": "x" * 65_536}], None).result()
     assert index.get(["y"], vectors=False) == [None]
     indexes.delete("large")
 
 
-def test_no_name_passes_for_a_name_with_a_value():
+def test_compute_field_digest_never_confuses_a_name_with_a_name_and_value():
     assert (
         len(
             {

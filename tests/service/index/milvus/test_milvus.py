@@ -19,13 +19,13 @@ MAX_SECONDS = 5.0
 
 @pytest.fixture(scope="module")
 def own_milvus(start_milvus):
-    """A Milvus that the tests of this file may end and start again."""
+    """Start a Milvus that the tests of this file may stop and start again."""
     return start_milvus()
 
 
 @pytest.fixture(scope="module")
 def one(own_milvus, start_app, tmp_path_factory):
-    """An app that was started when its Milvus was not."""
+    """Start an app while its Milvus is stopped, then start Milvus."""
     own_milvus.stop()
     url = own_milvus.url.replace("//", f"//user:{SECRET}@")
     with start_app(home=tmp_path_factory.mktemp("one"), index_url=url, index_token=TOKEN) as app:
@@ -37,13 +37,13 @@ def one(own_milvus, start_app, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def other(one, own_milvus, start_app, tmp_path_factory):
-    """A second server of the same Milvus."""
+    """Start a second server on the same Milvus."""
     with start_app(indexes_only=True, home=tmp_path_factory.mktemp("other"), index_url=own_milvus.url) as app:
         yield app
 
 
 def listed(app, seconds=30):
-    """The indexes an app lists, as soon as it can."""
+    """Return the names of an app's indexes, once it can list them."""
     deadline = time.monotonic() + seconds
     while (answer := app.client.get("/indexes")).status_code != 200:
         assert time.monotonic() < deadline, answer.text
@@ -73,11 +73,12 @@ def upsert(app, name, ids, vectors=None, **more):
 
 
 def found(app, name, **query):
-    """Ids that a search finds."""
+    """Return the ids that a search finds."""
     return {item["id"] for item in ok(app, f"{name}/search", **(QUERY | query))["results"][0]}
 
 
 def refused(answer, status, *words):
+    """Assert the status of an error and words in its message; return the message."""
     assert answer.status_code == status, answer.text
     message = answer.json()["error"]["message"]
     assert all(word in message for word in words), message
@@ -85,7 +86,7 @@ def refused(answer, status, *words):
 
 
 def every_call(app, name):
-    """An answer to each call on indexes, and how long it took."""
+    """Yield the answer to each call on indexes, and the seconds it took."""
     item = {"ids": ["x"]}
     calls = [("GET", "", None), ("GET", f"/{name}", None), ("PUT", "/new", RAW), ("DELETE", f"/{name}", None)]
     calls += [("POST", f"/{name}/{call}", item) for call in ("get", "delete")]
@@ -96,7 +97,7 @@ def every_call(app, name):
         yield answer, time.monotonic() - begun
 
 
-def test_a_server_starts_without_its_milvus_and_serves_it_once_it_is_there(one, own_milvus):
+def test_a_server_starts_without_its_milvus_and_uses_it_once_it_is_reachable(one, own_milvus):
     refused(one.asked_early, 503, f"the Milvus at 127.0.0.1:{own_milvus.port} cannot answer this request")
     assert int(one.asked_early.headers["retry-after"]) >= 1
     put(one, "late", **RAW)
@@ -105,7 +106,7 @@ def test_a_server_starts_without_its_milvus_and_serves_it_once_it_is_there(one, 
     delete(one, "late")
 
 
-def test_two_servers_see_each_others_indexes_writes_and_deletions(one, other):
+def test_two_servers_share_indexes_items_and_deletions_in_milvus(one, other):
     assert put(one, "shared", **RAW)["collection"] == put(other, "shared", **RAW)["collection"]
     upsert(one, "shared", ["a", "b"], metadata=[{"of": "one"}, None])
     assert found(other, "shared") == {"a", "b"} and found(other, "shared", filter={"of": "one"}) == {"a"}
@@ -121,7 +122,8 @@ def test_two_servers_see_each_others_indexes_writes_and_deletions(one, other):
     assert "shared" not in listed(one)
 
 
-def test_an_index_made_anew_by_another_server_is_served_with_its_new_chain(one, other, sentences):
+def test_an_index_recreated_by_another_server_is_served_with_its_new_chain(one, other, sentences):
+    """The first search after may be answered 404."""
     raw = one.client.post("/embed", json={"inputs": sentences}).json()
     put(one, "anew", chain="none")
     upsert(one, "anew", ["old"], raw[:1])
@@ -138,7 +140,7 @@ def test_an_index_made_anew_by_another_server_is_served_with_its_new_chain(one, 
     delete(other, "anew")
 
 
-def test_items_are_found_by_another_server_all_the_while_they_are_replaced(one, other):
+def test_search_on_another_server_finds_all_items_while_they_are_replaced(one, other):
     ids = [str(number) for number in range(30)]
     put(one, "replaced", **RAW)
     upsert(one, "replaced", ids)
@@ -152,7 +154,7 @@ def test_items_are_found_by_another_server_all_the_while_they_are_replaced(one, 
     delete(one, "replaced")
 
 
-def test_names_that_differ_only_in_a_sign_are_different_indexes(one):
+def test_names_that_differ_in_punctuation_only_are_different_indexes(one):
     names = ["a.b", "a-b", "a_b"]
     collections = {put(one, name, **RAW)["collection"] for name in names}
     assert len(collections) == len(names)
@@ -165,7 +167,7 @@ def test_names_that_differ_only_in_a_sign_are_different_indexes(one):
         delete(one, name)
 
 
-def test_searches_find_what_comparing_with_every_vector_finds(one, own_milvus):
+def test_search_in_milvus_has_recall_of_099_and_uses_the_graph_settings(one, own_milvus):
     random = np.random.default_rng(0)
     vectors = random.normal(size=(40, 64))[random.integers(40, size=2000)] + 0.4 * random.normal(size=(2000, 64))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -183,7 +185,7 @@ def test_searches_find_what_comparing_with_every_vector_finds(one, own_milvus):
     delete(one, "many")
 
 
-def test_what_milvus_cannot_do_is_refused_with_what_to_do_instead(one):
+def test_reindexing_float16_and_large_metadata_are_refused_in_milvus(one):
     put(one, "limits", **RAW)
     reindexed = one.client.post("/indexes/limits/reindex", json={"chain": "compact"}, headers=one.admin)
     refused(reindexed, 501, "lathe index export limits")
@@ -196,7 +198,8 @@ def test_what_milvus_cannot_do_is_refused_with_what_to_do_instead(one):
     delete(one, "limits")
 
 
-def test_nothing_acknowledged_is_lost_when_milvus_is_killed_and_the_server_goes_on(one, own_milvus, caplog, capfd):
+def test_acknowledged_writes_survive_a_killed_milvus(one, own_milvus, caplog, capfd):
+    """Calls meanwhile are answered 503 within 5 s and show no credentials; later the server works again."""
     caplog.set_level(logging.DEBUG)
     put(one, "kept", **RAW)
     acknowledged, writing = [], threading.Event()

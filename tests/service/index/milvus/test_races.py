@@ -46,7 +46,7 @@ def ok(app, path, **body):
     return answer.json()
 
 
-def test_what_an_id_holds_is_an_id_and_no_expression(one):
+def test_ids_with_quotes_and_operators_are_not_evaluated_as_expressions(one):
     put(one, "spiteful")
     ids = [*SPITEFUL, "kept"]
     ok(one, "spiteful/upsert", ids=ids, vectors=[[1, 2, 3, 4]] * len(ids))
@@ -59,7 +59,7 @@ def test_what_an_id_holds_is_an_id_and_no_expression(one):
     delete(one, "spiteful")
 
 
-def test_of_servers_that_make_an_index_at_once_one_does(one, other, client):
+def test_servers_that_create_an_index_at_once_share_one_collection(one, other, client):
     for number in range(4):
         with ThreadPoolExecutor(4) as pool:
             made = list(pool.map(lambda app: put(app, "raced"), [one, other] * 2))  # noqa: B023
@@ -71,14 +71,14 @@ def test_of_servers_that_make_an_index_at_once_one_does(one, other, client):
         assert not [name for name in client.list_collections() if name.startswith(build_alias("raced"))]
 
 
-def test_an_index_that_another_server_removed_can_be_made_anew_and_differently(one, other):
+def test_an_index_deleted_by_another_server_can_be_recreated_with_other_settings(one, other):
     for metric in ("cosine", "l2"):
         assert put(one, "again", metric=metric).json()["metric"] == metric
         ok(one, "again/upsert", ids=[metric], vectors=[[1, 2, 3, 4]])
         delete(other, "again")
 
 
-def test_what_a_server_that_died_began_is_finished_by_the_next(one, milvus, client):
+def test_an_index_whose_deletion_was_interrupted_is_recreated_in_a_new_collection(one, milvus, client):
     put(one, "halfway")
     entry = one.services.indexes.catalogue.find("halfway")
     one.services.indexes.catalogue.remove("halfway", entry)
@@ -93,7 +93,7 @@ def test_what_a_server_that_died_began_is_finished_by_the_next(one, milvus, clie
     delete(one, "halfway")
 
 
-def test_the_graphs_parameters_reach_milvus(one, client):
+def test_m_and_ef_construction_are_passed_to_milvus(one, client):
     collection = put(one, "linked", m=24, ef_construction=77).json()["collection"]
     told = client.describe_index(collection, "vector")
     assert told["params"] == {"M": 24, "efConstruction": 77} and told["index_type"] == "HNSW"
