@@ -1,4 +1,4 @@
-"""What tests of several folders use: the command line's command, free ports, and waiting for a condition."""
+"""Helpers for tests of several folders: the command `lathe`, free ports, and waiting for a condition."""
 
 import socket
 import sys

@@ -1,4 +1,4 @@
-"""What a page of somebody else can do to a server without keys on the same machine."""
+"""Requests from pages of other origins to a server without keys on the same machine."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

@@ -1,4 +1,4 @@
-"""What the tests of the containers and the cluster share."""
+"""Fixtures of the tests of containers and cluster manifests."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""The proxy: a real nginx with the shipped configuration before small servers that say what reached them."""
+"""The proxy: a real nginx with the shipped configuration before small servers that record their requests."""
 
 import http.client
 import json

@@ -92,7 +92,7 @@ def test_cache_keys_depend_on_text_fingerprint_dtype_prompt_truncation_and_norm_
 
 
 class Double:
-    """Stands where an engine would: a text's vector is made of its hash, and what was asked is noted."""
+    """Fake engine: a text's vector is drawn from its hash, and the submitted texts are recorded."""
 
     spec = DEFAULT_ENCODER
 

@@ -1,4 +1,4 @@
-"""What passed through chains is seen beside the requests, and an observer that fails or lags costs nobody anything."""
+"""Observers of live vectors: they run in a thread of their own, and one that fails or lags delays no request."""
 
 import threading
 

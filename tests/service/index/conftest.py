@@ -1,4 +1,4 @@
-"""What filters mean, by reading every item: the backends must find the same."""
+"""A direct evaluation of filters on metadata, which the backends must agree with."""
 
 import random
 

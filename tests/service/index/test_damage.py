@@ -1,4 +1,4 @@
-"""What a server says of indexes that it cannot open, and of records that are damaged inside."""
+"""Indexes that cannot be opened, records that are damaged inside, and links in place of files."""
 
 import os
 import shutil

@@ -24,7 +24,7 @@ SPEC = IndexSpec(
 
 
 class Made:
-    """A generation with its record, and what a dictionary and NumPy say of the same items."""
+    """A generation with its record, and the same items in a dictionary for an exact search with NumPy."""
 
     def __init__(self, folder, metric="cosine", exact_rows=EXACT_ROWS):
         self.spec = replace(SPEC, metric=metric)

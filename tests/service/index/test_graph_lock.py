@@ -26,7 +26,7 @@ class Watched:
         self.threads = []
 
     def hold(self, ef, entered=None):
-        """Hold a turn in a thread of its own until told to let go; ef None writes."""
+        """Hold the lock in a new thread, to search with `ef` or to write if None; return the events `entered` and `let_go`."""
         entered, let_go = entered or threading.Event(), threading.Event()
 
         def body():
@@ -43,7 +43,7 @@ class Watched:
         thread.start()
 
     def queue(self, ef):
-        """The same for one that has to wait; returns once it stands in line."""
+        """Do as `hold` for a lock that is held, and return once the thread waits for it."""
         line = len(self.lock.waiting)
         held = self.hold(ef)
         deadline = time.monotonic() + PATIENCE

@@ -1,5 +1,4 @@
-"""Live traffic is held against what chains were fitted on: the figures rise with its domain and language, and stay
-flat without."""
+"""Drift: live rows are compared with those a chain was fitted on, and stale chains are warned of and refitted."""
 
 import io
 import json

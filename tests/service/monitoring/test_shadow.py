@@ -1,4 +1,4 @@
-"""A candidate runs beside the live version: its figures are those of the rows, and clients notice nothing."""
+"""Shadows: a candidate is measured on live rows besides the live version, without affecting clients."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Who may read and write the state folder, and what is said when it cannot be written."""
+"""Permissions of the state folder and the data root, and warnings about a state folder that cannot be written."""
 
 import os
 import resource

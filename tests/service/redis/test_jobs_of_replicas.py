@@ -1,4 +1,4 @@
-"""A job asked for at one replica, and looked after at another."""
+"""Jobs submitted at one replica, and shown, followed or cancelled at another."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Two servers behind nginx, configured as shipped, with a real Redis: what users see while things change and break."""
+"""Two servers behind the shipped nginx configuration with a real Redis: changes and failures under load."""
 
 import contextlib
 import signal

@@ -1,4 +1,4 @@
-"""Jobs that somebody wrote into Redis: they are data, checked where they are read."""
+"""Malformed or hostile jobs in Redis: they are checked when they are read, and run no code."""
 
 import json
 import math

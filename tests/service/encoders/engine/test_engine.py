@@ -17,14 +17,14 @@ from training.encoder.spec import DEFAULT_ENCODER
 from training.errors import EncoderError, TooLongError
 
 SECONDS = 10.0
-"""What nothing here takes; past it a test has failed."""
+"""Timeout of every wait in these tests."""
 
 INFO = EncoderInfo(DEFAULT_ENCODER, "f" * 32, 2, 256, {}, None, "cpu", 25, None)
 WINDOW = WINDOW_BATCHES * INFO.batch_tokens
 
 
 class Double:
-    """Stands where a worker's process would: encodes a text as its length, when it is let."""
+    """Fake worker process: encodes a text as its length, once it is open."""
 
     def __init__(self, problem=None, loads=True, open_at_first=True, info=INFO):
         self.problem = problem
@@ -82,7 +82,7 @@ class Double:
 
 
 class Starter:
-    """Starts workers as told, the last kind for ever, and remembers them."""
+    """Starts fake workers by plan, repeating the last plan, and keeps them in `made`."""
 
     def __init__(self, *plans):
         self.plans = list(plans) or [dict]

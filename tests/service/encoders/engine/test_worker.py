@@ -81,7 +81,7 @@ class TestMessages:
 
 
 class Double:
-    """Stands where the encoder would: a text's vector is its length, and some texts fail."""
+    """Fake encoder: a text's vector is its length, and some texts fail."""
 
     dimensions, device = 2, "cpu"
 
@@ -206,7 +206,7 @@ class Adopted:
 
 class TestLoading:
     def told_of(self, spec):
-        """What a server raises when its worker is asked for an encoder, the worker running in this process."""
+        """Load an encoder in a worker in this process; return the error that the server raises."""
         ours, theirs = socket.socketpair()
         options = WorkerOptions(device="cpu", threads=torch.get_num_threads())
         server = object.__new__(WorkerProcess)

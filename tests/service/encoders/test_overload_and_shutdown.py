@@ -1,4 +1,4 @@
-"""A real server under load, under attack, and on its way out."""
+"""A real server with a killed worker, too many requests or connections, and during shutdown."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Every LATHE_… that a file of the deployment names is one the service reads."""
+"""Environment variables in deployment files: each is a setting of the service, and the required ones are set."""
 
 import re
 

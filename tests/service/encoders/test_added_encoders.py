@@ -117,7 +117,7 @@ def test_encoders_commands_fail_for_invalid_arguments_and_change_nothing(run, ho
 
 
 class Double:
-    """Stands where the added encoder's process would: encodes a text as its length."""
+    """Fake worker process of an added encoder: encodes a text as its length."""
 
     def __init__(self, spec):
         self.info = EncoderInfo(spec, "5" * 32, 2, 64, {"q": "find: "}, None, "cpu", 64, Agreement(0.9998, 0.9995))

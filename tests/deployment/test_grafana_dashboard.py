@@ -1,4 +1,4 @@
-"""The dashboard asks only for what the service counts."""
+"""The Grafana dashboard and the autoscaler use only metrics that the service exports."""
 
 import importlib
 import json

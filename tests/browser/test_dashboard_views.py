@@ -1,4 +1,4 @@
-"""What the dashboard shows, to everybody: in both themes, on small screens, by keyboard, without colour."""
+"""What the dashboard shows without a key: in both themes, on small screens, by keyboard, without colour."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the dashboard does for who has the key: fits, promotions, cancelling."""
+"""Actions in the dashboard that need a key: fits, promotions, shadows, cancelling."""
 
 import base64
 import io
