@@ -26,7 +26,7 @@ class Watched:
         self.threads = []
 
     def hold(self, ef, entered=None):
-        """Hold the lock in a new thread, to search with `ef` or to write if None; return the events `entered` and `let_go`."""
+        """Hold the lock in a new thread, to search with `ef` or to write if None; return `entered` and `let_go`."""
         entered, let_go = entered or threading.Event(), threading.Event()
 
         def body():
