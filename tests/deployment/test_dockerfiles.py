@@ -11,6 +11,7 @@ GPU_ONLY = ["LABEL", "HEALTHCHECK"]
 
 @pytest.fixture(params=FILES)
 def stages(request, root, dockerfile):
+    """Return the parsed stages of each Dockerfile in turn."""
     return dockerfile.read_dockerfile(root / request.param)
 
 

@@ -17,6 +17,7 @@ def kustomization(root):
 
 @pytest.fixture(scope="module")
 def manifests(root, kustomization):
+    """Return all manifests of the cluster."""
     files = [(root / "k8s" / name).read_text() for name in kustomization["resources"]]
     return [document for file in files for document in yaml.safe_load_all(file)]
 

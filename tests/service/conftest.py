@@ -340,6 +340,7 @@ def lathe(start_app, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def client(lathe):
+    """Return the client of the shared app."""
     return lathe.client
 
 
@@ -351,6 +352,7 @@ def raw(client):
 
 @pytest.fixture(scope="session")
 def sentences():
+    """Return six sentences."""
     return SENTENCES
 
 

@@ -54,6 +54,7 @@ def fuzz(examples, **inputs):
 
 
 def nested(depth, inner=0):
+    """Nest lists or objects to this depth."""
     for _ in range(depth):
         inner = [inner] if depth % 2 else {"a": inner}
     return inner
@@ -126,6 +127,7 @@ NOT_REACHED = {"encoder_failed", "encoder_crashed", "not_ready"}
 
 @pytest.fixture(scope="module")
 def index(lathe):
+    """Create the index `odd`, and delete it afterwards."""
     made = lathe.client.put("/indexes/odd", json={"chain": "compact"}, headers=lathe.admin)
     assert made.status_code == 200, made.text
     yield
@@ -282,6 +284,7 @@ def test_parse_filter_refuses_a_filter_or_evaluates_at_most_max_conditions(wante
 
 @pytest.fixture(scope="module")
 def chains(tmp_path_factory):
+    """Return a registry with two copies of a starter chain, `good` and `odd`."""
     root = tmp_path_factory.mktemp("chains")
     for name in ("good", "odd"):
         shutil.copytree(STARTERS / "compact", root / name)

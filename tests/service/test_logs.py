@@ -42,6 +42,7 @@ def configured():
 
 @pytest.fixture
 def client():
+    """Return a client of a small app with the request middleware."""
     app = Starlette(
         routes=[
             Route("/chains/{name}", answer, methods=["GET", "POST"]),
@@ -103,7 +104,7 @@ def test_an_unexpected_error_is_logged_with_its_frames_but_not_its_message(confi
     assert failed["request_id"] == request["request_id"] == answered.headers["x-request-id"]
 
 
-def test_probes_are_logged_at_debug_only(configured, client, lines):
+def test_health_and_metrics_requests_are_logged_at_debug_only(configured, client, lines):
     configured("info")
     for path in ("/health/live", "/metrics"):
         client.get(path)

@@ -67,6 +67,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory, one_redis):
+    """Serve the app under Ray Serve with a Redis and an admin key."""
     environment = {
         "LATHE_REDIS_URL": one_redis.url,
         "LATHE_ADMIN_KEYS": "for-all-replicas",

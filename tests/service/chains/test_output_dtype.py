@@ -7,6 +7,7 @@ from transforms import Chain, parse_steps
 
 @pytest.fixture
 def rows():
+    """Draw unit vectors `(300, 64)`."""
     found = np.random.default_rng(0).normal(size=(300, 64)).astype(np.float32)
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
@@ -16,14 +17,14 @@ def int8_chain(rows):
     return Chain(parse_steps("r2,int8")).fit(rows)
 
 
-def test_bits_are_packed_from_the_highest_and_binary_is_ubinary_less_128():
+def test_encode_output_packs_bits_from_the_highest_and_binary_is_ubinary_minus_128():
     row = np.array([[1, -1, -1, -1, -1, -1, -1, 1, 1, 0]], np.float32)
     ubinary, binary = (encode_output(row, dtype, None) for dtype in ("ubinary", "binary"))
     assert ubinary.dtype == np.uint8 and ubinary.tolist() == [[129, 128]]
     assert binary.dtype == np.int8 and binary.tolist() == [[1, 0]]
 
 
-def test_bytes_of_unit_vectors_depend_on_no_other_vector_and_keep_inner_products(rows):
+def test_encode_output_to_int8_is_row_wise_and_preserves_inner_products(rows):
     codes = encode_output(rows, "int8", None)
     assert codes.dtype == np.int8 and codes.shape == rows.shape
     np.testing.assert_array_equal(codes, np.concatenate([encode_output(row[None], "int8", None) for row in rows]))
@@ -34,7 +35,7 @@ def test_bytes_of_unit_vectors_depend_on_no_other_vector_and_keep_inner_products
     assert encode_output(np.concatenate([far, -far]), "int8", None)[:, 0].tolist() == [127, -127]
 
 
-def test_bytes_of_a_chain_that_ends_in_int8_are_its_own_codes(int8_chain, rows):
+def test_encode_output_to_bytes_uses_the_codes_of_a_chain_that_ends_in_int8(int8_chain, rows):
     floats, codes = int8_chain.floats(rows), int8_chain.transform(rows)
     for dtype in ("int8", "codes"):
         np.testing.assert_array_equal(encode_output(floats, dtype, int8_chain.quantizer), codes)
@@ -43,7 +44,7 @@ def test_bytes_of_a_chain_that_ends_in_int8_are_its_own_codes(int8_chain, rows):
     np.testing.assert_array_equal(unsigned.astype(int) - 128, codes)
 
 
-def test_encodings_that_cannot_be_have_a_reason(int8_chain):
+def test_find_dtype_problem_explains_impossible_encodings(int8_chain):
     quantizer = int8_chain.quantizer
     for dtype in ("float", "binary", "ubinary"):
         assert find_dtype_problem(dtype, None, True, False) is None

@@ -26,6 +26,7 @@ def fitted(steps="r2,geopres:4,steps=0", width=8, seed=0, fingerprint="enc"):
 
 @pytest.fixture
 def files(tmp_path):
+    """Return an empty registry in a folder."""
     return Registry(tmp_path / "chains")
 
 
@@ -115,6 +116,7 @@ def test_a_damaged_version_cannot_be_loaded_or_promoted_and_the_live_one_still_s
 
 
 def nested(depth):
+    """Nest lists to this depth."""
     return [] if depth == 0 else [nested(depth - 1)]
 
 
@@ -210,6 +212,7 @@ def test_concurrent_publishes_of_one_name_get_distinct_version_numbers(registry)
 
 @pytest.fixture
 def size_routes(tmp_path, registry):
+    """Return the size routes that go with the registry."""
     if isinstance(registry, SharedRegistry):
         return SharedSizeRoutes(tmp_path / "places.json", registry, registry.connection)
     return SizeRoutes(tmp_path / "places.json", registry)

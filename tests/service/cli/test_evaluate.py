@@ -17,6 +17,7 @@ CORPUS = [
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory, write_suite):
+    """Write a suite of four data sets, one of them without rows."""
     root = tmp_path_factory.mktemp("data") / "tiny"
     sets = {
         "classes": ("classification", {"train": CLASSES, "test": CLASSES}),

@@ -20,12 +20,14 @@ SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")
 
 @pytest.fixture(scope="module")
 def vectors():
+    """Draw unit vectors `(1500, WIDTH)`."""
     found = np.random.default_rng(0).normal(size=(1500, WIDTH)).astype(np.float32)
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, vectors):
+    """Write the vectors to an .npy file; return its path."""
     path = tmp_path_factory.mktemp("store") / "rows.npy"
     np.save(path, vectors)
     return path

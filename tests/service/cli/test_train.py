@@ -22,6 +22,7 @@ QUICK = {"precision": "float32", "max_length": 16, "log_steps": 2}
 
 
 def write(path, rows):
+    """Write rows to a JSON-lines file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 

@@ -13,6 +13,7 @@ from service.encoders.observer import ObservedVectors, Observers
 
 @pytest.fixture
 def loaded():
+    """Load the starter chain `compact`."""
     return Registry(STARTERS).load("compact")
 
 
@@ -35,6 +36,7 @@ def started():
 
 
 def rows(count):
+    """Return zero rows `(count, 384)`."""
     return np.zeros((count, 384), np.float32)
 
 

@@ -18,11 +18,13 @@ IDLE_CONNECTIONS = 1000
 
 @pytest.fixture(scope="module")
 def server(serving, tmp_path_factory):
+    """Start a server with a small admission queue and no cache."""
     with serving(tmp_path_factory.mktemp("home"), LATHE_MAX_QUEUED_TEXTS="64", LATHE_CACHE_BYTES="0") as server:
         yield server
 
 
 def embed(server, text="a text", **body):
+    """Send a text to `/embed`; return the answer."""
     return server.client.post("/embed", json={"inputs": text} | body)
 
 

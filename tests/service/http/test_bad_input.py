@@ -113,6 +113,7 @@ def test_malformed_json_is_answered_400(client, path, case):
 
 @pytest.fixture(scope="module")
 def hungry_index(lathe):
+    """Create an index for raw vectors, and delete it afterwards."""
     assert lathe.client.put("/indexes/hungry", json={"chain": "none"}, headers=lathe.admin).status_code == 200
     yield
     lathe.client.delete("/indexes/hungry", headers=lathe.admin)

@@ -71,6 +71,7 @@ def reference():
 
 @pytest.fixture(scope="module")
 def plain(reference, sentences):
+    """Encode the sentences with sentence-transformers."""
     return reference.encode(sentences)
 
 
@@ -82,12 +83,14 @@ def compact(plain):
 
 @pytest.fixture(scope="module")
 def speaker(url):
+    """Open a client of openai-python."""
     with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def inference(url):
+    """Open a client of huggingface_hub."""
     with huggingface_hub.InferenceClient(model=url, token=KEY) as client:
         yield client
 
@@ -185,6 +188,7 @@ def test_async_openai_client_gets_the_models_vectors(url, sentences, plain):
 
 @pytest.fixture
 def langchain(url):
+    """Return a function that builds LangChain's OpenAI embeddings with settings."""
     from langchain_openai import OpenAIEmbeddings
 
     def embeddings(**settings):

@@ -30,6 +30,7 @@ def texts(paragraphs):
 
 @pytest.fixture(scope="module")
 def raw(app, texts):
+    """Return the raw vectors of the texts."""
     return np.array(app.client.post("/embed", json={"inputs": texts}).json(), dtype=np.float32)
 
 
@@ -47,6 +48,7 @@ def jobs(app, texts, finish):
 
 @pytest.fixture(params=CHAINS)
 def name(request, jobs):
+    """Return the name of each quantized chain in turn."""
     assert jobs[request.param]["state"] == "succeeded", jobs[request.param]["error"]
     return request.param
 
@@ -69,6 +71,7 @@ def npy_of(answer):
 
 
 def reduce(app, rows, name, **headers):
+    """Send rows to `/reduce` through a chain; return the answer."""
     body = {"vectors": rows.tolist(), "chain": name}
     return app.client.post("/reduce", json=body, headers=headers)
 
@@ -309,7 +312,7 @@ def test_fit_command_accepts_a_byte_budget(run, texts, tmp_path):
 DTYPES = {"float": np.float32, "int8": np.int8, "uint8": np.uint8, "binary": np.int8, "ubinary": np.uint8}
 
 
-def test_every_route_answers_the_encoding_that_is_asked_for(app, name, texts, raw):
+def test_every_vector_route_answers_each_output_dtype_with_its_header(app, name, texts, raw):
     own = FORMS[name][0]
     for dtype, expected in {**DTYPES, "codes": own}.items():
         asked = {"output_dtype": dtype}
@@ -335,7 +338,8 @@ def test_every_route_answers_the_encoding_that_is_asked_for(app, name, texts, ra
         assert np.mean(same == found) > 0.9 or dtype == "float"  # a rounding of float32 may tip a byte by one
 
 
-def test_codes_asked_for_are_those_of_npy_and_floats_can_be_asked_for_there(app, name, raw):
+def test_reduce_answers_npy_as_codes_by_default_and_as_floats_if_output_dtype_asks_for_them(app, name, raw):
+    """An unknown output_dtype is answered 400."""
     buffer = io.BytesIO()
     np.save(buffer, raw)
     headers = {"content-type": NPY, "accept": NPY}
@@ -353,7 +357,8 @@ def test_codes_asked_for_are_those_of_npy_and_floats_can_be_asked_for_there(app,
     assert wrong.status_code == 400 and "output_dtype must be one of float" in wrong.json()["error"]["message"]
 
 
-def test_texts_on_the_side_of_queries_are_floats_without_a_quantizer(app, budget, texts, raw):
+def test_texts_with_input_type_or_prompt_query_get_unquantized_floats(app, budget, texts, raw):
+    """`input_type` takes precedence over `prompt_name`; the space id is that of documents."""
     body = {"vectors": raw[:4].tolist(), "chain": "budget", "input_type": "query"}
     expected = app.client.post("/reduce", json=body).json()["vectors"]
     document = app.client.post("/embed", json={"inputs": texts[:4], "chain": "budget"})
@@ -381,7 +386,7 @@ def test_texts_on_the_side_of_queries_are_floats_without_a_quantizer(app, budget
         ({"output_dtype": "int4"}, "'float', 'int8'"),
     ],
 )
-def test_encodings_that_cannot_be_are_400(app, budget, more, message):
+def test_an_impossible_output_dtype_is_answered_400_with_the_reason(app, budget, more, message):
     answer = app.client.post("/embed", json={"inputs": "a text"} | more)
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "output_dtype", answer.text
     assert message in answer.json()["error"]["message"]

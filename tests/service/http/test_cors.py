@@ -28,6 +28,7 @@ def client_of(tmp_path):
 
 
 def names(header):
+    """Split a header of names at its commas."""
     return {name.strip() for name in header.split(",")}
 
 

@@ -23,6 +23,7 @@ def client(tmp_path_factory):
 
 
 def paths():
+    """Return the paths of the page and all its files."""
     return ["/", *(f"/dashboard/{name}" for name in read_assets())]
 
 

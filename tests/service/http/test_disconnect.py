@@ -22,6 +22,7 @@ def queue():
 
 @pytest.fixture
 def work(queue):
+    """Queue work of one text."""
     waiting = Work(["a"], EncodeOptions(), None, False, 256)
     queue.put(waiting)
     return waiting

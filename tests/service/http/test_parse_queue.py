@@ -20,6 +20,7 @@ TEXT = b'"' + b"a" * 1000 + b'"'
 
 
 async def let_others_run():
+    """Yield to other coroutines until they wait."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -172,6 +173,7 @@ def test_a_body_is_parsed_once_the_one_before_it_releases_its_memory(middleware,
 
 
 def resident_bytes():
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 

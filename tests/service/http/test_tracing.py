@@ -58,6 +58,7 @@ class Collector:
 
 
 def as_dict(attributes):
+    """Convert span attributes to a dict."""
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in attributes}
 
 

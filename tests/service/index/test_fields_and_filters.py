@@ -27,6 +27,7 @@ def metadata(metadata_of):
 
 @pytest.fixture(scope="module")
 def record(metadata, tmp_path_factory):
+    """Build a record of items with the random metadata."""
     record = IndexRecord.create(tmp_path_factory.mktemp("record") / "record.db", SPEC, None)
     payloads = [json.dumps(given).encode() if given else None for given in metadata]
     ids = [str(number) for number in range(ITEMS)]

@@ -79,6 +79,7 @@ def normal(rows, seed=0, scale=1.0):
 
 
 def names(rows, first=0):
+    """Return this many ids, counting from `first`."""
     return [f"id {number}" for number in range(first, first + rows)]
 
 

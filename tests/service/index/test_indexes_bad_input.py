@@ -156,6 +156,7 @@ BROKEN += [b'{"ids": ["x"], "texts": ["a"], "metadata": [{"a": NaN}]}']
 
 @pytest.fixture(scope="module")
 def in_milvus(start_app, milvus, tmp_path_factory):
+    """Start an app with indexes in Milvus."""
     with start_app(home=tmp_path_factory.mktemp("home"), index_url=milvus.url) as app:
         yield app
 

@@ -35,6 +35,7 @@ def record(path):
 
 
 def vectors(rows, seed=0):
+    """Draw vectors `(rows, 16)`."""
     return np.random.default_rng(seed).normal(size=(rows, 16)).astype(np.float32)
 
 

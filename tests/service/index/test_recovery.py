@@ -25,6 +25,7 @@ def opened(folder):
 
 @pytest.fixture
 def folder(tmp_path):
+    """Build the folder of an empty index."""
     folder = tmp_path / "x"
     folder.mkdir()
     IndexRecord.create(folder / "record.db", SPEC, None).close()

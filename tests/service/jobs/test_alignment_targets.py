@@ -18,6 +18,7 @@ def pairs():
 
 
 def post(app, **body):
+    """Post a fit named `aligned` as an admin."""
     return app.client.post("/fit-transform", json={"name": "aligned"} | body, headers=app.admin)
 
 

@@ -69,7 +69,7 @@ def test_the_transformed_vectors_of_a_fit_job_equal_those_from_embed(app, fitted
     np.testing.assert_allclose(vectors[:8], embedded, atol=1e-5)
 
 
-def test_the_chain_shows_steps_provenance_and_certificate(app, fitted):
+def test_get_chain_answers_steps_provenance_and_certificate(app, fitted):
     chain = app.client.get("/chains/mine").json()
     assert chain["live"] == 1
     assert [step["kind"] for step in chain["steps"]] == ["r2", "geopres"]

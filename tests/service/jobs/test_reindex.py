@@ -63,6 +63,7 @@ def server(start_app, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def vectors():
+    """Draw unit vectors `(ROWS + MORE, 384)`."""
     vectors = np.random.default_rng(0).normal(size=(ROWS + MORE, 384)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
@@ -97,6 +98,7 @@ def texts(paragraphs):
 
 
 def upsert(server, vectors, rows, **metadata):
+    """Insert items, given as ids and rows of `vectors`, with the same metadata."""
     encoded = [base64.b64encode(vectors[row].tobytes()).decode() for row in rows.values()]
     server.ok(f"{MANY}/upsert", ids=list(rows), vectors=encoded, metadata=[metadata] * len(rows))
 

@@ -48,6 +48,7 @@ class Started:
 
 @contextmanager
 def closing(starter):
+    """Close a starter at the end of a block."""
     try:
         yield starter
     finally:
@@ -100,7 +101,7 @@ def test_a_program_inherits_folder_mask_and_niceness_and_has_its_own_session_and
 
 
 @pytest.mark.parametrize(("word", "status"), [("0", 0), ("7", 7), ("raise", 1)])
-def test_the_exit_status_comes_back(starter, word, status):
+def test_wait_and_poll_return_the_exit_status_of_a_program(starter, word, status):
     with Path(os.devnull).open("wb") as output:
         started = Started(starter, output=output.fileno())
     with started.socket:

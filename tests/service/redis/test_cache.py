@@ -292,6 +292,7 @@ def test_a_full_redis_refuses_new_vectors_and_serves_cached_ones(open_cache, red
 
 @pytest.fixture(scope="module")
 def app(start_app, start_redis, new_home):
+    """Start an app with a shared cache."""
     with start_app(home=new_home(), redis_url=start_redis().url, redis_cache_bytes=BOUND) as app:
         yield app
 

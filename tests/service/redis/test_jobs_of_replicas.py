@@ -31,6 +31,7 @@ def replicas(start_app, new_home, redis_url):
 
 @pytest.fixture(scope="module")
 def worker(new_home, redis_url):
+    """Start a worker of the replicas' queue, and stop it with SIGTERM afterwards."""
     told = {"LATHE_HOME": str(new_home()), "LATHE_REDIS_URL": redis_url, "LATHE_JOB_THREADS": "1"}
     process = subprocess.Popen([*LATHE, "worker"], env=os.environ | told)
     yield process

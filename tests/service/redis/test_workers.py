@@ -152,6 +152,7 @@ class Api:
 
 @pytest.fixture(scope="module")
 def api(serving, new_home, lasting_redis, data):
+    """Start a server on the persistent Redis."""
     told = {"LATHE_REDIS_URL": lasting_redis.url, "LATHE_DATA_ROOT": str(data), "LATHE_LOG_LEVEL": "warning"}
     with serving(new_home(), **told) as server:
         yield Api(server)
@@ -192,6 +193,7 @@ class Crew:
 
 @pytest.fixture(scope="module")
 def crew(start_worker, lasting_redis, data):
+    """Return the workers of this file."""
     return Crew(lambda: start_worker(lasting_redis.url, LATHE_DATA_ROOT=str(data)))
 
 

@@ -70,11 +70,11 @@ class TestMessages:
             assert (sent.dtype, sent.shape) == (came.dtype, came.shape)
             np.testing.assert_array_equal(sent, came)
 
-    def test_a_message_without_arrays_has_none(self, wired):
+    def test_receive_returns_no_arrays_for_a_message_without_any(self, wired):
         framing.send(wired[0], {"a": 1})
         assert framing.receive(wired[1]) == ({"a": 1}, [])
 
-    def test_receiving_from_a_closed_connection_raises_eof(self, wired):
+    def test_receive_from_a_closed_connection_raises_eof_error(self, wired):
         wired[0].close()
         with pytest.raises(EOFError):
             framing.receive(wired[1])
@@ -186,7 +186,7 @@ class TestWorkerInThisProcess:
         kept = worker.chains.keys()
         assert tuple(asked[0].values()) in kept and tuple(asked[1].values()) not in kept
 
-    def test_a_group_is_tokenized_once_unless_it_failed(self):
+    def test_worker_tokenizes_requests_together_and_each_alone_if_that_fails(self):
         worker = Worker(Double())
         (group,) = worker.tokenize([build_message(whole(work_of(["a"]))), build_message(whole(work_of(["b"])))])
         assert isinstance(group, Tokenized) and group.positions == [0, 1] and group.error is None
@@ -331,7 +331,7 @@ class TestWorkerProcess:
             workers.real.receive(0.001)  # nothing was sent
         assert workers.real.alive()
 
-    def test_the_process_gets_its_thread_count_and_no_keys(self, monkeypatch):
+    def test_worker_environment_has_the_thread_count_and_no_keys(self, monkeypatch):
         monkeypatch.setenv("LATHE_API_KEYS", "a-secret")
         asked = []
 

@@ -52,6 +52,7 @@ def listed(app, seconds=30):
 
 
 def put(app, name, **body):
+    """Create an index; return its description."""
     answer = app.client.put(f"/indexes/{name}", json=body, headers=app.admin)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -62,6 +63,7 @@ def delete(app, name):
 
 
 def ok(app, path, **body):
+    """Post a body, assert that it is answered 200, and return the JSON."""
     answer = app.client.post(f"/indexes/{path}", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -185,7 +187,7 @@ def test_search_in_milvus_has_recall_of_099_and_uses_the_graph_settings(one, own
     delete(one, "many")
 
 
-def test_reindexing_float16_and_large_metadata_are_refused_in_milvus(one):
+def test_milvus_indexes_refuse_reindexing_float16_originals_and_large_metadata(one):
     put(one, "limits", **RAW)
     reindexed = one.client.post("/indexes/limits/reindex", json={"chain": "compact"}, headers=one.admin)
     refused(reindexed, 501, "lathe index export limits")

@@ -15,12 +15,14 @@ SPITEFUL += ["x'] or id != '' or id in ['", 'x"] or id != "" or id in ["']
 
 @pytest.fixture(scope="module")
 def one(milvus, start_app, tmp_path_factory):
+    """Start a server on the shared Milvus."""
     with start_app(indexes_only=True, home=tmp_path_factory.mktemp("one"), index_url=milvus.url) as app:
         yield app
 
 
 @pytest.fixture(scope="module")
 def other(milvus, start_app, tmp_path_factory):
+    """Start a second server on the shared Milvus."""
     with start_app(indexes_only=True, home=tmp_path_factory.mktemp("other"), index_url=milvus.url) as app:
         yield app
 
@@ -33,6 +35,7 @@ def client(milvus):
 
 
 def put(app, name, **body):
+    """Create an index; return the answer."""
     return app.client.put(f"/indexes/{name}", json=RAW | body, headers=app.admin)
 
 
@@ -41,6 +44,7 @@ def delete(app, name):
 
 
 def ok(app, path, **body):
+    """Post a body, assert that it is answered 200, and return the JSON."""
     answer = app.client.post(f"/indexes/{path}", json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
