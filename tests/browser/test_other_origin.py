@@ -67,7 +67,7 @@ def test_a_page_of_another_origin_can_neither_delete_nor_insert_items(server, pa
     assert items(server) == before
 
 
-def test_a_foreign_host_name_that_resolves_to_the_server_is_answered_403(server, page):
+def test_a_host_name_that_resolves_to_the_server_but_is_not_allowed_is_answered_403(server, page):
     """DNS rebinding: to the browser the page and the server are one origin then."""
     port = urlsplit(server.url).port
     assert page.goto(f"http://rebound.example:{port}/chains").status == 403
