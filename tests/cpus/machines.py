@@ -97,8 +97,8 @@ TESTS = {
     "tests/transforms/test_flow.py": ("test_matrices_are_factored_right_by_several_threads",),
     "tests/service/index/test_exact.py": (),
     "tests/training/distributed/test_rows.py": (
-        "test_moments_by_blocks_are_those_of_one_pass_to_the_last_bit",
-        "test_a_packed_chain_is_the_same_map_and_holds_no_metadata",
+        "test_moments_by_blocks_equal_those_of_one_pass_bit_for_bit",
+        "test_a_serialized_chain_is_the_same_map_without_metadata",
     ),
     "tests/training/test_encoders.py": (
         "test_a_text_has_the_same_vector_alone_and_in_a_batch",

@@ -8,13 +8,13 @@ from training.advice.sizes import REDUCERS
 
 @pytest.fixture
 def few_steps(monkeypatch):
-    """A real fit of every size takes a thousand steps; its time is not what is tested here."""
+    """Let nested GeoPres take 40 steps instead of a thousand for every size."""
     monkeypatch.setitem(REDUCERS, "nested GeoPres", "geopres:{k},nested=true,steps=40")
 
 
 @pytest.fixture
 def make_sample():
-    """Vectors whose halves share their meaning, behind a common direction of another strength in each half."""
+    """Return a function that samples vectors whose halves share a topic, plus a common direction of random strength."""
 
     def make(rows=600, width=32, common=0.0, noise=0.6, spectrum=0.0, seed=0, cut=True):
         random = np.random.default_rng(seed)

@@ -24,16 +24,17 @@ FULL = SizeTrial("", 384, 1.0, 1.0, Interval(1.0, None, None), 0.5, Interval(0.0
 SIZE = replace(FULL, reducer="PCA", dimensions=96, rescored_4x=Interval(0.97, 0.96, 0.98), loss=Interval(-1, -2, 0))
 
 
-def silent(_fraction, _sentence):
+def ignore_progress(_fraction, _sentence):
     return
 
 
-def doubted(confirmed, trials=(), problems=None, keep=0.95):
+def list_given_warnings(confirmed, trials=(), problems=None, keep=0.95):
+    """Return the warnings of an advice with the confirmed chain, trials and problems."""
     sizes = SizeComparison(FULL, [], problems or {}, 1000)
     return list(list_warnings(DebiasingComparison(list(trials), NOTHING, NOTHING, "why"), sizes, confirmed, keep))
 
 
-def test_agreement_is_of_directions_whatever_their_lengths():
+def test_cosine_of_means_ignores_vector_lengths_and_is_none_for_a_zero_mean():
     east, north = np.tile([1.0, 0.0], (10, 1)), np.tile([0.0, 1.0], (10, 1))
     fit, heldout = np.concatenate([100 * east, north]), np.concatenate([east, 100 * north])
     assert cosine_of_means(fit, heldout) == pytest.approx(1)
@@ -41,31 +42,31 @@ def test_agreement_is_of_directions_whatever_their_lengths():
     assert cosine_of_means(fit, np.concatenate([east, -7 * east])) is None
 
 
-def test_a_chain_that_keeps_enough_leaves_no_doubt():
-    assert doubted(SIZE) == [] and doubted(None) == []
+def test_list_warnings_is_empty_for_a_chain_that_retains_enough_and_without_one():
+    assert list_given_warnings(SIZE) == [] and list_given_warnings(None) == []
 
 
-def test_what_just_misses_is_named():
-    (halves,) = doubted(replace(SIZE, loss=Interval(-2, -3, -1)))
+def test_list_warnings_names_what_just_misses_the_share_to_keep():
+    (halves,) = list_given_warnings(replace(SIZE, loss=Interval(-2, -3, -1)))
     assert "just misses the 95 %" in halves and "96.0 % [94.0, 98.0] of what halves of texts find" in halves
     assert "neighbours" not in halves
-    (neighbours,) = doubted(replace(SIZE, rescored_4x=Interval(0.952, 0.948, 0.956)))
+    (neighbours,) = list_given_warnings(replace(SIZE, rescored_4x=Interval(0.952, 0.948, 0.956)))
     assert "95.2 % [94.8, 95.6] of the ten nearest neighbours with rescoring" in neighbours
     assert "halves" not in neighbours
-    (both,) = doubted(SIZE, keep=0.97)
+    (both,) = list_given_warnings(SIZE, keep=0.97)
     assert "of the ten nearest neighbours with rescoring and 98.0 % [96.0, 100.0] of what halves" in both
 
 
-def test_what_could_not_be_fitted_is_a_note():
+def test_list_warnings_names_methods_and_reducers_that_could_not_be_fitted():
     trials = [
         DebiasingTrial(NOTHING, "normalize"),
         DebiasingTrial("whitening", METHODS["whitening"], problem="singular"),
     ]
-    said = doubted(SIZE, trials, {"PCA": "too few rows"})
+    said = list_given_warnings(SIZE, trials, {"PCA": "too few rows"})
     assert said == ["whitening could not be fitted: singular.", "PCA could not be fitted: too few rows."]
 
 
-def test_zero_vectors_are_noted(make_sample):
+def test_list_remarks_counts_zero_held_out_vectors(make_sample):
     sample = make_sample(rows=300)
     sample.heldout[:3] = 0
     assert "3 of 150 held-out vectors are zero: they have no direction." in list_remarks(sample, 3)
@@ -77,7 +78,8 @@ def test_zero_vectors_are_noted(make_sample):
     [(0, 50, 100, True), (50, 0, 100, True), (24, 500, 1000, True), (25, 500, 1000, False), (1, 2, 4, True)]
     + [(2, 2, 4, False), (40, 40, 100, False)],
 )
-def test_too_little_that_can_be_encoded_is_an_error_that_says_why(make_sample, fit, heldout, sampled, refused):
+def test_require_enough_encoded_refuses_a_sample_with_too_few_encoded_rows(make_sample, fit, heldout, sampled, refused):
+    """The error names the encoder's failure and the number of rows left."""
     sample = replace(make_sample(), fit=np.ones((fit, 4)), heldout=np.ones((heldout, 4)))
     failed = {"text": "RuntimeError: index out of range"}
     if not refused:
@@ -89,7 +91,7 @@ def test_too_little_that_can_be_encoded_is_an_error_that_says_why(make_sample, f
 
 
 class FailsOnMost:
-    """An encoder that knows one text."""
+    """Encoder that raises for all texts but one."""
 
     name, dimensions, fingerprint = "fails on most", 4, "print"
 
@@ -102,20 +104,21 @@ class FailsOnMost:
         return {"name": self.name, "fingerprint": self.fingerprint}
 
 
-def test_an_encoder_that_fails_on_nearly_all_is_told_of(tmp_path):
+def test_advise_refuses_an_encoder_that_fails_on_119_of_120_texts(tmp_path):
     lines = [f"the text number {number} of many that are here" for number in range(120)]
     (tmp_path / "some.txt").write_text("\n".join(lines))
     with pytest.raises(AdviceError, match=r"fails on 119 of 120 texts of some.txt \(RuntimeError: no\)"):
-        advise(AdviceRequest(str(tmp_path / "some.txt")), FailsOnMost(), tmp_path, silent)
+        advise(AdviceRequest(str(tmp_path / "some.txt")), FailsOnMost(), tmp_path, ignore_progress)
 
 
 @pytest.mark.trial
-def test_vectors_with_a_long_mean_are_told_one_story(make_sample):
+def test_advice_on_vectors_with_a_long_mean_recommends_r2_consistently(make_sample):
+    """Without halves and out-of-domain text the summary has one reason, and says what was not measured."""
     sample = make_sample(rows=240, common=2.0)
     vectors = np.concatenate([sample.heldout, sample.fit])
     row_sample = RowSample([], vectors, 240, 0, 0.0)
     sample = replace(sample, row_sample=row_sample, halves=None, cut=0, out_of_domain=None)
-    found = build_advice(AdviceRequest("rows.npy"), "rows.npy", sample, None, silent)
+    found = build_advice(AdviceRequest("rows.npy"), "rows.npy", sample, None, ignore_progress)
     assert (found.best.steps, found.matryoshka.first_hold_more) == ("r2", False)
     said = " ".join(summarize_advice(found))
     assert said.count("recommended for the length of the mean, not measured here") == 1
@@ -127,8 +130,8 @@ def test_vectors_with_a_long_mean_are_told_one_story(make_sample):
 
 
 @pytest.mark.trial
-def test_of_few_rows_the_first_coordinates_are_not_judged(make_sample):
-    found = build_advice(AdviceRequest("some.txt"), "some.txt", make_sample(rows=180), {"name": "any"}, silent)
+def test_advice_on_180_rows_does_not_judge_the_first_coordinates(make_sample):
+    found = build_advice(AdviceRequest("some.txt"), "some.txt", make_sample(rows=180), {"name": "any"}, ignore_progress)
     assert found.matryoshka is None and found.heldout == 90
     assert any(
         one.startswith("With 90 held-out rows it is not told whether the first") for one in summarize_advice(found)

@@ -14,7 +14,7 @@ TEXTS = [f"text {number} speaks of the number {number} and then of {number + 1}"
 
 
 class Scripted:
-    """An encoder that fails on some texts, and gives NaN for others."""
+    """Encoder that raises for some texts and returns NaN for others."""
 
     name, dimensions, fingerprint = "scripted", 4, "print"
 
@@ -30,27 +30,27 @@ class Scripted:
         return SimpleNamespace(vectors=rows)
 
 
-def silent(_fraction, _sentence):
+def ignore_progress(_fraction, _sentence):
     return
 
 
-def test_texts_are_encoded_once_also_by_the_next_run(tmp_path):
+def test_sample_encoder_encodes_each_text_once_also_across_runs(tmp_path):
     encoder = Scripted()
     first = SampleEncoder(encoder, tmp_path)
-    first.encode([*TEXTS[:5], *TEXTS[:5]], silent)
+    first.encode([*TEXTS[:5], *TEXTS[:5]], ignore_progress)
     assert encoder.seen == [TEXTS[:5]]
     again = SampleEncoder(encoder, tmp_path)
-    again.encode(TEXTS[:7], silent)
+    again.encode(TEXTS[:7], ignore_progress)
     assert encoder.seen[1:] == [TEXTS[5:7]]
     np.testing.assert_array_equal(again.vectors(TEXTS[:5]), first.vectors(TEXTS[:5]))
 
 
-def test_texts_on_which_the_encoder_fails_are_left_out_with_their_halves(tmp_path):
+def test_build_text_sample_leaves_out_texts_and_halves_on_which_the_encoder_fails(tmp_path):
     row_sample = RowSample(TEXTS, None, 200, 0, 0.0)
     half = list_texts_to_encode(row_sample)[201]
     encoder = Scripted(fails=[TEXTS[3], TEXTS[150]], nan=[TEXTS[7], half])
     encoding = SampleEncoder(encoder, tmp_path)
-    encoding.encode(list_texts_to_encode(row_sample), silent)
+    encoding.encode(list_texts_to_encode(row_sample), ignore_progress)
     assert set(encoding.failed) == {TEXTS[3], TEXTS[150], TEXTS[7], half}
     sample = build_text_sample(row_sample, encoding.vectors, encoding.failed)
     aside = count_heldout(200)
@@ -62,9 +62,9 @@ def test_texts_on_which_the_encoder_fails_are_left_out_with_their_halves(tmp_pat
     assert note.startswith("The encoder fails on 4 texts or halves")
 
 
-def test_an_encoder_that_fails_on_every_text_is_an_error(tmp_path):
+def test_sample_encoder_raises_encoder_error_if_every_text_fails(tmp_path):
     with pytest.raises(EncoderError, match="scripted fails on every text: RuntimeError: index out of range"):
-        SampleEncoder(Scripted(fails=TEXTS), tmp_path).encode(TEXTS, silent)
+        SampleEncoder(Scripted(fails=TEXTS), tmp_path).encode(TEXTS, ignore_progress)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def built_in():
     return sample_texts(open_source("pydoc:topics"))
 
 
-def test_foreign_text_is_encoded_once(built_in, tmp_path):
+def test_out_of_domain_text_is_encoded_once_and_then_read_from_the_cache(built_in, tmp_path):
     encoder = Scripted()
     found, said = encode_out_of_domain("pydoc:topics", encoder, tmp_path)
     assert (len(found.vectors), len(found.halves), said) == (len(built_in), len(cut_texts_in_two(built_in)), [])
@@ -83,7 +83,7 @@ def test_foreign_text_is_encoded_once(built_in, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["fails", "nan"])
-def test_foreign_texts_on_which_the_encoder_fails_are_left_out(built_in, how, tmp_path):
+def test_out_of_domain_texts_on_which_the_encoder_fails_are_left_out_and_counted(built_in, how, tmp_path):
     pairs = cut_texts_in_two(built_in)
     encoder = Scripted(**{how: [built_in[3], built_in[5], pairs[2][0]]})
     found, said = encode_out_of_domain("pydoc:topics", encoder, tmp_path)
@@ -95,6 +95,6 @@ def test_foreign_texts_on_which_the_encoder_fails_are_left_out(built_in, how, tm
     ]
 
 
-def test_without_foreign_text_advice_goes_on(built_in, tmp_path):
+def test_encode_out_of_domain_returns_none_and_a_remark_if_every_text_fails(built_in, tmp_path):
     found, (said,) = encode_out_of_domain("pydoc:topics", Scripted(fails=built_in), tmp_path)
     assert found is None and said.startswith(f"The encoder fails on {len(built_in):,} of {len(built_in):,} built-in")

@@ -31,7 +31,7 @@ def sizes(*trials, full=FULL, rows=1000):
     return SizeComparison(full, list(trials), {}, rows)
 
 
-def test_the_fewest_dimensions_that_keep_enough():
+def test_recommend_chooses_the_fewest_dimensions_that_retain_enough():
     found = sizes(
         trial("nested GeoPres", 192), trial("nested GeoPres", 96, 0.8, 0.96), trial("nested GeoPres", 48, 0.6, 0.94)
     )
@@ -45,13 +45,13 @@ def test_the_fewest_dimensions_that_keep_enough():
     )
 
 
-def test_what_halves_of_texts_find_counts_as_much():
+def test_recommend_requires_enough_split_half_retrieval_too():
     found = sizes(trial("PCA", 192, retrieval=0.49), trial("PCA", 96, retrieval=0.47))
     assert recommend(debiasing(), found, 0.95)[0].dimensions == 192
     assert recommend(debiasing(), found, 0.9)[0].dimensions == 96
 
 
-def test_texts_without_halves_are_judged_by_their_neighbours():
+def test_recommend_judges_by_neighbours_alone_without_halves():
     full = replace(trial("", 384, 1.0, 1.0), retrieval=None, loss=None)
     found = sizes(replace(trial("PCA", 96), retrieval=None, loss=None), full=full)
     best, second = recommend(debiasing(), found, 0.95)
@@ -63,7 +63,7 @@ def test_texts_without_halves_are_judged_by_their_neighbours():
     ("recalls", "chosen"),
     [((0.90, 0.88, 0.70), "nested GeoPres"), ((0.90, 0.895, 0.70), "PCA"), ((0.90, 0.895, 0.892), "truncation")],
 )
-def test_of_reducers_that_are_alike_the_simplest(recalls, chosen):
+def test_recommend_chooses_the_simplest_of_reducers_with_about_equal_recall(recalls, chosen):
     trials = [
         trial(name, 96, recall) for name, recall in zip(("nested GeoPres", "PCA", "truncation"), recalls, strict=True)
     ]
@@ -71,7 +71,7 @@ def test_of_reducers_that_are_alike_the_simplest(recalls, chosen):
     assert best.reducer == chosen and second.reducer != chosen and second.dimensions == 96
 
 
-def test_the_lower_bounds_decide():
+def test_recommend_compares_the_lower_bounds_of_the_intervals():
     just = replace(trial("PCA", 96), rescored_4x=Interval(0.951, 0.949, 0.953))
     assert recommend(debiasing(), sizes(just, trial("PCA", 192)), 0.95)[0].dimensions == 192
     just = replace(trial("PCA", 96, retrieval=0.48), loss=Interval(-2.0, -2.6, -1.4))
@@ -79,7 +79,7 @@ def test_the_lower_bounds_decide():
     assert recommend(debiasing(), sizes(just, trial("PCA", 192)), 0.94)[0].dimensions == 96
 
 
-def test_where_no_size_keeps_enough_the_width_stays_and_the_nearest_is_named():
+def test_recommend_keeps_all_dimensions_if_no_size_retains_enough_and_names_the_nearest():
     found = sizes(trial("PCA", 192, 0.5, 0.8), trial("nested GeoPres", 192, 0.5, 0.9))
     best, second = recommend(debiasing(), found, 0.95)
     assert (best.steps, best.dimensions) == ("", 384)
@@ -88,12 +88,12 @@ def test_where_no_size_keeps_enough_the_width_stays_and_the_nearest_is_named():
     assert best.steps == "r2" and "no size that was tried keeps" in best.reasons[1]
 
 
-def test_among_few_rows_no_size_is_recommended():
+def test_recommend_recommends_no_size_below_500_rows():
     best, second = recommend(debiasing("R2"), sizes(trial("truncation", 96), rows=499), 0.95)
     assert (best.steps, second) == ("r2", None) and "cannot be told" in best.reasons[1]
 
 
-def test_the_reason_for_a_reducer_is_what_was_measured():
+def test_recommend_gives_the_measured_difference_as_the_reason_for_a_reducer():
     clear = sizes(trial("PCA", 96, 0.9), trial("nested GeoPres", 96, 0.7), trial("truncation", 96, 0.5))
     best, second = recommend(debiasing(), clear, 0.95)
     assert best.reducer == "PCA" and best.reasons[2].endswith("it is the best there.")
@@ -102,11 +102,11 @@ def test_the_reason_for_a_reducer_is_what_was_measured():
     assert "simpler than nested GeoPres" in recommend(debiasing(), alike, 0.95)[0].reasons[2]
 
 
-def test_too_few_rows_say_how_many_more_would_do():
+def test_check_row_count_says_how_many_rows_are_missing_to_100():
     assert check_row_count(10).more == 90 and check_row_count(100) is None
 
 
-def test_rows_for_a_fit_and_for_a_measure_are_what_the_split_gives():
+def test_rows_for_heldout_and_rows_for_fit_are_the_fewest_that_split_into_enough():
     for wanted in (50, 999, 1000, 1001, 2500, 4000):
         total = rows_for_heldout(wanted)
         assert count_heldout(total) >= min(wanted, 4000) > count_heldout(total - 3)
@@ -119,7 +119,7 @@ WIDE = Interval(0.3, -0.7, 1.3)
 
 
 @pytest.mark.parametrize("cut", [True, 60])
-def test_a_sample_says_what_it_is_too_small_for(make_sample, cut):
+def test_list_shortages_names_what_needs_more_rows_and_how_many(make_sample, cut):
     sample = make_sample(rows=600, cut=cut)
     best, _ = recommend(debiasing(), sizes(trial("PCA", 96)), 0.95)
     gain, size, fit = list_shortages(sample, debiasing(gain=WIDE), best)
@@ -130,7 +130,7 @@ def test_a_sample_says_what_it_is_too_small_for(make_sample, cut):
     assert list_shortages(sample, told, replace(best, dimensions=30)) == [size]
 
 
-def test_texts_too_short_to_be_cut_are_a_shortage_and_vectors_none(make_sample):
+def test_list_shortages_names_texts_too_short_to_cut_but_not_for_vectors(make_sample):
     sample = make_sample(rows=1200, cut=10)
     best, _ = recommend(debiasing(), sizes(), 0.95)
     (short,) = list_shortages(sample, debiasing(), best)
@@ -142,7 +142,7 @@ def test_texts_too_short_to_be_cut_are_a_shortage_and_vectors_none(make_sample):
 
 
 @pytest.mark.parametrize(("cut", "instead"), [(0, "longer texts would tell"), (1, "not even the most rows")])
-def test_where_hardly_a_text_can_be_cut_more_of_them_would_not_do(make_sample, cut, instead):
+def test_list_shortages_asks_for_no_more_rows_if_hardly_a_text_can_be_cut(make_sample, cut, instead):
     sample = make_sample(rows=1200, cut=cut)
     best, _ = recommend(debiasing(), sizes(), 0.95)
     (short,) = list_shortages(sample, debiasing(), best)

@@ -14,7 +14,7 @@ def source_of(path, texts):
     return open_source(str(path))
 
 
-def test_a_small_source_is_drawn_whole_with_each_text_once(tmp_path):
+def test_sample_rows_takes_each_distinct_text_of_a_small_source_once(tmp_path):
     row_sample = sample_rows(source_of(tmp_path / "a.jsonl", ["one", "two", "one", " ", "three", "one"]), 100)
     assert sorted(row_sample.texts) == ["one", "three", "two"]
     assert (row_sample.rows, row_sample.blank, len(row_sample)) == (6, 1, 3)
@@ -22,7 +22,7 @@ def test_a_small_source_is_drawn_whole_with_each_text_once(tmp_path):
     assert row_sample.vectors is None
 
 
-def test_the_draw_knows_no_order_and_is_the_same_each_time(tmp_path):
+def test_sample_rows_depends_on_the_seed_and_not_on_the_order_or_repetition_of_rows(tmp_path):
     texts = [f"text {number}" for number in range(500)]
     forward = sample_rows(source_of(tmp_path / "a.jsonl", texts), 50)
     backward = sample_rows(source_of(tmp_path / "b.jsonl", texts[::-1] + texts), 50)
@@ -31,7 +31,7 @@ def test_the_draw_knows_no_order_and_is_the_same_each_time(tmp_path):
     assert set(sample_rows(open_source(str(tmp_path / "a.jsonl")), 50, seed=1).texts) != set(forward.texts)
 
 
-def test_texts_that_differ_in_spaces_and_case_alone_are_one(tmp_path):
+def test_sample_rows_takes_texts_that_differ_only_in_spaces_and_case_once(tmp_path):
     sentences = [f"The number {number} is written here" for number in range(100)]
     variants = [(one, f"  {one}", one.replace(" ", "  "), one.upper()) for one in sentences]
     texts = [text for some in variants for text in some]
@@ -40,7 +40,7 @@ def test_texts_that_differ_in_spaces_and_case_alone_are_one(tmp_path):
     assert sample_rows(source_of(tmp_path / "b.jsonl", texts[::-1]), 1000).texts == row_sample.texts
 
 
-def test_every_row_is_as_likely_as_another(tmp_path):
+def test_sample_rows_samples_uniformly(tmp_path):
     source = source_of(tmp_path / "a.jsonl", [str(number) for number in range(100)])
     counts = np.zeros(100)
     for seed in range(200):
@@ -49,7 +49,7 @@ def test_every_row_is_as_likely_as_another(tmp_path):
     assert abs(counts[:50].sum() - counts[50:].sum()) < 300
 
 
-def test_vectors_are_drawn_as_vectors(tmp_path):
+def test_sample_rows_of_vectors_returns_source_rows(tmp_path):
     rows = np.arange(40, dtype=np.float32).reshape(20, 2)
     np.save(tmp_path / "v.npy", np.concatenate([rows, rows]))
     row_sample = sample_rows(open_source(str(tmp_path / "v.npy")), 10)
@@ -57,7 +57,7 @@ def test_vectors_are_drawn_as_vectors(tmp_path):
     assert {tuple(row) for row in row_sample.vectors} <= {tuple(row) for row in rows}
 
 
-def test_memory_is_that_of_the_rows_drawn(tmp_path):
+def test_sample_rows_takes_under_2_megabytes_for_100_of_50_000_vectors(tmp_path):
     np.save(tmp_path / "v.npy", np.random.default_rng(0).standard_normal((50_000, 32)).astype(np.float32))
     source = open_source(str(tmp_path / "v.npy"))
     sample_rows(source, 10)
@@ -68,7 +68,7 @@ def test_memory_is_that_of_the_rows_drawn(tmp_path):
     assert len(row_sample) == 100 and peak < 2_000_000  # of 6.4 million bytes
 
 
-def test_nothing_to_draw_is_an_error(tmp_path):
+def test_sample_rows_refuses_a_source_of_blank_texts_or_without_the_field(tmp_path):
     with pytest.raises(AdviceError, match="holds nothing"):
         sample_rows(source_of(tmp_path / "a.jsonl", [" ", "\t"]), 10)
     (tmp_path / "b.jsonl").write_text('{"other": 1}\n')

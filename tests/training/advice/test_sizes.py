@@ -15,11 +15,12 @@ pytestmark = pytest.mark.usefixtures("few_steps")
     ("width", "sizes"),
     [(384, [192, 128, 96, 64, 48, 32, 24]), (16, [8]), (8, []), (1024, [512, 344, 256, 168, 128, 88, 64])],
 )
-def test_sizes_are_shares_of_the_width_in_steps_of_eight(width, sizes):
+def test_list_sizes_returns_shares_of_the_dimensions_in_multiples_of_8(width, sizes):
     assert list_sizes(width) == sizes
 
 
-def test_every_reducer_is_measured_at_every_size_against_what_it_starts_from(make_sample):
+def test_size_measurer_compares_every_reducer_and_size_with_the_full_vectors(make_sample):
+    """Each metric equals its direct computation."""
     sample = make_sample(rows=300, width=32, spectrum=0.7, common=1.0)
     said = []
     measurer = SizeMeasurer(sample, "r2")
@@ -45,12 +46,12 @@ def test_every_reducer_is_measured_at_every_size_against_what_it_starts_from(mak
     assert trial.gemm_ms > 0 and trial.bytes == 32
 
 
-def test_a_reducer_that_cannot_be_fitted_is_named_and_the_others_go_on(make_sample):
+def test_size_measurer_names_a_reducer_that_cannot_be_fitted_and_measures_the_others(make_sample):
     found = SizeMeasurer(make_sample(rows=100, width=160), "normalize").compare(lambda _fraction, _sentence: None)
     assert "PCA" in found.problems and found.trial("truncation", 80).recall_at_10 > 0
 
 
-def test_coordinates_in_the_order_of_their_weight_are_told_from_others():
+def test_compare_first_coordinates_tells_ordered_coordinates_from_unordered_ones():
     random = np.random.default_rng(0)
     rows = random.standard_normal((400, 64))
     ordered = rows * np.arange(1, 65) ** -0.7

@@ -25,7 +25,8 @@ def debiasing(by_halves="R2", **problems):
     return DebiasingComparison(trials, by_halves, "R2", "why")
 
 
-def place(text, gain=None, rescored=0.99):
+def build_transfer_result(text, gain=None, rescored=0.99):
+    """Build the result of trying a chain on some text."""
     measures = {"local_spearman": 0.9, "recall_at_10": 0.8, "recall_at_10_rescored_4x": rescored}
     return TransferResult(text, 1000, measures, 0.5, gain)
 
@@ -40,68 +41,80 @@ def advice(**parts):
     return Advice(**given | parts)
 
 
-def sentences(pattern, **parts):
+def find_sentences(pattern, **parts):
+    """Return the sentences of a summary of `advice(**parts)` that match a pattern."""
     return [said for said in summarize_advice(advice(**parts)) if re.search(pattern, said)]
 
 
-def around(share, reach=0.01):
+def build_interval(share, reach=0.01):
+    """Build an interval around a share."""
     return Interval(share, share - reach, share + reach)
 
 
 @pytest.mark.parametrize(
     ("here", "there", "told"),
     [
-        (around(0.99), around(0.97), "it serves both"),
-        (around(1.2), around(1.0), "it serves both"),
-        (around(0.8), around(0.81), "it loses on both"),
-        (around(0.98), around(0.8), "it is made for text like this source"),
-        (around(0.955, 0.02), around(0.96, 0.03), "it is not sure to keep 95 % on both"),
-        (around(1.1), around(0.96, 0.03), "it is made for text like this source"),
+        (build_interval(0.99), build_interval(0.97), "it serves both"),
+        (build_interval(1.2), build_interval(1.0), "it serves both"),
+        (build_interval(0.8), build_interval(0.81), "it loses on both"),
+        (build_interval(0.98), build_interval(0.8), "it is made for text like this source"),
+        (build_interval(0.955, 0.02), build_interval(0.96, 0.03), "it is not sure to keep 95 % on both"),
+        (build_interval(1.1), build_interval(0.96, 0.03), "it is made for text like this source"),
         (Interval(0.99, None, None), Interval(0.96, None, None), "it serves both"),
         (Interval(0.94, None, None), Interval(0.94, None, None), "it loses on both"),
     ],
 )
-def test_a_chain_serves_both_only_if_it_keeps_enough_on_both(here, there, told):
+def test_judge_transfer_says_serves_both_only_if_both_intervals_retain_enough(here, there, told):
     assert judge_transfer(here, there, 0.95) == told
 
 
-def test_halves_of_texts_tell_of_foreign_text_with_their_intervals():
-    places = [place(HELD_OUT, Interval(-0.5, -1.0, 0.0)), place(OUT_OF_DOMAIN, Interval(-5.0, -6.0, -4.0))]
-    assert sentences(TRANSFER, transfer=places) == [
+def test_summary_compares_split_half_retrieval_on_out_of_domain_text_with_intervals():
+    places = [
+        build_transfer_result(HELD_OUT, Interval(-0.5, -1.0, 0.0)),
+        build_transfer_result(OUT_OF_DOMAIN, Interval(-5.0, -6.0, -4.0)),
+    ]
+    assert find_sentences(TRANSFER, transfer=places) == [
         "Among as many rows the chain keeps 90.0 % [88.0, 92.0] of what halves of texts find of each other on "
         "out-of-domain text, 99.0 % [98.0, 100.0] here: it is made for text like this source."
     ]
 
 
-def test_where_neighbours_must_tell_debiasing_is_said_to_change_them():
-    places = [place(HELD_OUT, None), place(OUT_OF_DOMAIN, Interval(-5.0, -6.0, -4.0), 0.9)]
-    (said,) = sentences(TRANSFER, transfer=places)
+def test_summary_without_halves_compares_neighbours_and_says_debiasing_changes_them():
+    places = [
+        build_transfer_result(HELD_OUT, None),
+        build_transfer_result(OUT_OF_DOMAIN, Interval(-5.0, -6.0, -4.0), 0.9),
+    ]
+    (said,) = find_sentences(TRANSFER, transfer=places)
     assert "90.0 % of the raw neighbours with rescoring on out-of-domain text, 99.0 % here: it is made for" in said
     assert said.endswith("Debiasing, which is part of the chain, changes these on purpose.")
-    (said,) = sentences(TRANSFER, transfer=places, best=replace(R2, debiasing=NOTHING))
+    (said,) = find_sentences(TRANSFER, transfer=places, best=replace(R2, debiasing=NOTHING))
     assert said.endswith("this source.")
 
 
-def test_why_there_is_no_answer_on_foreign_text_is_said():
-    assert sentences(TRANSFER) == ["No chain is recommended, so that there is none to try on out-of-domain text."]
-    assert "name no encoder" in sentences(TRANSFER, encoder=None, transfer=[place(HELD_OUT)])[0]
-    assert sentences(TRANSFER, transfer=[place(HELD_OUT)]) == []  # the notes say that the encoder fails on it
+def test_summary_says_why_there_is_no_result_on_out_of_domain_text():
+    assert find_sentences(TRANSFER) == ["No chain is recommended, so that there is none to try on out-of-domain text."]
+    assert "name no encoder" in find_sentences(TRANSFER, encoder=None, transfer=[build_transfer_result(HELD_OUT)])[0]
+    assert (
+        find_sentences(TRANSFER, transfer=[build_transfer_result(HELD_OUT)]) == []
+    )  # the notes say that the encoder fails on it
 
 
-def test_a_long_mean_promises_nothing_unless_it_decided():
+def test_summary_says_a_long_mean_promises_no_gain_unless_it_decided():
     assert "Its size alone promises no gain." in summarize_advice(advice())
-    (said,) = sentences("mean direction|size alone", debiasing=debiasing(by_halves=NOTHING))
+    (said,) = find_sentences("mean direction|size alone", debiasing=debiasing(by_halves=NOTHING))
     assert "and large: it holds 36 %" in said
 
 
-def test_the_cut_that_is_quoted_supports_the_verdict():
-    (said,) = sentences("first coordinates")
+def test_summary_quotes_a_number_of_first_coordinates_that_supports_its_verdict():
+    (said,) = find_sentences("first coordinates")
     assert said.startswith("The first coordinates hold more") and "the first 48 find 70.0 %" in said
     behind = Cut(96, 80.0, 79.0, 81.0)
-    (said,) = sentences("first coordinates", matryoshka=Matryoshka([Cut(192, 99.0, 90.0, 91.0), behind, HOLDS], False))
+    (said,) = find_sentences(
+        "first coordinates", matryoshka=Matryoshka([Cut(192, 99.0, 90.0, 91.0), behind, HOLDS], False)
+    )
     assert "do not reliably hold more" in said and "the first 96 find 80.0 %" in said and "81.0 % at best." in said
     near = Cut(96, 80.0, 79.0, 79.5)
-    (said,) = sentences("first coordinates", matryoshka=Matryoshka([HOLDS, near], False), encoder=None)
+    (said,) = find_sentences("first coordinates", matryoshka=Matryoshka([HOLDS, near], False), encoder=None)
     assert said.endswith("79.5 % at best; 2 points above the average are the least.") and "encoder" not in said
 
 
@@ -114,11 +127,11 @@ def test_the_cut_that_is_quoted_supports_the_verdict():
         (False, Shortage("too few", None, "longer texts would"), "Too few; longer texts would."),
     ],
 )
-def test_how_many_more_rows_would_do(capped, shortage, said):
-    assert sentences("^Too few", capped=capped, shortages=[shortage]) == [said]
+def test_summary_says_how_many_more_rows_would_suffice(capped, shortage, said):
+    assert find_sentences("^Too few", capped=capped, shortages=[shortage]) == [said]
 
 
-def test_the_price_says_whose_neighbours_and_what_debiasing_changes():
+def test_describe_cost_names_the_reference_vectors_and_the_neighbours_that_debiasing_changes():
     full = SizeTrial("", 384, 1.0, 1.0, Interval(1.0, None, None), None, None, 1536, 8.0)
     own = replace(full, reducer="PCA", dimensions=96, recall_at_10=0.81, bytes=384, gemm_ms=1.3)
     sizes = SizeComparison(full, [own], {}, 1000)
@@ -127,17 +140,17 @@ def test_the_price_says_whose_neighbours_and_what_debiasing_changes():
     assert "of the neighbours that the debiased vectors have is 0.810" in said and "ranked again by these" in said
     assert "that the full vectors have" in describe_cost(sizes, own, NOTHING)
     trial = debiasing().trial("R2")
-    assert list(describe_changed_neighbours(trial, False, place(HELD_OUT))) == [
+    assert list(describe_changed_neighbours(trial, False, build_transfer_result(HELD_OUT))) == [
         "R2 changes 1.3 of the ten nearest neighbours that the raw vectors have, on purpose."
     ]
     assert (
         "the whole chain finds 0.800, and 0.990 where"
-        in list(describe_changed_neighbours(trial, True, place(HELD_OUT)))[1]
+        in list(describe_changed_neighbours(trial, True, build_transfer_result(HELD_OUT)))[1]
     )
-    assert list(describe_changed_neighbours(debiasing().trial(NOTHING), True, place(HELD_OUT))) == []
+    assert list(describe_changed_neighbours(debiasing().trial(NOTHING), True, build_transfer_result(HELD_OUT))) == []
 
 
-def test_a_method_that_cannot_be_fitted_leaves_the_table_narrow():
+def test_the_debiasing_table_does_not_hold_the_problem_of_a_method():
     header, *rows = build_debiasing_table(advice(debiasing=debiasing(whitening="a long problem"))).cells
     assert header[3] == f"gain, {100 * CONFIDENCE:.1f} % interval" == "gain, 99.2 % interval"
     assert not any("a long problem" in cell for row in rows for cell in row)

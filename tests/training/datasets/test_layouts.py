@@ -69,7 +69,7 @@ BAD_JUDGEMENTS = ["q1 d1 1", "q1\td1", "q1\td1\tgood", "q1\td1\tnan", "q1\td1\ti
 
 @pytest.fixture
 def read(tmp_path, write_data_set):
-    """A data set of these rows as its layout reads it, with the warnings' sentences."""
+    """Return a function that writes rows as a data set and reads them by its layout, with the warnings."""
 
     def written(task, packed="", qrels=None, **files):
         files = {f"{stem}.jsonl{packed}": rows for stem, rows in files.items()}
@@ -81,7 +81,7 @@ def read(tmp_path, write_data_set):
 
 @pytest.fixture
 def retrieve(read):
-    """A retrieval data set, what is named replaced."""
+    """Return a function that reads a retrieval data set, with the given parts replaced."""
 
     def written(judged=JUDGED, splits=None, corpus=CORPUS, queries=QUERIES):
         return read("retrieval", qrels={"test": judged, **(splits or {})}, corpus=corpus, queries=queries)
@@ -91,7 +91,7 @@ def retrieve(read):
 
 @pytest.fixture
 def refusal(read):
-    """The message with which a data set is refused."""
+    """Return a function that returns the message of the `DataSetError` for a data set."""
 
     def message(*args, **rows):
         with pytest.raises(DataSetError) as caught:
@@ -103,13 +103,13 @@ def refusal(read):
 
 @pytest.mark.parametrize("packed", ["", ".gz"])
 @pytest.mark.parametrize("task", TABLES)
-def test_columns_are_the_rows_of_the_files(read, task, packed):
+def test_read_test_returns_the_rows_of_plain_and_gzipped_files_as_columns(read, task, packed):
     files, splits = TABLES[task]
     assert read(task, packed, **files) == (Tables(splits), [])
 
 
 @pytest.mark.parametrize("packed", ["", ".gz"])
-def test_retrieval_reads_titles_ids_of_numbers_and_grades(read, packed):
+def test_retrieval_reads_titles_numeric_ids_and_graded_judgements(read, packed):
     data, warnings = read("retrieval", packed, {"test": JUDGED}, corpus=CORPUS, queries=QUERIES)
     assert data == Search(
         corpus={"d1": ("T", "one"), "2": ("", "two"), "d3": ("", "three")},
@@ -120,7 +120,7 @@ def test_retrieval_reads_titles_ids_of_numbers_and_grades(read, packed):
 
 
 @pytest.mark.parametrize("packed", ["", ".gz"])
-def test_reranking_ranks_the_documents_of_each_query_and_keeps_equal_texts_once(read, packed):
+def test_reranking_keeps_equal_documents_once_and_ranks_those_of_each_query(read, packed):
     data, warnings = read("reranking", packed, test=RERANKED)
     texts = {key: text for key, (_, text) in data.corpus.items()}
     assert sorted(texts.values()) == ["n", "o", "p"]
@@ -131,7 +131,7 @@ def test_reranking_ranks_the_documents_of_each_query_and_keeps_equal_texts_once(
 
 
 @pytest.mark.parametrize("packed", ["", ".gz"])
-def test_pairs_search_each_positive_once_and_may_have_several_for_an_anchor(read, packed):
+def test_pairs_make_each_positive_one_document_and_merge_equal_anchors(read, packed):
     data, warnings = read("pairs", packed, test=PAIRS)
     texts = {key: text for key, (_, text) in data.corpus.items()}
     assert list(texts.values()) == ["b", "d"]
@@ -141,27 +141,27 @@ def test_pairs_search_each_positive_once_and_may_have_several_for_an_anchor(read
 
 
 @pytest.mark.parametrize(("task", "rows", "reason"), BAD_LINES)
-def test_a_row_that_cannot_be_meant_is_refused_by_file_and_line(refusal, task, rows, reason):
+def test_an_invalid_row_is_refused_with_its_file_and_line(refusal, task, rows, reason):
     assert reason in refusal(task, test=rows)
 
 
-def test_a_packed_file_is_refused_by_its_own_name(refusal, tmp_path):
+def test_a_damaged_gzipped_file_is_refused_with_its_name(refusal, tmp_path):
     assert refusal("sts", ".gz", test=[STS[0], b"{"]).startswith("test.jsonl.gz line 2: ")
     (tmp_path / "test.jsonl.gz").write_bytes((tmp_path / "test.jsonl.gz").read_bytes()[:-9])
     assert refusal("sts").startswith("test.jsonl.gz cannot be read: ")
 
 
 @pytest.mark.parametrize(("task", "rows", "reason"), NOTHING_TO_MEASURE)
-def test_data_that_measure_nothing_are_refused(refusal, task, rows, reason):
+def test_read_test_refuses_data_with_nothing_to_measure(refusal, task, rows, reason):
     assert reason in refusal(task, test=rows)
 
 
-def test_training_rows_of_one_label_are_refused_by_that_label(refusal):
+def test_training_rows_of_one_label_are_refused_and_the_label_is_named(refusal):
     assert "train.jsonl has one label only, 'x'" in refusal("classification", train=LABELS[:1] * 2, test=LABELS)
 
 
 @pytest.mark.parametrize("task", LAYOUTS)
-def test_a_missing_file_is_named(read, tmp_path, data_set_of, task):
+def test_a_missing_file_of_any_layout_is_refused_with_its_name(read, tmp_path, data_set_of, task):
     folder = data_set_of(task)
     files = [path for path in folder.rglob("*") if path.suffix in (".jsonl", ".tsv")]
     for path in files:
@@ -174,7 +174,7 @@ def test_a_missing_file_is_named(read, tmp_path, data_set_of, task):
 
 
 @pytest.mark.parametrize("stem", ["corpus", "queries"])
-def test_an_id_that_stands_twice_counts_once_if_the_rows_are_equal_and_is_refused_if_not(retrieve, stem):
+def test_a_repeated_id_is_dropped_for_equal_rows_and_refused_for_different_ones(retrieve, stem):
     rows = {"corpus": CORPUS, "queries": QUERIES}[stem]
     data, warnings = retrieve(**{stem: [*rows, rows[1]]})
     assert data == retrieve()[0]
@@ -186,7 +186,7 @@ def test_an_id_that_stands_twice_counts_once_if_the_rows_are_equal_and_is_refuse
         retrieve(**{stem: [*rows, rows[1] | {"text": "else"}]})
 
 
-def test_a_judgement_of_nothing_that_is_there_is_left_out_by_name(retrieve):
+def test_judgements_of_missing_queries_and_documents_are_dropped_with_a_warning(retrieve):
     data, warnings = retrieve([*JUDGED, ("q9", "d1", 1), ("q1", "d9", 1)])
     assert data == retrieve()[0]
     assert warnings == [
@@ -195,7 +195,8 @@ def test_a_judgement_of_nothing_that_is_there_is_left_out_by_name(retrieve):
     ]
 
 
-def test_a_query_that_nobody_judged_is_left_out_with_a_warning_unless_it_is_one_to_train_on(retrieve):
+def test_a_query_without_judgements_is_dropped_with_a_warning(retrieve):
+    """There is no warning if another split judges the query."""
     queries = [*QUERIES, {"_id": "q3", "text": "third"}]
     data, warnings = retrieve(queries=queries)
     assert warnings == ["queries left out because qrels has no judgement of them: q3 (queries.jsonl line 3)"]
@@ -203,7 +204,7 @@ def test_a_query_that_nobody_judged_is_left_out_with_a_warning_unless_it_is_one_
     assert retrieve(queries=queries, splits={"train": [("q3", "d1", 1)]}) == (data, [])
 
 
-def test_a_query_without_a_relevant_document_is_left_out_and_one_must_remain(retrieve):
+def test_queries_without_a_relevant_document_are_dropped_and_refused_if_none_remains(retrieve):
     data, warnings = retrieve([*JUDGED[:2], ("2", "2", 0)])
     assert list(data.queries) == list(data.relevant) == ["q1"]
     assert warnings == ["queries left out because no document is judged relevant: 2"]
@@ -218,7 +219,7 @@ def test_a_malformed_judgement_is_refused_by_file_and_line(retrieve, line):
     assert repr(line) in str(caught.value)
 
 
-def test_judgements_may_lack_a_header_but_not_rows(retrieve, tmp_path):
+def test_qrels_may_lack_a_header_but_not_rows(retrieve, tmp_path):
     whole = retrieve()
     judgements = tmp_path / "qrels" / "test.tsv"
     header, rows = judgements.read_text().split("\n", 1)
@@ -229,7 +230,7 @@ def test_judgements_may_lack_a_header_but_not_rows(retrieve, tmp_path):
         LAYOUTS["retrieval"].read_test(tmp_path, Warnings())
 
 
-def test_a_label_that_occurs_once_or_only_in_the_test_is_named_with_its_line(read):
+def test_a_warning_names_labels_that_occur_once_or_only_in_the_test(read):
     once = {"text": "e", "label": 7}
     _, warnings = read("classification", train=LABELS, test=[*LABELS, once])
     assert warnings == [
@@ -239,7 +240,7 @@ def test_a_label_that_occurs_once_or_only_in_the_test_is_named_with_its_line(rea
     assert read("clustering", test=[once, *LABELS])[1] == ["labels that occur once in test: '7' (test.jsonl line 1)"]
 
 
-def test_a_text_of_only_spaces_is_left_out_by_its_line(read):
+def test_a_row_with_a_blank_text_is_dropped_and_its_line_named(read):
     blank = STS[0] | {"sentence2": " \t\n"}
     whole, _ = read("sts", test=STS)
     assert read("sts", test=[blank, *STS, blank]) == (
@@ -248,14 +249,14 @@ def test_a_text_of_only_spaces_is_left_out_by_its_line(read):
     )
 
 
-def test_a_document_is_blank_only_if_its_title_is_too(retrieve):
+def test_a_document_is_dropped_only_if_both_text_and_title_are_blank(retrieve):
     data, warnings = retrieve(corpus=[*CORPUS, {"_id": "t", "title": "T", "text": " "}, {"_id": "b", "text": " "}])
     assert data.corpus["t"] == ("T", " ")
     assert "b" not in data.corpus
     assert warnings == ["documents left out because they hold only spaces: corpus.jsonl line 5"]
 
 
-def test_candidates_and_summaries_of_only_spaces_are_left_out_by_their_line(read):
+def test_blank_candidates_and_rows_with_blank_summaries_are_dropped_and_their_lines_named(read):
     blank = {"query": "c", "positive": ["p"], "negative": [" ", "n"]}
     data, warnings = read("reranking", test=[*RERANKED, blank, blank | {"positive": []}])
     assert [len(ranked) for ranked in data.ranked.values()] == [3, 2, 2]
@@ -272,7 +273,7 @@ def test_candidates_and_summaries_of_only_spaces_are_left_out_by_their_line(read
     ]
 
 
-def test_a_sentence_counts_every_place_and_names_the_first_three():
+def test_warnings_name_the_first_three_places_and_count_the_others():
     warnings = Warnings()
     for line in range(1, 6):
         warnings.add("torn", f"line {line}")

@@ -86,7 +86,7 @@ SCRIPTS = ["银行的利润增长了", "ارتفعت أرباح البنك", "�
 
 @pytest.fixture
 def find(tmp_path, write_data_set):
-    """What is found in a data set of these rows or files; the settings as given."""
+    """Return a function that writes rows or files as a data set and finds its pairs."""
 
     def written(task, rows=(), packed="", files=None, qrels=None, **given):
         files = files or {f"train.jsonl{packed}": rows}
@@ -98,7 +98,7 @@ def find(tmp_path, write_data_set):
 
 @pytest.fixture
 def refusal(find):
-    """The message with which a data set is refused."""
+    """Return a function that returns the message of the `DataSetError` for a data set."""
 
     def message(*args, **given):
         with pytest.raises(DataSetError) as caught:
@@ -114,7 +114,7 @@ def texts(found):
 
 @pytest.mark.parametrize("packed", ["", ".gz"])
 @pytest.mark.parametrize("task", TASKS)
-def test_only_explicit_positives_are_kept_and_the_rest_is_told(find, task, packed):
+def test_find_pairs_keeps_explicit_positives_and_reports_the_dropped_rows(find, task, packed):
     rows, expected, dropped = TASKS[task]
     found = find(task, rows, packed=packed)
     assert texts(found) == expected
@@ -124,7 +124,7 @@ def test_only_explicit_positives_are_kept_and_the_rest_is_told(find, task, packe
 
 
 @pytest.mark.parametrize("packed", ["", ".gz"])
-def test_retrieval_pairs_queries_with_each_relevant_document_its_title_before_it(find, packed):
+def test_retrieval_pairs_each_query_with_its_relevant_documents_preceded_by_their_titles(find, packed):
     files = {f"corpus.jsonl{packed}": CORPUS, f"queries.jsonl{packed}": QUERIES}
     found = find("retrieval", files=files, qrels={"train": JUDGED})
     assert texts(found) == [("first", "T one"), ("first", "two")]
@@ -136,29 +136,29 @@ def test_retrieval_pairs_queries_with_each_relevant_document_its_title_before_it
     assert found.rows == len(JUDGED)
 
 
-def test_the_training_split_comes_first_and_another_may_be_asked_for(find, refusal):
+def test_find_pairs_reads_the_train_split_unless_another_is_named(find, refusal):
     files = {f"{split}.jsonl": [PAIRS[place]] for place, split in enumerate(("test", "train"))}
     assert (find("pairs", files=files).split, texts(find("pairs", files=files))) == ("train", [("c", "d")])
     assert texts(find("pairs", files=files, split="test")) == [("a", "b")]
     assert "set has no split 'dev'; it has train, test" in refusal("pairs", files=files, split="dev")
 
 
-def test_a_set_that_has_a_test_only_is_trained_on_that(find):
+def test_find_pairs_reads_the_test_split_if_it_is_the_only_one(find):
     assert find("pairs", files={"test.jsonl.gz": PAIRS}).split == "test"
 
 
-def test_a_backup_beside_the_rows_is_no_split(find):
+def test_a_file_with_an_unknown_suffix_is_not_a_split(find):
     assert find("pairs", files={"train.jsonl.bak": PAIRS, "test.jsonl": PAIRS}).split == "test"
 
 
-def test_a_set_without_rows_or_without_a_positive_is_refused(refusal):
+def test_a_data_set_without_a_split_rows_or_positives_is_refused(refusal):
     assert "set has no split to train on" in refusal("pairs", files={"labels.json": []})
     assert "set has no positive pair in train: it has no rows" in refusal("pairs", [])
     assert "set has no positive pair in train: 2 labelled 0" in refusal("pair_classification", SAME[::2])
 
 
 @pytest.mark.parametrize("labels", [{"0": "hawkish", "1": "dovish policy"}, {"0": "鹰派", "1": "متساهل"}])
-def test_labels_that_are_numbers_need_a_text(find, refusal, tmp_path, labels):
+def test_numeric_labels_need_texts_from_the_settings_or_labels_json(find, refusal, tmp_path, labels):
     assert "set has labels without a text ('0', '1')" in refusal("classification", NUMBERED)
     expected = [("a", labels["0"]), ("b", labels["1"]), ("c", labels["0"])]
     assert texts(find("classification", NUMBERED, labels=labels)) == expected
@@ -170,18 +170,18 @@ def test_labels_that_are_numbers_need_a_text(find, refusal, tmp_path, labels):
 
 
 @pytest.mark.parametrize("label", ["10", "-1", "3.5", "", "  ", "?"])
-def test_labels_that_say_nothing_are_refused(refusal, label):
+def test_labels_without_letters_are_refused(refusal, label):
     assert f"labels without a text ({label!r})" in refusal("classification", [*LABELLED, {"text": "x", "label": label}])
 
 
 @pytest.mark.parametrize("written", [b"[1]", b'{"0": 1}', b"{", b"\xff"])
-def test_texts_of_labels_that_are_none_are_refused(refusal, tmp_path, write_data_set, written):
+def test_a_malformed_labels_json_is_refused(refusal, tmp_path, write_data_set, written):
     write_data_set(tmp_path / "set", {}, {"labels.json": [written]})
     assert "labels.json" in refusal("classification", NUMBERED)
 
 
 @pytest.mark.parametrize(("task", "fields"), [("pairs", ("anchor", "positive")), ("sts", ("sentence1", "sentence2"))])
-def test_missing_positives_are_refused_by_their_rows(refusal, task, fields):
+def test_missing_positives_are_refused_and_their_lines_named(refusal, task, fields):
     anchor, positive = fields
     rows = [{anchor: f"a{n}", positive: f"p{n}", "score": int(n > 0)} for n in range(9)]
     rows[1].pop(positive)
@@ -192,13 +192,13 @@ def test_missing_positives_are_refused_by_their_rows(refusal, task, fields):
     assert "line 2, train.jsonl line 5, train.jsonl line 7 and 1 more: every pair" in refusal(task, rows)
 
 
-def test_a_missing_second_text_of_what_is_dropped_anyway_does_not_matter(find):
+def test_a_missing_second_text_is_accepted_in_a_pair_labelled_0(find):
     rows = [*SAME, {"sentence1": "x", "sentence2": "", "label": 0}]
     assert texts(find("pair_classification", rows)) == [("s1", "t1"), ("s3", "t3")]
 
 
 @pytest.mark.parametrize(("task", "row", "reason"), NOT_TEXTS)
-def test_a_row_that_cannot_be_meant_is_refused_by_its_place(refusal, task, row, reason):
+def test_an_invalid_row_is_refused_with_its_line(refusal, task, row, reason):
     rows = {"classification": LABELLED, "clustering": LABELLED, "reranking": RERANKED, "sts": SCORED}
     rows |= {"summarization": SUMMARIES, "pair_classification": SAME, "pairs": PAIRS}
     message = refusal(task, [*rows[task], row])
@@ -207,14 +207,14 @@ def test_a_row_that_cannot_be_meant_is_refused_by_its_place(refusal, task, row, 
 
 
 @pytest.mark.parametrize("packed", ["", ".gz"])
-def test_texts_of_every_script_survive_as_they_are(find, packed):
+def test_texts_of_every_script_are_read_unchanged(find, packed):
     rows = [{"anchor": text, "positive": f"  {text[::-1]}\n"} for text in SCRIPTS]
     assert texts(find("pairs", rows, packed)) == [(row["anchor"], row["positive"]) for row in rows]
     rows = [{"text": text, "label": label} for text, label in zip(SCRIPTS, SCRIPTS[::-1], strict=True)]
     assert texts(find("classification", rows, packed)) == [(row["text"], row["label"]) for row in rows]
 
 
-def test_clusters_are_grouped_by_their_label_and_what_is_left_over_makes_a_smaller_anchor(find):
+def test_clustering_joins_texts_of_a_label_to_anchors_and_the_rest_to_a_smaller_one(find):
     rows = [{"text": f"{label}{n}", "label": label} for n in range(5) for label in ("red", "blue")]
     assert texts(find("clustering", rows, texts_per_cluster=2)) == [
         (anchor, label)
@@ -227,7 +227,7 @@ def test_clusters_are_grouped_by_their_label_and_what_is_left_over_makes_a_small
     assert found.pairs[2].place == "train.jsonl line 2"
 
 
-def test_a_list_in_a_row_is_a_clustering_too(find):
+def test_clustering_reads_rows_of_sentences_and_labels(find):
     rows = [
         {"sentences": ["a", "b", " ", "c"], "labels": ["x", "y", "x", "x"]},
         {"sentences": ["d"], "labels": ["y"]},
@@ -237,7 +237,7 @@ def test_a_list_in_a_row_is_a_clustering_too(find):
     assert found.dropped.places == {"blank text": ["train.jsonl line 1"]}
 
 
-def test_the_least_score_is_four_fifths_of_the_scale_or_what_is_asked_for(find, refusal):
+def test_the_minimum_sts_score_is_four_fifths_of_the_scale_unless_set(find, refusal):
     assert [pair.anchor for pair in find("sts", SCORED, min_score=2).pairs] == ["s2", "s3", "s4", "s5"]
     assert len(find("sts", SCORED, min_score=0).pairs) == 6
     halves = [row | {"score": row["score"] / 5 - 1} for row in SCORED]  # -1 to 0: least is -0.2
@@ -245,7 +245,7 @@ def test_the_least_score_is_four_fifths_of_the_scale_or_what_is_asked_for(find, 
     assert "6 score below 9" in refusal("sts", SCORED, min_score=9)
 
 
-def test_a_file_of_pairs_names_its_own_fields(tmp_path):
+def test_a_file_of_pairs_is_read_by_the_fields_that_the_settings_name(tmp_path):
     rows = [{"question": "a", "answer": "b"}, {"question": "", "answer": "c"}]
     path = tmp_path / "faq.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(orjson.dumps(row) + b"\n\n" for row in rows)))
@@ -257,11 +257,11 @@ def test_a_file_of_pairs_names_its_own_fields(tmp_path):
 
 
 @pytest.mark.parametrize("damaged", [b'{"anchor": ', b"[1]", b"\xff\xfe"])
-def test_a_line_that_is_no_row_is_refused_by_its_number(refusal, damaged):
+def test_a_line_that_is_not_a_json_object_is_refused_with_its_number(refusal, damaged):
     assert "train.jsonl line 3: not " in refusal("pairs", [*PAIRS, damaged])
 
 
-def test_a_packed_file_that_is_cut_off_is_refused(tmp_path):
+def test_a_truncated_gzip_file_and_a_missing_file_are_refused(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress(b"".join(orjson.dumps(row) + b"\n" for row in PAIRS))[:-9])
     for place, reason in ((path, "a.jsonl.gz cannot be read"), (tmp_path / "b.jsonl", "there is no file b.jsonl")):

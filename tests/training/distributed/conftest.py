@@ -8,7 +8,7 @@ from training.distributed.cluster import connect_cluster
 
 @pytest.fixture(scope="session")
 def engine():
-    """Two workers of one thread on a Ray of this machine, with room for two more of another process."""
+    """Return an engine of two workers of one thread on a local Ray, with room for two more of another process."""
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # importing Ray warns of its own affairs
         with connect_cluster(None, cores=4):

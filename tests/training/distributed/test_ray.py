@@ -64,13 +64,13 @@ def pids(engine):
 
 
 @pytest.mark.parametrize("steps", ["r2,pca:4", "r2,geopres:4,steps=20"])
-def test_a_fit_on_vectors_gives_the_artifact_of_the_local_engine(engine, vectors, tmp_path, steps):
+def test_a_ray_fit_on_vectors_equals_the_local_fit(engine, vectors, tmp_path, steps):
     shared, local = (fit(by, vectors, None, tmp_path, steps) for by in (engine, LOCAL))
     assert shared[0].metadata["provenance"]["rows_digest"] == local[0].metadata["provenance"]["rows_digest"]
     assert shared[0] == local[0] and shared[1:] == local[1:]
 
 
-def test_moments_are_the_local_ones_though_a_worker_is_killed(engine, tmp_path):
+def test_moments_by_ray_equal_the_local_ones_although_a_worker_is_killed(engine, tmp_path):
     np.save(tmp_path / "rows.npy", np.random.default_rng(1).standard_normal((30_000, WIDTH), dtype=np.float32) + 9)
     encoded = encode_source(open_source(str(tmp_path / "rows.npy")), None, tmp_path / "work", no_progress, engine)
     chosen = np.arange(0, 30_000, 2)
@@ -82,7 +82,8 @@ def test_moments_are_the_local_ones_though_a_worker_is_killed(engine, tmp_path):
     assert killed not in pids(engine)
 
 
-def test_after_a_kill_of_the_driver_no_finished_shard_is_encoded_again(engine, vectors, tmp_path):
+def test_after_a_kill_of_the_driver_finished_shards_are_not_encoded_again(engine, vectors, tmp_path):
+    """At most the two shards that the workers were at are encoded again, and the files equal the local ones."""
     import ray
 
     script = """
@@ -118,7 +119,7 @@ with ray_engine(sys.argv[1], 2, 2) as engine:
             assert path.read_bytes() == (work / path.parent.name / name).read_bytes()
 
 
-def test_a_damaged_file_is_left_out_or_stops_the_fit_as_it_does_here(engine, tmp_path):
+def test_a_damaged_file_is_skipped_or_refused_by_ray_as_by_the_local_engine(engine, tmp_path):
     folder = tmp_path / "some"
     folder.mkdir()
     written = folder_of_vectors(folder)
@@ -132,7 +133,7 @@ def test_a_damaged_file_is_left_out_or_stops_the_fit_as_it_does_here(engine, tmp
         encode_source(open_source(written), None, tmp_path / "work", no_progress, engine)
 
 
-def test_files_of_the_same_name_and_content_are_encoded_once_and_count_twice(engine, tmp_path):
+def test_two_files_of_equal_name_and_content_are_encoded_once_and_count_twice(engine, tmp_path):
     for name in ("a", "b"):
         (tmp_path / "some" / name).mkdir(parents=True)
         np.save(tmp_path / "some" / name / "rows.npy", np.ones((7, 3), np.float32))
@@ -151,7 +152,9 @@ def pool_of(actor, count=1):
     return Pool(remote.remote, lambda worker: worker.introduce.remote(), lambda introduction: None, count)
 
 
-def test_a_task_that_kills_every_worker_is_named_and_the_others_are_done(engine):
+def test_pool_names_a_task_that_kills_workers_or_runs_out_of_memory(engine):
+    """Other tasks are done."""
+
     class Mortal:
         def introduce(self):
             return "a worker"
@@ -174,7 +177,7 @@ def test_a_task_that_kills_every_worker_is_named_and_the_others_are_done(engine)
             list(pool.run_tasks(tasks([1])))
 
 
-def test_what_a_worker_cannot_load_stops_everything_with_its_words(engine):
+def test_pool_raises_engine_error_with_the_reason_if_a_worker_cannot_start(engine):
     class Unable:
         def introduce(self):
             raise ValueError("the encoder e5 cannot be loaded: there is no such folder")
@@ -183,7 +186,7 @@ def test_what_a_worker_cannot_load_stops_everything_with_its_words(engine):
         list(pool.run_tasks([]))
 
 
-def test_a_worker_without_the_package_says_so(engine):
+def test_pool_raises_engine_error_if_a_worker_lacks_a_package(engine):
     elsewhere = types.ModuleType("only_in_this_process")
     elsewhere.Worker = type("Worker", (), {"__module__": elsewhere.__name__, "introduce": lambda self: None})
     sys.modules[elsewhere.__name__] = elsewhere
@@ -192,7 +195,7 @@ def test_a_worker_without_the_package_says_so(engine):
             list(pool.run_tasks([]))
 
 
-def test_a_fit_on_texts_is_the_local_one_though_a_worker_is_killed_in_the_middle(engine, texts, tiny, tmp_path):
+def test_a_ray_fit_on_texts_equals_the_local_fit_although_a_worker_is_killed(engine, texts, tiny, tmp_path):
     encoder, killed = Encoder(tiny), []
 
     def kill_one(fraction, message):

@@ -19,12 +19,12 @@ from training.sources.shards import Shard
 
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "head", ":6379", "head:port", "", "auto"])
-def test_an_address_that_is_none_is_refused_with_what_is_one(address):
+def test_a_malformed_address_is_refused_and_the_format_is_named(address):
     with pytest.raises(EngineError, match="HOST:PORT"), ray_engine(address, 1):
         pass
 
 
-def test_a_port_where_nothing_listens_is_named():
+def test_a_port_without_a_listener_raises_engine_error():
     address = f"127.0.0.1:{find_free_port()}"
     with pytest.raises(EngineError, match=f"no Ray cluster answers at {address}"), ray_engine(address, 1):
         pass
@@ -32,7 +32,7 @@ def test_a_port_where_nothing_listens_is_named():
 
 @pytest.mark.trial
 @pytest.mark.services  # it waits as long as a user would
-def test_something_that_listens_and_is_no_ray_is_given_up_within_twenty_seconds():
+def test_a_listener_that_is_not_ray_is_given_up_within_the_time_limits():
     with socket.create_server(("127.0.0.1", 0)) as bound:
         address, begun = f"127.0.0.1:{bound.getsockname()[1]}", time.monotonic()
         with pytest.raises(EngineError, match=address), ray_engine(address, 1):
@@ -40,7 +40,7 @@ def test_something_that_listens_and_is_no_ray_is_given_up_within_twenty_seconds(
         assert time.monotonic() - begun < CONNECT_SECONDS + ANSWER_SECONDS + 2
 
 
-def test_without_ray_the_extra_is_named(monkeypatch):
+def test_without_ray_installed_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(EngineError, match=r"pip install 'lathe\[ray\]'"), ray_engine(None, 1):
         pass
@@ -55,14 +55,14 @@ def test_a_worker_of_the_same_versions_is_accepted():
 
 
 @pytest.mark.parametrize("what", ["lathe", "python", "torch", "numpy"])
-def test_a_worker_of_another_version_is_refused_with_its_node_and_both(what):
+def test_a_worker_of_another_version_is_refused_with_its_node_and_both_versions(what):
     with pytest.raises(
         EngineError, match=rf"node-7 .* {what} is 0\.0\.9 there and {describe_environment(None)[what][:3]}"
     ):
         require_same_versions(describe_environment(None), introduction(**{what: "0.0.9"}))
 
 
-def test_a_worker_whose_encoder_differs_is_refused_with_what_differs():
+def test_a_worker_whose_encoder_differs_is_refused_with_the_difference():
     mine, theirs = {"name": "e", "fingerprint": "aa"}, {"name": "e", "fingerprint": "bb"}
     with pytest.raises(EngineError, match="the encoder's fingerprint is bb there and aa here"):
         require_same_versions(describe_environment(None) | {"encoder": mine}, introduction(encoder=theirs))
@@ -72,7 +72,7 @@ def test_a_worker_whose_encoder_differs_is_refused_with_what_differs():
         require_same_versions(describe_environment(None) | {"encoder": mine}, introduction())
 
 
-def test_a_worker_that_does_not_see_a_folder_or_a_file_says_so(tmp_path):
+def test_a_worker_that_lacks_the_shared_folder_or_a_file_raises_engine_error(tmp_path):
     worker, token = Worker(None, "cpu", 1), Token.write(tmp_path)
     shard = Shard(file=str(tmp_path / "a.npy"), key="k", width=3, stop=5)
     with pytest.raises(EngineError, match=r"a\.npy is not on .*every node"):
@@ -82,7 +82,7 @@ def test_a_worker_that_does_not_see_a_folder_or_a_file_says_so(tmp_path):
             worker.encode([shard], "text", [tmp_path], unseen)
 
 
-def test_folders_of_killed_processes_go_and_others_stay(tmp_path):
+def test_make_ray_folder_deletes_folders_of_ended_processes_and_no_others(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     names = {"dead": f"lathe-ray-{ended.pid}-x", "mine": f"lathe-ray-{os.getpid()}-x", "other": "lathe-rayon"}

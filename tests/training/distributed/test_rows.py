@@ -18,7 +18,8 @@ WIDTH = 12
 SIZES = (1, 3000, BLOCK_ROWS, 2 * BLOCK_ROWS + 5, 7)
 
 
-def taken(blocks, chain, unit):
+def compute_block_moments(blocks, chain, unit):
+    """Yield the moments of blocks, computed by a worker in this process."""
     worker = Worker(None, "cpu", 1)
     return (Moments.from_arrays(worker.moments(block, chain, unit)) for block in blocks)
 
@@ -46,42 +47,42 @@ def chosen(request, values):
     return np.flatnonzero(values[:, 0] < {"all": np.inf, "four fifths": 1.3}[request.param])
 
 
-def same(a, b):
+def assert_equal_moments(a, b):
     assert a.count == b.count and a.fourth == b.fourth
     for name, array in a.arrays().items():
         np.testing.assert_array_equal(array, b.arrays()[name])
 
 
 @pytest.mark.parametrize("of", [moments_of, unit_moments])
-def test_moments_by_blocks_are_those_of_one_pass_to_the_last_bit(vectors, chosen, of):
+def test_moments_by_blocks_equal_those_of_one_pass_bit_for_bit(vectors, chosen, of):
     for rows in (chosen, chosen[:1], chosen[[0, -1]], chosen[:BLOCK_ROWS], chosen[: BLOCK_ROWS + 1]):
-        same(of(SharedRows(vectors, rows, taken)), of(LOCAL.select_rows(vectors, rows)))
+        assert_equal_moments(of(SharedRows(vectors, rows, compute_block_moments)), of(LOCAL.select_rows(vectors, rows)))
 
 
 @pytest.mark.parametrize(
     "steps", ["r2,pca:8", "mc,abtt,whitening:6", "r1,geopres:4,steps=5", "normalize,r2,geopres:4,steps=0,int8", "rand"]
 )
-def test_a_chain_fitted_on_shared_rows_is_the_chain_fitted_on_them_here(vectors, chosen, steps):
+def test_a_chain_fitted_on_shared_rows_equals_one_fitted_on_local_rows(vectors, chosen, steps):
     shared, here = Chain(parse_steps(steps)), Chain(parse_steps(steps))
-    shared.fit(SharedRows(vectors, chosen, taken))
+    shared.fit(SharedRows(vectors, chosen, compute_block_moments))
     here.fit(LOCAL.select_rows(vectors, chosen))
     assert shared == here
 
 
-def test_moments_that_are_kept_with_a_chain_are_the_same_too(vectors, values):
+def test_stored_moments_of_shared_rows_equal_those_of_local_rows(vectors, values):
     chosen = np.arange(0, len(values), 2)
     chain = Chain(parse_steps("r2,pca:8")).fit(LOCAL.select_rows(vectors, chosen))
     stages = Stages.of(chain)
     kept, wanted = (stages.take_moments(chain, rows) for rows in (
-        SharedRows(vectors, chosen, taken), LOCAL.select_rows(vectors, chosen)
+        SharedRows(vectors, chosen, compute_block_moments), LOCAL.select_rows(vectors, chosen)
     ))  # fmt: skip
     assert kept.keys() == wanted.keys()
     for stage, moments in kept.items():
-        same(moments, wanted[stage])
+        assert_equal_moments(moments, wanted[stage])
 
 
-def test_rows_behind_a_chain_and_then_another_are_behind_both(vectors, chosen):
-    rows = SharedRows(vectors, chosen, taken)
+def test_view_through_two_chains_gives_rows_transformed_by_both(vectors, chosen):
+    rows = SharedRows(vectors, chosen, compute_block_moments)
     assert isinstance(rows, SharedVectors)  # else fits would read the rows here, and ask no worker for their moments
     one = Chain(parse_steps("r2"), normalize=False).fit(vectors)
     two = Chain(parse_steps("pca:5"), normalize=False).fit(rows.view_through(one))
@@ -90,24 +91,24 @@ def test_rows_behind_a_chain_and_then_another_are_behind_both(vectors, chosen):
     assert behind.shape == behind[:].shape
 
 
-def test_a_row_that_is_not_finite_is_named_by_its_place_among_the_rows_fitted_on(values, tmp_path):
+def test_a_row_that_is_not_finite_is_named_by_its_position_among_the_fitted_rows(values, tmp_path):
     bad = values.copy()
     bad[BLOCK_ROWS + 40, 3] = np.nan
     bad.tofile(tmp_path / "bad")
     vectors = np.memmap(tmp_path / "bad", np.float32, "r", shape=bad.shape)
     with pytest.raises(InputError, match=rf"row {BLOCK_ROWS + 30} "):
-        moments_of(SharedRows(vectors, np.arange(10, len(bad)), taken))
+        moments_of(SharedRows(vectors, np.arange(10, len(bad)), compute_block_moments))
 
 
-def test_only_the_files_of_a_block_go_with_it(vectors, values):
-    for block in SharedRows(vectors, np.arange(len(values)), taken).blocks():
+def test_a_block_of_shared_rows_has_only_the_files_that_hold_its_rows(vectors, values):
+    for block in SharedRows(vectors, np.arange(len(values)), compute_block_moments).blocks():
         held = sum(part.rows for part in block.parts)
         assert 0 <= block.rows.min() and block.rows.max() < held
         assert block.parts[0].rows > block.rows[0] and held - block.parts[-1].rows <= block.rows[-1]
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-def test_a_packed_chain_is_the_same_map_and_holds_no_metadata(vectors, values, normalize):
+def test_a_serialized_chain_is_the_same_map_without_metadata(vectors, values, normalize):
     chain = Chain(parse_steps("r2,normalize,geopres:4,steps=0"), normalize).fit(vectors, no_progress)
     chain.metadata = {"provenance": {"command": "lathe fit --source secret"}}
     again = deserialize_chain(serialize_chain(chain))

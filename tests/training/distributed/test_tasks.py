@@ -8,14 +8,14 @@ def tasks(count):
     return (Task(f"task {number}", "encode", ()) for number in range(count))
 
 
-def test_tasks_come_in_order_and_are_not_taken_before_a_worker_is_free():
+def test_task_queue_gives_tasks_in_order_and_draws_each_only_when_asked():
     made = []
     queue = TaskQueue(made.append(task.name) or task for task in tasks(3))
     assert queue.take()[0] == 0 and made == ["task 0"]
     assert [queue.take()[0], queue.take()[0], queue.take()] == [1, 2, None]
 
 
-def test_no_task_is_begun_further_than_the_lead_ahead_of_the_oldest_unfinished():
+def test_task_queue_gives_no_task_beyond_the_lead_over_the_oldest_unfinished_one():
     queue = TaskQueue(tasks(9), lead=3)
     assert [queue.take()[0] for _ in range(3)] == [0, 1, 2]
     queue.finish(1)
@@ -26,14 +26,14 @@ def test_no_task_is_begun_further_than_the_lead_ahead_of_the_oldest_unfinished()
     assert queue.take() is None
 
 
-def test_what_a_dead_worker_left_comes_first_even_beyond_the_lead():
+def test_task_queue_gives_a_task_put_back_first_even_beyond_the_lead():
     queue = TaskQueue(tasks(9), lead=1)
     number, task = queue.take()
     queue.put_back(number, task, "killed")
     assert queue.take() == (number, task)
 
 
-def test_a_task_at_which_workers_keep_dying_is_named_with_what_would_help():
+def test_task_queue_refuses_a_task_put_back_max_tries_times_and_suggests_fewer_workers():
     queue = TaskQueue(tasks(1))
     for _ in range(MAX_TRIES - 1):
         queue.put_back(*queue.take(), "killed")

@@ -18,7 +18,7 @@ PROMPTS = {"query": "ask: ", "document": "read: "}
 
 
 def build_results(values, types, title="finance", missing=None, broken=None):
-    """Results of raw vectors by (encoder, task); None is a failure. The suite's only entry has no results."""
+    """Return results of raw vectors by (encoder, task), None for a failure; the suite's only entry has none."""
     encoders = list(dict.fromkeys(encoder for encoder, _ in values))
     tasks = [TaskDescription(task, f"key of {task}", type_, "en", "main") for task, type_ in types.items()]
     tasks += [TaskDescription(task, "", error=why) for task, why in (broken or {}).items()]
@@ -36,13 +36,13 @@ def build_results(values, types, title="finance", missing=None, broken=None):
 
 @pytest.fixture(scope="session")
 def build():
-    """A maker of results."""
+    """Return `build_results`."""
     return build_results
 
 
 @pytest.fixture
 def stored(tmp_path, write_data_set):
-    """A maker of a data set with random vectors of all its texts: gives the trial and where the vectors lie."""
+    """Return a function that writes a data set and random vectors of its texts; it returns both locations."""
 
     def make(meta, files, qrels=None, limit=None):
         (entry,) = open_suite(str(write_data_set(tmp_path / "data" / meta["task"], meta, files, qrels))).entries
@@ -61,7 +61,7 @@ def stored(tmp_path, write_data_set):
 
 
 class Evaluated:
-    """A suite whose texts have random vectors by each encoder, with scores that nobody measured."""
+    """Suite whose texts have random vectors by each encoder, with random scores."""
 
     def __init__(self, folder, encoders):
         suite = open_suite(str(folder))
@@ -83,7 +83,7 @@ class Evaluated:
 
     @staticmethod
     def store(folder, encoder, texts, seed):
-        """Vectors of texts that have none; those of one suite point the same way, give or take."""
+        """Store vectors for texts that have none; those of one suite point in about the same direction."""
         store = VectorStore(folder / "vectors" / encoder, DIMENSIONS)
         keys = [key for key in dict.fromkeys(map(text_key, texts)) if key not in store]
         vectors = np.random.default_rng(seed).standard_normal((len(keys), DIMENSIONS)).astype(np.float32)
@@ -94,5 +94,5 @@ class Evaluated:
 
 @pytest.fixture(scope="session")
 def evaluated():
-    """A maker of evaluated suites."""
+    """Return `Evaluated`."""
     return Evaluated

@@ -19,8 +19,8 @@ ENCODERS = ("a", "b", BAG_OF_WORDS)
 WORDS = {"money": "profit debt loan equity".split(), "plants": "tulip hedge fern moss".split()}
 
 
-def here(jobs):
-    """Jobs in this process, the last first: those of processes finish in any order."""
+def run_jobs_here(jobs):
+    """Run jobs in this process, the last first, since those of worker processes finish in any order."""
     for index, (work, arguments) in reversed(list(enumerate(jobs))):
         try:
             yield index, work(*arguments)
@@ -28,14 +28,14 @@ def here(jobs):
             yield index, error
 
 
-def compared(first, second):
+def compare_here(first, second):
     load_trial.cache_clear()
-    return DomainComparison(first.results, second.results, lambda fraction, message: None, here).run()
+    return DomainComparison(first.results, second.results, lambda fraction, message: None, run_jobs_here).run()
 
 
 @pytest.fixture
 def suites(tmp_path, write_data_set, evaluated):
-    """Two suites of two types of task."""
+    """Write two suites of two task types each, with vectors and scores."""
     found = []
     for name, words in WORDS.items():
         texts = [f"The {words[n % 4]} of {name} is number {n}." for n in range(60)]
@@ -48,8 +48,8 @@ def suites(tmp_path, write_data_set, evaluated):
     return found
 
 
-def test_everything_is_found_of_suites_that_can_be_read(suites):
-    found = compared(*suites)
+def test_run_computes_all_analyses_of_suites_that_can_be_read(suites):
+    found = compare_here(*suites)
     assert found.problems == []
     assert [(one.type, one.examples) for one in found.two_ways] == [("STS", (80, 80)), ("PairClassification", (60, 60))]
     assert all(list(one.means) == list(ENCODERS) and len(one.sources) == 4 for one in found.two_ways)
@@ -71,12 +71,12 @@ def test_everything_is_found_of_suites_that_can_be_read(suites):
     assert "Cosines of mean embeddings" in build_tables(found)
 
 
-def test_an_encoder_without_vectors_is_named_and_the_others_are_analysed(suites):
+def test_an_encoder_without_vectors_is_a_problem_and_the_others_are_analysed(suites):
     first, second = suites
     out = first.results.request.out
     shutil.rmtree(out / "vectors" / "b")
     first.store(out, "b", ["something else"], 0)
-    found = compared(first, second)
+    found = compare_here(first, second)
     assert sorted(found.problems) == [
         "money: no samples of PairClassification for b: same: the vector of a text is not stored",
         "money: no samples of STS for b: more pairs: the vector of a text is not stored",
@@ -84,14 +84,14 @@ def test_an_encoder_without_vectors_is_named_and_the_others_are_analysed(suites)
     assert all(list(one.means) == ["a", BAG_OF_WORDS] and len(one.sources) == 4 for one in found.two_ways)
 
 
-def test_an_encoder_without_samples_that_can_be_measured_is_named_in_words_and_tables(suites):
+def test_an_encoder_without_measurable_samples_is_named_in_the_summary_and_the_table(suites):
     first, second = suites
     folder = first.results.request.out / "vectors" / "b"
     shutil.rmtree(folder)
     keys = list(dict.fromkeys(text_key(text) for task in first.results.tasks for _, text in task.asked))
     alike = np.eye(1, DIMENSIONS, dtype=np.float32).repeat(len(keys), axis=0)
     VectorStore(folder, DIMENSIONS).add(keys, alike)  # of cosines that are all 1 there is no Spearman
-    found = compared(first, second)
+    found = compare_here(first, second)
     sts, _ = found.two_ways
     assert (sts.left_out, list(sts.means), len(sts.sources)) == (
         ("b",),
@@ -105,10 +105,10 @@ def test_an_encoder_without_samples_that_can_be_measured_is_named_in_words_and_t
     assert [row[-1] for row in rows] == ["b"] * 4 + ["–"] * 4
 
 
-def test_a_data_set_that_went_away_is_named_and_the_others_are_read(suites):
+def test_a_deleted_data_set_is_a_problem_and_the_others_are_read(suites):
     first, second = suites
     shutil.rmtree(second.results.request.out / "same")
-    found = compared(first, second)
+    found = compare_here(first, second)
     lost = [
         f"plants: no samples of PairClassification for {encoder}: same: test.jsonl is missing" for encoder in ENCODERS
     ]
@@ -117,7 +117,7 @@ def test_a_data_set_that_went_away_is_named_and_the_others_are_read(suites):
     assert found.similarity.suites == (0, 0, 0, 1, 1)
 
 
-def test_data_sets_that_mteb_reads_itself_are_not_sampled_and_named(suites):
+def test_mtebs_own_data_sets_are_not_sampled_and_are_named(suites):
     first, second = suites
 
     def as_mtebs(evaluated, *names):
@@ -127,14 +127,14 @@ def test_data_sets_that_mteb_reads_itself_are_not_sampled_and_named(suites):
         evaluated.results = replace(evaluated.results, request=request)
 
     as_mtebs(first, "more pairs", "same")
-    found = compared(first, second)
+    found = compare_here(first, second)
     assert [(one.type, one.examples) for one in found.two_ways] == [("STS", (60, 80)), ("PairClassification", None)]
     assert "mteb reads its own tasks itself" in found.two_ways[1].problem
     assert any(one.startswith("money: more pairs: not in the samples of STS, as mteb") for one in found.problems)
 
 
-def test_only_a_bag_of_words_makes_no_map(suites, evaluated):
-    found = compared(*(evaluated(one.results.request.out, (BAG_OF_WORDS,)) for one in suites))
+def test_suites_with_only_a_bag_of_words_have_no_similarity_map_and_no_variance(suites, evaluated):
+    found = compare_here(*(evaluated(one.results.request.out, (BAG_OF_WORDS,)) for one in suites))
     assert found.similarity is None
     assert any(one.startswith("No map of the data sets") for one in summarize_comparison(found))
     assert {one.problem for one in found.two_ways} == {

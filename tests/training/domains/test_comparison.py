@@ -23,7 +23,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def scores(types, encoders=ENCODERS):
-    """A score for each encoder and task, better from one encoder to the next."""
+    """Return a score for each encoder and task that grows from one encoder to the next."""
     return {
         (encoder, task): 0.3 + 0.1 * place + 0.02 * float(RANDOM.random())
         for place, encoder in enumerate(encoders)
@@ -31,7 +31,7 @@ def scores(types, encoders=ENCODERS):
     }
 
 
-def compared(first, second):
+def compare_silently(first, second):
     return compare(first, second, lambda fraction, message: None)
 
 
@@ -42,16 +42,16 @@ def pair(build):
 
 @pytest.fixture(scope="module")
 def comparison(pair):
-    return compared(*pair)
+    return compare_silently(*pair)
 
 
-def test_the_package_has_what_it_says():
+def test_the_package_exports_its_api():
     assert training.research.domains.__all__ == [
         "Comparison", "compare", "format_terminal", "require_different", "write_comparison",
     ]  # fmt: skip
 
 
-def test_rankings_are_of_each_type_then_of_all_with_every_type_counting_once(pair, comparison):
+def test_rankings_are_by_task_type_then_of_the_mean_over_types(pair, comparison):
     assert [one.type for one in comparison.rankings] == ["Retrieval", "STS", "all types"]
     assert all(one.rho == pytest.approx(1) and one.p == pytest.approx(2 / 24) for one in comparison.rankings)
     values = {(score.encoder, score.task): score.score for score in pair[0].scores}
@@ -61,7 +61,7 @@ def test_rankings_are_of_each_type_then_of_all_with_every_type_counting_once(pai
     assert comparison.rankings[2].means[0] == pytest.approx((np.array(retrieval) + sts) / 2)
 
 
-def test_paired_tests_set_the_best_of_many_against_each_other_one(pair, comparison):
+def test_paired_t_tests_compare_the_best_of_four_encoders_with_each_other(pair, comparison):
     some = [one for one in comparison.tests if (one.suite, one.type) == (0, "Retrieval")]
     assert [(one.encoder, one.other) for one in some] == [("d", "c"), ("d", "b"), ("d", "a")]
     values = {(score.encoder, score.task): score.score for score in pair[0].scores}
@@ -71,13 +71,13 @@ def test_paired_tests_set_the_best_of_many_against_each_other_one(pair, comparis
     assert some[1].means == (pytest.approx(np.mean(best)), pytest.approx(np.mean(other)))
 
 
-def test_three_encoders_are_all_tested_against_one_another(build):
+def test_paired_t_tests_compare_three_encoders_pairwise(build):
     some = [build(scores(TYPES, "abc"), TYPES, title) for title in ("finance", "general")]
-    tests = compared(*some).tests
+    tests = compare_silently(*some).tests
     assert [(t.encoder, t.other) for t in tests[:3]] == [("c", "b"), ("c", "a"), ("b", "a")]
 
 
-def test_one_way_analyses_are_those_of_scipy(pair, comparison):
+def test_one_way_analyses_equal_scipys_f_oneway(pair, comparison):
     values = {(score.encoder, score.task): score.score for score in pair[1].scores}
     groups = [[values[e, f"s{n}"] for n in range(2)] for e in ENCODERS]
     (found,) = [one for one in comparison.one_ways if (one.suite, one.type) == (1, "STS")]
@@ -85,7 +85,7 @@ def test_one_way_analyses_are_those_of_scipy(pair, comparison):
     assert (found.f, found.p) == (pytest.approx(expected.statistic), pytest.approx(expected.pvalue))
 
 
-def test_two_halves_of_a_suite_are_ranked_beside_the_suites_where_there_are_four_data_sets(comparison, build):
+def test_split_half_correlations_are_reported_beside_rankings_of_four_data_sets_or_more(comparison, build):
     assert [one.within for one in comparison.rankings] == [(None, None)] * 2 + [(pytest.approx(1),) * 2]
     header, *rows = build_tables(comparison)["Rank correlation of encoders between the suites"].cells
     assert header[-2:] == ["ρ of halves of finance", "ρ of halves of general"]
@@ -94,21 +94,21 @@ def test_two_halves_of_a_suite_are_ranked_beside_the_suites_where_there_are_four
     within = "within a suite two halves of the data sets rank them alike at ρ = 1.00 (finance) and ρ = 1.00 (general)."
     assert sum(within in one for one in said) == sum(one.startswith("Read ρ between the suites") for one in said) == 1
     noise = {(encoder, task): float(RANDOM.random()) for encoder in ENCODERS for task in TYPES}
-    unlike = compared(build(noise, TYPES), build(scores(TYPES), TYPES, "general")).rankings[2]
+    unlike = compare_silently(build(noise, TYPES), build(scores(TYPES), TYPES, "general")).rankings[2]
     assert unlike.within[0] < 0.9 < unlike.within[1]
-    few = compared(*(build(scores({"r0": "Retrieval"}), {"r0": "Retrieval"}, title) for title in "ab"))
+    few = compare_silently(*(build(scores({"r0": "Retrieval"}), {"r0": "Retrieval"}, title) for title in "ab"))
     assert not any("halves" in one or one.startswith("These are") for one in summarize_comparison(few))
 
 
-def test_halves_are_of_the_encoders_that_both_suites_have(build, pair):
+def test_split_half_correlations_use_the_encoders_that_both_suites_have(build, pair):
     values = (
         scores(TYPES) | {("e", task): 0.0 for task in ("r0", "s0", "s1")} | {("e", task): 1.0 for task in ("r1", "r2")}
     )
-    found = compared(build(values, TYPES), pair[1]).rankings[2]
+    found = compare_silently(build(values, TYPES), pair[1]).rankings[2]
     assert (found.encoders, found.within[0]) == (ENCODERS, pytest.approx(1))
 
 
-def test_sentences_say_what_so_few_encoders_can_tell(comparison):
+def test_the_summary_says_what_four_encoders_cannot_show(comparison):
     said = summarize_comparison(comparison)
     assert said[0] == (
         "Over 4 encoders the ranking on Retrieval correlates at ρ = 1.00 between the suites: no relation can be told "
@@ -119,10 +119,12 @@ def test_sentences_say_what_so_few_encoders_can_tell(comparison):
     assert any(one.startswith("The variance on Retrieval, STS cannot be compared: no data set of one") for one in said)
 
 
-def test_an_encoder_that_fails_is_named_and_the_others_go_on(build, pair):
+def test_an_encoder_that_fails_is_a_problem_and_the_others_are_ranked(build, pair):
     values = scores(TYPES)
     values |= {("b", "s0"): None, ("b", "s1"): None, ("c", "r1"): None, ("d", "r2"): float("nan")}
-    found = compared(build(values, TYPES, broken={"torn": "line 3: not JSON"}, missing=["E cannot be loaded"]), pair[1])
+    found = compare_silently(
+        build(values, TYPES, broken={"torn": "line 3: not JSON"}, missing=["E cannot be loaded"]), pair[1]
+    )
     by_type = {one.type: one for one in found.rankings}
     assert by_type["STS"].encoders == ("a", "c", "d")
     assert by_type["Retrieval"].encoders == ENCODERS
@@ -140,17 +142,17 @@ def test_an_encoder_that_fails_is_named_and_the_others_go_on(build, pair):
     assert "left out of comparisons" in format_terminal(found)
 
 
-def test_suites_without_a_common_type_say_so(build):
+def test_suites_without_a_common_task_type_have_no_rankings_and_say_why(build):
     first = build(scores({"r0": "Retrieval"}), {"r0": "Retrieval"})
-    found = compared(first, build(scores({"s0": "STS"}), {"s0": "STS"}, "general"))
+    found = compare_silently(first, build(scores({"s0": "STS"}), {"s0": "STS"}, "general"))
     assert found.rankings == found.two_ways == []
     said = summarize_comparison(found)
     assert said[0].startswith("The suites have no type of task in common (finance: Retrieval; general: STS)")
 
 
-def test_one_encoder_only_says_so_of_every_comparison(build, tmp_path):
+def test_a_comparison_with_one_encoder_says_that_it_cannot_rank(build, tmp_path):
     some = [build(scores(TYPES, "a"), TYPES, title) for title in ("finance", "general")]
-    found = compared(*some)
+    found = compare_silently(*some)
     assert found.tests == []
     said = summarize_comparison(found)
     alone = "The ranking on Retrieval, STS, all types cannot be compared: a rank correlation takes at least 3 encoders"
@@ -158,9 +160,9 @@ def test_one_encoder_only_says_so_of_every_comparison(build, tmp_path):
     assert len(write_comparison(found, tmp_path)) == 2
 
 
-def test_the_same_suite_twice_is_refused(build, pair, write_data_set, tmp_path):
+def test_two_suites_of_the_same_data_sets_are_refused(build, pair, write_data_set, tmp_path):
     with pytest.raises(EvaluationError, match="path of finance and path of finance hold the same data sets"):
-        compared(pair[0], build(scores(TYPES), TYPES))
+        compare_silently(pair[0], build(scores(TYPES), TYPES))
     for name in ("one", "copy"):
         rows = [{"anchor": "a", "positive": "b"}]
         write_data_set(tmp_path / name / "set", {"task": "pairs"}, {"test.jsonl": rows})
@@ -169,16 +171,16 @@ def test_the_same_suite_twice_is_refused(build, pair, write_data_set, tmp_path):
         training.research.domains.require_different(*suites)
 
 
-def test_a_data_set_of_both_suites_is_named(build, pair):
+def test_a_data_set_in_both_suites_is_named(build, pair):
     first, second = pair
     entries = (*second.request.suite.entries, *first.request.suite.entries)
     shared = replace(second, request=replace(second.request, suite=replace(second.request.suite, entries=entries)))
-    found = compared(first, shared)
+    found = compare_silently(first, shared)
     assert found.shared == ("entry of finance",)
     assert "1 data set of finance is in general too" in summarize_comparison(found)[0]
 
 
-def test_suites_of_other_languages_are_pointed_out(comparison):
+def test_the_summary_points_out_suites_of_different_languages(comparison):
     def of(side, *languages):
         return [
             DataSetTexts(side, f"d{side}{n}", one, measure_characteristics([], one)) for n, one in enumerate(languages)
@@ -192,13 +194,13 @@ def test_suites_of_other_languages_are_pointed_out(comparison):
     assert said.startswith("The suites are not of the same languages (finance: en; general: de, en): rank correlations")
 
 
-def test_suites_of_one_title_are_told_apart():
+def test_make_titles_distinct_numbers_equal_titles():
     one, other = Suite("a/data", "data", ()), Suite("b/data", "data", ())
     assert make_titles_distinct(one, other) == ("data (1)", "data (2)")
     assert make_titles_distinct(one, replace(other, title="more")) == ("data", "more")
 
 
-def test_both_files_hold_what_the_tables_show(comparison, tmp_path):
+def test_write_comparison_writes_json_and_html_with_all_tables(comparison, tmp_path):
     paths = write_comparison(comparison, tmp_path)
     assert [path.name for path in paths] == ["domains.json", "domains.html"]
     found, html = json.loads(paths[0].read_text()), paths[1].read_text()

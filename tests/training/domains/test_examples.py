@@ -56,7 +56,7 @@ MTEB_COPIES_TENSORS = pytest.mark.filterwarnings("ignore:To copy construct from 
 @MTEB_COPIES_TENSORS
 @pytest.mark.parametrize("limit", [None, 12])
 @pytest.mark.parametrize("task", SUITES)
-def test_all_examples_together_have_the_score_that_mteb_measures(stored, task, limit):
+def test_measuring_all_examples_equals_mtebs_score(stored, task, limit):
     trial, raw = stored(*SUITES[task], limit=limit)
     load_trial(trial)[0].n_experiments = 1  # of classification: the training that examples are taken from
     (expected,) = score_methods(trial, raw, [FittedMethod("control", "control")])
@@ -68,12 +68,12 @@ def test_all_examples_together_have_the_score_that_mteb_measures(stored, task, l
     assert pool.measure(np.arange(len(pool))[None])[0] == pytest.approx(score, abs=2e-5)
 
 
-def test_the_scores_of_pairs_go_from_0_to_1(stored):
+def test_sts_targets_are_scaled_to_0_to_1(stored):
     trial, raw = stored(*SUITES["sts"])
     assert read_examples(trial, raw).targets.tolist() == [(n % 5) / 4 for n in ROWS]
 
 
-def test_texts_to_cluster_keep_their_vectors_and_labels(stored):
+def test_examples_of_clustering_are_the_stored_vectors_with_labels(stored):
     trial, raw = stored({"task": "clustering"}, {"test.jsonl": CLASSES[:20]})
     pool = read_examples(trial, raw)
     assert isinstance(pool, LabelledPool)
@@ -82,7 +82,7 @@ def test_texts_to_cluster_keep_their_vectors_and_labels(stored):
     np.testing.assert_array_equal(pool.vectors, store.get([text_key(row["text"]) for row in CLASSES[:20]]))
 
 
-def test_what_goes_wrong_with_one_data_set_is_a_sentence_with_its_name(stored, tmp_path):
+def test_missing_vectors_and_files_raise_evaluation_error(stored, tmp_path):
     trial, raw = stored(*SUITES["sts"])
     size, scores = bootstrap_scores([trial, trial], raw)
     assert (size, scores.shape) == (28, (500,))
@@ -95,7 +95,7 @@ def test_what_goes_wrong_with_one_data_set_is_a_sentence_with_its_name(stored, t
         sample_texts_of(gone, None)
 
 
-def test_texts_are_those_that_are_evaluated_with_the_mean_of_their_own_vectors(stored):
+def test_sample_texts_returns_the_evaluated_texts_and_the_mean_of_their_vectors(stored):
     trial, raw = stored(*SUITES["retrieval"])
     found = sample_texts(trial, raw)
     documents = [f"{'Title ' + str(n) + ' ' if n % 3 else ''}document {n}" for n in range(40)]
@@ -108,7 +108,7 @@ def test_texts_are_those_that_are_evaluated_with_the_mean_of_their_own_vectors(s
     assert sample_texts(trial, None).texts == found.texts
 
 
-def test_no_more_than_a_thousand_texts_are_drawn_and_the_same_each_time(write_data_set, stored):
+def test_sample_texts_samples_at_most_max_texts_the_same_each_time(write_data_set, stored):
     rows = [{"text": f"text {n}", "label": n % 2} for n in range(MAX_TEXTS + 50)]
     trial, _ = stored({"task": "clustering"}, {"test.jsonl": rows})
     first, second = (sample_texts(trial, None).texts for _ in range(2))
@@ -117,7 +117,7 @@ def test_no_more_than_a_thousand_texts_are_drawn_and_the_same_each_time(write_da
     assert first[:5] != tuple(f"text {n}" for n in range(5))
 
 
-def test_lists_of_texts_are_texts_too_and_labels_are_none(stored):
+def test_sample_texts_takes_lists_of_texts_and_leaves_out_labels(stored):
     trial, _ = stored(*SUITES["summarization"])
     texts = set(sample_texts(trial, None).texts)
     assert {"document 1", "somebody 1", "machine 1 3"} <= texts

@@ -27,36 +27,36 @@ RANDOM = np.random.default_rng(0)
 PLACES = RANDOM.integers(0, 30, (20, 50))
 
 
-def test_average_precision_of_drawings_is_that_of_scikit_learn_with_ties_too():
+def test_average_precisions_equal_scikit_learns_with_ties():
     similarities, labels = RANDOM.integers(0, 9, (20, 50)) / 9, RANDOM.integers(0, 2, (20, 50)).astype(float)
     expected = [average_precision_score(*row) for row in zip(labels, similarities, strict=True)]
     np.testing.assert_allclose(average_precisions(similarities, labels), expected)
 
 
-def test_a_drawing_without_a_positive_has_no_average_precision():
+def test_average_precisions_of_a_sample_without_a_positive_is_nan():
     found = average_precisions(np.array([[0.1, 0.2], [0.1, 0.2]]), np.array([[0.0, 0.0], [1.0, 0.0]]))
     assert np.isnan(found[0])
     assert found[1] == 0.5
 
 
-def test_average_precision_of_a_ranking_by_hand():
+def test_average_precision_equals_a_hand_computation():
     assert average_precision(np.array([True, False, True, False]), 3) == pytest.approx((1 + 2 / 3) / 3)
     assert average_precision(np.array([False, False]), 1) == 0
 
 
-def test_ndcg_is_that_of_scikit_learn_where_no_similarities_are_equal():
+def test_ndcg_equals_scikit_learns_without_ties():
     for _ in range(20):
         similarities, grades = RANDOM.permutation(30).astype(float), RANDOM.integers(0, 4, 30).astype(float)
         found = ndcg(grades[rank_best(similarities, 10)], grades)
         assert found == pytest.approx(ndcg_score(grades[None], similarities[None], k=10))
 
 
-def test_the_best_places_are_in_order_and_equals_keep_theirs():
+def test_rank_best_sorts_by_similarity_and_keeps_the_order_of_ties():
     assert rank_best(np.array([0.1, 0.5, 0.5, 0.9, 0.5]), 3).tolist() == [3, 1, 2]
     assert rank_best(np.array([0.1, 0.5]), 10).tolist() == [1, 0]
 
 
-def test_k_means_in_own_coordinates_is_k_means():
+def test_v_measure_in_reduced_coordinates_equals_that_of_k_means_on_the_vectors():
     vectors = RANDOM.standard_normal((50, 300)).astype(np.float32)
     ours = reduce_to_span(vectors)
     assert ours.shape == (50, 50)
@@ -67,7 +67,7 @@ def test_k_means_in_own_coordinates_is_k_means():
     assert v_measure(vectors, labels) == pytest.approx(v_measure_score(labels, means.fit_predict(precise)))
 
 
-def test_clusters_that_lie_apart_are_found_and_one_label_is_nothing_to_tell_apart():
+def test_v_measures_are_1_for_separate_clusters_and_nan_for_one_label():
     labels = np.arange(30) % 3
     vectors = (10 * np.eye(8)[labels] + 0.01 * RANDOM.standard_normal((30, 8))).astype(np.float32)
     drawn = np.stack([np.arange(30), np.full(30, 3)])
@@ -76,25 +76,25 @@ def test_clusters_that_lie_apart_are_found_and_one_label_is_nothing_to_tell_apar
     assert np.isnan(found[1])
 
 
-def test_equal_texts_with_several_labels_are_no_error():
+def test_v_measure_of_equal_vectors_with_several_labels_is_0():
     assert v_measure(np.ones((10, 4), np.float32), np.arange(10) % 3) == pytest.approx(0)
 
 
-def test_a_sample_has_the_mean_of_the_examples_that_have_a_score():
+def test_scored_pool_measures_the_mean_of_examples_with_a_score():
     pool = ScoredPool(np.array([0.0, 1.0, np.nan]))
     found = pool.measure(np.array([[0, 1, 1, 1], [0, 2, 1, 2], [2, 2, 2, 2]]))
     assert found[:2].tolist() == [0.75, 0.5]
     assert np.isnan(found[2])
 
 
-def test_samples_of_pairs_are_correlated_by_rank():
+def test_pair_pool_measures_spearmans_correlation():
     cosines, targets = RANDOM.random(30), RANDOM.integers(0, 4, 30) / 3
     found = PairPool(cosines, targets, rank_correlation).measure(PLACES)
     expected = [stats.spearmanr(cosines[row], targets[row]).statistic for row in PLACES]
     np.testing.assert_allclose(found, expected)
 
 
-def test_pools_of_data_sets_are_one_with_clusters_of_their_own():
+def test_concatenate_pools_keeps_the_labels_of_data_sets_apart():
     first = LabelledPool(np.ones((3, 2), np.float32), np.array([0, 1, 1]))
     second = LabelledPool(np.zeros((2, 2), np.float32), np.array([1, 0]))
     found = concatenate_pools([first, second, first])
@@ -109,7 +109,7 @@ def test_pools_of_data_sets_are_one_with_clusters_of_their_own():
         concatenate_pools([first, ScoredPool(np.ones(1))])
 
 
-def test_encoders_get_the_same_samples_and_their_scores_spread_as_means_of_fifty_do():
+def test_score_samples_uses_the_same_samples_for_all_encoders_of_50_examples_each():
     scores = RANDOM.random(200)
     found = score_samples(ScoredPool(scores))
     assert len(found) == SAMPLES

@@ -21,7 +21,7 @@ from training.research.domains.similarity import build_similarity_map
 from training.research.domains.tokens import find_token_counter
 
 
-def test_sentences_end_where_the_rule_says():
+def test_split_sentences_splits_at_sentence_ends_and_not_within_numbers():
     text = "It's well-known. Profit rose 1,250.5 per cent!\nWhy? … 利润增长。很好"
     assert [" ".join(words) for words in split_sentences(text)] == [
         "It's well-known",
@@ -36,7 +36,7 @@ def test_sentences_end_where_the_rule_says():
     ("syllables", "words"),
     [(1, "the rate whole bank"), (2, "table Profit people agree"), (3, "company dividend"), (0, "3.5 größe it's")],
 )
-def test_syllables_are_groups_of_vowels_without_a_silent_e(syllables, words):
+def test_count_syllables_counts_groups_of_vowels_without_a_silent_e(syllables, words):
     assert [count_syllables(word) for word in words.split()] == [syllables] * len(words.split())
 
 
@@ -54,22 +54,22 @@ def test_the_characteristics_of_two_texts_by_hand():
     assert found == Characteristics(2, 7 / 3, 24 / 7, 4.5, pytest.approx(8 / 7), 1.0, 1.5)
 
 
-def test_what_is_known_of_english_only_is_not_told_of_other_languages():
+def test_syllables_and_dependency_distance_are_measured_in_english_only():
     found = measure_characteristics(["Der Gewinn stieg."], "de", None, lambda texts: 1.0)
     assert (found.words_per_sentence, found.syllables_per_word, found.dependency_distance) == (3, None, None)
     assert found.tokens_per_text is None
 
 
-def test_texts_without_a_word_have_no_characteristics():
+def test_measure_characteristics_of_texts_without_words_has_only_their_number():
     assert measure_characteristics(["…", "!"], "en") == Characteristics(2)
 
 
-def test_a_suite_has_the_mean_of_its_data_sets_where_they_have_a_measure():
+def test_average_characteristics_averages_over_data_sets_that_have_a_value():
     found = average_characteristics([Characteristics(10, 4.0, syllables_per_word=1.0), Characteristics(90, 8.0)])
     assert found == Characteristics(100, 6.0, syllables_per_word=1.0)
 
 
-def test_dependency_distance_is_between_words_and_heads_without_roots_and_punctuation():
+def test_mean_distance_leaves_out_roots_and_punctuation():
     heads, marks = [1, 1, 4, 4, 1, 1], [False] * 5 + [True]
     tokens = [SimpleNamespace(i=i, is_punct=mark, is_space=False) for i, mark in enumerate(marks)]
     for token, head in zip(tokens, heads, strict=True):
@@ -78,12 +78,12 @@ def test_dependency_distance_is_between_words_and_heads_without_roots_and_punctu
     assert mean_distance(tokens[1:2]) is None
 
 
-def test_without_a_parser_there_is_none(monkeypatch):
+def test_find_parser_returns_none_without_spacy(monkeypatch):
     monkeypatch.setitem(sys.modules, "spacy", None)
     assert find_parser() is None
 
 
-def test_tokens_are_counted_without_the_model_and_without_cutting(tiny_model):
+def test_token_counter_counts_all_tokens_of_long_texts(tiny_model):
     count = find_token_counter(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"))
     texts = ["The ledger is closed.", "loan " * 300]
     tokenizer = Encoder(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"), "cpu").model.tokenizer
@@ -92,12 +92,12 @@ def test_tokens_are_counted_without_the_model_and_without_cutting(tiny_model):
     assert count(texts)[1] >= 300
 
 
-def test_a_model_without_a_tokenizer_file_counts_nothing(tmp_path):
+def test_find_token_counter_returns_none_without_a_local_tokenizer_file(tmp_path):
     assert find_token_counter(EncoderSpec(name="none", model=str(tmp_path))) is None
     assert find_token_counter(EncoderSpec(name="none", model="nobody/no-such-model")) is None
 
 
-def test_cosines_within_and_between_suites_by_hand():
+def test_build_similarity_map_equals_a_hand_computation_within_and_between_suites():
     means = np.array([[1.0, 0.0], [3.0, 3.0], [0.0, 2.0]])
     found = build_similarity_map("tiny", ["a", "b", "c"], [0, 0, 1], means)
     half = np.sqrt(0.5)
@@ -106,7 +106,7 @@ def test_cosines_within_and_between_suites_by_hand():
     assert found.raw.between == pytest.approx(half / 2)
 
 
-def test_a_direction_that_all_share_is_taken_away():
+def test_build_similarity_map_centred_removes_the_shared_direction():
     random = np.random.default_rng(0)
     own = np.repeat(random.standard_normal((2, 40)), 3, axis=0) + 0.3 * random.standard_normal((6, 40))
     found = build_similarity_map("tiny", list("abcdef"), [0, 0, 0, 1, 1, 1], own + 50)
@@ -114,7 +114,7 @@ def test_a_direction_that_all_share_is_taken_away():
     assert min(found.centred.within) > 0.5 > -0.5 > found.centred.between
 
 
-def test_too_few_data_sets_or_means_that_cancel_have_no_shared_direction():
+def test_build_similarity_map_has_no_centred_map_for_two_data_sets_or_means_that_cancel():
     assert build_similarity_map("tiny", ["a", "b"], [0, 1], np.eye(2)).centred is None
     cancelling = np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1]])
     assert build_similarity_map("tiny", list("abcd"), [0, 0, 1, 1], cancelling).centred is None

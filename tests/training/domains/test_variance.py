@@ -14,8 +14,8 @@ RANDOM = np.random.default_rng(0)
 EFFECT = {"a": 0.0, "b": 0.1, "c": 0.3}
 
 
-def balanced(interaction=0.0, samples=40):
-    """Scores of three encoders, the second suite harder by .2, and for c by more."""
+def sample_balanced_scores(interaction=0.0, samples=40):
+    """Sample scores of three encoders; the second suite is harder by 0.2, and for c by `interaction` more."""
     return {
         (name, suite): effect
         - 0.2 * suite
@@ -26,8 +26,8 @@ def balanced(interaction=0.0, samples=40):
     }
 
 
-def sums_by_hand(scores):
-    """Sums of squares of a balanced design, from its means."""
+def compute_sums_of_squares(scores):
+    """Compute the sums of squares of a balanced design from its means."""
     cube = np.array([[scores[name, suite] for suite in (0, 1)] for name in EFFECT])
     grand, n = cube.mean(), cube.shape[2]
     encoder = 2 * n * ((cube.mean(axis=(1, 2)) - grand) ** 2).sum()
@@ -37,10 +37,10 @@ def sums_by_hand(scores):
     return {"encoder": encoder, "domain": domain, "encoder × domain": cells - encoder - domain, "residual": residual}
 
 
-def test_sums_of_squares_degrees_and_tests_are_those_computed_by_hand():
-    scores = balanced(interaction=0.1)
+def test_analyse_two_way_equals_a_hand_computation_for_balanced_samples():
+    scores = sample_balanced_scores(interaction=0.1)
     found = {one.name: one for one in analyse_two_way("STS", scores, (60, 70)).sources}
-    sums, degrees = sums_by_hand(scores), {"encoder": 2, "domain": 1, "encoder × domain": 2, "residual": 234}
+    sums, degrees = compute_sums_of_squares(scores), {"encoder": 2, "domain": 1, "encoder × domain": 2, "residual": 234}
     assert {name: one.sum_of_squares for name, one in found.items()} == pytest.approx(sums)
     assert {name: one.degrees for name, one in found.items()} == degrees
     for name in ("encoder", "domain", "encoder × domain"):
@@ -52,8 +52,8 @@ def test_sums_of_squares_degrees_and_tests_are_those_computed_by_hand():
     assert found["domain"].share == pytest.approx(sums["domain"] / sum(sums.values()))
 
 
-def test_unbalanced_samples_are_analysed_with_the_interaction_as_statsmodels_does():
-    scores = balanced(interaction=0.1)
+def test_analyse_two_way_equals_statsmodels_type_2_for_unbalanced_samples():
+    scores = sample_balanced_scores(interaction=0.1)
     for drop, cell in enumerate(scores):
         scores[cell] = np.where(np.arange(40) < 5 * drop, np.nan, scores[cell])
     rows = [(score, *cell) for cell, some in scores.items() for score in some[np.isfinite(some)]]
@@ -68,16 +68,18 @@ def test_unbalanced_samples_are_analysed_with_the_interaction_as_statsmodels_doe
     assert sum(one.share for one in found) == pytest.approx(1)
 
 
-def test_only_an_encoder_that_loses_more_than_the_others_makes_an_interaction():
+def test_analyse_two_way_finds_an_interaction_only_if_one_encoder_loses_more():
     shares = []
     for interaction in (0.0, 0.3):
-        found = {one.name: one.share for one in analyse_two_way("STS", balanced(interaction), (60, 60)).sources}
+        found = {
+            one.name: one.share for one in analyse_two_way("STS", sample_balanced_scores(interaction), (60, 60)).sources
+        }
         shares.append(found["encoder × domain"])
     assert shares[0] < 0.01 < 0.1 < shares[1]
 
 
-def test_samples_without_a_score_are_left_out_and_counted():
-    scores = balanced()
+def test_analyse_two_way_leaves_out_samples_without_a_score_and_counts_them():
+    scores = sample_balanced_scores()
     scores["a", 0] = np.where(np.arange(40) < 3, np.nan, scores["a", 0])
     found = analyse_two_way("STS", scores, (60, 60))
     assert (found.undefined, found.sources[-1].degrees) == (3, 231)
@@ -85,8 +87,8 @@ def test_samples_without_a_score_are_left_out_and_counted():
 
 
 @pytest.mark.parametrize("suite", [0, 1])
-def test_an_encoder_without_samples_in_one_suite_is_left_out_and_the_others_are_analysed(suite):
-    scores = balanced(interaction=0.1)
+def test_analyse_two_way_leaves_out_an_encoder_without_samples_in_one_suite(suite):
+    scores = sample_balanced_scores(interaction=0.1)
     others = {cell: some for cell, some in scores.items() if cell[0] != "b"}
     scores["b", suite] = np.where(np.arange(40) < 1, scores["b", suite], np.nan)
     found = analyse_two_way("STS", scores, (60, 60))
@@ -94,8 +96,8 @@ def test_an_encoder_without_samples_in_one_suite_is_left_out_and_the_others_are_
     assert (list(found.means), found.undefined) == (["a", "c"], 0)
 
 
-def test_one_encoder_that_is_left_over_is_too_few_and_the_others_are_named():
-    scores = balanced() | {("a", 0): np.full(40, np.nan), ("c", 1): np.full(40, np.nan)}
+def test_analyse_two_way_has_a_problem_if_one_encoder_remains_and_names_those_left_out():
+    scores = sample_balanced_scores() | {("a", 0): np.full(40, np.nan), ("c", 1): np.full(40, np.nan)}
     found = analyse_two_way("STS", scores, (60, 60))
     assert (found.sources, found.left_out) == ((), ("a", "c"))
     assert found.problem.endswith("here are 1")
@@ -110,13 +112,13 @@ def test_one_encoder_that_is_left_over_is_too_few_and_the_others_are_named():
         ({(e, s): np.full(5, np.nan) for e in "ab" for s in (0, 1)}, "two factors take at least 2 encoders .* are 0"),
     ],
 )
-def test_what_cannot_be_analysed_says_why(scores, problem):
+def test_analyse_two_way_gives_the_reason_for_what_cannot_be_analysed(scores, problem):
     found = analyse_two_way("STS", scores, (5, 5))
     assert found.sources == ()
     assert re.search(problem, found.problem)
 
 
-def test_one_factor_is_the_mean_square_between_encoders_over_that_within():
+def test_analyse_one_way_divides_the_mean_square_between_encoders_by_that_within():
     scores = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])
     found = analyse_one_way(1, "STS", scores)
     assert (found.suite, found.encoders, found.tasks) == (1, 2, 3)
@@ -125,7 +127,7 @@ def test_one_factor_is_the_mean_square_between_encoders_over_that_within():
 
 
 @pytest.mark.parametrize("scores", [np.zeros((1, 3)), np.zeros((3, 1)), np.full((2, 3), 0.5), np.zeros((2, 0))])
-def test_one_factor_of_too_little_says_so(scores):
+def test_analyse_one_way_has_a_problem_with_one_encoder_or_task_or_equal_scores(scores):
     found = analyse_one_way(0, "STS", scores)
     assert (found.f, found.p) == (None, None)
     assert found.problem

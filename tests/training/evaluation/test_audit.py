@@ -36,18 +36,18 @@ TASKS = [
 ]
 
 
-def silent(*_):
+def ignore_progress(*_):
     pass
 
 
-def graded(texts):
-    """Pairs of texts with a score."""
+def pair_texts(texts):
+    """Return pairs of texts with a score."""
     half = len(texts) // 2
     pairs = zip(texts[:half], texts[half:], strict=True)
     return [{"sentence1": a, "sentence2": b, "score": n % 5} for n, (a, b) in enumerate(pairs)]
 
 
-def mean_of(encoder, texts, **options):
+def encode_mean(encoder, texts, **options):
     return encoder.encode(texts, **options).vectors.astype(np.float64).mean(axis=0)
 
 
@@ -62,7 +62,7 @@ def tiny_spec(tiny_model):
 
 @pytest.fixture(scope="module")
 def bare_spec(tiny_model, tmp_path_factory):
-    """The tiny model without the module that normalises."""
+    """Return the spec of the tiny model without its normalization module."""
     folder = tmp_path_factory.mktemp("bare")
     model = SentenceTransformer(str(tiny_model), device="cpu")
     SentenceTransformer(modules=list(model)[:2], device="cpu").save(str(folder), create_model_card=False)
@@ -71,15 +71,15 @@ def bare_spec(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory, write_data_set, tiny_spec, scoring_process):
-    """The tiny model on two languages with the ladder and an audit, run, run without that audit, and run again."""
+    """Evaluate the tiny model with debiasing methods and an audit; repeat the run without the audit's file, then with it."""
     root = tmp_path_factory.mktemp("audited")
     for name, language, texts in (("english", "en", ENGLISH), ("german", "de", GERMAN)):
-        write_data_set(root / "suite" / name, {"task": "sts", "language": language}, {"test.jsonl": graded(texts)})
+        write_data_set(root / "suite" / name, {"task": "sts", "language": language}, {"test.jsonl": pair_texts(texts)})
     (root / "corpus.txt").write_text("\n".join(CORPUS))
     asked = {"corpus": str(root / "corpus.txt"), "ladder": True, "inspect": audit_group}
     request = Request(open_suite(str(root / "suite")), [RequestedEncoder(tiny_spec)], root / "out", **asked)
     told, runs, written = [], [], []
-    for report in (lambda fraction, message: told.append((fraction, message)), silent):
+    for report in (lambda fraction, message: told.append((fraction, message)), ignore_progress):
         (opener,) = plan_groups(request.encoders, None)
         runs += Evaluation(request, report).run_group(opener(), scoring_process)
         (kept,) = (request.out / "audits").iterdir()
@@ -87,39 +87,39 @@ def first(tmp_path_factory, write_data_set, tiny_spec, scoring_process):
         kept.unlink()
     kept.write_bytes(written[0])
     before = kept.stat().st_mtime_ns
-    results = evaluate(request, silent)
+    results = evaluate(request, ignore_progress)
     (encoder,) = results.encoders
     assert kept.stat().st_mtime_ns == before
     audits = [*(one.inspection for one in runs), encoder.inspection]
     return SimpleNamespace(request=request, results=results, audits=audits, audit=audits[0], written=written, told=told)
 
 
-def encoded(evaluation, group, stores, out, tasks):
-    """A group with its vectors, as the evaluation would give it to the audit."""
+def build_group(evaluation, group, stores, out, tasks):
+    """Return a group with its stored vectors, as the evaluation gives it to the audit."""
     fill = partial(evaluation.encode, group, stores)
     keys = [task.key for task in tasks]
-    return EncodedGroup(out, group, stores, CORPUS, "d" * 32, keys, lambda: tasks, fill, silent)
+    return EncodedGroup(out, group, stores, CORPUS, "d" * 32, keys, lambda: tasks, fill, ignore_progress)
 
 
-def audit_of(spec, out, tasks=TASKS, audited=()):
-    """Audits of a model's group on the corpus, without scores; of the whole evaluation only the encoding is run."""
+def audit_spec(spec, out, tasks=TASKS, audited=()):
+    """Return the audits of a model's group on the corpus; of the evaluation only the encoding is run."""
     (out / "corpus.txt").parent.mkdir(parents=True, exist_ok=True)
     (out / "corpus.txt").write_text("\n".join(CORPUS))
     wanted = [RequestedEncoder(spec, variant) for variant in audited] or [RequestedEncoder(spec)]
     request = Request(Suite("", "", ()), wanted, out, corpus=str(out / "corpus.txt"))
-    evaluation = Evaluation(request, silent)
+    evaluation = Evaluation(request, ignore_progress)
     (opener,) = plan_groups(wanted, None)
     group = opener()
     stores = [VectorStore(out / "vectors" / member.output, member.dimensions) for member in group.members]
     evaluation.encode(group, stores, [(None, sentence) for sentence in CORPUS])
-    return audit_group(encoded(evaluation, group, stores, out, tasks))
+    return audit_group(build_group(evaluation, group, stores, out, tasks))
 
 
-def test_every_part_is_measured_on_the_encoders_own_vectors(first, tiny_spec):
+def test_every_part_of_an_audit_equals_a_computation_from_the_encoders_vectors(first, tiny_spec):
     encoder, audit = Encoder(tiny_spec), first.audit
     assert audit.problems == ()
     assert (audit.norms.texts, audit.norms.unit) == (130, 1)  # the model normalises
-    mean = mean_of(encoder, CORPUS)
+    mean = encode_mean(encoder, CORPUS)
     assert audit.corpus.direction.rows == audit.corpus.growth[-1].n == len(CORPUS)
     assert audit.corpus.direction.mean_norm == pytest.approx(np.linalg.norm(mean), abs=1e-5)
     vectors = encoder.encode(CORPUS).vectors
@@ -128,19 +128,19 @@ def test_every_part_is_measured_on_the_encoders_own_vectors(first, tiny_spec):
 
     english, german = audit.languages.means
     assert ([english.language, german.language], audit.languages.texts) == (["en", "de"], 60)
-    assert english.norm == pytest.approx(np.linalg.norm(mean_of(encoder, ENGLISH)), abs=1e-5)
-    assert german.cosine == pytest.approx(cosine(mean_of(encoder, ENGLISH), mean_of(encoder, GERMAN)), abs=0.02)
+    assert english.norm == pytest.approx(np.linalg.norm(encode_mean(encoder, ENGLISH)), abs=1e-5)
+    assert german.cosine == pytest.approx(cosine(encode_mean(encoder, ENGLISH), encode_mean(encoder, GERMAN)), abs=0.02)
     assert german.cosine < 1 - 1e-4  # the languages do differ
 
     assert audit.prompts.generic
     assert audit.prompts.plain_norm == pytest.approx(np.linalg.norm(mean), abs=1e-5)
     for one in audit.prompts.means:
-        prompted = mean_of(encoder, [one.prompt + text for text in CORPUS])
+        prompted = encode_mean(encoder, [one.prompt + text for text in CORPUS])
         assert (one.norm, one.cosine) == pytest.approx((np.linalg.norm(prompted), cosine(prompted, mean)), abs=1e-5)
     assert [one.prompt for one in audit.prompts.means] == ["query: ", "passage: "]
 
 
-def test_the_report_of_an_evaluation_holds_its_audit(first):
+def test_the_report_of_an_evaluation_holds_its_audit_and_no_texts(first):
     write_report(first.results, [report_audit(first.results)])
     out = first.request.out
     found = json.loads((out / "evaluation.json").read_text())["audit"]
@@ -153,28 +153,28 @@ def test_the_report_of_an_evaluation_holds_its_audit(first):
     assert not [text for text in (*ENGLISH, *GERMAN, *CORPUS) if text in page]
 
 
-def test_an_audit_takes_no_progress_back(first):
+def test_progress_never_decreases_with_an_audit(first):
     fractions = [fraction for fraction, _ in first.told]
     assert fractions == sorted(fractions)
     assert "auditing the norms of tiny" in [message.split(",")[0] for _, message in first.told]
 
 
-def test_without_an_audit_nothing_is_audited_and_no_corpus_is_read(first, tmp_path):
+def test_an_evaluation_reads_the_corpus_for_an_audit_and_not_without_one(first, tmp_path):
     request = replace(first.request, out=tmp_path, inspect=None, ladder=False, corpus="absent.txt")
-    assert not Evaluation(request, silent).sentences
-    assert len(Evaluation(replace(request, inspect=audit_group, corpus=first.request.corpus), silent).sentences) == len(
-        CORPUS
-    )
+    assert not Evaluation(request, ignore_progress).sentences
+    assert len(
+        Evaluation(replace(request, inspect=audit_group, corpus=first.request.corpus), ignore_progress).sentences
+    ) == len(CORPUS)
 
 
-def test_an_audit_that_is_lost_is_made_anew_although_every_score_is_there(first):
+def test_a_deleted_audit_is_computed_again_with_an_equal_result(first):
     made, anew, kept = first.audits
     assert made == anew == kept
     assert first.written[0] == first.written[1]
 
 
-def test_norms_are_those_of_the_librarys_own_vectors(bare_spec, tmp_path):
-    (audit,) = audit_of(bare_spec, tmp_path)
+def test_audited_norms_equal_those_of_sentence_transformers_vectors(bare_spec, tmp_path):
+    (audit,) = audit_spec(bare_spec, tmp_path)
     model = SentenceTransformer(bare_spec.model, device="cpu")
     lengths = np.linalg.norm(model.encode([*ENGLISH, *GERMAN]), axis=1)
     assert (audit.norms.texts, audit.norms.unit) == (130, 0)
@@ -183,8 +183,8 @@ def test_norms_are_those_of_the_librarys_own_vectors(bare_spec, tmp_path):
     assert audit.corpus.direction.mean_norm <= 1  # all else is of unit vectors
 
 
-def test_layers_have_audits_of_their_own_norms(bare_spec, tmp_path):
-    audits = audit_of(bare_spec, tmp_path, audited=["layer1-cls", "layer1-mean"])
+def test_each_layer_variant_has_its_own_audited_norms(bare_spec, tmp_path):
+    audits = audit_spec(bare_spec, tmp_path, audited=["layer1-cls", "layer1-mean"])
     for way, audit in zip(("cls", "mean"), audits, strict=True):
         (spec,) = parse_variants(bare_spec, f"layer1-{way}", 1)
         lengths = np.linalg.norm(Encoder(spec).encode([*ENGLISH, *GERMAN], normalize=False).vectors, axis=1)
@@ -192,14 +192,14 @@ def test_layers_have_audits_of_their_own_norms(bare_spec, tmp_path):
     assert audits[0].norms.mean != pytest.approx(audits[1].norms.mean, rel=1e-3)
 
 
-def test_an_encoder_with_prompts_is_measured_under_its_own_and_under_none(bare_spec, tmp_path):
+def test_means_by_prompt_use_the_encoders_prompts_and_none(bare_spec, tmp_path):
     prompts = {"query": "find this: ", "same": "find this: ", "blank": ""}
     spec = replace(bare_spec, prompts=prompts, default_prompt_name="query")
-    (audit,) = audit_of(spec, tmp_path)
+    (audit,) = audit_spec(spec, tmp_path)
     assert not audit.prompts.generic
     assert [one.name for one in audit.prompts.means] == ["query", "same"]
     encoder = Encoder(spec)
-    plain, prompted = mean_of(encoder, CORPUS, plain=True), mean_of(encoder, CORPUS)
+    plain, prompted = encode_mean(encoder, CORPUS, plain=True), encode_mean(encoder, CORPUS)
     assert audit.prompts.plain_norm == pytest.approx(np.linalg.norm(plain), abs=1e-5)
     for one in audit.prompts.means:
         assert (one.norm, one.cosine) == pytest.approx((np.linalg.norm(prompted), cosine(plain, prompted)), abs=1e-5)
@@ -208,7 +208,7 @@ def test_an_encoder_with_prompts_is_measured_under_its_own_and_under_none(bare_s
 
 
 class Scripted:
-    """A group of one encoder whose vectors a function of the text gives; it notes what it is asked for."""
+    """Group of one encoder that computes vectors by a function of the text and records its batches."""
 
     def __init__(self, vector, dimensions=4):
         self.vector = vector
@@ -229,37 +229,40 @@ def varied(text):
     return np.random.default_rng(len(text) + text.encode()[-2]).normal(0.5, 1, size=4)
 
 
-def scripted_audit(group, folder, tasks=TASKS):
-    """The audit of such a group, as the evaluation would ask for it."""
+def audit_scripted(group, folder, tasks=TASKS):
+    """Return the audit of a scripted group."""
     (member,) = group.members
     stores = [VectorStore(folder / "vectors", member.dimensions)]
-    evaluation = Evaluation(Request(Suite("", "", ()), (), folder), silent)
+    evaluation = Evaluation(Request(Suite("", "", ()), (), folder), ignore_progress)
     evaluation.encode(group, stores, [(None, sentence) for sentence in CORPUS])
-    (audit,) = audit_group(encoded(evaluation, group, stores, folder, tasks))
+    (audit,) = audit_group(build_group(evaluation, group, stores, folder, tasks))
     return audit
 
 
-def test_a_resumed_audit_encodes_nothing_again_and_other_data_does(tmp_path):
+def test_a_repeated_audit_encodes_nothing_and_one_of_other_data_only_for_the_norms(tmp_path):
+    """Stored vectors are not computed again."""
     group = Scripted(varied)
-    audit = scripted_audit(group, tmp_path)
+    audit = audit_scripted(group, tmp_path)
     group.batches.clear()
-    assert scripted_audit(group, tmp_path) == audit
+    assert audit_scripted(group, tmp_path) == audit
     assert group.batches == []
     other = [*TASKS, TaskDescription("more", "3" * 32, language="en", asked=((None, "one more"),))]
-    assert scripted_audit(group, tmp_path, other) != audit
+    assert audit_scripted(group, tmp_path, other) != audit
     texts = {"one more", *ENGLISH, *GERMAN}
     assert len(group.batches[0]) == 131 < NORM_TEXTS and set(group.batches[0]) == texts
     assert {text for batch in group.batches[1:] for text in batch} <= texts  # vectors that are stored stay
 
 
-def test_a_text_on_which_an_encoder_fails_is_left_out_and_said(tmp_path):
+def test_an_audit_leaves_out_texts_on_which_the_encoder_fails_and_reports_them(tmp_path):
+    """They are tried again by the next audit."""
+
     def failing(text):
         if text in GERMAN[:2] or text.startswith("passage: "):
             raise RuntimeError("index out of range")
         return 3 * varied(text) / np.linalg.norm(varied(text))
 
     group = Scripted(failing)
-    audit = scripted_audit(group, tmp_path)
+    audit = audit_scripted(group, tmp_path)
     assert audit.norms.texts == 128
     assert audit.norms.mean == pytest.approx(3, rel=1e-6)
     why = "RuntimeError: index out of range"
@@ -274,30 +277,30 @@ def test_a_text_on_which_an_encoder_fails_is_left_out_and_said(tmp_path):
     assert (audit.languages, audit.corpus.direction.rows) == (None, len(CORPUS))
     assert [one.name for one in audit.prompts.means] == ["generic query"]
     group.batches.clear()
-    scripted_audit(group, tmp_path)
+    audit_scripted(group, tmp_path)
     assert group.batches  # what failed is tried again
 
 
-def test_an_encoder_that_fails_on_every_text_has_no_norms(tmp_path):
+def test_an_audit_has_no_norms_if_the_encoder_fails_on_every_text(tmp_path):
     group = Scripted(lambda text: varied(text) if text in CORPUS else [][0])
-    audit = scripted_audit(group, tmp_path)
+    audit = audit_scripted(group, tmp_path)
     assert audit.norms is None
     assert audit.problems[0].startswith("130 of 130 texts cannot be encoded; the norms leave them out: IndexError")
 
 
-def test_vectors_that_are_no_numbers_are_left_out_and_said(tmp_path):
-    audit = scripted_audit(Scripted(lambda text: varied(text) * (np.nan if text == ENGLISH[3] else 1)), tmp_path)
+def test_an_audit_leaves_out_vectors_of_nan_and_reports_them(tmp_path):
+    audit = audit_scripted(Scripted(lambda text: varied(text) * (np.nan if text == ENGLISH[3] else 1)), tmp_path)
     assert audit.norms.texts == 129
     left_out, languages = audit.problems
     assert left_out == "1 of 130 texts give NaN or inf; the norms leave them out"
     assert languages.startswith("μ by language cannot be measured: EncoderError: scripted gives NaN or inf for 1 of ")
 
 
-def test_vectors_that_are_all_alike_or_zero_are_measured(tmp_path):
-    alike = scripted_audit(Scripted(lambda text: np.array([3, 0, 4, 0])), tmp_path / "alike")
+def test_an_audit_of_equal_or_zero_vectors_has_no_problems(tmp_path):
+    alike = audit_scripted(Scripted(lambda text: np.array([3, 0, 4, 0])), tmp_path / "alike")
     assert (alike.problems, alike.norms.std, alike.corpus.direction.centered) == ((), 0, None)
     assert alike.languages.means[1].cosine == pytest.approx(1)
-    zero = scripted_audit(Scripted(lambda text: np.zeros(4)), tmp_path / "zero")
+    zero = audit_scripted(Scripted(lambda text: np.zeros(4)), tmp_path / "zero")
     assert (zero.problems, zero.norms.zero_rows, zero.corpus.direction.zero_rows) == ((), 130, len(CORPUS))
     assert (zero.languages.means[1].cosine, zero.prompts.means[0].cosine) == (None, None)
     assert zero.corpus.direction.uncentered is None
@@ -308,7 +311,9 @@ def test_a_bag_of_words_is_audited_by_its_counts_and_has_no_prompts(tmp_path):
     task = TaskDescription("t", "1" * 32, language="en", asked=tuple((None, text) for text in texts))
     group = BagOfWords()
     stores = [VectorStore(tmp_path, group.members[0].dimensions)]
-    probe = Probe(EncodedGroup(tmp_path, group, stores, CORPUS, "", [], lambda: [task], silent, silent))
+    probe = Probe(
+        EncodedGroup(tmp_path, group, stores, CORPUS, "", [], lambda: [task], ignore_progress, ignore_progress)
+    )
     ((norms,), (prompts,), (languages,)) = probe.measure_norms(), probe.measure_prompts(), probe.measure_languages()
     assert (norms.texts, norms.zero_rows) == (3, 2)  # words of one letter count for nothing
     assert norms.max == pytest.approx(3)  # 2² + 2² + 1

@@ -18,7 +18,7 @@ MTEB_COPIES_TENSORS = pytest.mark.filterwarnings("ignore:To copy construct from 
 
 
 class Compass(Collector):
-    """An encoder that sees the last number of a text, as a direction in a quarter of the plane."""
+    """Encoder that maps the last number of a text to a direction in a quarter of the plane."""
 
     def encode(self, inputs, **_):
         return directions(list_texts(inputs))
@@ -30,12 +30,12 @@ def directions(texts):
 
 
 def split_of(task):
-    """What is evaluated."""
+    """Return the test split of a task."""
     return task.dataset["default"]["test"] if "default" in task.dataset else task.dataset["test"]
 
 
 def rows_of(task):
-    """What is evaluated: rows, or queries and documents."""
+    """Return the rows that are evaluated, or the queries and documents, as text."""
     data = split_of(task)
     names = ("queries", "corpus") if isinstance(data, dict) else ()
     return {str(row) for part in ([data[name] for name in names] or [data]) for row in part}
@@ -43,7 +43,7 @@ def rows_of(task):
 
 @pytest.fixture
 def trial_of(data_set_of):
-    """A maker of trials of a tiny data set, by its task."""
+    """Return a function that builds the trial of a tiny data set by its task."""
 
     def build(task, limit=None):
         (entry,) = open_suite(str(data_set_of(task))).entries
@@ -55,7 +55,7 @@ def trial_of(data_set_of):
 
 @pytest.fixture
 def limited(trial_of):
-    """A maker of tasks capped to so many rows."""
+    """Return a function that builds a task limited to a number of rows."""
 
     def build(task, limit):
         load_trial.cache_clear()
@@ -65,7 +65,7 @@ def limited(trial_of):
 
 
 def searches(seed, queries=40, documents=120, ranked=False):
-    """A search whose queries have one to four relevant documents, some judged irrelevant, some candidates."""
+    """Build a search with one to four relevant documents per query, and some irrelevant and candidate ones."""
     random = np.random.default_rng(seed)
     relevant, candidates = {}, {}
     for query in range(queries):
@@ -79,7 +79,7 @@ def searches(seed, queries=40, documents=120, ranked=False):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_limit_takes_the_same_rows_every_time_and_a_larger_one_those_of_a_smaller(limited, task):
+def test_a_limit_takes_the_same_rows_each_time_and_a_larger_limit_includes_a_smaller_ones(limited, task):
     found = [rows_of(limited(task, limit)) for limit in (3, 6, 10)]
     assert found == [rows_of(limited(task, limit)) for limit in (3, 6, 10)]
     assert found[0] < found[1] < found[2] <= rows_of(limited(task, None))
@@ -87,12 +87,12 @@ def test_a_limit_takes_the_same_rows_every_time_and_a_larger_one_those_of_a_smal
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_as_many_rows_or_queries_are_evaluated_as_the_limit_says(limited, task):
+def test_a_limit_evaluates_exactly_that_many_rows_or_queries(limited, task):
     data = split_of(limited(task, 4))
     assert len(data["queries"] if isinstance(data, dict) else data) == 4
 
 
-def test_training_rows_are_spread_evenly_over_the_labels():
+def test_a_limit_spreads_training_rows_evenly_over_the_labels():
     labels = [0] * 90 + [1] * 6 + [2] * 4
     splits = {name: {"text": [f"text {row}" for row in range(100)], "label": labels} for name in ("train", "test")}
     kept = {}
@@ -110,7 +110,8 @@ def test_training_rows_are_spread_evenly_over_the_labels():
 
 @pytest.mark.parametrize("limit", [4, 17, 60, 119])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_queries_keep_every_relevant_document_and_judgements_of_none_that_is_gone(seed, limit):
+def test_a_limited_retrieval_keeps_all_relevant_documents_of_its_queries(seed, limit):
+    """Judgements of documents that are left out go with them."""
     whole = searches(seed)
     task = build_task(LAYOUTS["retrieval"], "search", "en", whole)
     limit_rows(task, limit)
@@ -125,7 +126,7 @@ def test_queries_keep_every_relevant_document_and_judgements_of_none_that_is_gon
 
 
 @pytest.mark.parametrize("limit", [1, 7, 39])
-def test_reranking_keeps_every_candidate_of_the_kept_queries_and_no_other_document(limit):
+def test_a_limited_reranking_keeps_exactly_the_candidates_of_its_queries(limit):
     whole = searches(0, ranked=True)
     task = build_task(LAYOUTS["reranking"], "search", "en", whole)
     limit_rows(task, limit)
@@ -150,7 +151,7 @@ def test_a_limit_below_the_relevant_documents_of_every_query_is_refused():
 @MTEB_COPIES_TENSORS
 @pytest.mark.parametrize("limit", [None, 6])
 @pytest.mark.parametrize("task", TASKS)
-def test_an_encoder_that_sees_what_the_labels_say_scores_one_on_every_task(limited, task, limit):
+def test_measure_gives_a_perfect_encoder_a_score_of_1_on_every_task(limited, task, limit):
     score, metrics = measure(Compass({}), limited(task, limit))
     assert score == pytest.approx(1)
     assert metrics[LAYOUTS[task].main_score] == score
@@ -158,7 +159,7 @@ def test_an_encoder_that_sees_what_the_labels_say_scores_one_on_every_task(limit
 
 @MTEB_COPIES_TENSORS
 @pytest.mark.parametrize("task", TASKS)
-def test_vectors_of_the_collected_texts_are_all_that_scoring_needs(trial_of, tmp_path, task):
+def test_score_methods_needs_only_the_vectors_of_collected_texts(trial_of, tmp_path, task):
     trial = trial_of(task, 6)
     collected = collect_texts(trial, {"query": "Q: "})
     assert (collected.error, collected.warnings) == (None, ())
@@ -174,7 +175,7 @@ def test_vectors_of_the_collected_texts_are_all_that_scoring_needs(trial_of, tmp
     assert score.score == pytest.approx(1)
 
 
-def test_two_evaluations_of_one_clustering_draw_the_same_texts():
+def test_measuring_a_clustering_twice_gives_the_same_score():
     random = np.random.default_rng(0)
     texts = {
         "text": [f"text {n}" for n in random.permutation(80)],
@@ -186,7 +187,7 @@ def test_two_evaluations_of_one_clustering_draw_the_same_texts():
     assert measure(Compass({}), task) == first
 
 
-def test_a_text_that_was_not_stored_is_an_error_of_its_cell(trial_of, tmp_path):
+def test_score_methods_returns_an_error_if_the_vector_of_a_text_is_not_stored(trial_of, tmp_path):
     trial = trial_of("sts")
     store = VectorStore(tmp_path / "store", 2)
     raw = Raw("fake", "f" * 32, 2, {}, None, store.folder)
@@ -201,7 +202,7 @@ def test_a_text_that_was_not_stored_is_an_error_of_its_cell(trial_of, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
-def test_vectors_that_are_all_alike_have_no_correlation_to_report(limited):
+def test_measure_refuses_equal_vectors_which_have_no_correlation(limited):
     class Stuck(Compass):
         def encode(self, inputs, **_):
             return directions(["1"] * len(list_texts(inputs)))

@@ -46,7 +46,7 @@ def corpus(rows):
 
 @pytest.fixture(scope="module")
 def one_hot():
-    """Sentences in directions of their own: a mean of some shows which they are."""
+    """Return a corpus of sentences in orthogonal directions, so that a mean shows which sentences are in it."""
     return Corpus(np.eye(64, dtype=np.float32), np.eye(64, dtype=np.float32)[:12], DIGEST)
 
 
@@ -61,8 +61,8 @@ def nested(rows):
     return Method("mine@1", "chain", "mine@1", size=12, chain=chain, key="k", only=ENCODER)
 
 
-def fitted(cache, method, corpus):
-    """What the cache gives, with the map as it lies there."""
+def fit_or_load(cache, method, corpus):
+    """Return the cached method, the chain in its folder and its measures, fitting it if missing."""
     one, measures = cache.load_or_fit(method, ENCODER, corpus, DIGEST, lambda _: None)
     return one, Chain.load(one.folder), measures
 
@@ -71,7 +71,7 @@ def files(folder: Path):
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_ladder_with_the_control_has_nine_methods_and_four_seeds_of_the_random_one():
+def test_there_are_nine_debiasing_methods_with_the_control_and_four_random_seeds():
     labels = [method.label for method in list_debiasing_methods()]
     assert len({CONTROL, *labels}) == 9
     assert labels.count("random direction") == len(set(RANDOM_SEEDS)) == 4
@@ -82,10 +82,11 @@ def test_the_ladder_with_the_control_has_nine_methods_and_four_seeds_of_the_rand
     assert len(names) == len(steps) == len(labels) == 11
 
 
-def test_the_ladders_maps_are_what_their_names_say(cache, corpus):
+def test_debiasing_methods_equal_a_direct_numpy_computation(cache, corpus):
+    """Mean-centring, R1, R2 and random directions are compared; fitting reports no measures."""
     outputs = {}
     for method in list_debiasing_methods():
-        _, chain, measures = fitted(cache, method, corpus)
+        _, chain, measures = fit_or_load(cache, method, corpus)
         outputs[method.name] = chain.transform(corpus.heldout).astype(np.float64)
         assert measures == {}
     mean = corpus.fit.astype(np.float64).mean(axis=0)
@@ -99,23 +100,23 @@ def test_the_ladders_maps_are_what_their_names_say(cache, corpus):
         np.testing.assert_allclose(found @ direction, 0, atol=1e-5)
 
 
-def test_sizes_are_numbers_or_shares_of_the_width():
+def test_parse_size_takes_numbers_and_shares_of_the_dimensions():
     written = {"96": 96, "1/4": 96, "1/3": 128, "0.5": 192, "383": 383, "1": 1}
     assert {size: resolve_size(parse_size(size), 384) for size in written} == written
 
 
 @pytest.mark.parametrize("written", ["384", "385", "1/1000"])
-def test_a_size_that_is_not_below_the_width_is_none(written):
+def test_resolve_size_is_none_for_sizes_not_between_0_and_the_dimensions(written):
     assert resolve_size(parse_size(written), 384) is None
 
 
 @pytest.mark.parametrize("written", ["x", "1/0", "", "nan", "a/b", "0", "-5", "3/2"])
-def test_what_is_no_size_is_refused_with_an_example(written):
+def test_parse_size_refuses_an_invalid_size_with_an_example(written):
     with pytest.raises(EvaluationError, match=f"96 or shares such as 1/4, not '{written}'"):
         parse_size(written)
 
 
-def test_the_key_is_that_of_the_map_whatever_it_is_called():
+def test_the_key_of_a_method_depends_on_its_map_and_not_on_its_name():
     method = Method("R1 of 50", "means", "R1 of 50", "r1", sentences=50)
     key = method.key_on(ENCODER, DIGEST)
     others = [replace(method, **change) for change in ({"steps": "r2"}, {"normalize": False}, {"sentences": 51})]
@@ -127,13 +128,13 @@ def test_the_key_is_that_of_the_map_whatever_it_is_called():
     assert len({one.key_on(ENCODER, DIGEST) for one in everything}) == len(everything)
 
 
-def test_raw_vectors_and_fitted_chains_have_one_key_on_every_corpus(nested):
+def test_the_keys_of_raw_vectors_and_fitted_chains_do_not_depend_on_the_corpus(nested):
     for encoder, corpus in ((ENCODER, DIGEST), ("e" * 32, "")):
         assert (build_control_method().key_on(encoder, corpus), nested.key_on(encoder, corpus)) == (CONTROL, "k")
         assert nested.cut(6).key_on(encoder, corpus) == "k-6"
 
 
-def test_a_corpus_is_split_in_two_without_loss_and_alike_each_time(rows, corpus):
+def test_split_corpus_holds_out_a_tenth_and_is_deterministic(rows, corpus):
     assert (len(corpus.fit), len(corpus.heldout)) == (360, 40)
     both = [row.tobytes() for part in (corpus.fit, corpus.heldout) for row in part]
     assert sorted(both) == sorted(row.tobytes() for row in rows)
@@ -141,7 +142,7 @@ def test_a_corpus_is_split_in_two_without_loss_and_alike_each_time(rows, corpus)
     assert corpus.mean_norm == pytest.approx(np.linalg.norm(corpus.fit.astype(np.float64).mean(axis=0)), abs=1e-6)
 
 
-def test_a_method_is_fitted_once_and_then_loaded(cache, corpus):
+def test_method_cache_fits_a_method_once_and_then_loads_the_chain(cache, corpus):
     told = []
     first, measures = cache.load_or_fit(PCA, ENCODER, corpus, DIGEST, told.append)
     assert told == ["fitting pca:6"]
@@ -152,13 +153,13 @@ def test_a_method_is_fitted_once_and_then_loaded(cache, corpus):
     assert Chain.load(first.folder) == Chain(parse_steps("pca:6")).fit(corpus.fit)
 
 
-def test_raw_vectors_need_no_corpus_and_leave_no_file(cache):
+def test_method_cache_needs_no_corpus_and_writes_no_file_for_raw_vectors(cache):
     one, measures = cache.load_or_fit(build_control_method(), ENCODER, None, DIGEST, lambda _: None)
     assert (one.name, one.key, one.folder, one.dimensions, measures) == (CONTROL, CONTROL, None, None, {})
     assert not cache.folder.exists()
 
 
-def test_chains_of_equal_tensors_have_equal_keys_only_if_they_are_the_same_map(corpus, tmp_path):
+def test_hash_chain_differs_for_different_maps_of_equal_tensors(corpus, tmp_path):
     keys = []
     for number, (steps, normalize) in enumerate([("r2", True), ("r2", False), ("rand:seed=1", True), ("r2", True)]):
         Chain(parse_steps(steps), normalize).fit(corpus.fit).save(tmp_path / str(number))
@@ -166,17 +167,17 @@ def test_chains_of_equal_tensors_have_equal_keys_only_if_they_are_the_same_map(c
     assert len(set(keys[:3])) == 3 and keys[3] == keys[0]
 
 
-def test_every_reducer_gives_the_size_asked_for(cache, corpus):
+def test_every_reducer_gives_the_requested_dimensions_and_four_measures(cache, corpus):
     methods = list_reducer_methods([6])
     assert len(methods) == len(REDUCERS) == len({method.label for method in methods})
     for method in methods:
-        one, chain, measures = fitted(cache, method, corpus)
+        one, chain, measures = fit_or_load(cache, method, corpus)
         assert chain.transform(corpus.heldout, one.dimensions).shape == (40, 6)
         assert all(np.isfinite(value) for value in measures.values()) and len(measures) == 4
 
 
-def test_what_a_reduction_keeps_is_measured_on_sentences_kept_aside(cache, corpus):
-    _, _, measures = fitted(cache, PCA, corpus)
+def test_the_measures_of_a_reduction_are_computed_on_held_out_sentences(cache, corpus):
+    _, _, measures = fit_or_load(cache, PCA, corpus)
     after = Chain(parse_steps("pca:6")).fit(corpus.fit).transform(corpus.heldout)
     expected = {
         "local_spearman": local_spearman(corpus.heldout, after),
@@ -187,10 +188,11 @@ def test_what_a_reduction_keeps_is_measured_on_sentences_kept_aside(cache, corpu
     assert measures == pytest.approx(expected, abs=1e-6)
 
 
-def test_means_of_fifty_sentences_are_of_fifty_and_each_draw_of_others(cache, one_hot):
+def test_estimated_means_use_50_sentences_and_each_draw_other_ones(cache, one_hot):
+    """R1 and R2 use the same sentences in the same draw."""
     methods = list_mean_estimation_methods([50])
     assert [method.label for method in methods] == ["R1 of 50"] * 3 + ["R2 of 50"] * 3
-    found = [fitted(cache, method, one_hot)[1].transforms[0] for method in methods]
+    found = [fit_or_load(cache, method, one_hot)[1].transforms[0] for method in methods]
     for step, name, entry in zip(found, ["mean"] * 3 + ["direction"] * 3, [1 / 50] * 3 + [50**-0.5] * 3, strict=True):
         values = getattr(step, name).numpy()
         np.testing.assert_allclose(np.sort(values), [0] * 14 + [entry] * 50, atol=1e-7)
@@ -199,24 +201,24 @@ def test_means_of_fifty_sentences_are_of_fifty_and_each_draw_of_others(cache, on
     assert [tuple(np.flatnonzero(step.direction.numpy())) for step in found[3:]] == drawn  # R1 and R2 are paired
 
 
-def test_a_method_without_sentences_enough_is_an_error_and_leaves_nothing(cache, corpus):
+def test_method_cache_refuses_too_few_sentences_and_writes_no_file(cache, corpus):
     for method, rows, message in (
         (list_mean_estimation_methods([361])[0], corpus, "R1 of 361, draw 0: the corpus has 360 sentences"),
-        (list_debiasing_methods()[1], None, "R2 is fitted on sentences: name some with --corpus"),
+        (list_debiasing_methods()[1], None, "R2 is fit_or_load on sentences: name some with --corpus"),
     ):
         with pytest.raises(EvaluationError, match=message):
             cache.load_or_fit(method, ENCODER, rows, DIGEST, lambda _: None)
     assert files(cache.folder) == {}
 
 
-def test_a_nested_chain_is_also_compared_at_the_smaller_sizes_asked_for(nested, cache, corpus, rows):
+def test_a_nested_chain_is_also_compared_at_requested_smaller_sizes(nested, cache, corpus, rows):
     sizes = [Fraction(size) for size in (6, 12, 18, 6)]
     request = Request(Suite("", "", ()), [], Path(), chains=[nested], sizes=sizes)
     methods = request.methods(WIDTH)
     assert len({method.name for method in methods}) == len(methods)
     chains = [(method.name, method.size) for method in methods if method.chain]
     assert chains == [("mine@1", 12), ("mine@1, 6", 6)]
-    one, chain, measures = fitted(cache, nested.cut(6), corpus)
+    one, chain, measures = fit_or_load(cache, nested.cut(6), corpus)
     first = nested.chain.transform(rows)[:, :6]
     cut = chain.transform(rows, one.dimensions)
     np.testing.assert_allclose(cut, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
@@ -224,15 +226,15 @@ def test_a_nested_chain_is_also_compared_at_the_smaller_sizes_asked_for(nested, 
     assert measures["local_spearman"] == pytest.approx(local_spearman(corpus.heldout, after), abs=1e-6)
 
 
-def test_a_chain_that_is_not_nested_is_never_cut(rows):
+def test_a_chain_that_is_not_nested_cannot_be_cut(rows):
     chain = Chain(parse_steps("random_projection:12")).fit(rows)
     assert not Method("flat@1", "chain", "flat@1", size=12, chain=chain, key="k").cuts_to(6)
     assert not list_debiasing_methods()[0].cuts_to(6)
 
 
-def test_a_chain_says_why_it_cannot_take_an_encoders_vectors(nested):
+def test_unsuited_reason_names_another_encoder_or_other_dimensions(nested):
     assert nested.unsuited_reason(ENCODER, WIDTH) is None
-    assert nested.unsuited_reason("e" * 32, WIDTH) == "it was fitted on another encoder's vectors"
+    assert nested.unsuited_reason("e" * 32, WIDTH) == "it was fit_or_load on another encoder's vectors"
     anyones = replace(nested, only=None)
     assert anyones.unsuited_reason("e" * 32, WIDTH) is None
     assert anyones.unsuited_reason(ENCODER, 384) == "it takes vectors 24 wide, these are 384"
@@ -241,7 +243,7 @@ def test_a_chain_says_why_it_cannot_take_an_encoders_vectors(nested):
     )
 
 
-def test_mteb_gets_each_texts_vector_under_its_prompt_and_through_the_map(nested, rows, tmp_path):
+def test_stored_model_returns_stored_vectors_by_prompt_through_the_chain(nested, rows, tmp_path):
     from mteb.types import PromptType  # seconds of import
 
     from training.datasets.mteb_tasks import build_task

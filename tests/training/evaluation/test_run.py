@@ -58,7 +58,7 @@ BLANK = [*GRADED[:2], GRADED[2] | {"text": "  "}, *GRADED[2:]]
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory, write_data_set):
-    """Five data sets of different type, and two that are broken."""
+    """Return a suite of five data sets of different types and two broken ones."""
     root = tmp_path_factory.mktemp("suite")
     write_data_set(root / "graded", {"task": "summarization"}, {"test.jsonl": BLANK})
     write_data_set(root / "pair", {"task": "pair_classification"}, {"test.jsonl": LABELLED})
@@ -72,7 +72,7 @@ def suite(tmp_path_factory, write_data_set):
 
 @pytest.fixture(scope="module")
 def chains(encoder):
-    """Two chains of one encoder, one of nobody's width, and one for later."""
+    """Return two chains of one encoder, one of other dimensions without an encoder, and one for later."""
     rows = encoder.encode(TEXTS).vectors
     own = {"only": encoder.fingerprint, "size": 8}
     fits = (("pca:8", rows), ("truncation:8", rows), ("r2", rows[:, :9]), ("r2", rows))
@@ -87,7 +87,7 @@ def chains(encoder):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory, suite, chains):
-    """The one evaluation that these tests look at."""
+    """Run the evaluation that these tests examine."""
     folder = tmp_path_factory.mktemp("evaluation")
     (folder / "corpus.txt").write_text("\n".join(CORPUS))
     request = Request(
@@ -107,7 +107,7 @@ def first(tmp_path_factory, suite, chains):
 
 @pytest.fixture
 def copied(first, tmp_path):
-    """The request on a copy of what the evaluation left."""
+    """Return the request on a copy of the evaluation's folder."""
     shutil.copytree(first.request.out, tmp_path / "out")
     return replace(first.request, out=tmp_path / "out")
 
@@ -124,11 +124,11 @@ def by_cell(results):
     return {(score.task, score.method): score.score for score in results.scores}
 
 
-def silent(fraction, message):
+def ignore_progress(fraction, message):
     pass
 
 
-def test_every_method_has_a_score_on_every_task_that_can_be_read(first):
+def test_every_method_has_exactly_one_score_on_every_readable_task(first):
     methods = [
         CONTROL,
         "first@1",
@@ -144,7 +144,7 @@ def test_every_method_has_a_score_on_every_task_that_can_be_read(first):
     assert {task.task: task.type for task in first.results.tasks if task.error is None} == SCORED
 
 
-def test_what_is_broken_or_blank_is_reported_and_does_not_stop_the_rest(first):
+def test_broken_data_sets_blank_rows_and_unsuited_methods_are_reported_and_the_rest_is_scored(first):
     assert {task.task: task.error for task in first.results.tasks if task.error} == {
         "without rows": "test.jsonl is missing",
         "without meta": "META.json is missing",
@@ -157,7 +157,7 @@ def test_what_is_broken_or_blank_is_reported_and_does_not_stop_the_rest(first):
     assert result.problems["whitening"].startswith("whitening needs 365 directions")  # more than there are sentences
 
 
-def test_each_methods_score_is_the_rank_correlation_of_its_own_cosines(first, encoder):
+def test_the_sts_score_of_each_method_is_spearmans_correlation_of_its_cosines(first, encoder):
     sides = [encoder.encode([row[name] for row in SENTENCES]).vectors for name in ("sentence1", "sentence2")]
     grades = [row["score"] for row in SENTENCES]
     keys = {score.method: score.method_key for score in first.results.scores if score.task == "same"}
@@ -173,7 +173,7 @@ def test_each_methods_score_is_the_rank_correlation_of_its_own_cosines(first, en
     assert abs(expected["first@1"] - expected["other@1"]) > 0.05  # these two cannot have been mixed up
 
 
-def test_what_is_stored_is_the_encoders_own_output_for_the_corpus_too(first, encoder):
+def test_the_vector_store_holds_the_encoders_vectors_of_suite_and_corpus(first, encoder):
     folder = first.request.out / "vectors" / encoder.fingerprint
     keys = (folder / "keys.bin").read_bytes()
     vectors = np.fromfile(folder / "vectors.f32", np.float32).reshape(-1, encoder.dimensions)
@@ -185,28 +185,28 @@ def test_what_is_stored_is_the_encoders_own_output_for_the_corpus_too(first, enc
     assert first.results.corpus_rows == len(CORPUS)
 
 
-def test_progress_never_goes_back_and_ends_whole(first):
+def test_progress_never_decreases_and_ends_at_1(first):
     fractions = [fraction for fraction, _ in first.told]
     assert fractions == sorted(fractions)
     assert fractions[0] > 0 and first.told[-1] == (1.0, "evaluated")
     assert any(message.startswith("5 of 5: ") for _, message in first.told)
 
 
-def test_running_again_does_nothing_and_finds_the_same(first, copied):
+def test_evaluating_again_writes_nothing_and_returns_the_same_scores(first, copied):
     before = files(copied.out)
-    again = evaluate(copied, silent)
+    again = evaluate(copied, ignore_progress)
     after = files(copied.out)
     assert after == before
     assert again.scores == first.results.scores
 
 
-def test_a_killed_run_goes_on_and_one_more_method_adds_its_own_cells_only(first, copied, chains):
+def test_a_resumed_evaluation_computes_only_missing_scores_and_those_of_a_new_method(first, copied, chains):
     path = copied.out / "scores.jsonl"
     kept = lines(copied.out)[::2]
     path.write_bytes(b"\n".join(kept) + b"\n" + lines(copied.out)[1][:40])  # the last line half written
     vectors = files(copied.out / "vectors")
     fitted = files(copied.out / "methods")
-    healed = evaluate(replace(copied, chains=chains), silent)
+    healed = evaluate(replace(copied, chains=chains), ignore_progress)
     found, expected = by_cell(healed), by_cell(first.results)
     assert {cell: score for cell, score in found.items() if cell[1] != "more@1"} == pytest.approx(expected, abs=1e-9)
     assert {task for task, method in found if method == "more@1"} == set(SCORED)
@@ -220,15 +220,15 @@ def test_a_killed_run_goes_on_and_one_more_method_adds_its_own_cells_only(first,
     assert {path: content for path, content in files(copied.out / "methods").items() if path in fitted} == fitted
 
 
-def test_a_folder_takes_one_evaluation_at_a_time(first):
+def test_a_folder_in_use_by_another_evaluation_is_refused(first):
     busy = EvaluationError("busy")
     with lock_folder(first.request.out, busy), pytest.raises(EvaluationError, match="another evaluation is writing"):
-        evaluate(first.request, silent)
+        evaluate(first.request, ignore_progress)
     with lock_folder(first.request.out, busy):
         pass
 
 
-def test_scores_belong_to_the_data_and_the_limit(suite, tmp_path):
+def test_the_trial_key_depends_on_the_data_and_the_limit_and_not_on_the_folder(suite, tmp_path):
     entry = next(entry for entry in suite.entries if entry.name == "same")
     shutil.copytree(entry.place, tmp_path / "same")
     copy = replace(entry, place=str(tmp_path / "same"))
@@ -244,7 +244,8 @@ def test_scores_belong_to_the_data_and_the_limit(suite, tmp_path):
     assert len(set(keys)) == 4
 
 
-def test_methods_are_fitted_on_distinct_sentences_of_the_right_length(tmp_path):
+def test_read_corpus_sentences_takes_distinct_sentences_of_64_to_512_characters(tmp_path):
+    """Fewer than 120 are refused."""
     path = tmp_path / "corpus.txt"
     right = [f"sentence {number} ".ljust(64 + number, "x") for number in range(120)]
     path.write_text("\n".join(["short", *right, *right[:10], "x" * 513]))
@@ -254,25 +255,25 @@ def test_methods_are_fitted_on_distinct_sentences_of_the_right_length(tmp_path):
         read_corpus_sentences(str(path))
 
 
-def test_a_process_that_dies_is_reported_and_the_other_jobs_finish():
+def test_workers_report_a_worker_process_that_dies_and_finish_the_other_jobs():
     with Workers(1, set_up=int) as workers:  # these jobs need no mteb
         found = dict(workers.run([(math.sqrt, (4.0,)), (os._exit, (1,)), (math.sqrt, (9.0,))]))
     assert (found[0], found[2], len(found)) == (2.0, 3.0, 3)
     assert isinstance(found[1], EvaluationError) and "the process that worked on it died" in str(found[1])
 
 
-def test_an_encoder_that_cannot_be_loaded_stops_no_other(first, tmp_path):
+def test_an_encoder_that_cannot_be_loaded_is_a_problem_and_the_others_are_evaluated(first, tmp_path):
     nowhere = RequestedEncoder(replace(DEFAULT_ENCODER, name="nowhere", model=str(tmp_path / "nowhere")))
     request = replace(first.request, encoders=[nowhere, *first.request.encoders])
-    results = evaluate(request, silent)
+    results = evaluate(request, ignore_progress)
     assert [one.member.name for one in results.encoders] == ["all-MiniLM-L6-v2"]
     assert by_cell(results) == by_cell(first.results)
     (problem,) = results.problems
     assert problem.startswith("the encoder nowhere")
 
 
-def broken_by(word, model, folder, failure):
-    """Copy a model into a folder; its table of tokens then lacks a word's row, or holds NaN in it."""
+def break_model(word, model, folder, failure):
+    """Copy a model into a folder, with a word's row missing from its token table or filled with NaN."""
     shutil.copytree(model, folder)
     tokenizer, weights = orjson.loads((folder / "tokenizer.json").read_bytes()), load_file(folder / "model.safetensors")
     table = weights["embeddings.word_embeddings.weight"]
@@ -286,10 +287,12 @@ def broken_by(word, model, folder, failure):
 
 
 @pytest.mark.parametrize("failure", ["raises", "gives NaN"])
-def test_an_encoder_that_fails_on_some_text_is_named_and_stops_no_other(first, tiny_model, tmp_path, failure):
-    model = broken_by("149", tiny_model, tmp_path / "broken", failure)  # of one text of the corpus
+def test_an_encoder_that_fails_on_a_text_is_a_problem_and_the_others_are_evaluated(
+    first, tiny_model, tmp_path, failure
+):
+    model = break_model("149", tiny_model, tmp_path / "broken", failure)  # of one text of the corpus
     broken = RequestedEncoder(replace(DEFAULT_ENCODER, name="broken", model=str(model), dtype="float32"))
-    results = evaluate(replace(first.request, encoders=[broken, *first.request.encoders]), silent)
+    results = evaluate(replace(first.request, encoders=[broken, *first.request.encoders]), ignore_progress)
     assert [one.member.name for one in results.encoders] == ["all-MiniLM-L6-v2"]
     assert by_cell(results) == by_cell(first.results)
     said = "IndexError: index out of range" if failure == "raises" else "gives NaN or inf for 1 of"
@@ -299,4 +302,4 @@ def test_an_encoder_that_fails_on_some_text_is_named_and_stops_no_other(first, t
 def test_two_encoders_of_one_name_are_refused(first):
     request = replace(first.request, encoders=[*first.request.encoders, *first.request.encoders])
     with pytest.raises(EvaluationError, match="two encoders are called all-MiniLM-L6-v2; give them names"):
-        evaluate(request, silent)
+        evaluate(request, ignore_progress)

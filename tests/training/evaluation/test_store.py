@@ -14,7 +14,7 @@ NAMES = [text_key(text) for text in TEXTS]
 
 @pytest.fixture
 def folder(tmp_path):
-    """Of a store with the first six vectors, added in two calls."""
+    """Return the folder of a store with the first six vectors, added in two calls."""
     store = VectorStore(tmp_path / "store", DIMENSIONS)
     store.add(NAMES[:2], ROWS[:2])
     store.add(NAMES[2:6], ROWS[2:6])
@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def score():
-    """A maker of scores: of a task, by a method."""
+    """Return a function that builds a score by task and method."""
 
     def build(task, method="raw", value=0.5, **others):
         return Score(task, f"key of {task}", "encoder", "f" * 32, method, f"key of {method}", value, **others)
@@ -31,7 +31,7 @@ def score():
     return build
 
 
-def test_vectors_are_found_by_their_text_bit_for_bit_after_reopening(folder):
+def test_a_reopened_vector_store_returns_bit_equal_vectors_by_text_key(folder):
     store = VectorStore(folder, DIMENSIONS)
     assert len(store) == 6
     assert [key in store for key in NAMES] == [True] * 6 + [False] * 3
@@ -42,14 +42,14 @@ def test_vectors_are_found_by_their_text_bit_for_bit_after_reopening(folder):
         store.get([NAMES[0], NAMES[8]])
 
 
-def test_vectors_of_any_layout_are_stored_as_float32_in_rows(tmp_path):
+def test_vector_store_takes_vectors_of_any_dtype_and_memory_layout(tmp_path):
     for number, given in enumerate((ROWS.astype(np.float64), np.asfortranarray(ROWS), np.repeat(ROWS, 2, 0)[::2])):
         store = VectorStore(tmp_path / str(number), DIMENSIONS)
         store.add(NAMES, given)
         assert store.get(NAMES).tobytes() == ROWS.tobytes()
 
 
-def test_one_process_sees_what_another_added_once_it_looks_again(folder):
+def test_vector_store_sees_vectors_added_elsewhere_after_reload(folder):
     reader, writer = VectorStore(folder, DIMENSIONS), VectorStore(folder, DIMENSIONS)
     writer.add(NAMES[6:], ROWS[6:])
     assert (len(reader), NAMES[6] in reader) == (6, False)
@@ -58,14 +58,14 @@ def test_one_process_sees_what_another_added_once_it_looks_again(folder):
     assert reader.get(NAMES).tobytes() == ROWS.tobytes()
 
 
-def test_a_store_is_made_only_when_something_is_added(tmp_path):
+def test_vector_store_creates_no_folder_before_vectors_are_added(tmp_path):
     assert len(VectorStore(tmp_path / "none", DIMENSIONS)) == 0
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(("name", "width"), [(VECTORS, 4 * DIMENSIONS), (KEYS, 16)])
 @pytest.mark.parametrize("lost", [1, 16, 17, 30, 70])
-def test_a_half_written_tail_is_dropped_and_written_again(folder, name, width, lost):
+def test_vector_store_drops_incomplete_last_vectors_and_adds_them_again(folder, name, width, lost):
     size = (folder / name).stat().st_size
     os.truncate(folder / name, size - lost)
     store = VectorStore(folder, DIMENSIONS)
@@ -79,7 +79,7 @@ def test_a_half_written_tail_is_dropped_and_written_again(folder, name, width, l
     assert (folder / VECTORS).stat().st_size == ROWS.nbytes
 
 
-def test_every_text_with_every_prompt_has_a_key_of_its_own():
+def test_text_key_differs_by_text_and_prompt():
     prompts = [None, "query: ", "passage: "]
     keys = {text_key(text, prompt) for text in TEXTS for prompt in prompts}
     assert len(keys) == len(TEXTS) * len(prompts)
@@ -87,7 +87,7 @@ def test_every_text_with_every_prompt_has_a_key_of_its_own():
     assert text_key("a", "") == text_key("a", None)
 
 
-def test_a_reopened_book_has_every_score_as_it_was(tmp_path, score):
+def test_a_reopened_results_log_has_equal_scores(tmp_path, score):
     written = [score("sts", metrics={"ap": 0.1 + 0.2}, seconds=1.5), score("sts", "r2", 1.0), score("näh")]
     ResultsLog(tmp_path / "new" / "folder").add(written)
     log = ResultsLog(tmp_path / "new" / "folder")
@@ -96,7 +96,7 @@ def test_a_reopened_book_has_every_score_as_it_was(tmp_path, score):
     assert not log.has_score(score("other").cell)
 
 
-def test_a_cell_is_known_by_its_keys_whatever_its_task_encoder_and_method_are_called(tmp_path, score):
+def test_the_cell_of_a_score_depends_on_its_keys_and_not_on_its_names(tmp_path, score):
     one = score("sts")
     renamed = Score("new", one.task_key, "name", one.fingerprint, "here", one.method_key, 0.5)
     log = ResultsLog(tmp_path)
@@ -105,7 +105,7 @@ def test_a_cell_is_known_by_its_keys_whatever_its_task_encoder_and_method_are_ca
     assert len({one.cell, score("other").cell, score("sts", "r2").cell}) == 3
 
 
-def test_a_cell_with_an_error_is_not_done_until_a_score_follows(tmp_path, score):
+def test_results_log_has_no_score_for_a_failed_cell_until_one_is_added(tmp_path, score):
     failed = score("sts", value=None, error="KeyError: 'a'")
     log = ResultsLog(tmp_path)
     log.add([failed])
@@ -118,7 +118,7 @@ def test_a_cell_with_an_error_is_not_done_until_a_score_follows(tmp_path, score)
         assert found.by_cell[failed.cell] == score("sts")
 
 
-def test_a_torn_last_line_is_passed_over_wherever_it_was_torn_and_later_lines_are_read(tmp_path, score):
+def test_results_log_skips_an_incomplete_last_line_and_reads_later_ones(tmp_path, score):
     first, torn, last = score("ß"), score("sts", metrics={"ä": 1.0}), score("last")
     ResultsLog(tmp_path).add([first])
     kept = (tmp_path / SCORES).stat().st_size
@@ -132,7 +132,7 @@ def test_a_torn_last_line_is_passed_over_wherever_it_was_torn_and_later_lines_ar
         assert list(ResultsLog(tmp_path).by_cell.values()) == [first, last]
 
 
-def test_a_line_that_lacks_only_its_end_is_a_score(tmp_path, score):
+def test_results_log_reads_a_last_line_that_lacks_only_its_newline(tmp_path, score):
     ResultsLog(tmp_path).add([score("one")])
     (tmp_path / SCORES).write_bytes((tmp_path / SCORES).read_bytes().rstrip(b"\n"))
     ResultsLog(tmp_path).add([score("two")])
@@ -140,7 +140,7 @@ def test_a_line_that_lacks_only_its_end_is_a_score(tmp_path, score):
 
 
 @pytest.mark.parametrize("line", [b"5", b"[]", b'{"task": "sts"}', b'{"unknown": 1}', b"null", b"\xff"])
-def test_a_line_that_is_no_score_is_passed_over(tmp_path, score, line):
+def test_results_log_skips_lines_that_are_no_scores(tmp_path, score, line):
     ResultsLog(tmp_path).add([score("one")])
     with (tmp_path / SCORES).open("ab") as file:
         file.write(line + b"\n")

@@ -31,7 +31,7 @@ BAD_FILES = [
 
 @pytest.fixture
 def yaml(tmp_path):
-    """A writer of suite files, which gives what opens them."""
+    """Return a function that writes a suite file and returns its path."""
 
     def build(text):
         (tmp_path / "suite.yaml").write_text(text)
@@ -40,7 +40,7 @@ def yaml(tmp_path):
     return build
 
 
-def test_a_folder_holds_every_data_set_below_it_by_its_path(tmp_path, write_data_set):
+def test_a_folder_suite_has_every_data_set_below_the_folder_named_by_path(tmp_path, write_data_set):
     root = tmp_path / "root"
     for name in ("b", "a/deep/one", "a/deep/two"):
         write_data_set(root / name, STS, ROWS)
@@ -50,7 +50,7 @@ def test_a_folder_holds_every_data_set_below_it_by_its_path(tmp_path, write_data
     assert (suite.title, suite.problems, suite.encoders) == ("root", {}, ())
 
 
-def test_a_folder_that_is_a_data_set_is_called_as_the_folder(tmp_path, write_data_set, monkeypatch):
+def test_a_folder_that_is_itself_a_data_set_is_named_like_the_folder(tmp_path, write_data_set, monkeypatch):
     write_data_set(tmp_path / "alone", {"task": "sts"}, ROWS)
     monkeypatch.chdir(tmp_path / "alone")
     for written in (str(tmp_path / "alone"), "."):
@@ -60,7 +60,7 @@ def test_a_folder_that_is_a_data_set_is_called_as_the_folder(tmp_path, write_dat
 
 @pytest.mark.parametrize(("meta", "reason"), BAD_META)
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_data_set_that_does_not_say_what_it_is_is_a_problem_and_the_others_remain(
+def test_a_data_set_with_a_bad_meta_json_is_a_problem_and_the_others_remain(
     tmp_path, write_data_set, meta, reason, ending
 ):
     write_data_set(tmp_path / "good", STS, ROWS)
@@ -71,7 +71,7 @@ def test_a_data_set_that_does_not_say_what_it_is_is_a_problem_and_the_others_rem
     assert suite.problems["deep/bad"].startswith(reason)
 
 
-def test_what_has_nothing_to_evaluate_is_left_out_without_a_problem(tmp_path, write_data_set):
+def test_data_sets_without_a_test_are_left_out_without_a_problem(tmp_path, write_data_set):
     write_data_set(tmp_path / "corpus", {"task": "sentences"}, {"sentences.jsonl": [{"text": "a"}]})
     write_data_set(tmp_path / "trained", {"task": "pairs"}, {"train.jsonl": PAIRS["test.jsonl"]})
     write_data_set(tmp_path / "tested", {"task": "pairs"}, {"test.jsonl.gz": PAIRS["test.jsonl"]})
@@ -94,13 +94,13 @@ def test_a_folder_without_data_sets_and_an_empty_list_of_tasks_are_refused(tmp_p
         open_suite("mteb: ,")
 
 
-def test_tasks_and_benchmarks_of_mteb_are_opened_to_tasks_in_the_order_written():
+def test_mteb_suites_expand_benchmarks_to_tasks_in_the_given_order():
     names = [entry.name for entry in open_suite("mteb:STS12, FollowIR,STS13").entries]
     assert (names[0], names[-1]) == ("STS12", "STS13")
     assert set(names[1:-1]) == {f"{source}InstructionRetrieval" for source in ("Robust04", "News21", "Core17")}
 
 
-def test_a_suite_file_lists_tasks_of_mteb_folders_beside_it_and_data_sets_of_the_hub(yaml, tmp_path, write_data_set):
+def test_a_suite_file_may_list_mteb_tasks_folders_hub_data_sets_and_encoders(yaml, tmp_path, write_data_set):
     write_data_set(tmp_path / "data" / "mine", STS, ROWS)
     suite = open_suite(
         yaml("""
@@ -129,13 +129,13 @@ encoders:
 
 
 @pytest.mark.parametrize(("text", "reason"), BAD_FILES)
-def test_a_suite_file_that_cannot_be_meant_is_refused_with_its_reason(yaml, text, reason):
+def test_an_invalid_suite_file_is_refused_with_the_reason(yaml, text, reason):
     with pytest.raises(EvaluationError) as caught:
         open_suite(yaml(text))
     assert reason in str(caught.value)
 
 
-def test_an_unknown_suite_is_refused_with_those_that_ship(tmp_path):
+def test_an_unknown_suite_is_refused_and_the_shipped_suites_are_listed(tmp_path):
     shipped = ", ".join(sorted(path.stem for path in SHIPPED.glob("*.yaml")))
     for written in ("nonsense", "../suites/finmteb", str(tmp_path / "finmteb"), str(tmp_path / "finmteb.yaml")):
         with pytest.raises(EvaluationError) as caught:
@@ -153,7 +153,7 @@ def test_finmteb_lists_the_63_data_sets_of_its_repository_at_fixed_revisions(wri
     assert suite.encoders == ()
 
 
-def test_the_panel_of_the_mean_bias_paper_has_its_38_encoders_with_published_lengths():
+def test_mean_bias_panel_has_the_papers_38_encoders_with_published_mean_norms():
     suite = open_suite("mean-bias-panel")
     assert len({encoder.model for encoder in suite.encoders}) == len(suite.encoders) == 38
     assert all(0 < encoder.published_mean_norm < 1 and encoder.family for encoder in suite.encoders)
@@ -161,7 +161,7 @@ def test_the_panel_of_the_mean_bias_paper_has_its_38_encoders_with_published_len
     assert len({entry.name for entry in suite.entries}) == len(suite.entries) > 100
 
 
-def test_a_digest_changes_with_every_file_and_its_content_and_with_nothing_else(tmp_path, write_data_set):
+def test_the_digest_of_a_data_set_depends_on_its_files_names_and_contents_and_not_its_folder(tmp_path, write_data_set):
     def digest(name):
         return open_suite(str(tmp_path / name)).entries[0].digest()
 
@@ -179,7 +179,7 @@ def test_a_digest_changes_with_every_file_and_its_content_and_with_nothing_else(
     assert digest("one") != original
 
 
-def test_every_field_of_a_data_set_of_the_hub_is_in_its_digest():
+def test_the_digest_of_a_hub_data_set_depends_on_every_field():
     columns = (("text", "sentence"),)
     fields = {"kind": "hub", "place": "a/b", "task": "sts", "language": "en", "revision": "r", "split": "s"}
     entries = [Entry("n", **fields), Entry("m", **fields), Entry("n", **fields, columns=columns)]

@@ -29,7 +29,7 @@ def topics(start, stop):
 
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory, write_data_set) -> Path:
-    """A folder with two targets, tone and search, another classification and pairs; some texts are of both tests."""
+    """Write two targets, tone and search, another classification and pairs; some texts are in both tests."""
     root = tmp_path_factory.mktemp("experiment") / "data"
     files = {"train.jsonl": [*tones(0, 30), tones(32, 33)[0]], "test.jsonl": tones(30, 50)}
     write_data_set(root / "tone", {"task": "classification"}, files)
@@ -51,7 +51,7 @@ def tiny_data(tmp_path_factory, write_data_set) -> Path:
 
 @pytest.fixture(scope="session")
 def settings_of(tiny_data):
-    """A maker of experiments on the data, with the settings of its own as given."""
+    """Return a function that builds settings of an experiment on `tiny_data`."""
 
     def build(targets=("tone", "search"), **given):
         wanted = {
@@ -69,13 +69,13 @@ def settings_of(tiny_data):
 
 @pytest.fixture(scope="session")
 def tiny_spec(tiny_model):
-    """The tiny model, for fixtures of any scope."""
+    """Return the spec of the tiny model, for fixtures of any scope."""
     return EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32")
 
 
 @pytest.fixture(scope="session")
 def experiment(tiny_spec):
-    """A runner of experiments in one process."""
+    """Return a function that runs an experiment in one process."""
 
     def run(settings, out, spec=tiny_spec, told=None):
         def progress(fraction, sentence):
@@ -89,5 +89,5 @@ def experiment(tiny_spec):
 
 @pytest.fixture(scope="session")
 def shared_texts():
-    """What the sources share with the test of each target, as it stands there."""
+    """Return the text that the sources share with the test of each target, by target."""
     return SHARED

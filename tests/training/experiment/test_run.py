@@ -29,7 +29,7 @@ BROKEN = {"broken": {"loss_weight": 1e300}}
 
 @pytest.fixture(scope="module")
 def first(settings_of, experiment, tmp_path_factory):
-    """The one experiment of these tests: everything on two targets, and a condition that cannot be trained."""
+    """Run the experiment of these tests: all methods on two targets, and a condition that cannot be trained."""
     out, told = tmp_path_factory.mktemp("experiment") / "out", []
     found = experiment(settings_of(variants=BROKEN), out, told=told)
     findings, files = write_report(found, out)
@@ -38,8 +38,7 @@ def first(settings_of, experiment, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def extended(first, settings_of, experiment, tmp_path_factory):
-    """One more seed and one more n on one target: of REZE, where a kill had cut the file of its first seed, and of
-    distillation, whose targets are damaged."""
+    """Add a seed and a size on one target; REZE's results file is truncated, distillation's targets are damaged."""
     out, told = tmp_path_factory.mktemp("experiment") / "out", []
     shutil.copytree(first.out, out)
     (path,) = (out / "results").glob("tone-reze-*.jsonl")
@@ -58,17 +57,18 @@ def cells(results):
     return [(r.target, r.learning_rate, r.seed, r.method, r.rows) for r in results]
 
 
-def kept(folder):
+def read_lines_with_times(folder):
+    """Return contents and modification times of the JSON-lines files in a folder."""
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("*.jsonl")}
 
 
-def measured(result):
-    """What two runs must agree on: everything but the time."""
+def without_time(result):
+    """Return a result's fields but the time, which two runs need not agree on."""
     return {name: value for name, value in asdict(result).items() if name != "seconds_per_step"}
 
 
-def require_same(one, other):
-    one, other = measured(one), measured(other)
+def assert_equal_results(one, other):
+    one, other = without_time(one), without_time(other)
     numbers = [name for name, value in one.items() if isinstance(value, float)]
     assert {name: one[name] for name in numbers} == pytest.approx({name: other[name] for name in numbers}, abs=1e-6)
     assert {name: one[name] for name in one if name not in numbers} == {
@@ -76,7 +76,7 @@ def require_same(one, other):
     }
 
 
-def test_every_cell_of_every_arm_is_there_exactly_once(first):
+def test_an_experiment_has_each_result_of_each_condition_exactly_once(first):
     found = cells(first.found.results)
     assert len(found) == len(set(found))
     assert set(found) == {(target, 1e-3, 0, method, n) for target in TARGETS for method, n in EXPECTED}
@@ -90,12 +90,12 @@ def test_every_cell_of_every_arm_is_there_exactly_once(first):
     assert list((first.out / "results").glob("*.part")) == []
 
 
-def test_what_is_written_is_what_is_given(first):
+def test_the_results_files_hold_the_returned_results(first):
     lines = [line for path in (first.out / "results").glob("*.jsonl") for line in path.read_bytes().splitlines()]
     assert sorted(map(orjson.dumps, map(asdict, first.found.results))) == sorted(lines)
 
 
-def test_an_arm_that_cannot_be_trained_is_a_problem_and_the_others_finish(first):
+def test_a_condition_that_cannot_be_trained_is_a_problem_and_the_others_finish(first):
     assert len(first.found.problems) == 2
     for problem, target in zip(sorted(first.found.problems), sorted(TARGETS), strict=True):
         assert problem.startswith(f"{target}-broken-") and "seed 0: the loss became inf" in problem
@@ -103,7 +103,7 @@ def test_an_arm_that_cannot_be_trained_is_a_problem_and_the_others_finish(first)
     assert all(problem in format_terminal(first.found, first.findings) for problem in first.found.problems)
 
 
-def test_only_what_pretrains_has_steps_and_the_untrained_model_has_not_moved(first):
+def test_only_pretrained_conditions_have_steps_and_drift(first):
     pairs = {one.target.name: len(one.mixture) for one in first.found.prepared}
     for result in first.found.results:
         if result.method in ("none", "ft"):
@@ -114,7 +114,7 @@ def test_only_what_pretrains_has_steps_and_the_untrained_model_has_not_moved(fir
             assert result.drift == pytest.approx(0, abs=1e-6) if result.method == "none" else result.drift > 1e-5
 
 
-def test_neither_the_target_nor_what_shares_texts_with_its_test_is_in_the_mixture(first, shared_texts):
+def test_the_mixture_holds_neither_the_target_nor_texts_of_its_test(first, shared_texts):
     for one in first.found.prepared:
         target, mixture = one.target, one.mixture
         assert set(mixture.names) == {"tone", "search", "topic", "twins"} - {target.name}
@@ -127,7 +127,7 @@ def test_neither_the_target_nor_what_shares_texts_with_its_test_is_in_the_mixtur
         }
 
 
-def test_rows_of_a_fine_tuning_never_have_an_anchor_of_the_test(first):
+def test_fine_tuning_pairs_have_no_anchor_of_the_test(first):
     for target, pairs in ((one.target, one.pairs) for one in first.found.prepared):
         rows = target.data.read_rows("queries" if target.name == "search" else "test")
         tested = {normalize_text(row["text"]) for row in rows}
@@ -138,29 +138,29 @@ def test_rows_of_a_fine_tuning_never_have_an_anchor_of_the_test(first):
         assert not tested & trained
 
 
-def test_running_again_does_nothing(first, settings_of, experiment):
-    before, told = kept(first.out / "results"), []
+def test_running_a_finished_experiment_again_computes_and_writes_nothing(first, settings_of, experiment):
+    before, told = read_lines_with_times(first.out / "results"), []
     begun = time.process_time()
     again = experiment(settings_of(), first.out, told=told)
     assert time.process_time() - begun < 5
-    assert kept(first.out / "results") == before
+    assert read_lines_with_times(first.out / "results") == before
     assert again.results == first.found.results and again.problems == []
     assert not any("units done" in sentence or "encoding" in sentence for _, sentence in told)
 
 
 @pytest.mark.trial
-def test_a_seed_or_a_size_more_adds_its_own_cells_only(first, extended):
+def test_another_seed_or_size_adds_only_its_own_results(first, extended):
     found = cells(extended.found.results)
     assert len(found) == len(set(found))
     assert {cell[2:] for cell in found if cell[3] == "reze"} == {(s, "reze", n) for s in (0, 1) for n in (0, 8, 16)}
-    old, new = kept(first.out / "results"), kept(extended.out / "results")
+    old, new = read_lines_with_times(first.out / "results"), read_lines_with_times(extended.out / "results")
     assert {name for name in old if old[name][0] == new[name][0]} == set(old) - {extended.path.name}
     assert [name.startswith("tone-reze-") for name in set(new) - set(old)] == [True]
     assert extended.told[-1][1].startswith("4 of 4 units done")
 
 
 @pytest.mark.trial
-def test_what_a_damaged_file_stops_is_a_problem_and_what_was_measured_before_stays(extended):
+def test_a_damaged_targets_file_is_a_problem_and_earlier_results_stay(extended):
     assert len(extended.found.problems) == 2 and all("is damaged" in problem for problem in extended.found.problems)
     assert {cell[2:] for cell in cells(extended.found.results) if cell[3] == "distill"} == {
         (0, "distill", n) for n in (0, 8)
@@ -168,29 +168,29 @@ def test_what_a_damaged_file_stops_is_a_problem_and_what_was_measured_before_sta
 
 
 @pytest.mark.trial
-def test_a_unit_whose_file_was_cut_is_completed_with_what_it_would_have_had(extended):
+def test_a_truncated_results_file_is_completed_with_equal_results(extended):
     lines, before = extended.path.read_bytes().splitlines(), extended.payload.splitlines()
     assert lines[0] == before[0] and len(lines) == 3
     own = [r for r in extended.found.results if (r.method, r.seed) == ("reze", 0)]
     for line, result in zip(before, own, strict=False):
-        require_same(result, type(result)(**orjson.loads(line)))
+        assert_equal_results(result, type(result)(**orjson.loads(line)))
 
 
 @pytest.mark.trial
-def test_seeds_differ_in_what_they_train_on(extended):
+def test_seeds_give_different_results(extended):
     one, other = ([r for r in extended.found.results if (r.method, r.seed) == ("reze", seed)] for seed in (0, 1))
     assert [r.rows for r in one] == [r.rows for r in other]
     assert abs(one[0].isoscore - other[0].isoscore) > 1e-7
 
 
-def test_a_result_does_not_depend_on_what_was_run_before_it(first, tmp_path):
+def test_a_unit_run_alone_gives_the_results_of_the_experiment(first, tmp_path):
     (unit,) = (u for u in first.found.units if (u.target.name, u.condition.method) == ("search", "pft"))
     alone = replace(unit, out=tmp_path, shown=False)
     run_unit(alone)
     expected = unit.log.read()
     assert len(expected) == 4
     for one, other in zip(alone.log.read(), expected, strict=True):
-        require_same(one, other)
+        assert_equal_results(one, other)
     assert list((tmp_path / "work").iterdir()) == []
 
 
@@ -206,13 +206,13 @@ def test_results_do_not_depend_on_the_order_of_targets_methods_seeds_and_sizes(
     assert sorted(experiment(other, extended.out).results, key=str) == sorted(expected, key=str)
 
 
-def test_progress_never_goes_back_and_ends_whole(first):
+def test_progress_never_decreases_and_ends_at_1(first):
     fractions = [fraction for fraction, _ in first.told]
     assert fractions == sorted(fractions) and fractions[0] == 0 and fractions[-1] == 1
     assert first.told[-1][1].startswith("10 of 10 units done")
 
 
-def test_a_target_with_too_few_rows_is_left_out_at_that_size_and_said_to_be(settings_of, experiment, first):
+def test_a_target_with_too_few_rows_for_a_size_is_left_out_there_and_named(settings_of, experiment, first):
     found = experiment(settings_of(rows=(8, 31), methods=("ft",)), first.out)
     assert set(cells(found.results)) == {(target, 1e-3, 0, "ft", 8) for target in TARGETS}
     assert sorted(found.problems) == [
@@ -221,27 +221,25 @@ def test_a_target_with_too_few_rows_is_left_out_at_that_size_and_said_to_be(sett
     ]
 
 
-def test_where_nothing_can_be_measured_the_error_says_why(settings_of, experiment, tmp_path):
+def test_an_experiment_that_can_measure_nothing_raises_job_error_with_the_reason(settings_of, experiment, tmp_path):
     with pytest.raises(JobError, match="nothing could be measured: tone has 30 training rows"):
         experiment(settings_of(targets=("tone",), rows=(31,), methods=("ft",)), tmp_path)
 
 
-def test_two_targets_of_one_name_are_refused_since_each_would_be_in_the_others_mixture(
-    settings_of, experiment, tiny_data, tmp_path
-):
+def test_two_targets_of_one_name_are_refused(settings_of, experiment, tiny_data, tmp_path):
     shutil.copytree(tiny_data / "tone", tmp_path / "data" / "tone")
     with pytest.raises(JobError, match="called tone"):  # as of two sources
         experiment(settings_of(("tone", tmp_path / "data" / "tone"), rows=(), methods=("ft",)), tmp_path / "out")
 
 
-def test_two_experiments_at_once_do_not_share_a_folder(settings_of, experiment, tmp_path):
+def test_a_folder_in_use_by_another_experiment_is_refused(settings_of, experiment, tmp_path):
     from filelock import FileLock
 
     with FileLock(tmp_path / ".lock"), pytest.raises(JobError, match="another experiment is writing"):
         experiment(settings_of(), tmp_path)
 
 
-def test_the_report_is_a_page_two_files_and_pictures(first):
+def test_write_report_writes_html_json_csv_and_png_files(first):
     names = {path.name for path in first.files}
     assert names >= {"experiment.json", "results.csv", "report.html", "averages.png", "isotropy.png"}
     assert all(path.stat().st_size > 0 and path.parent == first.out for path in first.files)
@@ -249,11 +247,11 @@ def test_the_report_is_a_page_two_files_and_pictures(first):
         assert path.suffix != ".png" or path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_picture_of_the_shift_needs_pft_and_reze_and_no_other_arm(first):
+def test_the_shift_figure_is_drawn_although_a_condition_failed(first):
     assert "shift.png" in {path.name for path in first.files}  # although a variant could not be trained
 
 
-def test_the_page_asks_the_network_for_nothing(first):
+def test_the_report_loads_nothing_from_the_network(first):
     page = (first.out / "report.html").read_text()
     assert page.count("<svg") >= 2
     loaded = re.findall(r"""<(?:script|link|img|iframe|object|embed|image)\b[^>]*?\b(?:src|href)=["']([^"']*)""", page)
@@ -267,7 +265,7 @@ def test_the_page_asks_the_network_for_nothing(first):
     "which",
     ["first", pytest.param("extended", marks=pytest.mark.trial)],  # the second has a problem with a file
 )
-def test_no_file_says_where_things_lie_on_this_machine(request, which, tiny_data, tiny_spec):
+def test_reports_hold_no_local_paths(request, which, tiny_data, tiny_spec):
     out = request.getfixturevalue(which).out
     for name in ("experiment.json", "results.csv", "report.html"):
         written = (out / name).read_text()
@@ -275,7 +273,7 @@ def test_no_file_says_where_things_lie_on_this_machine(request, which, tiny_data
             assert str(place) not in written and str(place.parent) not in written
 
 
-def test_the_csv_has_a_row_for_each_result_and_the_json_everything(first):
+def test_the_csv_has_a_row_for_each_result_and_the_json_results_settings_and_findings(first):
     with (first.out / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert to_csv(first.found.results) == (first.out / "results.csv").read_text()
@@ -290,7 +288,7 @@ def test_the_csv_has_a_row_for_each_result_and_the_json_everything(first):
     assert found["encoder"]["dimensions"] == 16 and found["encoder"]["max_length"] == 16
 
 
-def test_the_terminal_shows_the_averages_the_shifts_and_what_they_say(first):
+def test_format_terminal_shows_averages_shifts_and_the_summary(first):
     printed = format_terminal(first.found, compute_findings(first.found))
     lines = {line.split("  ")[0]: line.split() for line in printed.splitlines()}
     for method in ("no training", "FT", "PFT", "PFT + whitening", "PFT + flow", "distillation", "REZE"):

@@ -34,7 +34,7 @@ def labelled(split, times=1):
 
 
 def label_of(text):
-    """The label that a text is of: an input names it, a label's own text says it."""
+    """Return the label of a text: an input names its label, a label's own text means it."""
     said = {text: label for label, text in SAID.items()} | {"b": "b"}
     return said.get(text) or text.split()[1]
 
@@ -51,7 +51,7 @@ def scorer_of(data, prompts=PLAIN, limit=None):
 
 @pytest.fixture(scope="module")
 def tone(tmp_path_factory, write_data_set):
-    """A classification with as many labels as there are ways to sort them wrongly."""
+    """Write a classification data set of five labels in an order that no sorting gives."""
     files = {"train.jsonl": labelled("train", 2), "test.jsonl": labelled("test")}
     folder = write_data_set(tmp_path_factory.mktemp("data") / "tone", {"task": "classification"}, files)
     (folder / "labels.json").write_bytes(orjson.dumps(SAID))
@@ -60,7 +60,7 @@ def tone(tmp_path_factory, write_data_set):
 
 @pytest.fixture(scope="module")
 def search(tmp_path_factory, write_data_set):
-    """A retrieval in which document n answers query n; some have titles."""
+    """Write a retrieval data set in which document n answers query n; some documents have titles."""
     documents = [{"_id": f"d{n}", "text": f"document {n}", "title": "The" if n % 2 else ""} for n in range(12)]
     files = {"corpus.jsonl": documents, "queries.jsonl": [{"_id": f"q{n}", "text": f"query {n}"} for n in range(12)]}
     folder = tmp_path_factory.mktemp("data") / "search"
@@ -73,7 +73,7 @@ def numbers(texts):
 
 
 @pytest.mark.parametrize("prompts", [Prompts(), Prompts(anchor="q: ", positive="p: ")])
-def test_an_encoder_that_puts_inputs_on_their_label_is_perfect(tone, prompts):
+def test_vectors_equal_to_those_of_their_labels_score_1(tone, prompts):
     scorer = scorer_of(tone, prompts)
     found = scorer.score(one_hot([label_of(text.removeprefix("q: ").removeprefix("p: ")) for text in scorer.texts]))
     assert scorer.metric == LABEL_ACCURACY
@@ -81,7 +81,7 @@ def test_an_encoder_that_puts_inputs_on_their_label_is_perfect(tone, prompts):
 
 
 @pytest.mark.parametrize("fixed", LABELS)
-def test_labels_are_not_mixed_up(tone, fixed):
+def test_inputs_on_other_labels_count_as_errors_and_the_linear_probe_learns_them(tone, fixed):
     others = [label for label in LABELS if label != fixed]
     moved = dict(zip(others, [*others[1:], others[0]], strict=True)) | {fixed: fixed}
     scorer = scorer_of(tone)
@@ -92,7 +92,7 @@ def test_labels_are_not_mixed_up(tone, fixed):
     assert found.linear_probe == 1.0  # it learns the new places
 
 
-def test_the_label_accuracy_of_any_vectors_is_that_of_a_hand_computation(tone):
+def test_label_accuracy_equals_a_direct_computation(tone):
     scorer = scorer_of(tone)
     vectors = np.random.default_rng(0).standard_normal((len(scorer.texts), 6)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -105,7 +105,7 @@ def test_the_label_accuracy_of_any_vectors_is_that_of_a_hand_computation(tone):
     assert scorer.score(vectors).score == pytest.approx(sum(right) / len(right))
 
 
-def test_the_linear_probe_is_mtebs_own_score_of_the_task(tone):
+def test_the_linear_probe_equals_mtebs_score_of_the_task(tone):
     scorer = scorer_of(tone)
     vectors = np.random.default_rng(1).standard_normal((len(scorer.texts), 6)).astype(np.float32)
     task = tone.build_task(Warnings())
@@ -114,7 +114,7 @@ def test_the_linear_probe_is_mtebs_own_score_of_the_task(tone):
     assert scorer.score(vectors).linear_probe == expected
 
 
-def test_prompts_are_put_before_inputs_and_labels_and_tell_them_apart(tone):
+def test_inputs_and_labels_are_scored_with_their_own_prompts(tone):
     scorer = scorer_of(tone, Prompts(anchor="q: ", positive="p: "))
     assert {f"q: {row['text']}" for row in labelled("test")} <= set(scorer.texts)
     assert {f"p: {text}" for text in [*SAID.values(), "b"]} <= set(scorer.texts)
@@ -127,7 +127,7 @@ def test_prompts_are_put_before_inputs_and_labels_and_tell_them_apart(tone):
     assert scorer.score(swapped).score == 1.0
 
 
-def test_the_rows_of_a_limit_are_those_of_the_evaluation_and_keep_their_labels(tone):
+def test_a_row_limit_takes_the_rows_of_the_evaluation_with_their_labels(tone):
     scorer = scorer_of(tone, limit=10)
     task = tone.build_task(Warnings())
     limit_rows(task, 10)
@@ -135,7 +135,7 @@ def test_the_rows_of_a_limit_are_those_of_the_evaluation_and_keep_their_labels(t
     assert scorer.score(one_hot([label_of(text) for text in scorer.texts])).score == 1.0
 
 
-def test_a_label_that_only_blank_rows_have_does_not_shift_the_others(tmp_path, write_data_set):
+def test_a_label_of_only_blank_rows_does_not_change_the_labels_of_others(tmp_path, write_data_set):
     rows = [{"text": f"{split} {label} {n}", "label": label} for split in "ab" for label in "12" for n in range(4)]
     files = {"train.jsonl": [{"text": "  ", "label": "10"}, *rows[:8]], "test.jsonl": rows[8:]}
     folder = write_data_set(tmp_path / "blank", {"task": "classification"}, files)
@@ -145,7 +145,7 @@ def test_a_label_that_only_blank_rows_have_does_not_shift_the_others(tmp_path, w
 
 
 @pytest.mark.parametrize("prompts", [Prompts(), Prompts(anchor="q: ", positive="p: ")])
-def test_a_retrieval_is_measured_by_ndcg_and_perfect_vectors_get_all_of_it(search, prompts):
+def test_perfect_vectors_of_a_retrieval_have_ndcg_at_10_of_1(search, prompts):
     scorer = scorer_of(search, prompts)
     found = scorer.score(np.eye(12, dtype=np.float32)[numbers(scorer.texts)])
     assert scorer.metric == "ndcg_at_10"
@@ -155,7 +155,7 @@ def test_a_retrieval_is_measured_by_ndcg_and_perfect_vectors_get_all_of_it(searc
 
 
 @pytest.mark.parametrize("before", [1, 2, 5])
-def test_documents_that_stand_before_the_right_one_cost_what_ndcg_says(search, before):
+def test_ndcg_at_10_is_discounted_by_the_documents_ranked_before_the_relevant_one(search, before):
     scorer = scorer_of(search)
     rows = np.zeros((len(scorer.texts), 12), np.float32)
     for row, (text, number) in enumerate(zip(scorer.texts, numbers(scorer.texts), strict=True)):
@@ -165,7 +165,7 @@ def test_documents_that_stand_before_the_right_one_cost_what_ndcg_says(search, b
     assert scorer.score(rows).score == pytest.approx(1 / math.log2(before + 2), abs=1e-5)
 
 
-def test_only_the_query_prompts_vectors_stand_for_queries(search):
+def test_queries_and_documents_are_scored_with_the_vectors_of_their_own_prompts(search):
     scorer = scorer_of(search, Prompts(anchor="q: ", positive="p: "))
     vectors = np.eye(12, dtype=np.float32)[numbers(scorer.texts)]
     for row, text in enumerate(scorer.texts):
@@ -174,7 +174,7 @@ def test_only_the_query_prompts_vectors_stand_for_queries(search):
     assert scorer.score(vectors).score == pytest.approx(1.0)
 
 
-def test_a_target_without_a_test_is_refused(tmp_path, write_data_set):
+def test_a_target_without_a_test_split_is_refused(tmp_path, write_data_set):
     folder = write_data_set(tmp_path / "set", {"task": "classification"}, {"train.jsonl": labelled("train")})
     with pytest.raises(DataSetError, match=r"test\.jsonl is missing"):
         scorer_of(FolderDataSet("set", "classification", folder))

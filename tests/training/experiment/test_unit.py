@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("little_garbage")
 
 @pytest.fixture(scope="module")
 def spec(tiny_spec):
-    """The tiny model at the length that is trained on."""
+    """Return the tiny model's spec with the maximum length of the training."""
     return replace(tiny_spec, max_length=16)
 
 
@@ -34,7 +34,7 @@ def loaded(spec):
 
 @pytest.fixture
 def units(settings_of, spec, loaded, tmp_path):
-    """A maker of an experiment's units."""
+    """Return a function that builds an experiment's units."""
 
     def build(targets=("tone",), **given):
         return build_plan(settings_of(targets=targets, **given), spec, "cpu", loaded, tmp_path / "out").units
@@ -46,7 +46,7 @@ def cells(some):
     return [(unit.key, *cell) for unit in some for cell in unit.list_missing()]
 
 
-def test_arms_are_the_methods_asked_for_and_what_varies_them(settings_of):
+def test_build_conditions_makes_each_method_its_sweeps_and_its_variants(settings_of):
     found = build_conditions(
         settings_of(loss_weights=(0.5, 2), centers=("mean",), variants={"kept": {"strength": 0.1}})
     )
@@ -63,7 +63,7 @@ def test_arms_are_the_methods_asked_for_and_what_varies_them(settings_of):
             assert regularizer.strength == (0.1 if name == "kept" else 0.7)
 
 
-def test_a_sweep_does_not_repeat_what_there_is_already(settings_of):
+def test_build_conditions_does_not_repeat_the_default_in_a_sweep(settings_of):
     found = build_conditions(settings_of(methods=("reze",), loss_weights=(1, 2), centers=("median", "mean")))
     assert [condition.method for condition in found] == ["reze", "reze, weight 2", "reze, mean"]
 
@@ -78,18 +78,18 @@ def test_a_sweep_does_not_repeat_what_there_is_already(settings_of):
         (("pft", "pft_flow"), {("pft", 0), ("pft", 8), ("pft", 16), ("pft_flow", 8), ("pft_flow", 16)}),
     ],
 )
-def test_every_method_is_measured_at_every_size_and_before_it_where_that_is_its_own(units, methods, expected):
+def test_list_missing_has_each_method_at_each_size_and_pretrained_ones_at_0_rows(units, methods, expected):
     found = [cell for unit in units(methods=methods, rows=(8, 16)) for cell in unit.list_missing()]
     assert len(found) == len(set(found)) and set(found) == expected
 
 
-def test_units_have_files_of_their_own(units):
+def test_units_have_distinct_keys_and_files(units):
     found = units(("tone", "search"), seeds=(0, 1), learning_rates=(1e-3, 1e-4), loss_weights=(0.5, 2))
     assert len({unit.key for unit in found}) == len(found) == 2 * 2 * 2 * 8
     assert len({unit.log.path for unit in found}) == len(found)
 
 
-def test_results_of_another_base_model_at_the_same_place_have_another_key(settings_of, spec, tmp_path):
+def test_the_key_of_a_unit_depends_on_the_base_models_weights(settings_of, spec, tmp_path):
     folder = tmp_path / "model"
     shutil.copytree(spec.model, folder)
     changed = replace(spec, model=str(folder))
@@ -106,7 +106,7 @@ def test_results_of_another_base_model_at_the_same_place_have_another_key(settin
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_results_on_other_rows_of_a_target_have_another_key(units, tiny_data, tmp_path, split):
+def test_the_key_of_a_unit_depends_on_the_targets_rows_and_not_on_its_folder(units, tiny_data, tmp_path, split):
     (unit,) = units(methods=("ft",))
     root = tmp_path / "data"
     shutil.copytree(tiny_data, root)
@@ -120,7 +120,7 @@ def test_results_on_other_rows_of_a_target_have_another_key(units, tiny_data, tm
     assert changed.key != unit.key
 
 
-def test_a_target_more_does_not_change_the_text_that_the_others_drift_is_measured_on(units):
+def test_another_target_does_not_change_a_units_domain_texts(units):
     alone, beside = (
         {u.key: u.domain for u in units(targets, methods=("reze",))} for targets in (("tone",), ("tone", "search"))
     )
@@ -128,7 +128,7 @@ def test_a_target_more_does_not_change_the_text_that_the_others_drift_is_measure
     assert all(alone[key] == beside[key] for key in shared)  # what was measured is not measured again
 
 
-def test_no_text_of_the_domain_is_in_any_mixture_and_the_targets_tests_are_among_them(units):
+def test_domain_texts_include_the_targets_tests_and_no_text_of_a_mixture(units):
     found = units(("tone", "search"), methods=("reze",))
     domain = {normalize_text(text) for text in found[0].domain}
     assert len(domain) == len(found[0].domain) >= 40 and len({unit.domain for unit in found}) == 1
@@ -137,7 +137,7 @@ def test_no_text_of_the_domain_is_in_any_mixture_and_the_targets_tests_are_among
     assert any(text.startswith("the ") for text in domain) and any(text.startswith("what of") for text in domain)
 
 
-def test_where_no_source_holds_text_back_there_is_a_score_and_no_drift(units):
+def test_a_unit_without_domain_texts_has_a_score_and_no_drift(units):
     (unit,) = units(methods=("none",))
     run_unit(replace(unit, domain=()))
     (result,) = unit.log.read()
@@ -147,7 +147,7 @@ def test_where_no_source_holds_text_back_there_is_a_score_and_no_drift(units):
 @pytest.mark.parametrize(
     "twice", [{"rows": (8, 8)}, {"seeds": (0, 0)}, {"learning_rates": (1e-3, 1e-3)}, {"methods": ("ft", "ft")}]
 )
-def test_what_is_named_twice_is_refused_or_measured_once(units, twice):
+def test_repeated_settings_are_refused_or_measured_once(units, twice):
     try:
         found = cells(units(**{"methods": ("ft",)} | twice))
     except (ValidationError, JobError):
@@ -156,12 +156,12 @@ def test_what_is_named_twice_is_refused_or_measured_once(units, twice):
 
 
 @pytest.mark.parametrize("name", ["none", "pft", "pft_flow", "reze", "reze, mean"])
-def test_a_variant_cannot_take_the_place_of_a_method(settings_of, name):
+def test_a_variant_with_the_name_of_a_condition_is_refused(settings_of, name):
     with pytest.raises((ValidationError, JobError), match=name):
         build_conditions(settings_of(variants={name: {"strength": 0.1}}, centers=("mean",)))
 
 
-def test_results_of_a_variant_lie_with_the_others_whatever_it_is_called(units):
+def test_a_variant_with_a_slash_in_its_name_is_refused_or_writes_to_the_results_folder(units):
     try:
         found = units(variants={"a/b": {"strength": 0.1}})
     except (ValidationError, JobError):
@@ -169,7 +169,7 @@ def test_results_of_a_variant_lie_with_the_others_whatever_it_is_called(units):
     assert {unit.log.path.resolve().parent for unit in found} == {(found[0].out / "results").resolve()}
 
 
-def test_rows_of_a_seed_are_an_order_of_the_same_rows(units):
+def test_shuffle_pairs_reorders_the_same_pairs_by_seed(units):
     (unit,) = units(methods=("ft",))
     one, again, other = (shuffle_pairs(unit.pairs, seed) for seed in (0, 0, 1))
     assert one == again and one != other
@@ -196,8 +196,8 @@ TESTED = {
 
 
 @pytest.mark.parametrize("task", TESTED)
-def test_no_row_of_a_fine_tuning_has_an_anchor_that_is_tested(tmp_path, write_data_set, task):
-    """A row of the test says whose texts are known, whether or not it would make a pair to train on."""
+def test_read_training_pairs_leaves_out_anchors_of_the_test(tmp_path, write_data_set, task):
+    """A text counts as tested whether or not its row would make a pair to train on."""
     tested = TESTED[task]("any", 0)
     leaked = TESTED[task]("ANY", 1)[:11]  # the same texts in another case, with the labels of their neighbours
     files = {"train.jsonl": [*TESTED[task]("own", 0), *leaked], "test.jsonl": tested}
@@ -224,7 +224,7 @@ def test_a_unit_that_was_killed_after_its_last_checkpoint_is_finished(units, tmp
     assert result.seconds_per_step is None or math.isfinite(result.seconds_per_step)
 
 
-def test_plain_pretraining_needs_no_regularised_arm_beside_it(units):
+def test_plain_pretraining_stores_the_relations_before_and_after_without_a_regularizer(units):
     (unit,) = units(methods=("pft",), rows=())
     run_unit(unit)
     (result,) = unit.log.read()

@@ -15,8 +15,8 @@ WIDTH = 8
 KNOWN = {method.name: method for method in [build_control_method(), *list_debiasing_methods()]}
 
 
-def method_named(name):
-    """What a name stands for: the control, one of the ladder, `pca:4`, `R1 of 100, draw 0`, or a chain."""
+def build_method(name):
+    """Build the method of a display name: a known one, `pca:4`, `R1 of 100, draw 0` (100 sentences), or a chain."""
     if name in KNOWN:
         return KNOWN[name]
     if ", draw " in name:
@@ -60,7 +60,7 @@ def build_results(
         EncoderResult(
             Member(name, f"print of {name}", f"output of {name}", WIDTH, {}, None, families.get(name, name)),
             norms.get(name),
-            {m: given.get(m) or method_named(m) for e, m, _ in values if e == name},
+            {m: given.get(m) or build_method(m) for e, m, _ in values if e == name},
             {method: found for (encoder, method), found in (intrinsic or {}).items() if encoder == name},
             (problems or {}).get(name, {}),
         )
@@ -87,19 +87,19 @@ def build_results(
 
 @pytest.fixture(scope="session")
 def build():
-    """A maker of results."""
+    """Return `build_results`."""
     return build_results
 
 
 @pytest.fixture(scope="session")
 def grid_of():
-    """A maker of grids of such results."""
+    """Return a function that builds the grid of `build_results`."""
     return lambda *args, **options: Grid(build_results(*args, **options))
 
 
 @pytest.fixture(scope="session")
 def table():
-    """Scores of one encoder by (encoder, method, task), from the scores of each method in the order of the tasks."""
+    """Return a function that builds one encoder's scores from those of each method, in the order of the tasks."""
 
     def make(encoder, tasks, **by_method):
         methods = {name.replace("_", " "): scores for name, scores in by_method.items()}

@@ -44,17 +44,17 @@ SPOTLESS = Audit(
 )
 
 
-def told(audit=SPOTLESS, name="e5"):
+def summarize_one(audit=SPOTLESS, name="e5"):
     return summarize_audit(AuditFindings({name: audit}, [], UNSCORED))
 
 
 @pytest.fixture
 def gained(table):
-    """Scores of an encoder under R2, from its gains."""
+    """Return a function that builds an encoder's scores under R2 from its gains."""
     return lambda encoder, gains: table(encoder, TASKS, control=RAW, R2=[0.5 + gain for gain in gains])
 
 
-def test_r2_stands_out_on_tasks_two_deviations_from_an_encoders_own_mean(grid_of, gained):
+def test_profile_outliers_finds_tasks_over_two_deviations_from_an_encoders_mean_difference(grid_of, gained):
     down = [-gain for gain in GAINS[::-1]]
     grid = grid_of(gained("one", GAINS) | gained("two", down), norms={"one": 0.3})
     found = profile_outliers(grid)
@@ -68,13 +68,13 @@ def test_r2_stands_out_on_tasks_two_deviations_from_an_encoders_own_mean(grid_of
     assert shares == {task: (2, 0, 0) for task in TASKS} | {"t7": (2, 0.5, 0), "t0": (2, 0, 0.5)}
 
 
-def test_the_profile_agrees_with_what_the_comparison_says_of_an_encoder(grid_of, gained):
+def test_profile_outliers_agrees_with_compare_with_raw(grid_of, gained):
     grid = grid_of(gained("one", GAINS))
     (cell,), (row,) = compare_with_raw(grid, ["R2"]), profile_outliers(grid).encoders
     assert (row.up, row.down) == cell.outstanding == (1 / 8, 0)
 
 
-def test_tasks_without_a_score_are_no_part_of_an_encoders_profile(grid_of, gained):
+def test_profile_outliers_leaves_out_tasks_without_a_score(grid_of, gained):
     scores = gained("one", GAINS) | gained("two", GAINS)
     scores["two", "R2", "t7"] = None
     found = profile_outliers(grid_of(scores))
@@ -83,13 +83,13 @@ def test_tasks_without_a_score_are_no_part_of_an_encoders_profile(grid_of, gaine
     assert found.tasks[-1].up == 1
 
 
-def test_without_the_ladder_nothing_is_told_of_scores(grid_of, table):
+def test_without_debiasing_methods_the_findings_on_scores_are_empty(grid_of, table):
     grid = grid_of(table("one", TASKS, control=RAW))
     assert measure_random_controls(grid) == []
     assert profile_outliers(grid) == UNSCORED
 
 
-def test_the_random_direction_is_told_seed_by_seed(grid_of, table):
+def test_measure_random_controls_gives_each_seeds_difference_mean_and_spread(grid_of, table):
     """The mean-bias paper's Appendix F: four seeds of one encoder, their mean .005 and spread .005 points."""
     gains = {42: 0.0015, 2: 0.0009, 3: 0.0072, 4: 0.0106}
     scores = {f"random, seed {seed}": [0.5 + gain / 100] * 8 for seed, gain in gains.items()}
@@ -107,15 +107,15 @@ def test_the_random_direction_is_told_seed_by_seed(grid_of, table):
     ]
 
 
-def test_one_seed_has_no_spread(grid_of, table):
+def test_measure_random_controls_of_one_seed_has_no_spread(grid_of, table):
     (found,) = measure_random_controls(
         grid_of({("one", name, "t"): 0.5 + add for name, add in (("control", 0), ("random, seed 2", 0.01))})
     )
     assert (found.std, found.r2, found.mean) == (None, None, pytest.approx(1))
 
 
-def test_what_is_told_of_an_encoder():
-    assert told() == [
+def test_summarize_audit_of_a_typical_encoder():
+    assert summarize_one() == [
         "e5 gives unit vectors (norm 1.000 ± 0.000 over 200 texts).",
         "‖μ‖ of e5 is 0.260 over 100 sentences, more than chance (0.120); the first principal component lies at |cos| "
         "= 0.976 to μ before centring and 0.266 after.",
@@ -132,13 +132,13 @@ def test_what_is_told_of_an_encoder():
     ]
 
 
-def test_a_sample_of_all_sentences_is_not_called_few():
-    """All of them have a cosine of 1 to themselves, however noisy their mean is."""
+def test_summarize_audit_does_not_name_all_sentences_as_enough():
+    """The mean of all sentences has a cosine of 1 to itself, however noisy it is."""
     rows = np.random.default_rng(0).standard_normal((200, 32))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     growth = tuple(measure_mean_growth(rows, Moments.from_vectors(rows)))
     assert growth[-1].cosine == pytest.approx(1) and growth[-2].cosine < 0.99
-    said = "\n".join(told(replace(SPOTLESS, corpus=replace(SPOTLESS.corpus, growth=growth))))
+    said = "\n".join(summarize_one(replace(SPOTLESS, corpus=replace(SPOTLESS.corpus, growth=growth))))
     assert "No smaller sample gives the mean direction of e5 to a cosine of 0.99; from 10 to 100 sentences" in said
 
 
@@ -169,18 +169,18 @@ ODD = {
 
 
 @pytest.mark.parametrize(("sentence", "parts"), ODD.items(), ids=[sentence[:40] for sentence in ODD])
-def test_what_is_odd_is_said(sentence, parts):
-    assert sentence not in "\n".join(told())
-    assert sentence in "\n".join(told(replace(SPOTLESS, **parts)))
+def test_summarize_audit_points_out_unusual_measures(sentence, parts):
+    assert sentence not in "\n".join(summarize_one())
+    assert sentence in "\n".join(summarize_one(replace(SPOTLESS, **parts)))
 
 
-def test_what_is_said_of_the_suite_is_said_once():
+def test_summarize_audit_says_once_what_holds_for_the_suite():
     found = summarize_audit(AuditFindings({"e5": SPOTLESS, "bge": SPOTLESS}, [], UNSCORED))
     assert sum("are left out of the means by language" in one for one in found) == 2
-    assert len(found) == 2 * len(told()) - 2
+    assert len(found) == 2 * len(summarize_one()) - 2
 
 
-def test_too_few_tasks_for_one_to_stand_out_are_said(grid_of, table):
+def test_summarize_audit_says_that_outliers_take_six_tasks(grid_of, table):
     some = {"control": RAW[:5], "R2": [0.5, 0.5, 0.5, 0.5, 0.9]}
     found = profile_outliers(grid_of(table("one", TASKS[:5], **some)))
     assert [one.up for one in found.encoders] == [0]  # however far one task is from four others
@@ -188,7 +188,7 @@ def test_too_few_tasks_for_one_to_stand_out_are_said(grid_of, table):
     assert sentence == "R2 cannot stand out anywhere: that takes 6 tasks of an encoder at least."
 
 
-def test_where_r2_stands_out_is_said(grid_of, gained):
+def test_summarize_audit_says_where_r2_stands_out(grid_of, gained):
     found = summarize_audit(
         AuditFindings({}, [], profile_outliers(grid_of(gained("one", GAINS) | gained("two", GAINS))))
     )
@@ -197,7 +197,7 @@ def test_where_r2_stands_out_is_said(grid_of, gained):
     assert found[1:] == ["The task that is above on most encoders is t7, on 100 % of 2."]
 
 
-def test_an_audit_comes_back_from_disk_as_it_was(tmp_path):
+def test_load_audit_returns_what_save_audit_wrote(tmp_path):
     odd = Audit(None, None, Languages(0, (), {"fr": 3}, ("m",)), None, ("why",))
     for audit in (SPOTLESS, odd):
         save_audit(audit, tmp_path / "audits" / "one.json")
@@ -206,7 +206,7 @@ def test_an_audit_comes_back_from_disk_as_it_was(tmp_path):
 
 @pytest.fixture
 def audited(build, table, gained, tmp_path):
-    """An evaluation of two encoders with the ladder and an audit, one of which measured nothing."""
+    """Return results of two encoders with debiasing methods and an audit; one audit measured nothing."""
     values = gained("<b>one", GAINS) | gained("two", GAINS[::-1])
     values |= {(e, "random, seed 2", task): 0.5 for e in ("<b>one", "two") for task in TASKS}
     results = build(values, out=tmp_path, norms={"<b>one": 0.2})
@@ -215,7 +215,7 @@ def audited(build, table, gained, tmp_path):
     return replace(results, encoders=[replace(one, inspection=audit) for one, audit in audits])
 
 
-def test_the_report_has_an_audit_of_its_own_in_all_forms(audited):
+def test_the_audit_is_in_the_json_the_html_page_and_the_terminal_report(audited):
     supplements = [report_audit(audited)]
     write_report(audited, supplements)
     findings = compute_audit_findings(audited)
@@ -237,7 +237,7 @@ def test_the_report_has_an_audit_of_its_own_in_all_forms(audited):
     assert "two: nothing can be measured." in shown
 
 
-def test_without_an_audit_there_is_no_such_part(audited):
+def test_reports_without_an_audit_have_no_audit_section(audited):
     plain = replace(audited, encoders=[replace(one, inspection=None) for one in audited.encoders])
     supplements = [report_audit(plain)]
     write_report(plain, supplements)

@@ -49,8 +49,8 @@ all-MiniLM-L6-v2 0.1895 +3.00 +3.64
 MIXED = {f"r{i}": "Retrieval" for i in range(5)} | {f"c{i}": "Classification" for i in range(5)}
 
 
-def shifted(t, tasks):
-    """Scores of tasks, with and without a method, whose differences have that paired t."""
+def build_scores_with_t(t, tasks):
+    """Return scores with and without a method whose differences have the paired t."""
     control, noise = np.linspace(0.3, 0.6, tasks), np.resize([0.001, -0.001], tasks)
     noise -= noise.mean()
     return control + noise + t * noise.std(ddof=1) / np.sqrt(tasks), control
@@ -58,19 +58,19 @@ def shifted(t, tasks):
 
 @pytest.fixture(scope="module")
 def panel(grid_of, table):
-    """The 38 encoders of the mean-bias paper, with six retrieval tasks each, and its cells."""
+    """Return the grid and cells of the 38 encoders of the mean-bias paper, with six retrieval tasks each."""
     values, norms, families = {}, {}, {}
     tasks = [f"task {i}" for i in range(6)]
     for line in PANEL.split("\n")[1:-1]:
         name, norm, *t = line.split()
-        (r1, control), (r2, _) = (shifted(float(each), len(tasks)) for each in t)
+        (r1, control), (r2, _) = (build_scores_with_t(float(each), len(tasks)) for each in t)
         values |= table(name, tasks, control=control, R1=r1, R2=r2)
         norms[name], families[name] = float(norm), name.partition("-")[0]
     grid = grid_of(values, dict.fromkeys(tasks, "Retrieval"), norms=norms, families=families)
     return grid, comparison.compare_with_raw(grid, ["R1", "R2"])
 
 
-def test_the_papers_panel_gives_the_papers_table_1(panel):
+def test_summarize_families_reproduces_table_1_of_the_mean_bias_paper(panel):
     grid, cells = panel
     row = next(row for row in comparison.summarize_families(grid, cells) if row.label == "R2")
     assert (row.family, row.all.encoders) == ("Retrieval", 38)
@@ -79,21 +79,21 @@ def test_the_papers_panel_gives_the_papers_table_1(panel):
     assert row.without["snowflake"].mean_t == pytest.approx(1.99, abs=0.01)
 
 
-def test_the_papers_panel_gives_the_papers_table_3(panel):
+def test_average_by_norm_reproduces_table_3_of_the_mean_bias_paper(panel):
     bins = comparison.average_by_norm(*panel, "R2")
     assert [row["bin"] for row in bins] == ["[0.00, 0.30)", "[0.30, 0.60)", "[0.60, 0.75)", "[0.75, 1.05)"]
     assert [row["encoders"] for row in bins] == [2, 6, 10, 20]
     assert [row["Retrieval"] for row in bins] == pytest.approx([2.34, 1.36, 2.15, 3.95], abs=0.01)
 
 
-def test_the_papers_panel_gives_the_papers_table_4(panel):
+def test_count_head_to_head_reproduces_table_4_of_the_mean_bias_paper(panel):
     found = comparison.count_head_to_head(panel[1], "R2", "R1")
     assert found == {"Retrieval": {"ahead": 35, "behind": 2, "of": 38}}  # one has the same t to two digits
     assert comparison.count_head_to_head(panel[1], "R1", "R2")["Retrieval"]["ahead"] == 2
 
 
-def test_seeds_of_one_method_are_averaged_and_their_spread_is_the_papers(grid_of):
-    """Its Appendix F: four random directions on snowflake-arctic-embed-m, in points."""
+def test_compare_with_raw_averages_the_seeds_of_a_random_direction_and_gives_their_spread(grid_of):
+    """The mean-bias paper's Appendix F: four random directions on snowflake-arctic-embed-m, in points."""
     seeds = {42: 0.0015, 2: 0.0009, 3: 0.0072, 4: 0.0106}
     values = {("e", "control", task): raw for task, raw in (("a", 0.4), ("b", 0.6))}
     values |= {
@@ -106,7 +106,7 @@ def test_seeds_of_one_method_are_averaged_and_their_spread_is_the_papers(grid_of
     assert cells["R2"].spread is None
 
 
-def test_only_tasks_that_every_method_completed_count(grid_of, table):
+def test_compare_with_raw_counts_only_tasks_that_every_method_completed(grid_of, table):
     values = table("e", "abcd", control=[0.5, 0.5, 0.5, None], R1=[0.6, None, 0.8, 0.9], R2=[0.7, 0.9, 0.5, 0.9])
     del values["e", "R2", "c"]
     cells = {cell.label: cell for cell in comparison.compare_with_raw(grid_of(values), ["R1", "R2"])}
@@ -116,12 +116,12 @@ def test_only_tasks_that_every_method_completed_count(grid_of, table):
     assert cells["R2"].test.n == 1
 
 
-def test_methods_not_compared_do_not_take_tasks_away(grid_of, table):
+def test_compare_with_raw_keeps_tasks_that_only_other_methods_failed(grid_of, table):
     values = table("e", "ab", control=[0.5, 0.5], R1=[0.6, None], R2=[0.7, 0.9])
     assert [cell.tasks for cell in comparison.compare_with_raw(grid_of(values), ["R2"])] == [2]
 
 
-def test_what_one_encoder_failed_at_stays_with_the_others(grid_of, table):
+def test_compare_with_raw_drops_a_failed_task_for_that_encoder_only(grid_of, table):
     values = table("one", "ab", control=[0.5, 0.5], R2=[0.6, None]) | table(
         "two", "ab", control=[0.5, 0.5], R2=[0.6, 0.7]
     )
@@ -132,7 +132,7 @@ def test_what_one_encoder_failed_at_stays_with_the_others(grid_of, table):
     ]
 
 
-def test_a_cell_holds_the_statistics_of_its_differences(grid_of, table):
+def test_a_cell_holds_the_bootstrap_interval_and_the_paired_tests_of_its_differences(grid_of, table):
     raw, after = np.linspace(0.1, 0.8, 10), np.linspace(0.1, 0.8, 10) ** 0.9
     (cell,) = comparison.compare_with_raw(grid_of(table("e", MIXED, control=raw, R2=after), MIXED), ["R2"])
     assert cell.difference == bootstrap(100 * (after - raw))
@@ -142,7 +142,7 @@ def test_a_cell_holds_the_statistics_of_its_differences(grid_of, table):
     assert cell.test == paired_test(after, raw)
 
 
-def test_there_are_three_families_of_tasks(grid_of, table):
+def test_group_by_family_makes_retrieval_classification_and_other(grid_of, table):
     types = {
         "a": "Retrieval",
         "b": "Classification",
@@ -157,7 +157,7 @@ def test_there_are_three_families_of_tasks(grid_of, table):
     assert {name: test.n for name, test in cell.types.items()} == dict.fromkeys(types.values(), 1)
 
 
-def test_an_encoder_with_fewer_than_five_tasks_of_a_family_is_not_counted(grid_of, table):
+def test_summarize_families_counts_encoders_with_at_least_five_tasks_of_a_family(grid_of, table):
     raw, few = [0.5] * 10, [name for name in MIXED if name != "r0"]
     values = table("five", MIXED, control=raw, R2=np.linspace(0.6, 0.7, 10))
     values |= table("four", few, control=raw[1:], R2=np.linspace(0.3, 0.2, 9))
@@ -171,11 +171,11 @@ def test_an_encoder_with_fewer_than_five_tasks_of_a_family_is_not_counted(grid_o
     ) == (2, 1, 1)
 
 
-def test_a_family_of_encoders_is_left_out_as_a_whole(grid_of, table):
+def test_summarize_families_leaves_out_each_family_of_encoders_as_a_whole(grid_of, table):
     families, gains = {"a": "kin", "b": "kin", "c": "alone"}, {"a": 3.0, "b": 5.0, "c": -1.0}
     values = {}
     for name, t in gains.items():
-        after, raw = shifted(t, 5)
+        after, raw = build_scores_with_t(t, 5)
         values |= table(name, [f"r{i}" for i in range(5)], control=raw, R2=after)
     grid = grid_of(values, MIXED, families=families)
     (row,) = comparison.summarize_families(grid, comparison.compare_with_raw(grid, ["R2"]))
@@ -183,14 +183,14 @@ def test_a_family_of_encoders_is_left_out_as_a_whole(grid_of, table):
     assert {name: one.mean_t for name, one in row.without.items()} == pytest.approx({"kin": -1, "alone": 4})
 
 
-def test_a_family_that_is_all_there_is_cannot_be_left_out(grid_of, table):
-    after, raw = shifted(1.5, 5)
+def test_summarize_families_does_not_leave_out_the_only_family_of_encoders(grid_of, table):
+    after, raw = build_scores_with_t(1.5, 5)
     grid = grid_of(table("a", [f"r{i}" for i in range(5)], control=raw, R2=after), MIXED)
     (row,) = comparison.summarize_families(grid, comparison.compare_with_raw(grid, ["R2"]))
     assert row.without == {}
 
 
-def test_over_all_encoders_the_tasks_complete_on_all_of_them_count(grid_of, table):
+def test_average_differences_uses_tasks_that_all_encoders_completed(grid_of, table):
     values = table("one", "abc", control=[0.5, 0.5, 0.5], R2=[0.6, 0.7, 0.9])
     values |= table("two", "abc", control=[0.5, 0.5, 0.5], R2=[0.5, 0.8, None])
     found = comparison.average_differences(grid_of(values), ["R2"])
@@ -199,7 +199,7 @@ def test_over_all_encoders_the_tasks_complete_on_all_of_them_count(grid_of, tabl
     assert (found["R2"].value, found["R2"].low) == pytest.approx((expected.value, expected.low))
 
 
-def test_one_encoder_more_of_the_same_kind_does_not_make_us_surer(grid_of, table):
+def test_average_differences_of_copies_of_an_encoder_have_the_same_interval(grid_of, table):
     scores = {"control": [0.5] * 10, "R2": np.linspace(0.4, 0.9, 10)}
     alone = grid_of(table("one", MIXED, **scores))
     thrice = grid_of(table("one", MIXED, **scores) | table("two", MIXED, **scores) | table("three", MIXED, **scores))
@@ -207,10 +207,10 @@ def test_one_encoder_more_of_the_same_kind_does_not_make_us_surer(grid_of, table
     assert (many.value, many.low, many.high) == pytest.approx((few.value, few.low, few.high))
 
 
-def test_a_gain_that_follows_the_norm_is_found(grid_of, table):
+def test_correlate_gain_with_norm_finds_a_linear_relation_also_without_each_encoder(grid_of, table):
     values, norms = {}, {}
     for place, norm in enumerate([0.2, 0.4, 0.5, 0.6, 0.8, 0.9, None]):
-        after, raw = shifted(10 * (norm or 5), 5)
+        after, raw = build_scores_with_t(10 * (norm or 5), 5)
         values |= table(f"e{place}", [f"c{i}" for i in range(5)], control=raw, R2=after)
         norms[f"e{place}"] = norm
     grid = grid_of(values, MIXED, norms=norms)
@@ -222,7 +222,7 @@ def test_a_gain_that_follows_the_norm_is_found(grid_of, table):
     assert all(one.pearson.value == pytest.approx(1) and one.pearson.sign == 1 for one in found.values())
 
 
-def test_two_encoders_are_too_few_for_a_correlation_with_the_norm(grid_of, table):
+def test_correlate_gain_with_norm_of_two_encoders_is_none(grid_of, table):
     values = table("one", "ab", control=[0.5, 0.5], R2=[0.6, 0.8]) | table(
         "two", "ab", control=[0.5, 0.5], R2=[0.5, 0.4]
     )
@@ -231,7 +231,7 @@ def test_two_encoders_are_too_few_for_a_correlation_with_the_norm(grid_of, table
     assert found == {"classification t": None, "mean difference": None}
 
 
-def test_large_effects_are_named_the_largest_first(grid_of, table):
+def test_list_large_effects_sorts_by_size(grid_of, table):
     values = table("e", "abcd", control=[0.5, 0.5, 0.5, 0.5], R1=[0.5, 0.5, 0.5, 0.65], R2=[0.55, 0.7, 0.1, 0.5])
     found = comparison.list_large_effects(grid_of(values), ["R1", "R2"])
     assert [(one.label, one.task) for one in found] == [("R2", "c"), ("R2", "b"), ("R1", "d")]
@@ -241,7 +241,7 @@ def test_large_effects_are_named_the_largest_first(grid_of, table):
 
 @pytest.fixture(scope="module")
 def few_sentences(table):
-    """R1 and R2 with all sentences, and in two draws of a hundred."""
+    """Return scores of R1 and R2 with all sentences, and in two samples of a hundred."""
     values = table("e", "ab", control=[0.1, 0.1], R1=[0.5, 0.6], R2=[0.5, 0.7])
     draws = {"R1 of 100": ([0.48, 0.60], [0.52, 0.56]), "R2 of 100": ([0.51, 0.70], [0.51, 0.68])}
     for label, each in draws.items():
@@ -250,7 +250,7 @@ def few_sentences(table):
     return values
 
 
-def test_what_few_sentences_cost_is_averaged_over_draws_and_tasks(grid_of, few_sentences):
+def test_compare_estimated_means_averages_over_samples_and_tasks(grid_of, few_sentences):
     (row,) = comparison.compare_estimated_means(grid_of(few_sentences))
     assert row.sentences == 100
     assert row.r1.value == pytest.approx((0 - 2) / 2)  # of tasks a and b, in points; the draws of a cancel
@@ -260,7 +260,7 @@ def test_what_few_sentences_cost_is_averaged_over_draws_and_tasks(grid_of, few_s
     assert row.r2_ahead.value == pytest.approx((1 + 11) / 2)
 
 
-def test_the_same_score_with_few_sentences_costs_nothing(grid_of, table):
+def test_compare_estimated_means_of_equal_scores_is_0(grid_of, table):
     values = table("e", "ab", control=[0.1, 0.1], R1=[0.5, 0.6], R2=[0.5, 0.7])
     for name in ("R1", "R2"):
         values |= {("e", f"{name} of 50, draw 0", task): values["e", name, task] for task in "ab"}
@@ -269,17 +269,17 @@ def test_the_same_score_with_few_sentences_costs_nothing(grid_of, table):
 
 
 @pytest.mark.parametrize("missing", ["R1", "R2", "R1 of 100", "R2 of 100"])
-def test_few_sentences_are_compared_with_all_and_r1_with_r2(grid_of, few_sentences, missing):
+def test_compare_estimated_means_needs_r1_and_r2_with_few_and_all_sentences(grid_of, few_sentences, missing):
     values = {key: score for key, score in few_sentences.items() if key[1].partition(",")[0] != missing}
     assert comparison.compare_estimated_means(grid_of(values)) == []
 
 
-def test_numbers_of_sentences_are_in_order(grid_of, few_sentences):
+def test_compare_estimated_means_sorts_by_number_of_sentences(grid_of, few_sentences):
     fewer = {(e, m.replace("100", "20"), t): score for (e, m, t), score in few_sentences.items()}
     assert [row.sentences for row in comparison.compare_estimated_means(grid_of(few_sentences | fewer))] == [20, 100]
 
 
-def test_head_to_head_counts_encoders_that_have_both(grid_of, table):
+def test_count_head_to_head_counts_encoders_that_have_both_methods(grid_of, table):
     values = table("both", MIXED, control=[0.5] * 10, R1=np.linspace(0.5, 0.9, 10), R2=np.linspace(0.9, 0.5, 10))
     values |= table("one only", MIXED, control=[0.5] * 10, R2=np.linspace(0.9, 0.5, 10))
     cells = comparison.compare_with_raw(grid_of(values, MIXED), ["R1", "R2"])

@@ -10,11 +10,11 @@ PARALLEL = {"stsb": "en", "stsb_de": "de", "stsb-fr": "fr"}
 
 
 def chain(name, size):
-    """A nested chain cut to a size."""
+    """Build the method of a nested chain cut to a size."""
     return Method(name, "chain", "compact@1", size=size)
 
 
-def test_retention_is_the_mean_score_over_the_mean_raw_one(grid_of, table):
+def test_retention_is_the_mean_score_divided_by_the_mean_raw_score(grid_of, table):
     """Eq. 2 of the GeoPres paper, whose M is the mean over the data sets of a group."""
     values = table("e", "abc", control=[0.8, 0.5, 0.2], **{"geopres:4": [0.4, 0.5, 0.3]})
     (one,) = reduction.compute_retentions(grid_of(values))
@@ -23,20 +23,20 @@ def test_retention_is_the_mean_score_over_the_mean_raw_one(grid_of, table):
     assert (one.mean.low, one.mean.high) == pytest.approx((0.5, 1.5))
 
 
-def test_keeping_every_score_is_a_retention_of_one(grid_of, table):
+def test_retention_of_unchanged_scores_is_1(grid_of, table):
     values = table("e", "abc", control=[0.8, 0.5, 0.2], **{"geopres:4": [0.8, 0.5, 0.2]})
     assert reduction.compute_retentions(grid_of(values))[0].mean == Interval(1, 1, 1)
 
 
 @pytest.mark.parametrize(("raw", "told"), [(0.049, False), (-0.3, False), (0.05, True)])
-def test_types_with_a_raw_score_near_nothing_have_no_retention_of_their_own(grid_of, table, raw, told):
+def test_task_types_with_a_raw_score_below_0_05_have_no_retention(grid_of, table, raw, told):
     values = table("e", "ab", control=[0.9, raw], **{"geopres:4": [0.4, 0.9]})
     (one,) = reduction.compute_retentions(grid_of(values, {"a": "STS", "b": "Retrieval"}))
     assert set(one.types) == ({"STS", "Retrieval"} if told else {"STS"})
     assert one.mean.value == pytest.approx(1.3 / (0.9 + raw))
 
 
-def test_nothing_is_kept_of_noise(grid_of, table):
+def test_an_encoder_with_a_raw_score_near_0_has_no_retention(grid_of, table):
     assert reduction.compute_retentions(grid_of(table("e", "a", control=[0.01], **{"geopres:4": [0.4]}))) == []
 
 
@@ -44,7 +44,7 @@ def test_methods_that_do_not_reduce_have_no_retention(grid_of, table):
     assert reduction.compute_retentions(grid_of(table("e", "ab", control=[0.5, 0.5], R2=[0.6, 0.7]))) == []
 
 
-def test_every_size_is_over_the_tasks_that_all_completed(grid_of, table):
+def test_retentions_use_tasks_that_every_reduction_completed(grid_of, table):
     scores = {"geopres:4": [0.5, 0.25, 0.25], "geopres:2": [0.5, None, 0.25], "pca:4": [0.5, 0.25, 0.5]}
     found = reduction.compute_retentions(grid_of(table("e", "abc", control=[0.5] * 3, **scores)))
     assert {one.tasks for one in found} == {2}
@@ -55,7 +55,7 @@ def test_every_size_is_over_the_tasks_that_all_completed(grid_of, table):
     }
 
 
-def test_larger_sizes_come_first_and_reducers_in_the_order_given(grid_of, table):
+def test_retentions_are_sorted_by_descending_size_and_the_order_of_reducers(grid_of, table):
     scores = {f"{kind}:{size}": [0.5, 0.5] for kind in REDUCERS for size in (2, 4, 1)}
     found = reduction.compute_retentions(grid_of(table("e", "ab", control=[0.5, 0.5], **scores)))
     assert [(one.share, one.label) for one in found] == [
@@ -63,7 +63,7 @@ def test_larger_sizes_come_first_and_reducers_in_the_order_given(grid_of, table)
     ]
 
 
-def test_retentions_of_encoders_are_averaged(grid_of, table):
+def test_retentions_are_averaged_over_encoders(grid_of, table):
     values = table("one", "ab", control=[0.5, 0.5], **{"geopres:4": [0.5, 0.25]})
     values |= table("two", "ab", control=[0.4, 0.8], **{"geopres:4": [0.2, 0.8]})
     (one,) = reduction.compute_retentions(grid_of(values))
@@ -71,7 +71,7 @@ def test_retentions_of_encoders_are_averaged(grid_of, table):
     assert (one.mean.low, one.mean.high) == pytest.approx((0.75, (0.75 + 1.0 / 1.2) / 2))
 
 
-def test_types_of_tasks_are_kept_apart(grid_of, table):
+def test_retentions_and_differences_from_pca_are_given_by_task_type(grid_of, table):
     types = {"a": "STS", "b": "STS", "c": "Retrieval"}
     values = table("e", "abc", control=[0.5] * 3, **{"geopres:4": [0.5, 0.25, 0.125], "pca:4": [0.25, 0.25, 0.25]})
     one = next(one for one in reduction.compute_retentions(grid_of(values, types)) if one.label == "geopres")
@@ -81,7 +81,7 @@ def test_types_of_tasks_are_kept_apart(grid_of, table):
     )
 
 
-def test_being_ahead_of_pca_is_paired_by_task(grid_of, table):
+def test_the_difference_from_pca_is_paired_by_task(grid_of, table):
     """Tasks that differ by far more than the methods do not hide a difference that is in each of them."""
     pca = np.linspace(0.1, 0.8, 12)
     values = table("e", range(12), control=[0.8] * 12, **{"geopres:4": pca + 0.008, "pca:4": pca})
@@ -92,7 +92,7 @@ def test_being_ahead_of_pca_is_paired_by_task(grid_of, table):
     assert found["pca"].ahead["all"] == Interval(0, 0, 0)
 
 
-def test_pca_of_another_size_is_no_rival(grid_of, table):
+def test_the_difference_from_pca_compares_equal_sizes_only(grid_of, table):
     values = table(
         "e", "ab", control=[0.5, 0.5], **{"geopres:4": [0.5, 0.4], "pca:2": [0.3, 0.2], "geopres:2": [0.4, 0.3]}
     )
@@ -101,7 +101,7 @@ def test_pca_of_another_size_is_no_rival(grid_of, table):
     assert found["geopres", 0.25]["all"].value == pytest.approx(0.2)
 
 
-def test_a_nested_chain_counts_at_each_of_its_sizes(grid_of, table):
+def test_a_nested_chain_has_a_retention_at_each_of_its_sizes(grid_of, table):
     scores = {"compact": [0.4, 0.4], "compact 2": [0.3, 0.3], "pca:4": [0.35, 0.35], "pca:2": [0.35, 0.35]}
     values = {
         (e, m.replace(" ", ", "), t): s for (e, m, t), s in table("e", "ab", control=[0.5, 0.5], **scores).items()
@@ -111,8 +111,8 @@ def test_a_nested_chain_counts_at_each_of_its_sizes(grid_of, table):
     assert kept == {0.5: (pytest.approx(0.8), 1), 0.25: (pytest.approx(0.6), -1)}
 
 
-def measured(table, sizes=(1, 2, 4, 6)):
-    """Four reductions whose scores grow with the size: similarities grow with them, errors shrink."""
+def build_reductions(table, sizes=(1, 2, 4, 6)):
+    """Return scores and intrinsic measures of PCA reductions: similarities grow with the size, errors shrink."""
     values = table("e", "ab", control=[0.5, 0.5], **{f"pca:{size}": [0.05 * size, 0.06 * size] for size in sizes})
     measures = {
         ("e", f"pca:{size}"): {
@@ -126,8 +126,8 @@ def measured(table, sizes=(1, 2, 4, 6)):
     return values, measures
 
 
-def test_errors_of_geometry_count_as_what_is_kept(grid_of, table):
-    values, measures = measured(table)
+def test_correlate_intrinsic_turns_the_sign_of_errors(grid_of, table):
+    values, measures = build_reductions(table)
     found = reduction.correlate_intrinsic(grid_of(values, intrinsic=measures))
     assert {name: one.spearman.value for name, one in found.items()} == pytest.approx(
         {"local_spearman": 1, "positional": 1, "angular": 1, "recall_at_10": -1}
@@ -135,8 +135,8 @@ def test_errors_of_geometry_count_as_what_is_kept(grid_of, table):
     assert {one.n for one in found.values()} == {4}
 
 
-def test_geometry_is_compared_with_the_tasks_every_reduction_completed(grid_of, table):
-    values, measures = measured(table)
+def test_correlate_intrinsic_uses_tasks_that_every_reduction_completed(grid_of, table):
+    values, measures = build_reductions(table)
     alone = {key: score for key, score in values.items() if key[2] == "a"}
     values = {key: None if key == ("e", "pca:2", "b") else score for key, score in values.items()}
     both = [reduction.correlate_intrinsic(grid_of(some, intrinsic=measures)) for some in (values, alone)]
@@ -144,12 +144,12 @@ def test_geometry_is_compared_with_the_tasks_every_reduction_completed(grid_of, 
     assert both[0] == both[1]
 
 
-def test_two_reductions_are_too_few_to_tell_which_measure_predicts(grid_of, table):
-    values, measures = measured(table, sizes=(2, 4))
+def test_correlate_intrinsic_of_two_reductions_is_empty(grid_of, table):
+    values, measures = build_reductions(table, sizes=(2, 4))
     assert reduction.correlate_intrinsic(grid_of(values, intrinsic=measures)) == {}
 
 
-def test_another_language_is_compared_with_english(grid_of, table):
+def test_compare_languages_gives_retention_and_difference_from_english(grid_of, table):
     """R and Δ of the GeoPres paper (its Table 2), by hand."""
     values = table("e", PARALLEL, control=[0.8, 0.5, 0.4], **{"geopres:4": [0.6, 0.4, 0.2]})
     found = {one.language: one for one in reduction.compare_languages(grid_of(values, languages=PARALLEL))}
@@ -158,7 +158,7 @@ def test_another_language_is_compared_with_english(grid_of, table):
     assert {(one.encoder, one.label, one.size, one.task) for one in found.values()} == {("e", "geopres", 4, "stsb")}
 
 
-def test_each_size_and_encoder_has_its_own_row_of_languages(grid_of, table):
+def test_compare_languages_has_one_row_per_encoder_reducer_size_and_language(grid_of, table):
     scores = {"geopres:4": [0.6, 0.4, 0.2], "geopres:2": [0.6, 0.5, 0.4], "pca:2": [0.5, 0.5, 0.5]}
     values = table("one", PARALLEL, control=[0.8, 0.5, 0.4], **scores)
     values |= {("two", method, task): score for (_, method, task), score in values.items()}
@@ -176,7 +176,7 @@ def test_each_size_and_encoder_has_its_own_row_of_languages(grid_of, table):
         {"stsb": "en", "all/stsb": "deu,fra"},  # several languages in one
     ],
 )
-def test_only_the_same_data_in_two_languages_are_compared(grid_of, table, languages):
+def test_compare_languages_compares_only_versions_of_one_data_set_in_two_languages(grid_of, table, languages):
     values = table("e", languages, control=[0.5, 0.5], **{"geopres:4": [0.4, 0.3]})
     assert reduction.compare_languages(grid_of(values, languages=languages)) == []
 
@@ -190,6 +190,6 @@ def test_only_the_same_data_in_two_languages_are_compared(grid_of, table, langua
         ([0.5, 0.5, 0.5], [None, 0.3, 0.2], set()),  # English did
     ],
 )
-def test_languages_without_a_share_to_compare_are_passed_over(grid_of, table, control, scores, left):
+def test_compare_languages_leaves_out_languages_without_a_retention(grid_of, table, control, scores, left):
     grid = grid_of(table("e", PARALLEL, control=control, **{"geopres:4": scores}), languages=PARALLEL)
     assert {one.language for one in reduction.compare_languages(grid)} == left

@@ -16,8 +16,8 @@ TASKS = {f"r{i}": "Retrieval" for i in range(5)} | {"stsb": "STS", "stsb_de": "S
 REFERENCE = "https://example.org/paper?a=1&b=2"
 
 
-def everything(table):
-    """Scores of three encoders with methods of every group, one of them failed."""
+def build_all_scores(table):
+    """Return scores of three encoders with methods of every group, one of them failed."""
     raw, values = np.linspace(0.3, 0.8, 8), {}
     for place, encoder in enumerate(["one", "two", "<script>three"]):
         gains = {"control": 0, "R1": 0.01, "R2": 0.02, "random, seed 42": -0.001, "random, seed 2": 0.002}
@@ -32,8 +32,8 @@ def everything(table):
 
 @pytest.fixture(scope="module")
 def results(build, table, tmp_path_factory):
-    """An evaluation with something for every part of the report."""
-    values = everything(table)
+    """Return results with something for every part of the report."""
+    values = build_all_scores(table)
     cells = [(encoder, method) for encoder, method, task in values if ":" in method and task == "r0"]
     measures = ("local_spearman", "positional", "angular", "recall_at_10")
     return build(
@@ -53,7 +53,7 @@ def results(build, table, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def written(results):
-    """The three files as text, by name."""
+    """Write the three files of the report; return their text by name."""
     _, paths = write_report(results)
     assert [path.name for path in paths] == ["evaluation.json", "scores.csv", "report.html"]
     assert sorted(path.name for path in results.request.out.iterdir()) == sorted(path.name for path in paths)
@@ -61,7 +61,7 @@ def written(results):
 
 
 class Elements(HTMLParser):
-    """The tags of a page with their attributes, those that must be closed in their order, and the text."""
+    """Tags of an HTML page with attributes, tags still open, and its text."""
 
     def __init__(self, page):
         super().__init__()
@@ -121,7 +121,7 @@ def test_the_json_holds_every_finding(results, written):
     assert whole["tasks"][-1]["error"] == "test.jsonl: row 3 has no 'text'"
 
 
-def test_texts_and_places_of_this_machine_stay_on_it(results, written):
+def test_reports_hold_no_texts_and_no_local_paths(results, written):
     for name in ("evaluation.json", "report.html"):
         assert "sentences.txt" in written[name]
         assert not any(place in written[name] for place in ("/private", str(results.request.out), str(Path.cwd())))
@@ -141,7 +141,7 @@ def test_the_csv_has_a_row_for_each_score(results, written):
         assert row["error"] == (score.error or "")
 
 
-def test_the_page_needs_nothing_but_itself(elements, written):
+def test_the_page_loads_nothing_and_has_no_scripts_or_links(elements, written):
     tags = {tag for tag, _ in elements.found}
     assert not tags & {"script", "link", "iframe", "object", "base", "a"}
     places = [attrs[name] for _, attrs in elements.found for name in ("src", "href", "xlink:href") if name in attrs]
@@ -150,7 +150,7 @@ def test_the_page_needs_nothing_but_itself(elements, written):
     assert not re.findall(r"@import|url\((?!#)", written["report.html"])
 
 
-def test_the_reference_is_the_only_link(build, table, tmp_path):
+def test_the_suites_reference_is_the_only_link_of_the_page(build, table, tmp_path):
     results = build(table("e", "ab", control=[0.5, 0.6]), out=tmp_path)
     suite = replace(results.request.suite, reference=REFERENCE)
     write_report(replace(results, request=replace(results.request, suite=suite)))
@@ -158,8 +158,8 @@ def test_the_reference_is_the_only_link(build, table, tmp_path):
     assert [attrs["href"] for _, attrs in page.found if "href" in attrs] == [REFERENCE]
 
 
-def test_what_users_wrote_is_text_on_the_page(elements):
-    """Titles, names and errors, in tables and in pictures: no tag of theirs, every tag of ours closed."""
+def test_titles_names_and_errors_are_escaped_on_the_page(elements):
+    """They open no tag, in tables and in figures, and every tag of the page is closed."""
     text = "".join(elements.text)
     assert elements.open == []
     assert not {"b", "i", "script"} & {tag for tag, _ in elements.found}
@@ -168,11 +168,11 @@ def test_what_users_wrote_is_text_on_the_page(elements):
     assert 'RuntimeError: out, of "memory"' in text
 
 
-def test_the_page_has_a_picture_for_everything_there_is(elements):
+def test_the_page_of_a_full_evaluation_has_five_figures(elements):
     assert sum(tag == "svg" for tag, _ in elements.found) == 5
 
 
-def test_everything_broken_is_named_among_the_problems(results, written):
+def test_failures_are_listed_as_problems_on_the_page_and_the_terminal(results, written):
     problems = [
         "torn was not evaluated: test.jsonl: row 3 has no 'text'",
         "one: other@1 was not compared: it was fitted on another encoder's vectors",
@@ -183,7 +183,7 @@ def test_everything_broken_is_named_among_the_problems(results, written):
     assert format_report(results, compute_findings(results)).endswith("\n\nProblems\n" + "\n".join(problems))
 
 
-def test_the_terminal_shows_the_scores_and_what_they_say(results):
+def test_format_report_shows_aligned_tables_the_summary_and_the_problems(results):
     shown = format_report(results, compute_findings(results)).split("\n\n")
     assert [part.split("\n")[0].split(" ")[0] for part in shown] == ["Mean", "Differences", "Share", "R1", "Problems"]
     for part in shown[:3]:
@@ -192,8 +192,8 @@ def test_the_terminal_shows_the_scores_and_what_they_say(results):
     assert shown[3].split("\n") == summarize(compute_findings(results))
 
 
-def said(build, table, **scores):
-    """What is said of scores by the method, for tasks of one type."""
+def summarize_scores(build, table, **scores):
+    """Return the summary of one encoder's scores by method, for tasks of one type."""
     tasks = [f"task {i}" for i in range(len(scores["control"]))]
     return summarize(compute_findings(build(table("e", tasks, **scores))))
 
@@ -210,8 +210,8 @@ def said(build, table, **scores):
         ([1], r"\+1\.00 points: not told from zero; better on 0, worse on 0 of 1 encoder"),
     ],
 )
-def test_a_difference_is_told_where_its_interval_leaves_zero_out(build, table, gains, told):
-    first, *_ = said(build, table, control=[0.5] * len(gains), R2=[0.5 + gain / 100 for gain in gains])
+def test_the_summary_calls_a_difference_a_gain_or_loss_only_if_its_interval_excludes_0(build, table, gains, told):
+    first, *_ = summarize_scores(build, table, control=[0.5] * len(gains), R2=[0.5 + gain / 100 for gain in gains])
     assert re.fullmatch(rf"R2 changes the score by {told} \(\|t\| > 2\)\.", first)
 
 
@@ -223,16 +223,16 @@ def test_a_difference_is_told_where_its_interval_leaves_zero_out(build, table, g
         ([0.20, 0.32, 0.42], "of the score, no type of task beyond the interval from PCA."),
     ],
 )
-def test_a_reducer_is_above_or_below_pca_where_the_interval_says_so(build, table, kept, told):
+def test_the_summary_puts_a_reducer_above_or_below_pca_only_if_the_interval_excludes_0(build, table, kept, told):
     scores = {"control": [0.5] * 3, "geopres:4": kept, "pca:4": [0.30, 0.31, 0.32]}
-    found = said(build, table, **scores)
+    found = summarize_scores(build, table, **scores)
     assert found[0].startswith("geopres at 1/2 of the dimensions keeps ")
     assert found[0].endswith(told)
     assert found[1] == "pca at 1/2 of the dimensions keeps 62.0 % [60.0, 64.0] of the score."
 
 
 @pytest.mark.parametrize(("sign", "told"), [(1, "it grows with ‖μ‖"), (-1, "it falls with ‖μ‖")])
-def test_a_gain_is_said_to_go_with_the_norm_where_it_does(build, table, sign, told):
+def test_the_summary_says_whether_the_gain_grows_or_falls_with_the_mean_norm(build, table, sign, told):
     values, norms = {}, {f"e{i}": 0.1 * i for i in range(1, 9)}
     for name, norm in norms.items():
         values |= table(name, "ab", control=[0.5, 0.6], R2=[0.5 + sign * norm / 10, 0.6 + sign * norm / 9])
@@ -243,7 +243,7 @@ def test_a_gain_is_said_to_go_with_the_norm_where_it_does(build, table, sign, to
 
 
 @pytest.mark.parametrize(("r2", "told"), [(0.6, "R2 is better."), (0.4, "R1 is better."), (0.5, "neither is better")])
-def test_the_better_of_r1_and_r2_with_few_sentences_is_named(build, table, r2, told):
+def test_the_summary_names_the_better_of_r1_and_r2_with_few_sentences(build, table, r2, told):
     values = table("e", "ab", control=[0.4, 0.4], R1=[0.5, 0.5], R2=[0.5, 0.5])
     values |= {("e", f"R1 of 2000, draw {draw}", task): 0.5 for draw in (0, 1) for task in "ab"}
     values |= {("e", f"R2 of 2000, draw {draw}", task): r2 for draw in (0, 1) for task in "ab"}
@@ -256,7 +256,7 @@ def test_the_better_of_r1_and_r2_with_few_sentences_is_named(build, table, r2, t
 @pytest.mark.parametrize(
     ("german", "told"), [(0.45, "10.0 points of retention more"), (0.3, "20.0 points of retention less")]
 )
-def test_other_languages_keep_more_or_less_than_english(build, table, german, told):
+def test_the_summary_compares_retention_in_other_languages_with_english(build, table, german, told):
     values = table("e", ["set", "set_de"], control=[0.5, 0.5], **{"pca:4": [0.4, german]})
     found = summarize(compute_findings(build(values, languages={"set_de": "de"})))[-1]
     assert found.startswith(f"pca keeps {told} in other languages than in English")
@@ -275,7 +275,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("scores", SMALL.values(), ids=SMALL)
-def test_small_evaluations_are_written_down_as_well(build, table, tmp_path, scores):
+def test_reports_of_small_or_failed_evaluations_are_complete(build, table, tmp_path, scores):
     results = build(table("e", "abc"[: len(scores["control"])], **scores), out=tmp_path, broken={"torn": "no rows"})
     findings, _ = write_report(results)
     found = json.loads((tmp_path / "evaluation.json").read_text())
