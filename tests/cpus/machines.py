@@ -106,12 +106,12 @@ TESTS = {
     ),
     "tests/training/test_unpadding.py": ("test_unpadded_vectors_equal_those_after_restore_padding",),
     "tests/training/export/test_onnx_graph.py": (
-        "test_real_and_random_rows_come_out_as_the_chain_gives_them",
-        "test_a_row_comes_out_alone_as_among_others",
-        "test_codes_are_those_of_the_chain",
+        "test_the_graph_equals_the_chain_on_real_and_random_rows",
+        "test_the_graph_gives_a_row_the_same_output_alone_and_in_a_batch",
+        "test_the_graphs_codes_equal_those_of_the_chain",
     ),
     "tests/training/export/test_faiss_transforms.py": (
-        "test_an_index_behind_the_transforms_holds_what_the_chain_gives",
+        "test_an_index_behind_the_exported_transforms_holds_the_chains_vectors",
     ),
     "tests/service/encoders/engine/test_worker.py": (
         "TestWorkerProcess::test_vectors_equal_those_of_the_encoder_itself",

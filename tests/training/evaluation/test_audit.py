@@ -71,7 +71,7 @@ def bare_spec(tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory, write_data_set, tiny_spec, scoring_process):
-    """Evaluate the tiny model with debiasing methods and an audit; repeat the run without the audit's file, then with it."""
+    """Evaluate the tiny model with debiasing methods and an audit; run again without the audit's file, and with it."""
     root = tmp_path_factory.mktemp("audited")
     for name, language, texts in (("english", "en", ENGLISH), ("german", "de", GERMAN)):
         write_data_set(root / "suite" / name, {"task": "sts", "language": language}, {"test.jsonl": pair_texts(texts)})

@@ -204,7 +204,7 @@ def test_estimated_means_use_50_sentences_and_each_draw_other_ones(cache, one_ho
 def test_method_cache_refuses_too_few_sentences_and_writes_no_file(cache, corpus):
     for method, rows, message in (
         (list_mean_estimation_methods([361])[0], corpus, "R1 of 361, draw 0: the corpus has 360 sentences"),
-        (list_debiasing_methods()[1], None, "R2 is fit_or_load on sentences: name some with --corpus"),
+        (list_debiasing_methods()[1], None, "R2 is fitted on sentences: name some with --corpus"),
     ):
         with pytest.raises(EvaluationError, match=message):
             cache.load_or_fit(method, ENCODER, rows, DIGEST, lambda _: None)
@@ -234,7 +234,7 @@ def test_a_chain_that_is_not_nested_cannot_be_cut(rows):
 
 def test_unsuited_reason_names_another_encoder_or_other_dimensions(nested):
     assert nested.unsuited_reason(ENCODER, WIDTH) is None
-    assert nested.unsuited_reason("e" * 32, WIDTH) == "it was fit_or_load on another encoder's vectors"
+    assert nested.unsuited_reason("e" * 32, WIDTH) == "it was fitted on another encoder's vectors"
     anyones = replace(nested, only=None)
     assert anyones.unsuited_reason("e" * 32, WIDTH) is None
     assert anyones.unsuited_reason(ENCODER, 384) == "it takes vectors 24 wide, these are 384"

@@ -14,20 +14,20 @@ FITTED, NEW = 250, 12
 
 @pytest.fixture(scope="session")
 def paragraphs():
-    """Real English, short enough to be encoded in seconds."""
+    """Return real English texts short enough to be encoded in seconds."""
     found = [text for batch in open_source("pydoc:").batches() for text in batch.values if 40 < len(text) < 160]
     return [found[i] for i in np.linspace(0, len(found) - 1, FITTED + NEW).astype(int)]
 
 
 @pytest.fixture(scope="session")
 def vectors(encoder, paragraphs):
-    """What chains are fitted on."""
+    """Return the vectors that chains are fitted on."""
     return encoder.encode(paragraphs[:FITTED]).vectors
 
 
 @pytest.fixture(scope="session")
 def new_texts(paragraphs):
-    """Texts that no chain was fitted on and no export is checked on."""
+    """Return texts that no chain was fitted on and no export is checked on."""
     return [*paragraphs[FITTED:], "naïve Ωmega 東京 🚲", "short"]
 
 
@@ -38,7 +38,7 @@ def new_vectors(encoder, new_texts):
 
 @pytest.fixture(scope="session")
 def fitted(encoder, vectors):
-    """A maker of chains fitted on the encoder's vectors, each made once."""
+    """Return a function that fits a chain on the encoder's vectors, each chain once."""
 
     @functools.cache
     def make(steps, normalize=True):
@@ -51,7 +51,7 @@ def fitted(encoder, vectors):
 
 @pytest.fixture(scope="session")
 def decided():
-    """Which numbers of a quantising chain's outputs, `(n, k)`, the rounding of float32 cannot tip to another code."""
+    """Return a function that masks the numbers `(n, k)` whose codes float32 rounding cannot change."""
 
     def decide(chain, rows):
         quantizer = chain.quantizer

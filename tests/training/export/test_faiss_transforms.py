@@ -34,23 +34,23 @@ def transforms_in(folder):
     return [faiss.read_VectorTransform(str(path)) for path in sorted(folder.glob("*.vt"), key=lambda p: int(p.stem))]
 
 
-def behind(folder, index):
-    """The index behind the folder's transforms."""
+def build_index_behind(folder, index):
+    """Put the folder's transforms before an index."""
     whole = faiss.IndexPreTransform(index)
     for transform in reversed(transforms_in(folder)):
         whole.prepend_transform(transform)
     return whole
 
 
-def test_an_index_behind_the_transforms_holds_what_the_chain_gives(export, vectors, new_vectors):
+def test_an_index_behind_the_exported_transforms_holds_the_chains_vectors(export, vectors, new_vectors):
     chain, exported = export
     rows = np.concatenate([vectors[:100], new_vectors])
-    index = behind(exported.folder, faiss.IndexFlatIP(chain.output_dimensions))
+    index = build_index_behind(exported.folder, faiss.IndexFlatIP(chain.output_dimensions))
     index.add(rows)
     np.testing.assert_allclose(index.index.reconstruct_n(0, len(rows)), chain.transform(rows), atol=1e-4)
 
 
-def test_transforms_are_numbered_in_their_order_and_fit_one_another(export):
+def test_exported_transforms_are_numbered_in_order_and_have_matching_dimensions(export):
     chain, exported = export
     found = transforms_in(exported.folder)
     assert sorted(path.stem for path in exported.folder.glob("*.vt")) == [str(n) for n in range(len(found))]
@@ -59,7 +59,7 @@ def test_transforms_are_numbered_in_their_order_and_fit_one_another(export):
     assert all(transform.is_trained for transform in found)
 
 
-def test_the_index_is_empty_and_takes_vectors_as_the_encoder_gives_them(export):
+def test_the_exported_index_is_empty_and_takes_the_encoders_vectors(export):
     chain, exported = export
     index = faiss.read_index(str(exported.folder / "chain.index"))
     assert (index.ntotal, index.d, index.is_trained) == (0, 384, True)
@@ -67,7 +67,7 @@ def test_the_index_is_empty_and_takes_vectors_as_the_encoder_gives_them(export):
     assert faiss.downcast_index(index.index).d == chain.output_dimensions
 
 
-def test_a_search_finds_the_neighbours_that_the_chain_finds(export, vectors, new_vectors):
+def test_a_search_of_the_exported_index_finds_the_neighbours_of_the_chains_vectors(export, vectors, new_vectors):
     chain, exported = export
     index = faiss.read_index(str(exported.folder / "chain.index"))
     index.add(vectors)
@@ -81,7 +81,7 @@ def test_a_search_finds_the_neighbours_that_the_chain_finds(export, vectors, new
     np.testing.assert_array_equal(ids[distinct, 0], best[distinct, 0])
 
 
-def test_one_vector_is_searched_as_many_are(export, vectors, new_vectors):
+def test_a_search_for_one_vector_has_the_scores_of_a_search_for_many(export, vectors, new_vectors):
     _, exported = export
     index = faiss.read_index(str(exported.folder / "chain.index"))
     index.add(vectors)
@@ -90,14 +90,15 @@ def test_one_vector_is_searched_as_many_are(export, vectors, new_vectors):
     np.testing.assert_allclose(alone, together[:1], atol=1e-5)
 
 
-def test_what_is_said_to_be_written_is_what_is_there(export):
+def test_the_faiss_export_lists_exactly_the_files_on_disk(export):
+    """Its difference from the chain is at most 1e-4."""
     _, exported = export
     assert exported.files == sorted(path.name for path in exported.folder.iterdir())
     assert {"0.vt", "README.md", "chain.index", "lathe.json"} <= set(exported.files)
     assert 0 <= exported.difference <= 1e-4
 
 
-def test_the_readme_works_as_written(export, vectors, new_vectors):
+def test_the_code_of_the_faiss_exports_readme_runs(export, vectors, new_vectors):
     chain, exported = export
     (code,) = re.findall(r"```python\n(.*?)\n```", (exported.folder / "README.md").read_text(), re.DOTALL)
     plain, hnsw = code.split("hnsw = ")
@@ -114,7 +115,7 @@ def test_the_readme_works_as_written(export, vectors, new_vectors):
 
 
 @pytest.mark.parametrize("kind", ["int8", "binary"])
-def test_a_chain_that_quantises_is_refused_with_what_to_do_instead(fitted, tmp_path, kind):
+def test_export_faiss_refuses_a_chain_with_codes_and_names_the_remedy(fitted, tmp_path, kind):
     chain = fitted(f"pca:16,{kind}")
     with pytest.raises(ExportError, match=f"{kind}.*without that step.*let the index quantise"):
         export_faiss(chain, tmp_path / "index", "codes@1")
@@ -122,7 +123,7 @@ def test_a_chain_that_quantises_is_refused_with_what_to_do_instead(fitted, tmp_p
     assert export_faiss(chain[:-1], tmp_path / "index", "floats@1").files
 
 
-def test_a_chain_of_no_width_is_refused_in_words(tmp_path, vectors):
+def test_export_faiss_refuses_a_chain_without_fixed_dimensions(tmp_path, vectors):
     chain = Chain(parse_steps("normalize")).fit(vectors)
     with pytest.raises(ExportError):
         export_faiss(chain, tmp_path / "index", "unit@1")

@@ -26,7 +26,7 @@ WITH_ENCODER = ["sentence-transformers", "onnx"]
 
 @pytest.fixture(scope="module")
 def chain(fitted, encoder, vectors, new_vectors, tmp_path_factory):
-    """A chain as it comes out of a registry, with all that its artifact says."""
+    """Return a chain as loaded from a registry, with all metadata."""
     path = tmp_path_factory.mktemp("artifacts") / "chain"
     made = fitted("r2,geopres:24,nested=true,steps=5")
     metadata = {
@@ -38,30 +38,31 @@ def chain(fitted, encoder, vectors, new_vectors, tmp_path_factory):
     return Chain.load(path)
 
 
-def everything_in(folder):
+def read_folder(folder):
+    """Return the contents of all files below a folder by relative path, None for folders."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_an_occupied_folder_is_refused_and_left_as_it_was(chain, encoder, tmp_path, format_):
+def test_exports_refuse_a_folder_that_is_not_empty_and_leave_its_contents(chain, encoder, tmp_path, format_):
     (tmp_path / "there/deep").mkdir(parents=True)
     (tmp_path / "there/notes.txt").write_text("mine")
-    before = everything_in(tmp_path)
+    before = read_folder(tmp_path)
     with pytest.raises(ExportError, match="is there already"):
         FORMATS[format_](chain, encoder, tmp_path / "there")
-    assert everything_in(tmp_path) == before
+    assert read_folder(tmp_path) == before
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_file_in_the_way_is_refused_and_left_as_it_was(chain, encoder, tmp_path, format_):
+def test_exports_refuse_an_existing_file_as_folder_and_leave_the_file(chain, encoder, tmp_path, format_):
     (tmp_path / "there").write_text("mine")
     with pytest.raises(ExportError, match="is there already"):
         FORMATS[format_](chain, encoder, tmp_path / "there")
-    assert everything_in(tmp_path) == {"there": b"mine"}
+    assert read_folder(tmp_path) == {"there": b"mine"}
 
 
 @pytest.mark.parametrize("format_", QUICK)
-def test_an_empty_folder_is_filled_and_nothing_else_is_left_beside_it(chain, encoder, tmp_path, format_):
+def test_exports_write_to_an_empty_folder_and_leave_nothing_beside_the_folder(chain, encoder, tmp_path, format_):
     (tmp_path / "there").mkdir()
     exported = FORMATS[format_](chain, encoder, tmp_path / "there")
     assert exported.folder == tmp_path / "there" and exported.files
@@ -69,12 +70,14 @@ def test_an_empty_folder_is_filled_and_nothing_else_is_left_beside_it(chain, enc
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
-def test_folders_on_the_way_are_made(chain, tmp_path):
+def test_exports_create_missing_parent_folders(chain, tmp_path):
     assert export_faiss(chain, tmp_path / "a/b/c", REFERENCE).folder.is_dir()
 
 
 @pytest.mark.parametrize("format_", WITH_ENCODER)
-def test_a_chain_of_another_encoder_is_refused_and_nothing_is_left(fitted, encoder, tmp_path, format_):
+def test_exports_with_an_encoder_refuse_a_chain_of_another_encoder_and_write_nothing(
+    fitted, encoder, tmp_path, format_
+):
     foreign = Chain(fitted("pca:16").transforms)
     foreign.metadata = {"encoder": encoder.describe() | {"fingerprint": "f" * 32}}
     with pytest.raises(ExportError, match="another space.*" + "f" * 32):
@@ -83,7 +86,9 @@ def test_a_chain_of_another_encoder_is_refused_and_nothing_is_left(fitted, encod
 
 
 @pytest.mark.parametrize("format_", WITH_ENCODER)
-def test_a_chain_of_another_width_is_refused_and_nothing_is_left(vectors, encoder, tmp_path, format_):
+def test_exports_with_an_encoder_refuse_a_chain_of_other_dimensions_and_write_nothing(
+    vectors, encoder, tmp_path, format_
+):
     narrow = Chain([PCA(8)]).fit(vectors[:, :20])
     with pytest.raises(ExportError, match="20 wide"):
         FORMATS[format_](narrow, encoder, tmp_path / "there")
@@ -92,34 +97,34 @@ def test_a_chain_of_another_width_is_refused_and_nothing_is_left(vectors, encode
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("steps", ["autoencoder:24,steps=4", "r2,flow:1,steps=2,batch=64"])
-def test_a_chain_that_is_more_than_an_affine_map_is_refused_by_name(fitted, encoder, tmp_path, format_, steps):
+def test_exports_refuse_a_step_that_is_no_affine_map_by_name(fitted, encoder, tmp_path, format_, steps):
     with pytest.raises(ExportError, match="(autoencoder|flow) is no affine map"):
         FORMATS[format_](fitted(steps), encoder, tmp_path / "there")
     assert not (tmp_path / "there").exists()
 
 
-def test_a_model_of_sentence_transformers_needs_an_encoder(fitted, tmp_path):
+def test_export_sentence_transformers_refuses_a_missing_encoder(fitted, tmp_path):
     with pytest.raises(ExportError, match="name the encoder"):
         export_sentence_transformers(fitted("pca:16"), None, tmp_path / "there", REFERENCE)
     assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("format_", QUICK)
-def test_vectors_of_nobodys_go_with_the_encoder_that_is_named(fitted, encoder, tmp_path, format_):
+def test_a_chain_fitted_without_an_encoder_is_exported_with_the_named_one(fitted, encoder, tmp_path, format_):
     nobodys = Chain(fitted("pca:16").transforms)
     nobodys.metadata = {"encoder": None}
     assert FORMATS[format_](nobodys, encoder, tmp_path / "there").files
 
 
-def test_a_folder_appears_only_when_its_block_ends(tmp_path):
+def test_open_staging_folder_creates_the_folder_only_at_the_end_of_its_context(tmp_path):
     with open_staging_folder(tmp_path / "there") as staging:
         (staging / "some.txt").write_text("text")
         assert not (tmp_path / "there").exists()
         assert staging.parent == tmp_path
-    assert everything_in(tmp_path) == {"there": None, "there/some.txt": b"text"}
+    assert read_folder(tmp_path) == {"there": None, "there/some.txt": b"text"}
 
 
-def test_a_block_that_fails_leaves_nothing(tmp_path):
+def test_open_staging_folder_leaves_nothing_after_an_error(tmp_path):
     with pytest.raises(ZeroDivisionError), open_staging_folder(tmp_path / "there") as staging:
         (staging / "deep").mkdir()
         (staging / "deep/some.txt").write_text("text")
@@ -127,27 +132,27 @@ def test_a_block_that_fails_leaves_nothing(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_block_that_fails_leaves_no_folders_it_made_on_the_way(tmp_path):
+def test_open_staging_folder_removes_parent_folders_that_it_created_after_an_error(tmp_path):
     with pytest.raises(ZeroDivisionError), open_staging_folder(tmp_path / "new/there"):
         raise ZeroDivisionError
     assert not any(tmp_path.iterdir())
 
 
-def test_a_block_that_fails_leaves_the_empty_folder_that_was_there(tmp_path):
+def test_open_staging_folder_leaves_an_existing_empty_folder_after_an_error(tmp_path):
     (tmp_path / "there").mkdir()
     with pytest.raises(ZeroDivisionError), open_staging_folder(tmp_path / "there"):
         raise ZeroDivisionError
-    assert everything_in(tmp_path) == {"there": None}
+    assert read_folder(tmp_path) == {"there": None}
 
 
-def test_the_current_folder_is_taken_if_it_is_empty(tmp_path):
+def test_open_staging_folder_takes_an_empty_current_folder(tmp_path):
     (tmp_path / "here").mkdir()
     with contextlib.chdir(tmp_path / "here"), open_staging_folder(Path()) as staging:
         (staging / "some.txt").write_text("text")
-    assert everything_in(tmp_path) == {"here": None, "here/some.txt": b"text"}
+    assert read_folder(tmp_path) == {"here": None, "here/some.txt": b"text"}
 
 
-def test_what_differs_too_much_is_not_written_and_named(vectors, tmp_path):
+def test_require_close_refuses_differences_over_the_tolerance_nan_and_other_shapes(vectors, tmp_path):
     assert require_close(vectors, vectors, "the graph") == 0
     assert 0 < require_close(vectors + 0.5 * TOLERANCE, vectors, "the graph") < TOLERANCE
     for wrong in (vectors + 2 * TOLERANCE, vectors * float("nan"), vectors[:-1], vectors[:, :1]):
@@ -157,16 +162,17 @@ def test_what_differs_too_much_is_not_written_and_named(vectors, tmp_path):
 
 @pytest.fixture(params=QUICK)
 def twice(request, chain, encoder, tmp_path):
+    """Export the same chain twice; return both folders."""
     return [FORMATS[request.param](chain, encoder, tmp_path / name).folder for name in ("first", "second")]
 
 
-def test_two_exports_are_the_same_bytes(twice):
-    first, second = map(everything_in, twice)
+def test_two_exports_of_a_chain_are_byte_equal(twice):
+    first, second = map(read_folder, twice)
     assert first.keys() == second.keys()
     assert [name for name in first if first[name] != second[name]] == []
 
 
-def test_the_folder_says_what_the_chain_is(twice, chain, encoder):
+def test_lathe_json_and_the_readme_describe_the_chain(twice, chain, encoder):
     said = json.loads((twice[0] / "lathe.json").read_text())
     assert said["chain"] == REFERENCE
     assert said["steps"] == chain.specs()

@@ -71,7 +71,7 @@ def of_codes(request, make):
 
 @pytest.fixture(scope="module")
 def whole(fitted, encoder, tmp_path_factory):
-    """A chain and its encoder as one model."""
+    """Export a chain and its encoder as one model."""
     chain = fitted("r2,geopres:20,steps=5,int8")
     folder = tmp_path_factory.mktemp("whole") / "model"
     exported = export_onnx(chain, encoder, folder, "whole@1")
@@ -79,31 +79,31 @@ def whole(fitted, encoder, tmp_path_factory):
 
 
 def rows_of(*, vectors, width, seed=1, scale=1.0):
-    """Real rows, random ones, and a zero one between them."""
+    """Return real rows, a zero row and random rows."""
     random = np.random.default_rng(seed).standard_normal((60, width)).astype(np.float32)
     random /= np.linalg.norm(random, axis=1, keepdims=True)
     return (np.concatenate([vectors, np.zeros((1, width), np.float32), random]) * scale).astype(np.float32)
 
 
-def clear_ones(chain, rows, decided, shape):
+def mask_clear(chain, rows, decided, shape):
     return decided(chain, rows) if chain.quantizer is not None else np.ones(shape, bool)
 
 
 def assert_agree(chain, session, rows, decided):
     found, expected = session.run(["embeddings"], {"vectors": rows})[0], chain.floats(rows)
     assert found.shape == expected.shape and found.dtype == np.float32
-    clear = clear_ones(chain, rows, decided, expected.shape)
+    clear = mask_clear(chain, rows, decided, expected.shape)
     np.testing.assert_allclose(found[clear], expected[clear], atol=1e-4)
 
 
-def test_real_and_random_rows_come_out_as_the_chain_gives_them(export, new_vectors, decided):
+def test_the_graph_equals_the_chain_on_real_and_random_rows(export, new_vectors, decided):
     chain, _, session = export
     rows = rows_of(vectors=new_vectors, width=384)
     rows = rows[rows.any(axis=1)]
     assert_agree(chain, session, rows, decided)
 
 
-def test_zero_rows_stay_zero(export, new_vectors):
+def test_the_graph_treats_zero_rows_like_the_chain_and_gives_finite_values(export, new_vectors):
     chain, _, session = export
     rows = rows_of(vectors=new_vectors, width=384)
     found = session.run(["embeddings"], {"vectors": rows})[0]
@@ -114,7 +114,7 @@ def test_zero_rows_stay_zero(export, new_vectors):
 
 
 @pytest.mark.parametrize("length", [1e-12, 1e-3, 1e3, 1e12])
-def test_rows_of_ordinary_length_come_out_as_the_chain_gives_them(of_floats, new_vectors, length):
+def test_the_graph_equals_the_chain_on_rows_of_norm_1e_minus_12_to_1e12(of_floats, new_vectors, length):
     chain, _, session = of_floats
     rows = (new_vectors * length).astype(np.float32)
     found, expected = session.run(["embeddings"], {"vectors": rows})[0], chain.transform(rows)
@@ -123,14 +123,14 @@ def test_rows_of_ordinary_length_come_out_as_the_chain_gives_them(of_floats, new
 
 
 @pytest.mark.parametrize("length", [1e-30, 1e30])
-def test_rows_of_any_finite_length_come_out_as_the_chain_gives_them(make, new_vectors, length):
+def test_a_normalizing_graph_equals_the_chain_on_rows_of_norm_1e_minus_30_and_1e30(make, new_vectors, length):
     chain, _, session = make("an affine map to unit length")
     rows = (new_vectors * length).astype(np.float32)
     found = session.run(["embeddings"], {"vectors": rows})[0]
     np.testing.assert_allclose(found, chain.transform(rows), atol=1e-4)
 
 
-def test_rows_inside_the_kernel_become_zero(fitted, tmp_path):
+def test_the_graph_maps_multiples_of_the_removed_direction_to_zero(fitted, tmp_path):
     chain = fitted("r2")
     direction = chain[0].direction.numpy()
     rows = np.stack([direction, -3 * direction, direction + np.eye(384, dtype=np.float32)[0]])
@@ -141,7 +141,7 @@ def test_rows_inside_the_kernel_become_zero(fitted, tmp_path):
     np.testing.assert_allclose(found, chain.transform(rows), atol=1e-4)
 
 
-def test_rows_off_the_kept_directions_become_zero(make, new_vectors):
+def test_the_graph_maps_rows_orthogonal_to_the_kept_directions_to_zero(make, new_vectors):
     for name in ("an affine map", "an affine map to unit length"):
         chain, _, session = make(name)
         rows = new_vectors.astype(np.float64)
@@ -155,19 +155,19 @@ def test_rows_off_the_kept_directions_become_zero(make, new_vectors):
 
 
 @pytest.mark.parametrize("count", [1, 7, 100])
-def test_any_number_of_rows_is_taken(export, vectors, decided, count):
+def test_the_graph_takes_any_number_of_rows(export, vectors, decided, count):
     chain, _, session = export
     assert_agree(chain, session, vectors[:count], decided)
 
 
-def test_a_row_comes_out_alone_as_among_others(export, new_vectors):
+def test_the_graph_gives_a_row_the_same_output_alone_and_in_a_batch(export, new_vectors):
     _, _, session = export
     together = session.run(["embeddings"], {"vectors": new_vectors})[0]
     for row, expected in zip(new_vectors[:3], together[:3], strict=True):
         np.testing.assert_allclose(session.run(["embeddings"], {"vectors": row[None]})[0][0], expected, atol=1e-3)
 
 
-def test_codes_are_those_of_the_chain(of_codes, vectors, new_vectors, decided):
+def test_the_graphs_codes_equal_those_of_the_chain(of_codes, vectors, new_vectors, decided):
     chain, _, session = of_codes
     rows = rows_of(vectors=np.concatenate([vectors, new_vectors]), width=384)
     rows = rows[rows.any(axis=1)]
@@ -183,14 +183,14 @@ def test_codes_are_those_of_the_chain(of_codes, vectors, new_vectors, decided):
     assert not differences[decided(chain, rows)].any()
 
 
-def test_embeddings_are_what_the_codes_beside_them_stand_for(of_codes, vectors):
+def test_the_graphs_embeddings_are_its_dequantized_codes(of_codes, vectors):
     chain, _, session = of_codes
     rows = rows_of(vectors=vectors, width=384)
     floats, codes = session.run(["embeddings", "codes"], {"vectors": rows})
     np.testing.assert_allclose(floats, chain.dequantize(codes), atol=1e-6)
 
 
-def test_only_a_chain_that_quantises_has_codes(export):
+def test_the_graph_has_a_codes_output_only_for_a_chain_with_codes(export):
     chain, _, session = export
     names = [output.name for output in session.get_outputs()]
     assert names == (["embeddings"] if chain.quantizer is None else ["embeddings", "codes"])
@@ -198,26 +198,26 @@ def test_only_a_chain_that_quantises_has_codes(export):
     assert session.get_outputs()[0].shape[1] == chain.output_dimensions
 
 
-def test_the_checker_finds_nothing(export):
+def test_the_graph_passes_the_onnx_checker(export):
     _, exported, _ = export
     onnx.checker.check_model(onnx.load(exported.folder / "chain.onnx"), full_check=True)
 
 
-def test_without_an_encoder_the_chain_alone_is_written(export):
+def test_export_onnx_without_an_encoder_writes_the_chain_alone(export):
     _, exported, _ = export
     assert exported.files == ["README.md", "chain.onnx", "lathe.json"]
     assert sorted(path.name for path in exported.folder.iterdir()) == exported.files
     assert 0 <= exported.difference <= 1e-4
 
 
-def test_chains_that_code_bytes_can_be_exported_whatever_they_were_fitted_on(vectors, tmp_path):
+def test_int8_chains_fitted_on_different_rows_can_be_exported_to_onnx(vectors, tmp_path):
     for seed in range(8):
         rows = np.random.default_rng(seed).permutation(vectors)[:200]
         chain = Chain(parse_steps("r2,pca:150,int8")).fit(rows)
         assert export_onnx(chain, None, tmp_path / str(seed), f"bytes@{seed}").files
 
 
-def test_a_chain_in_float64_can_be_exported(vectors, tmp_path):
+def test_a_float64_chain_can_be_exported_to_onnx(vectors, tmp_path):
     chain = Chain(parse_steps("pca:16")).fit(vectors).double()
     assert export_onnx(chain, None, tmp_path / "double", "double@1").difference <= 1e-4
 
@@ -227,7 +227,7 @@ def code_of(folder):
 
 
 def run_readme(folder, names):
-    """What the last line of each of the README's pieces of code gives, run in the folder."""
+    """Return the value of the last line of each of the README's code blocks, run in the folder."""
     given = []
     with contextlib.chdir(folder):
         for piece in code_of(folder):
@@ -237,40 +237,40 @@ def run_readme(folder, names):
     return given
 
 
-def test_the_readme_of_a_chain_alone_works_as_written(make, new_vectors):
+def test_the_readme_code_of_a_chain_alone_gives_the_chains_vectors(make, new_vectors):
     chain, exported, _ = make("an affine map to unit length")
     (found,) = run_readme(exported.folder, {"vectors": new_vectors})
     np.testing.assert_allclose(found, chain.transform(new_vectors), atol=1e-4)
 
 
-def test_the_readme_of_a_whole_model_works_as_written(whole, encoder, new_vectors, decided):
+def test_the_readme_code_of_a_whole_model_gives_the_chains_vectors(whole, encoder, new_vectors, decided):
     chain, exported, _ = whole
     _, found = run_readme(exported.folder, {"vectors": new_vectors})
     raw = encoder.encode(["some text"]).vectors
     expected = chain.floats(raw)
-    clear = clear_ones(chain, raw, decided, expected.shape)
+    clear = mask_clear(chain, raw, decided, expected.shape)
     np.testing.assert_allclose(found[clear], expected[clear], atol=1e-4)
 
 
-def test_a_whole_model_comes_with_its_tokenizer(whole):
+def test_a_whole_model_is_exported_with_its_tokenizer(whole):
     _, exported, _ = whole
     assert {"README.md", "chain.onnx", "lathe.json", "model.onnx", "tokenizer.json"} <= set(exported.files)
     assert sorted(path.name for path in exported.folder.iterdir()) == exported.files
 
 
-def test_a_whole_model_passes_the_checker(whole):
+def test_a_whole_model_passes_the_onnx_checker(whole):
     _, exported, _ = whole
     onnx.checker.check_model(onnx.load(exported.folder / "model.onnx"), full_check=True)
 
 
 @pytest.mark.parametrize("size", [1, 2, len(TEXTS)])
-def test_a_whole_model_takes_tokens_to_what_encoder_and_chain_give(whole, encoder, decided, size):
+def test_a_whole_model_maps_tokens_to_the_vectors_of_encoder_and_chain(whole, encoder, decided, size):
     chain, exported, session = whole
     assert not set(TEXTS) & set(PROBE_TEXTS)
     tokenizer = AutoTokenizer.from_pretrained(exported.folder)
     raw = encoder.encode(TEXTS).vectors
     expected = chain.floats(raw)
-    clear = clear_ones(chain, raw, decided, expected.shape)
+    clear = mask_clear(chain, raw, decided, expected.shape)
     for start in range(0, len(TEXTS), size):
         texts, most = TEXTS[start : start + size], encoder.max_length
         batch = tokenizer(texts, padding=True, truncation=True, max_length=most, return_tensors="np")
@@ -279,7 +279,7 @@ def test_a_whole_model_takes_tokens_to_what_encoder_and_chain_give(whole, encode
         np.testing.assert_allclose(found[clear[rows]], expected[rows][clear[rows]], atol=1e-4)
 
 
-def test_a_whole_model_that_quantises_gives_codes_too(whole, encoder, decided):
+def test_a_whole_model_with_codes_gives_the_chains_codes(whole, encoder, decided):
     chain, exported, session = whole
     batch = AutoTokenizer.from_pretrained(exported.folder)(TEXTS[:2], padding=True, return_tensors="np")
     codes = session.run(["codes"], {i.name: batch[i.name] for i in session.get_inputs()})[0]
@@ -290,7 +290,7 @@ def test_a_whole_model_that_quantises_gives_codes_too(whole, encoder, decided):
 
 
 @pytest.mark.parametrize("name", FLOATS)
-def test_a_row_that_is_not_finite_does_not_come_out_as_an_answer(name, make):
+def test_the_graph_maps_a_row_of_nan_to_nan(name, make):
     chain, _, session = make(name)
     rows = np.ones((2, chain.input_dimensions), np.float32)
     rows[0] = np.nan

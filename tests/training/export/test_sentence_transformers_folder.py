@@ -40,7 +40,7 @@ assert not {"transforms", "training", "service"} & set(sys.modules)
 
 @dataclass
 class Export:
-    """A chain and the folder it was written to."""
+    """Chain and the folder that it was exported to."""
 
     chain: Chain
     folder: Path
@@ -80,14 +80,14 @@ def quantised(request, make):
     return make(request.param)
 
 
-def read_me(export):
-    """The code of its README, with the folder's place filled in."""
+def read_readme_code(export):
+    """Return the code of the README, with the folder's path filled in."""
     (code,) = re.findall(r"```python\n(.*?)\n```", (export.folder / "README.md").read_text(), re.DOTALL)
     assert "path/to/this/folder" in code
     return code.replace("path/to/this/folder", str(export.folder))
 
 
-def test_modules_are_the_librarys_own_unless_the_chain_quantises(export):
+def test_the_modules_are_sentence_transformers_own_unless_the_chain_has_codes(export):
     types = [module["type"] for module in json.loads((export.folder / "modules.json").read_text())]
     foreign = [kind for kind in types if not kind.startswith("sentence_transformers.")]
     assert foreign == (["lathe_quantization.Quantization"] if export.quantises else [])
@@ -95,7 +95,7 @@ def test_modules_are_the_librarys_own_unless_the_chain_quantises(export):
     assert any(export.folder.glob("*.py")) == export.quantises
 
 
-def test_every_module_has_its_place_and_number(export):
+def test_every_module_has_a_folder_and_an_index(export):
     modules = json.loads((export.folder / "modules.json").read_text())
     assert [module["idx"] for module in modules] == list(range(len(modules)))
     assert all((export.folder / module["path"]).is_dir() for module in modules)
@@ -108,26 +108,27 @@ def test_nothing_in_the_folder_imports_lathe(export):
             assert not IMPORT.search(path.read_text()), path.name
 
 
-def test_what_is_said_to_be_written_is_what_is_there(export):
+def test_the_export_lists_exactly_the_files_on_disk(export):
+    """Its difference from the chain is at most 1e-4."""
     there = {str(path.relative_to(export.folder)) for path in export.folder.rglob("*") if path.is_file()}
     assert there == set(export.files)
     assert {"README.md", "lathe.json", "modules.json"} <= there
     assert 0 <= export.difference <= 1e-4
 
 
-def test_plain_sentence_transformers_gives_what_the_chain_gives(export, new_texts, new_vectors, decided):
+def test_the_loaded_model_equals_encoder_and_chain(export, new_texts, new_vectors, decided):
     found, expected = export.load().encode(new_texts), export.chain.floats(new_vectors)
     assert found.shape == expected.shape and found.dtype == np.float32
     clear = decided(export.chain, new_vectors) if export.quantises else np.ones(expected.shape, bool)
     np.testing.assert_allclose(found[clear], expected[clear], atol=1e-4)
 
 
-def test_the_model_says_how_wide_its_embeddings_are(export):
+def test_the_loaded_model_has_the_chains_output_dimensions(export):
     assert export.load().get_embedding_dimension() == export.chain.output_dimensions
 
 
-def test_the_readme_works_as_written(export, encoder, decided):
-    *lines, last = read_me(export).splitlines()
+def test_the_readme_code_gives_the_chains_vectors(export, encoder, decided):
+    *lines, last = read_readme_code(export).splitlines()
     names = {}
     exec("\n".join(lines), names)
     raw = encoder.encode(["some text"]).vectors
@@ -136,8 +137,8 @@ def test_the_readme_works_as_written(export, encoder, decided):
     np.testing.assert_allclose(found[clear], expected[clear], atol=1e-4)
 
 
-def test_code_of_the_models_own_must_be_trusted_and_only_by_those_who_quantise(export):
-    assert ("trust_remote_code=True" in read_me(export)) == export.quantises
+def test_only_a_model_with_codes_needs_trust_remote_code(export):
+    assert ("trust_remote_code=True" in read_readme_code(export)) == export.quantises
     if export.quantises:
         with pytest.raises(ValueError, match="trust_remote_code"):
             SentenceTransformer(str(export.folder), device="cpu")
@@ -145,7 +146,7 @@ def test_code_of_the_models_own_must_be_trusted_and_only_by_those_who_quantise(e
         SentenceTransformer(str(export.folder), trust_remote_code=False, device="cpu")
 
 
-def test_a_quantised_model_holds_the_codes_too(quantised, new_texts, new_vectors, decided):
+def test_a_model_with_codes_returns_the_chains_codes(quantised, new_texts, new_vectors, decided):
     rows = quantised.load().encode(new_texts, output_value=None)
     codes, expected = np.stack([np.asarray(row["codes"]) for row in rows]), quantised.chain.transform(new_vectors)
     assert (codes.dtype, codes.shape) == (expected.dtype, expected.shape)
@@ -153,7 +154,7 @@ def test_a_quantised_model_holds_the_codes_too(quantised, new_texts, new_vectors
     assert same[decided(quantised.chain, new_vectors)].all()
 
 
-def test_a_loaded_model_saved_again_is_the_same_model(make, new_texts, tmp_path):
+def test_a_loaded_and_saved_model_gives_the_same_embeddings(make, new_texts, tmp_path):
     model = make("bytes").load()
     model.save(str(tmp_path / "again"), create_model_card=False)
     again = SentenceTransformer(str(tmp_path / "again"), trust_remote_code=True, device="cpu")
@@ -161,7 +162,7 @@ def test_a_loaded_model_saved_again_is_the_same_model(make, new_texts, tmp_path)
 
 
 @pytest.mark.trial
-def test_models_load_where_lathe_is_not_installed(make, new_texts, new_vectors, decided, tmp_path):
+def test_exported_models_load_without_lathe_installed(make, new_texts, new_vectors, decided, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
     (site_packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
     (site_packages / "others.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")

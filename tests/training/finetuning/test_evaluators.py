@@ -38,7 +38,7 @@ def mixture_of(*sources):
 
 @pytest.fixture
 def job_of(tmp_path):
-    """A maker of jobs on forty pairs, which are measured as given."""
+    """Return a function that builds a job on forty pairs with the given evaluator settings."""
 
     def build(evaluate, **given):
         path = tmp_path / "pairs.jsonl"
@@ -50,8 +50,8 @@ def job_of(tmp_path):
 
 
 @pytest.fixture
-def go(tmp_path, tiny, undrawn):
-    """A runner of a job; it can be stopped at a step."""
+def run_job(tmp_path, tiny, undrawn):
+    """Return a function that runs a job; it can be stopped at a step."""
 
     def finish(job, out="out", stop_at=None):
         def progress(_, sentence):
@@ -70,7 +70,7 @@ def measures(out):
 
 
 @pytest.mark.parametrize(("metric", "expected"), [("mrr", (1 + 1 / 3 + 1) / 3), ("accuracy", 2 / 3)])
-def test_held_out_pairs_are_ranked_among_those_of_their_source(metric, expected):
+def test_held_out_evaluator_ranks_pairs_among_those_of_their_source(metric, expected):
     at = {"a": (1, 0), "b": (0, 1), "c": (0.6, 0.8), "x": (1, 0), "y": (0, 1), "z": (0.8, 0.6), "u": (1, 0)}
     vectors = {text: np.array(place, np.float32) for text, place in at.items()}
     several = [("a", "x"), ("b", "x"), ("c", "z"), ("c", "y")]  # b has y and z before x
@@ -79,7 +79,7 @@ def test_held_out_pairs_are_ranked_among_those_of_their_source(metric, expected)
     assert found == pytest.approx((expected + 1) / 2)
 
 
-def test_a_fifth_of_each_source_is_held_out_at_most_and_an_anchor_is_on_one_side():
+def test_hold_out_takes_at_most_a_fifth_of_a_source_and_keeps_an_anchor_on_one_side():
     many = [(f"q{n // 2}", f"p{n}") for n in range(40)]
     few = [(f"r{n}", f"t{n}") for n in range(4)]
     mixture = mixture_of(many, few)
@@ -93,11 +93,11 @@ def test_a_fifth_of_each_source_is_held_out_at_most_and_an_anchor_is_on_one_side
         hold_out(mixture_of(few), SETTINGS, 0)
 
 
-def test_the_best_step_is_kept_and_its_model_gives_what_was_measured(job_of, go, tmp_path, tiny):
+def test_the_model_of_the_best_step_is_kept_and_scores_its_measured_value(job_of, run_job, tmp_path, tiny):
     from training.encoder.encoder import Encoder
 
     job = job_of({"every": 2}, learning_rate=3e-2, epochs=3)
-    outcome = go(job)
+    outcome = run_job(job)
     found = measures(tmp_path / "out")
     assert list(found) == list(range(0, outcome.summary["steps"] + 1, 2))
     trained = {step: value for step, value in found.items() if step}
@@ -112,18 +112,18 @@ def test_the_best_step_is_kept_and_its_model_gives_what_was_measured(job_of, go,
     assert outcome.summary["pairs"] == 32
 
 
-def test_a_training_that_gets_no_better_ends(job_of, go, tmp_path):
-    outcome = go(job_of({"every": 1, "patience": 2}, learning_rate=1e-30, epochs=3))
+def test_a_training_without_improvement_stops_after_patience_evaluations(job_of, run_job, tmp_path):
+    outcome = run_job(job_of({"every": 1, "patience": 2}, learning_rate=1e-30, epochs=3))
     assert (outcome.summary["steps"], outcome.summary["kept"]) == (3, 1)
     assert list(measures(tmp_path / "out")) == [0, 1, 2, 3]
 
 
-def test_a_stopped_run_knows_its_best_step(job_of, go, tmp_path):
+def test_a_resumed_training_keeps_the_same_best_step(job_of, run_job, tmp_path):
     job = job_of({"every": 2}, learning_rate=3e-2, epochs=3)
-    whole = go(job, "whole")
+    whole = run_job(job, "whole")
     with pytest.raises(Stop):
-        go(job, "stopped", stop_at=20)
-    again = go(job, "stopped")
+        run_job(job, "stopped", stop_at=20)
+    again = run_job(job, "stopped")
     assert 0 < again.summary["resumed_from"] <= 20
     assert again.summary["kept"] == whole.summary["kept"]
     assert measures(tmp_path / "stopped") == pytest.approx(measures(tmp_path / "whole"), abs=1e-6)
@@ -131,7 +131,7 @@ def test_a_stopped_run_knows_its_best_step(job_of, go, tmp_path):
 
 @pytest.fixture
 def data_set(tmp_path, write_data_set):
-    """A maker of a folder with pairs that mean the same, or not, as its test."""
+    """Return a function that writes a data set with an STS test, and returns its folder."""
 
     def build(name):
         rows = [
@@ -142,18 +142,20 @@ def data_set(tmp_path, write_data_set):
     return build
 
 
-def test_a_data_set_is_measured_by_mteb_and_its_texts_are_not_trained_on(job_of, go, data_set, tmp_path):
+def test_a_data_set_evaluated_during_training_shares_no_text_with_the_training_pairs(
+    job_of, run_job, data_set, tmp_path
+):
     evaluate = {"every": 4, "folder": data_set("dev"), "metric": "pearson"}
-    outcome = go(job_of(evaluate))
+    outcome = run_job(job_of(evaluate))
     lines = (tmp_path / "out" / "training" / "progress.jsonl").read_text()
     assert '"pearson of dev"' in lines and outcome.summary["best"] is not None
     (report,) = outcome.mixture.reports
     assert report.dropped == {"shares a text with what is measured on the way": 12}
     with pytest.raises(JobError, match="mteb measures no 'bleu' on dev, but .*cosine_spearman"):
-        go(job_of(evaluate | {"metric": "bleu"}), "other")
+        run_job(job_of(evaluate | {"metric": "bleu"}), "other")
 
 
-def test_the_test_of_the_target_is_not_measured_on_the_way(data_set, tmp_path):
+def test_the_targets_test_is_refused_for_evaluation_during_training(data_set, tmp_path):
     from training.finetuning.job import TargetSettings
     from training.finetuning.opening import open_target
 

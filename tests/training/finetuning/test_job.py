@@ -74,7 +74,7 @@ NOT_SETTINGS = [
 
 @pytest.fixture
 def read(tmp_path):
-    """The settings of a job as it was written."""
+    """Return a function that writes a job file and reads its settings."""
 
     def written(text, kind=Job):
         path = tmp_path / "job.yaml"
@@ -86,7 +86,7 @@ def read(tmp_path):
 
 @pytest.fixture
 def refusal(read):
-    """The message with which a job is refused."""
+    """Return a function that returns the message of the `JobError` for a job file."""
 
     def message(text):
         with pytest.raises(JobError) as caught:
@@ -96,7 +96,7 @@ def refusal(read):
     return message
 
 
-def test_a_job_holds_what_its_file_says(read, tmp_path):
+def test_read_settings_reads_all_settings_of_a_job_file(read, tmp_path):
     job = read(JOB)
     assert (job.encoder, job.cap, job.overlap) == ("some-model", 256, "drop")
     assert (job.regularizer.loss_weight, job.regularizer.strength, job.regularizer.scale) == (0.5, 0.3, 1.0)
@@ -109,7 +109,7 @@ def test_a_job_holds_what_its_file_says(read, tmp_path):
     assert (hub.hub, hub.task, hub.columns) == ("some/set", "sts", {"sentence1": "a", "sentence2": "b"})
 
 
-def test_paths_are_taken_from_where_the_file_lies(read, tmp_path, monkeypatch):
+def test_relative_paths_are_resolved_against_the_job_files_folder(read, tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     job = read(JOB)
     assert job.sources[0].folder == tmp_path / "data" / "finance"
@@ -120,7 +120,7 @@ def test_paths_are_taken_from_where_the_file_lies(read, tmp_path, monkeypatch):
     assert read("sources: [{jsonl: ~/a.jsonl}]").sources[0].jsonl == Path.home() / "a.jsonl"
 
 
-def test_only_settings_that_are_paths_are_taken_for_paths(read):
+def test_only_path_settings_are_resolved_as_paths(read):
     source = read(
         "sources: [{hub: a/b, task: sts, columns: {folder: x}, labels: {jsonl: lines, folder: files}}]"
     ).sources[0]
@@ -129,66 +129,66 @@ def test_only_settings_that_are_paths_are_taken_for_paths(read):
 
 
 @pytest.mark.parametrize("written", ["1e-4", "0.0001", "'1e-4'", "1.0e-4"])
-def test_a_number_is_read_however_yaml_takes_it(read, written):
+def test_a_number_is_read_in_any_yaml_notation(read, written):
     assert read(f"{SOURCES}training: {{learning_rate: {written}}}\n").training.learning_rate == 1e-4
 
 
 @pytest.mark.parametrize("key", ["0", "'0'"])
-def test_labels_may_be_numbers(read, key):
+def test_keys_of_labels_may_be_numbers(read, key):
     source = read(f"sources: [{{folder: a, labels: {{{key}: hawkish, 1: dovish}}}}]").sources[0]
     assert source.labels == {"0": "hawkish", "1": "dovish"}
 
 
 @pytest.mark.parametrize(("written", "reason"), UNKNOWN)
-def test_a_setting_there_is_not_is_named_with_those_there_are(refusal, written, reason):
+def test_an_unknown_setting_is_refused_and_the_known_ones_are_listed(refusal, written, reason):
     assert refusal(SOURCES + written).startswith(f"job.yaml: {reason}")
 
 
 @pytest.mark.parametrize(("sources", "reason"), UNKNOWN_OF_SOURCE)
-def test_a_setting_a_source_does_not_have_is_named_likewise(refusal, sources, reason):
+def test_an_unknown_setting_of_a_source_is_refused_and_the_known_ones_are_listed(refusal, sources, reason):
     assert refusal(f"sources: {sources}").startswith(f"job.yaml: {reason}")
 
 
 @pytest.mark.parametrize(("written", "reason"), WRONG)
-def test_a_wrong_value_is_named_with_its_place(refusal, written, reason):
+def test_a_wrong_value_is_refused_with_the_name_of_its_setting(refusal, written, reason):
     assert refusal(SOURCES + written).startswith(f"job.yaml: {reason}")
 
 
 @pytest.mark.parametrize(("sources", "reason"), WRONG_SOURCES)
-def test_a_source_that_cannot_be_meant_is_named_by_its_number(refusal, sources, reason):
+def test_an_invalid_source_is_refused_with_its_number(refusal, sources, reason):
     assert refusal(f"sources: {sources}").startswith(f"job.yaml: {reason}")
 
 
 @pytest.mark.parametrize("seed", ["seed: -1", "training: {seed: -1}", "training: {seed: 4294967296}"])
-def test_a_seed_that_no_generator_takes_is_refused_with_its_place(refusal, seed):
+def test_a_seed_out_of_range_is_refused(refusal, seed):
     assert "seed: Input should be " in refusal(SOURCES + seed)
 
 
 @pytest.mark.parametrize(("text", "reason"), NOT_SETTINGS)
-def test_a_file_that_holds_no_settings_is_refused(refusal, text, reason):
+def test_a_job_file_without_settings_is_refused(refusal, text, reason):
     assert refusal(text).startswith(reason)
 
 
-def test_a_file_that_is_no_text_or_not_there_is_refused(refusal, tmp_path):
+def test_a_job_file_that_is_binary_or_missing_is_refused(refusal, tmp_path):
     assert refusal(b"\xff\xfe\x00").startswith("job.yaml is not YAML: ")
     for path, reason in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(JobError, match=f"{re.escape(str(path))}: {reason}"):
             read_settings(path, Job)
 
 
-def test_messages_are_one_line(refusal):
+def test_messages_of_job_errors_are_one_line(refusal):
     for text in ("a: [", SOURCES + "training: {learning_rate: |\n  a\n  b\n}", "sources: [{}]"):
         assert "\n" not in refusal(text)
 
 
-def test_the_defaults_are_the_papers():
+def test_the_default_settings_are_those_of_the_reze_paper():
     training, regularizer = TrainingSettings(), RegularizerSettings()
     assert (training.learning_rate, training.batch_size, training.epochs, training.temperature) == (1e-4, 8, 1, 0.05)
     assert (regularizer.loss_weight, regularizer.scale, regularizer.strength) == (1, 1, 0.7)
     assert (regularizer.variance_ratio, regularizer.center, regularizer.target) == (0.99, "median", "debiased")
 
 
-def test_settings_do_not_change_later(read):
+def test_settings_are_frozen(read):
     job = read(JOB)
     with pytest.raises(ValueError, match="frozen"):
         job.cap = 3

@@ -29,7 +29,7 @@ class Stop(BaseException):
 
 @pytest.fixture
 def job_of(tmp_path):
-    """A maker of jobs on twelve triplets; the settings of training as given."""
+    """Return a function that builds a job on twelve triplets with the given training settings."""
 
     def build(**given):
         path = tmp_path / "pairs.jsonl"
@@ -49,8 +49,8 @@ def job_of(tmp_path):
 
 
 @pytest.fixture
-def go(tmp_path, undrawn):
-    """A runner of a job on a model; it can be stopped at a step."""
+def run_job(tmp_path, undrawn):
+    """Return a function that runs a job on a model; it can be stopped at a step."""
 
     def finish(job, spec, out="out", stop_at=None, method="reze"):
         def progress(_, sentence):
@@ -65,7 +65,7 @@ def go(tmp_path, undrawn):
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory):
-    """A folder with a random decoder of two narrow layers that pads on the left and pools the last token."""
+    """Save a random decoder of two layers that pads on the left and pools the last token; return its spec."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
     from transformers import AutoTokenizer, Qwen2Config, Qwen2Model, set_seed
@@ -105,13 +105,13 @@ def weights_of(model):
 
 @pytest.mark.trial
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks for it
-def test_adapters_of_the_real_encoder_are_merged_into_a_plain_model_and_kept_beside_it(job_of, go, tmp_path):
+def test_lora_adapters_are_merged_into_the_model_and_exported_beside_the_model(job_of, run_job, tmp_path):
     from peft import PeftModel
     from sentence_transformers import SentenceTransformer
 
     from training.encoder.encoder import locate_model
 
-    outcome = go(job_of(lora=LORA | {"keep_adapter": True}), DEFAULT_ENCODER)
+    outcome = run_job(job_of(lora=LORA | {"keep_adapter": True}), DEFAULT_ENCODER)
     kept = {path.name for path in (tmp_path / "out" / "adapter").iterdir()}
     assert kept == {"adapter_config.json", "adapter_model.safetensors"}
     base = locate_model(DEFAULT_ENCODER.model)
@@ -129,29 +129,29 @@ def test_adapters_of_the_real_encoder_are_merged_into_a_plain_model_and_kept_bes
     )
 
 
-def test_adapters_go_on_from_a_checkpoint_that_holds_them_alone(job_of, go, tiny, tmp_path):
-    whole = go(job_of(epochs=2), tiny, "whole")
+def test_lora_training_resumes_from_a_checkpoint_of_adapters_alone(job_of, run_job, tiny, tmp_path):
+    whole = run_job(job_of(epochs=2), tiny, "whole")
     with pytest.raises(Stop):
-        go(job_of(epochs=2), tiny, "stopped", stop_at=6)
+        run_job(job_of(epochs=2), tiny, "stopped", stop_at=6)
     checkpoint = tmp_path / "stopped" / "training" / "checkpoint-4"
     assert (checkpoint / "adapter.safetensors").is_file() and not (checkpoint / "model.safetensors").exists()
-    again = go(job_of(epochs=2), tiny, "stopped")
+    again = run_job(job_of(epochs=2), tiny, "stopped")
     assert again.summary["resumed_from"] == 4
     np.testing.assert_allclose(vectors_of(again.model), vectors_of(whole.model), atol=1e-6)
 
 
-def test_adapters_for_layers_there_are_not_are_refused_with_those_there_are(job_of, go, tiny):
+def test_lora_refuses_unknown_target_modules_and_lists_the_models(job_of, run_job, tiny):
     with pytest.raises(JobError, match="no layers called q_proj; target_modules may name query, key, value, dense"):
-        go(job_of(lora={"target_modules": ["q_proj"]}), tiny)
+        run_job(job_of(lora={"target_modules": ["q_proj"]}), tiny)
 
 
-def test_without_peft_the_message_says_how_to_get_it(job_of, go, tiny, monkeypatch):
+def test_lora_without_peft_is_refused_and_the_extra_is_named(job_of, run_job, tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(JobError, match=r"needs peft: pip install 'lathe\[lora\]'"):
-        go(job_of(), tiny)
+        run_job(job_of(), tiny)
 
 
-def test_the_last_token_is_pooled_whatever_is_padded(decoder):
+def test_last_token_pooling_does_not_depend_on_padding(decoder):
     encoder = Encoder(decoder, "cpu")
     together, alone = encoder.encode(TEXTS).vectors, [encoder.encode([text]).vectors[0] for text in TEXTS]
     np.testing.assert_allclose(together, alone, atol=1e-5)
@@ -162,11 +162,13 @@ def test_the_last_token_is_pooled_whatever_is_padded(decoder):
 
 
 @pytest.mark.parametrize("mini_batch_size", [None, 2])
-def test_a_decoder_is_trained_on_triplets_with_an_instruction_and_pools_as_before(job_of, go, decoder, mini_batch_size):
+def test_a_decoder_trained_with_lora_keeps_last_token_pooling_and_left_padding(
+    job_of, run_job, decoder, mini_batch_size
+):
     from sentence_transformers import SentenceTransformer
 
     lora = LORA | {"target_modules": ["q_proj", "v_proj"]}
-    outcome = go(job_of(lora=lora, mini_batch_size=mini_batch_size, max_length=32), decoder)
+    outcome = run_job(job_of(lora=lora, mini_batch_size=mini_batch_size, max_length=32), decoder)
     assert outcome.mixture.anchors[0].startswith(INSTRUCTION) and outcome.mixture.negatives[0] == ("lathe",)
     trained = SentenceTransformer(str(outcome.model), device="cpu")
     assert trained[1].pooling_mode == "lasttoken" and trained.tokenizer.padding_side == "left"

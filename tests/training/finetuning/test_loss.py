@@ -26,7 +26,7 @@ POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a mac
 
 @pytest.fixture(scope="module")
 def model(tiny_model):
-    """The narrow model, without dropout."""
+    """Return the tiny model without dropout."""
     from training.encoder.spec import EncoderSpec
 
     return load_model(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"), "cpu").float().eval()
@@ -34,7 +34,7 @@ def model(tiny_model):
 
 @pytest.fixture
 def gradients(model):
-    """The loss of five pairs, and the gradient of each weight."""
+    """Return a function that computes a loss of five pairs and the gradient of each weight."""
 
     def measure(loss):
         model.zero_grad(set_to_none=True)
@@ -54,7 +54,7 @@ def unit(rows):
 
 
 def pull(targets, weight, offsets=None, sources=None):
-    """Return a regularizer with these targets."""
+    """Return a REZE regularizer with these targets."""
     found = Reze(RegularizerSettings(loss_weight=weight))
     found.targets, found.offsets, found.sources = targets, offsets, sources
     return found
@@ -66,7 +66,7 @@ def compute_loss(anchors, positives, labels=None, regularizer=NO, **given):
     return loss.compute_loss(torch.as_tensor(anchors), torch.as_tensor(positives), labels), loss.components
 
 
-def test_the_contrastive_loss_is_the_cross_entropy_of_cosines_over_temperature():
+def test_contrastive_loss_is_the_cross_entropy_of_cosines_divided_by_the_temperature():
     anchors, positives = torch.tensor([[2.0, 0], [0, 3]]), torch.tensor([[5.0, 0], [3, 4]])
     # Cosines: (1, 0.6) and (0, 0.8); over τ = 1/2: (2, 1.2) and (0, 1.6).
     expected = (math.log(1 + math.exp(1.2 - 2)) + math.log(1 + math.exp(0 - 1.6))) / 2
@@ -75,14 +75,14 @@ def test_the_contrastive_loss_is_the_cross_entropy_of_cosines_over_temperature()
     assert components.pop_means() == {"contrastive": pytest.approx(expected, abs=1e-6)}
 
 
-def test_only_the_positives_of_other_pairs_are_negatives():
+def test_contrastive_loss_uses_only_other_pairs_positives_as_negatives():
     alone, _ = compute_loss(unit([[1.0, 2]]), unit([[3.0, -1]]))
     assert float(alone) == 0.0
     alike = unit([[1.0, 0]] * 4)
     assert float(info_nce(alike, alike, 0.05)) == pytest.approx(math.log(4))
 
 
-def test_the_regularizer_is_one_less_the_cosine_of_relation_and_target():
+def test_the_regularizer_is_1_minus_the_cosine_of_relation_and_target():
     anchors, positives = torch.tensor([[2.0, 0], [0, 1]]), torch.tensor([[0.0, 3], [0, 1]])
     # Relations of unit vectors: (1, 0, 0, 1) and (0, 1, 0, 1), √2 long. Rows 5 and 2 of the targets are theirs.
     targets = np.zeros((6, 4), np.float32)
@@ -94,20 +94,20 @@ def test_the_regularizer_is_one_less_the_cosine_of_relation_and_target():
     assert float(total) == pytest.approx(float(plain) + 0.3 * expected, abs=1e-6)
 
 
-def test_a_relation_that_is_its_target_is_not_pulled():
+def test_the_regularizer_is_0_if_relations_equal_their_targets():
     generator = np.random.default_rng(0)
     anchors, positives = (unit(generator.normal(size=(6, 4))) for _ in range(2))
     _, components = compute_loss(anchors, positives, None, pull(torch.cat([anchors, positives], 1).numpy(), 1.0))
     assert components.pop_means()["regularizer"] == pytest.approx(0, abs=1e-6)
 
 
-def test_texts_have_one_number_each():
+def test_assign_text_ids_gives_equal_texts_the_same_id_on_both_sides():
     found = assign_text_ids(["a", "b", "a", "c"], ["x", "x", "y", "a"])
     assert (found[:, 0] == found[0, 0]).tolist() == [True, False, True, False]
     assert (found[:, 1] == found[0, 1]).tolist() == [True, True, False, False]
 
 
-def test_negatives_that_share_a_text_with_the_pair_are_left_out():
+def test_contrastive_loss_leaves_out_negatives_that_share_a_text_with_the_pair():
     texts = assign_text_ids(["a", "b", "a", "d"], ["x", "x", "y", "z"])
     generator = np.random.default_rng(1)
     anchors, positives = (unit(generator.normal(size=(4, 3))) for _ in range(2))
@@ -122,7 +122,7 @@ def test_negatives_that_share_a_text_with_the_pair_are_left_out():
     assert float(masked) < float(compute_loss(anchors, positives)[0])
 
 
-def test_offsets_are_taken_from_what_is_compared_and_from_nothing_else():
+def test_offsets_are_subtracted_for_the_contrastive_loss_and_not_for_the_regularizer():
     generator = np.random.default_rng(6)
     anchors, positives = (unit(generator.normal(size=(4, 3))) for _ in range(2))
     offsets, targets = (generator.normal(size=(rows, 6)).astype(np.float32) * 0.3 for rows in (2, 9))
@@ -140,13 +140,13 @@ def test_offsets_are_taken_from_what_is_compared_and_from_nothing_else():
     assert float(found) != pytest.approx(float(plain), abs=1e-3)
 
 
-def test_where_all_pairs_share_a_text_nothing_is_left_to_tell_apart():
+def test_contrastive_loss_is_0_if_all_pairs_share_a_text():
     anchors, positives = unit([[1.0, 0], [0, 1]]), unit([[1.0, 1], [0, 1]])
     total, _ = compute_loss(anchors, positives, text_ids=assign_text_ids(["a", "b"], ["x", "x"]))
     assert float(total) == 0.0
 
 
-def test_labels_say_which_rows_of_the_mixture_are_meant(gradients, model):
+def test_labels_select_the_targets_of_the_mixtures_rows(gradients, model):
     targets = np.random.default_rng(2).normal(size=(5, 32)).astype(np.float32)
     order = np.array([3, 1, 0, 2, 4])
     shuffled = np.empty_like(targets)
@@ -162,7 +162,7 @@ def test_labels_say_which_rows_of_the_mixture_are_meant(gradients, model):
 
 @pytest.mark.parametrize("mini_batch_size", [1, 2, 4])
 @pytest.mark.parametrize("masked", [False, True])
-def test_cached_gradients_are_the_plain_ones(gradients, model, mini_batch_size, masked):
+def test_cached_contrastive_loss_has_the_gradients_of_the_plain_loss(gradients, model, mini_batch_size, masked):
     targets = np.random.default_rng(3).normal(size=(5, 32)).astype(np.float32)
     texts = np.array([[0, 0], [1, 0], [2, 1], [2, 2], [3, 3]]) if masked else None
     options = {"regularizer": pull(targets, 0.7), "text_ids": texts}
@@ -176,7 +176,7 @@ def test_cached_gradients_are_the_plain_ones(gradients, model, mini_batch_size, 
     assert cached_loss.components.steps == 1
 
 
-def test_texts_without_padding_give_the_same_loss_and_gradients(gradients, model):
+def test_unpadded_texts_give_the_same_loss_and_gradients(gradients, model):
     targets = np.random.default_rng(4).normal(size=(5, 32)).astype(np.float32)
     padded, expected = gradients(ContrastiveLoss(model, 0.05, pull(targets, 1.0)))
     transformer = model[0].auto_model
@@ -192,7 +192,7 @@ def test_texts_without_padding_give_the_same_loss_and_gradients(gradients, model
         torch.testing.assert_close(found[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
 
 
-def test_the_objective_is_taken_in_float32_whatever_the_model_runs_in():
+def test_the_loss_is_computed_in_float32_under_bfloat16_autocast():
     generator = np.random.default_rng(5)
     anchors, positives = (unit(generator.normal(size=(8, 16))).bfloat16() for _ in range(2))
     targets = generator.normal(size=(8, 32)).astype(np.float32)
@@ -205,7 +205,7 @@ def test_the_objective_is_taken_in_float32_whatever_the_model_runs_in():
 
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
 @pytest.mark.parametrize("kind", [ContrastiveLoss, CachedContrastiveLoss])
-def test_embeddings_that_are_no_numbers_are_an_error(kind, broken):
+def test_embeddings_that_are_not_finite_raise_non_finite_loss_error(kind, broken):
     loss = kind(*([2] if kind is CachedContrastiveLoss else []), nn.Identity(), 0.05, NO)
     anchors = torch.ones(3, 4)
     anchors[1, 2] = broken
@@ -215,7 +215,7 @@ def test_embeddings_that_are_no_numbers_are_an_error(kind, broken):
     assert loss.components.pop_means() == {}
 
 
-def test_components_are_means_of_the_steps_since_they_were_taken():
+def test_loss_components_are_means_over_the_steps_since_the_last_pop():
     components = LossComponents()
     components.add(contrastive=torch.tensor(1.0), regularizer=torch.tensor(0.5))
     components.add(contrastive=torch.tensor(3.0, requires_grad=True), regularizer=torch.tensor(0.0))

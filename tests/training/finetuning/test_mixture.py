@@ -26,14 +26,14 @@ def pairs(name, count):
     return [{"anchor": f"{name} asks {n}", "positive": f"{name} says {n}"} for n in range(count)]
 
 
-def left_out(**target):
+def open_left_out(**target):
     """An opened target."""
     return open_target(TargetSettings(**target))
 
 
 @pytest.fixture
 def written(tmp_path, write_data_set):
-    """A writer of data sets in one folder."""
+    """Return a function that writes data sets in one folder."""
 
     def write(name, rows, task="pairs", split="train", **files):
         return write_data_set(tmp_path / "data" / name, {"task": task}, {f"{split}.jsonl": rows} | files)
@@ -43,7 +43,7 @@ def written(tmp_path, write_data_set):
 
 @pytest.fixture
 def target(tmp_path, write_data_set):
-    """A data set with a test that others share texts with."""
+    """Return an opened target with a test that other sources share texts with."""
     return open_target(
         TargetSettings(folder=write_data_set(tmp_path / "target", {"task": "pairs"}, {"test.jsonl": TARGET}))
     )
@@ -62,7 +62,7 @@ def reports(mixture):
     return {report.name: report for report in mixture.reports}
 
 
-def test_a_mixture_is_its_sources_one_after_another(written):
+def test_a_mixture_holds_the_pairs_of_its_sources_in_order(written):
     mixture = build_mixture(settings(written("a", pairs("a", 3)), written("b", pairs("b", 2))))
     assert texts(mixture) == [(f"{name} asks {n}", f"{name} says {n}") for name, n in ("a0", "a1", "a2", "b0", "b1")]
     assert (mixture.names, mixture.sources.tolist(), len(mixture)) == (["a", "b"], [0, 0, 0, 1, 1], 5)
@@ -71,7 +71,7 @@ def test_a_mixture_is_its_sources_one_after_another(written):
     assert (report.anchors.min, report.anchors.max, report.positives.median) == (8, 8, 8)
 
 
-def test_a_cap_draws_by_the_seed_and_keeps_the_order(written):
+def test_a_cap_samples_pairs_by_the_seed_in_their_order(written):
     every = pairs("a", 50)
     folder = written("a", every)
     first, again, other = (build_mixture(settings(folder, cap=10, seed=seed)) for seed in (1, 1, 2))
@@ -84,7 +84,7 @@ def test_a_cap_draws_by_the_seed_and_keeps_the_order(written):
     assert (report.found, report.kept, report.dropped) == (50, 10, {"over the cap": 40})
 
 
-def test_a_source_has_a_cap_of_its_own_and_draws_alike_whatever_is_beside_it(written):
+def test_a_sources_own_cap_applies_and_its_sample_does_not_depend_on_other_sources(written):
     a, b = written("a", pairs("a", 20)), written("b", pairs("b", 20))
     both = build_mixture(settings({"folder": a, "cap": 3}, b, cap=5))
     assert np.bincount(both.sources).tolist() == [3, 5]
@@ -92,14 +92,14 @@ def test_a_source_has_a_cap_of_its_own_and_draws_alike_whatever_is_beside_it(wri
     assert len(build_mixture(settings(a, cap=20))) == len(build_mixture(settings(a, cap=100))) == 20
 
 
-def test_pairs_that_stand_twice_count_once_before_anything_is_drawn(written):
+def test_duplicate_pairs_are_dropped_before_the_cap(written):
     rows = [*pairs("a", 4), *pairs("a", 3), {"anchor": "a asks 0", "positive": "another answer"}]
     mixture = build_mixture(settings(written("a", rows), cap=5))
     assert texts(mixture) == [(row["anchor"], row["positive"]) for row in [*pairs("a", 4), rows[-1]]]
     assert reports(mixture)["a"].dropped == {"duplicate pair": 3}
 
 
-def test_texts_of_the_targets_test_are_refused_unless_the_job_says_otherwise(written, target):
+def test_texts_of_the_targets_test_are_refused_dropped_or_allowed_by_the_setting(written, target):
     folder = written("a", SHARING)
     with pytest.raises(JobError, match=r"sources share texts with the test set of target: a \(2 pairs\)"):
         build_mixture(settings(folder), target)
@@ -112,13 +112,13 @@ def test_texts_of_the_targets_test_are_refused_unless_the_job_says_otherwise(wri
     assert len(build_mixture(settings(folder))) == 3
 
 
-def test_all_sources_that_share_texts_are_named_at_once(written, target):
+def test_the_error_names_all_sources_that_share_texts_with_the_target(written, target):
     folders = [written(name, SHARING) for name in "abcdefg"]
     with pytest.raises(JobError, match=r"a \(2 pairs\), .*e \(2 pairs\) and 2 more\."):
         build_mixture(settings(*folders), target)
 
 
-def test_overlap_is_looked_for_before_prompts_and_in_each_member_of_a_cluster(written, target):
+def test_overlap_is_found_before_prompts_are_added_and_in_each_text_of_a_cluster(written, target):
     rows = [{"text": text, "label": "x"} for text in ("fresh", "OTHER", "new", "newer", "newest")]
     source = {"folder": written("a", rows, "clustering"), "prompts": {"anchor": "topic: "}, "texts_per_cluster": 2}
     mixture = build_mixture(settings(source, overlap="drop"), target)
@@ -135,37 +135,41 @@ def test_overlap_with_titles_of_documents_and_with_inputs_of_a_classification_is
         {"test": [("q", "d", 1)]},
     )
     rows = [{"anchor": "x", "positive": "t ONE"}, {"anchor": "Who", "positive": "y"}, {"anchor": "x", "positive": "y"}]
-    mixture = build_mixture(settings(written("a", rows), overlap="drop"), left_out(folder=folder))
+    mixture = build_mixture(settings(written("a", rows), overlap="drop"), open_left_out(folder=folder))
     assert texts(mixture) == [("x", "y")]
     labelled = [{"text": "p", "label": "good"}, {"text": "q", "label": "bad"}]
     classes = write_data_set(
         tmp_path / "classes", {"task": "classification"}, {"train.jsonl": labelled, "test.jsonl": labelled}
     )
     rows = [{"text": "P", "label": "good"}, {"text": "r", "label": "good"}]
-    mixture = build_mixture(settings(written("b", rows, "classification"), overlap="drop"), left_out(folder=classes))
+    mixture = build_mixture(
+        settings(written("b", rows, "classification"), overlap="drop"), open_left_out(folder=classes)
+    )
     assert texts(mixture) == [("r", "good")]
 
 
-def test_the_target_itself_is_left_out_by_its_folder(written, tmp_path):
+def test_a_source_with_the_targets_folder_is_left_out(written, tmp_path):
     written("a", pairs("a", 3))
     folder = written("b", pairs("b", 2), **{"test.jsonl": TARGET})
-    mixture = build_mixture(settings(tmp_path / "data"), left_out(folder=tmp_path / "data" / "." / "b", name="mine"))
+    mixture = build_mixture(
+        settings(tmp_path / "data"), open_left_out(folder=tmp_path / "data" / "." / "b", name="mine")
+    )
     assert mixture.names == ["a"]
     assert reports(mixture)["b"].problem == "the target, left out"
     assert build_mixture(settings(folder)).names == ["b"]
 
 
-def test_a_target_that_is_not_there_is_refused(written, tmp_path):
+def test_a_missing_target_folder_is_refused(written, tmp_path):
     with pytest.raises(JobError, match="there is no folder"):
-        left_out(folder=tmp_path / "none")
+        open_left_out(folder=tmp_path / "none")
 
 
-def test_prompts_are_part_of_the_texts(written):
+def test_prompts_are_prepended_to_the_texts_of_a_mixture(written):
     source = {"folder": written("a", pairs("a", 1)), "prompts": {"anchor": "query: ", "positive": "passage: "}}
     assert texts(build_mixture(settings(source))) == [("query: a asks 0", "passage: a says 0")]
 
 
-def test_what_the_job_excludes_is_told_and_what_is_not_there_refused(written, tmp_path):
+def test_excluded_data_sets_are_reported_and_unknown_names_refused(written, tmp_path):
     for name in ("a", "b/c"):
         written(name, pairs(name, 2))
     mixture = build_mixture(settings({"folder": tmp_path / "data", "exclude": ["b/c"]}))
@@ -177,7 +181,7 @@ def test_what_the_job_excludes_is_told_and_what_is_not_there_refused(written, tm
         build_mixture(settings({"folder": tmp_path / "data" / "a", "exclude": ["d"]}))
 
 
-def test_two_sources_of_one_name_are_refused_until_one_gets_another(written, write_data_set, tmp_path):
+def test_two_sources_of_one_name_are_refused_unless_one_is_renamed(written, write_data_set, tmp_path):
     first = written("a", pairs("a", 2))
     second = write_data_set(tmp_path / "more" / "a", {"task": "pairs"}, {"train.jsonl": pairs("b", 2)})
     with pytest.raises(JobError, match="two sources are called a; give one a name"):
@@ -185,7 +189,7 @@ def test_two_sources_of_one_name_are_refused_until_one_gets_another(written, wri
     assert build_mixture(settings(first, {"folder": second, "name": "b"})).names == ["a", "b"]
 
 
-def test_a_broken_data_set_of_a_folder_is_told_and_one_that_is_named_is_refused(written, write_data_set, tmp_path):
+def test_a_damaged_data_set_is_reported_in_a_folder_and_refused_if_named(written, write_data_set, tmp_path):
     written("a", pairs("a", 2))
     broken = written("b", [{"anchor": "a"}])
     write_data_set(tmp_path / "data" / "c", {"task": "sorting"})
@@ -208,7 +212,7 @@ def test_a_broken_data_set_of_a_folder_is_told_and_one_that_is_named_is_refused(
             build_mixture(settings(folder))
 
 
-def test_a_job_with_no_pair_left_says_why(written, target, tmp_path):
+def test_a_job_without_pairs_is_refused_with_the_reason_of_each_source(written, target, tmp_path):
     written("a", SHARING[1:])
     written("b", [])
     with pytest.raises(JobError, match=r"(?s)no pair to train on.*a: every pair shares a text.*b: .*no rows"):
@@ -216,11 +220,11 @@ def test_a_job_with_no_pair_left_says_why(written, target, tmp_path):
     with pytest.raises(JobError, match="a: the target, left out"):
         build_mixture(
             settings({"folder": tmp_path / "data", "exclude": ["b"]}),
-            left_out(folder=tmp_path / "data" / "a"),
+            open_left_out(folder=tmp_path / "data" / "a"),
         )
 
 
-def test_a_digest_changes_with_everything_that_is_trained_on(written):
+def test_the_digest_of_a_mixture_depends_on_pairs_order_names_prompts_and_cap(written):
     rows = pairs("a", 4)
     a, b = written("a", rows), written("b", pairs("b", 4))
     digest = build_mixture(settings(a, b)).digest()
@@ -238,14 +242,15 @@ def test_a_digest_changes_with_everything_that_is_trained_on(written):
     assert len({digest, *found}) == 1 + len(changed)
 
 
-def test_texts_that_move_across_the_pair_change_the_digest(written):
+def test_the_digest_of_a_mixture_differs_if_words_move_between_anchor_and_positive(written):
     rows = [{"anchor": "one two", "positive": "three"}, {"anchor": "one", "positive": "two three"}]
     folders = [written(f"x{place}", [row]) for place, row in enumerate(rows)]
     first, second = (build_mixture(settings({"folder": folder, "name": "x"})) for folder in folders)
     assert first.digest() != second.digest()
 
 
-def test_warnings_tell_what_weakens_the_regularizer(written):
+def test_list_warnings_warns_of_few_pairs_and_fewer_than_three_sources_for_reze_only(written):
+    """`list_single_pair_warnings` names sources of one pair."""
     folders = {name: written(name, pairs(name, 20)) for name in "abc"}
     lone = written("lone", pairs("lone", 1))
     three = build_mixture(settings(*folders.values()))
@@ -264,7 +269,7 @@ def test_warnings_tell_what_weakens_the_regularizer(written):
     assert single == "a single pair makes the mean of a source: lone"
 
 
-def test_the_table_has_a_line_for_each_source_whatever_its_name_holds(written, tmp_path):
+def test_format_sources_csv_has_a_row_for_each_source_also_with_quotes_in_its_name(written, tmp_path):
     written("a", pairs("a", 2))
     written('b, "the second"', [*pairs("b", 2), *pairs("b", 1)])
     written("c", [])

@@ -56,7 +56,7 @@ def lines_of(path):
 
 @pytest.fixture
 def search(tmp_path, write_data_set):
-    """A folder of a small search; d9 answers q1 in its test alone."""
+    """Write a small retrieval data set; d9 answers q1 in the test split only."""
     files = {
         "corpus.jsonl": [{"_id": key, "text": text} for key, text in DOCUMENTS.items()],
         "queries.jsonl": [{"_id": key, "text": text} for key, text in QUESTIONS.items()],
@@ -67,7 +67,7 @@ def search(tmp_path, write_data_set):
 
 @pytest.fixture
 def job_of(tmp_path):
-    """A maker of jobs whose only source is one of JSON lines with these rows, or as given."""
+    """Return a function that builds a job of one source: JSON lines with these rows, or the given one."""
 
     def build(rows=None, source=None, **given):
         path = tmp_path / "pairs.jsonl"
@@ -79,7 +79,7 @@ def job_of(tmp_path):
 
 @pytest.fixture
 def mined(encoder, tmp_path):
-    """What the real encoder mines for a job's sources: pairs by query with their negatives, and the statistics."""
+    """Return a function that mines with the real encoder; it returns negatives by query, and the statistics."""
 
     def find(job, target=None):
         builder = read_sources(job, target)
@@ -93,11 +93,11 @@ def row(anchor, positive, *negatives):
     return {"anchor": anchor, "positive": positive, "negative": list(negatives)}
 
 
-def exam_rows(text):
+def build_tested_rows(text):
     return [{"sentence1": text, "sentence2": f"the number {n}", "score": n} for n in range(2)]
 
 
-def test_negatives_of_rows_are_read_as_they_are_and_repeated_pairs_gather_theirs(job_of):
+def test_supplied_negatives_are_read_and_those_of_repeated_pairs_merged(job_of):
     rows = [
         row("a", "b", "x", " ", "y"),
         {"anchor": "c", "positive": "d", "negative": "z"},
@@ -110,8 +110,10 @@ def test_negatives_of_rows_are_read_as_they_are_and_repeated_pairs_gather_theirs
     assert build_mixture(job_of(rows, {"negative": "bad"})).negatives == ()
 
 
-def test_a_negative_that_answers_the_query_or_is_tested_is_none(job_of, tmp_path, write_data_set):
-    tested = write_data_set(tmp_path / "tested", {"task": "sts"}, {"test.jsonl": exam_rows("An exam.")})
+def test_supplied_negatives_that_answer_their_query_or_are_in_the_targets_test_are_dropped(
+    job_of, tmp_path, write_data_set
+):
+    tested = write_data_set(tmp_path / "tested", {"task": "sts"}, {"test.jsonl": build_tested_rows("An exam.")})
     rows = [row("a", "B one", "b, ONE!", "A?", "other", "fine"), row("A", "other", "an exam"), row("z", "y", "x")]
     mixture = build_mixture(job_of(rows), open_target(TargetSettings(folder=tested)))
     assert list(mixture.negatives) == [("fine",), (), ("x",)]
@@ -125,12 +127,12 @@ def test_a_negative_that_answers_the_query_or_is_tested_is_none(job_of, tmp_path
     ("negative", "reason"),
     [(5, "'negative' must be texts, not 5"), ([["x"]], "'negative' must be texts"), ({"a": "b"}, "'negative' must be")],
 )
-def test_negatives_that_are_no_texts_are_refused_by_their_row(job_of, negative, reason):
+def test_supplied_negatives_that_are_no_texts_are_refused_with_their_line(job_of, negative, reason):
     with pytest.raises(DataSetError, match=f"pairs.jsonl line 2.*{reason}"):
         build_mixture(job_of([row("a", "b", "c"), {"anchor": "a", "positive": "c", "negative": negative}]))
 
 
-def test_a_source_that_is_to_give_negatives_and_gives_none_is_refused(job_of):
+def test_a_source_without_the_negatives_that_its_settings_require_is_refused(job_of):
     with pytest.raises(DataSetError, match="line 1: no field 'negative'"):
         build_mixture(job_of([{"anchor": "a", "positive": "b"}], {"negatives": "given"}))
     with pytest.raises(DataSetError, match="give no negatives that can be used"):
@@ -139,14 +141,15 @@ def test_a_source_that_is_to_give_negatives_and_gives_none_is_refused(job_of):
         job_of([row("a", "b")], {"negatives": "mined"})
 
 
-def test_a_reranking_gives_its_negatives_where_they_are_asked_for(tmp_path, write_data_set, job_of):
+def test_a_reranking_supplies_its_negatives_only_if_the_settings_ask(tmp_path, write_data_set, job_of):
     rows = [{"query": "a", "positive": ["b"], "negative": ["c", "d"]}]
     folder = write_data_set(tmp_path / "set", {"task": "reranking"}, {"train.jsonl": rows})
     assert build_mixture(job_of(source={"folder": folder})).negatives == ()
     assert list(build_mixture(job_of(source={"folder": folder, "negatives": "given"})).negatives) == [("c", "d")]
 
 
-def test_mined_negatives_are_near_and_answer_the_query_nowhere(job_of, search, mined, encoder):
+def test_mined_negatives_are_near_the_query_and_no_known_answers(job_of, search, mined, encoder):
+    """The statistics count the negatives, ranks and rejections."""
     job = job_of(source={"folder": search}, negatives={"num_negatives": 2, "relative_margin": None})
     negatives, found = mined(job)
     savings = negatives[QUESTIONS["q1"]]
@@ -170,7 +173,7 @@ def test_mined_negatives_are_near_and_answer_the_query_nowhere(job_of, search, m
         ({"relative_margin": 0.35, "num_negatives": 3, "allow_fewer": True}, []),
     ],
 )
-def test_ranges_scores_and_margins_pass_documents_over(job_of, search, mined, encoder, given, expected):
+def test_range_score_and_margins_limit_the_mined_negatives(job_of, search, mined, encoder, given, expected):
     settings = {"relative_margin": None} | given
     negatives, found = mined(job_of(source={"folder": search}, negatives=settings))
     query, chosen = QUESTIONS["q1"], negatives[QUESTIONS["q1"]]
@@ -191,7 +194,7 @@ def test_ranges_scores_and_margins_pass_documents_over(job_of, search, mined, en
 
 
 class Angles:
-    """Stands for a stored encoder: of each text the unit vector whose first coordinate it names."""
+    """Stored vectors of texts that are numbers: each unit vector has the number as its first coordinate."""
 
     def vectors(self, texts):
         cosines = np.array([float(text) for text in texts], np.float32)
@@ -202,7 +205,7 @@ class Angles:
     ("margin", "expected"),
     [("absolute_margin", ["0.3"]), ("relative_margin", ["0.5", "0.3"])],  # up to 0.8 - 0.35 and to 0.8 (1 - 0.35)
 )
-def test_an_absolute_margin_is_a_difference_of_scores_and_a_relative_one_a_share_of_the_positives(margin, expected):
+def test_absolute_margin_is_a_score_difference_and_relative_margin_a_share(margin, expected):
     documents = {text: text for text in ("0.8", "0.6", "0.5", "0.3")}
     candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, set(), 0)
     settings = NegativeSettings(**({"relative_margin": None, "num_negatives": 3, "allow_fewer": True} | {margin: 0.35}))
@@ -210,7 +213,7 @@ def test_an_absolute_margin_is_a_difference_of_scores_and_a_relative_one_a_share
     assert list(found.negatives) == expected
 
 
-def test_a_training_positive_that_the_targets_test_holds_is_no_negative_of_another_query():
+def test_a_training_positive_of_the_targets_test_is_never_a_mined_negative():
     documents = {text: text for text in ("0.8", "0.6", "0.3")}
     candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, test_positives={"0.6"}, forbidden=0)
     settings = NegativeSettings(relative_margin=None, num_negatives=2)
@@ -218,7 +221,7 @@ def test_a_training_positive_that_the_targets_test_holds_is_no_negative_of_anoth
     assert list(found.negatives) == ["0.3"]
 
 
-def test_random_sampling_is_the_seeds_and_is_not_mined_again(job_of, search, mined, tmp_path):
+def test_randomly_sampled_negatives_depend_on_the_seed_and_are_reused(job_of, search, mined, tmp_path):
     settings = {"num_negatives": 2, "sampling": "random", "relative_margin": None, "range_max": 5}
     job = job_of(source={"folder": search}, negatives=settings)
     first, found = mined(job)
@@ -231,7 +234,7 @@ def test_random_sampling_is_the_seeds_and_is_not_mined_again(job_of, search, min
     assert mined(job)[0] == first
 
 
-def test_what_was_mined_is_a_source_of_its_own(job_of, search, mined, tmp_path):
+def test_the_file_of_mined_negatives_is_a_source_of_supplied_negatives(job_of, search, mined, tmp_path):
     job = job_of(source={"folder": search}, negatives={"num_negatives": 2, "relative_margin": None})
     negatives, _ = mined(job)
     rows = lines_of(tmp_path / "negatives" / "search.jsonl")
@@ -241,7 +244,7 @@ def test_what_was_mined_is_a_source_of_its_own(job_of, search, mined, tmp_path):
 
 
 def test_texts_of_the_targets_test_are_never_mined(job_of, search, mined, tmp_path, write_data_set):
-    tested = exam_rows(DOCUMENTS["d3"].upper())
+    tested = build_tested_rows(DOCUMENTS["d3"].upper())
     target = write_data_set(tmp_path / "target", {"task": "sts"}, {"test.jsonl": tested})
     job = job_of(source={"folder": search}, negatives={"num_negatives": 2, "relative_margin": None})
     negatives, found = mined(job, open_target(TargetSettings(folder=target)))
@@ -249,7 +252,7 @@ def test_texts_of_the_targets_test_are_never_mined(job_of, search, mined, tmp_pa
     assert found["search"].dropped["text of the target's test"] == 1
 
 
-def test_pairs_are_mined_among_their_positives_or_in_a_corpus(job_of, mined, tmp_path):
+def test_negatives_of_pairs_are_mined_from_positives_or_a_given_corpus(job_of, mined, tmp_path):
     rows = [{"anchor": QUESTIONS[q], "positive": DOCUMENTS[d]} for q, d, _ in JUDGED]
     settings = {"num_negatives": 1, "relative_margin": None}
     negatives, _ = mined(job_of(rows, negatives=settings))
@@ -261,7 +264,7 @@ def test_pairs_are_mined_among_their_positives_or_in_a_corpus(job_of, mined, tmp
         mined(job_of(rows, {"corpus": tmp_path / "none.txt"}, negatives=settings))
 
 
-def test_fewer_documents_than_negatives_are_an_error_unless_fewer_will_do(job_of, mined):
+def test_too_few_documents_for_the_negatives_are_refused_unless_allow_fewer_is_set(job_of, mined):
     rows = [{"anchor": QUESTIONS[q], "positive": DOCUMENTS[d]} for q, d, _ in JUDGED]
     settings = {"num_negatives": 3, "relative_margin": None}
     with pytest.raises(JobError, match="pairs has 3 distinct documents: .* not 3 negatives.*allow_fewer: true"):
@@ -273,7 +276,7 @@ def test_fewer_documents_than_negatives_are_an_error_unless_fewer_will_do(job_of
     assert (negatives, found["pairs"].without) == ({QUESTIONS["q1"]: ()}, 1.0)
 
 
-def test_a_job_that_cannot_be_mined_says_why(job_of, tmp_path):
+def test_run_mining_refuses_a_job_without_settings_sources_or_range_for_negatives(job_of, tmp_path):
     silent = lambda *_: None  # noqa: E731
     with pytest.raises(JobError, match="says nothing of hard negatives"):
         run_mining(job_of([row("a", "b")]), DEFAULT_ENCODER, "cpu", tmp_path / "out", silent)
@@ -288,7 +291,7 @@ def unit(rows):
     return rows / rows.norm(dim=1, keepdim=True)
 
 
-def test_hard_negatives_of_the_whole_batch_are_beside_the_positives():
+def test_contrastive_loss_uses_the_hard_negatives_of_the_whole_batch():
     generator = np.random.default_rng(0)
     anchors, positives, negatives = (unit(generator.normal(size=(n, 4))) for n in (3, 3, 3))
     numbers = np.array([[10, 11], [-1, -1], [12, -1]])
@@ -299,7 +302,7 @@ def test_hard_negatives_of_the_whole_batch_are_beside_the_positives():
     assert float(found) == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_batch_without_hard_negatives_has_the_loss_of_pairs():
+def test_contrastive_loss_of_a_batch_without_hard_negatives_equals_that_of_pairs():
     generator = np.random.default_rng(1)
     anchors, positives = (unit(generator.normal(size=(3, 4))) for _ in range(2))
     numbers = np.array([[10], [-1], [-1], [-1]])
@@ -310,7 +313,7 @@ def test_a_batch_without_hard_negatives_has_the_loss_of_pairs():
     assert float(mixed) == pytest.approx(float(plain), abs=1e-6)
 
 
-def test_a_hard_negative_that_is_the_pairs_own_positive_is_left_out_where_identical_texts_are():
+def test_contrastive_loss_leaves_out_a_hard_negative_equal_to_the_positive():
     texts = assign_text_ids(ANCHORS, POSITIVES)
     numbers = assign_negative_ids(POSITIVES, NEGATIVES)
     assert numbers.shape == (4, 2) and numbers[3, 0] == texts[0, 1] and (numbers[1] == -1).all()
@@ -328,13 +331,13 @@ def test_a_hard_negative_that_is_the_pairs_own_positive_is_left_out_where_identi
 
 @pytest.fixture(scope="module")
 def model(tiny_model):
-    """The narrow model, without dropout."""
+    """Return the tiny model without dropout."""
     return load_model(EncoderSpec(name="tiny", model=str(tiny_model)), "cpu").float().eval()
 
 
 @pytest.fixture
 def gradients(model):
-    """The loss of four pairs, three with hard negatives, and the gradient of each weight."""
+    """Return a function that computes a loss of four pairs, three with hard negatives, and each weight's gradient."""
 
     def measure(loss):
         model.zero_grad(set_to_none=True)
@@ -348,7 +351,7 @@ def gradients(model):
 
 
 @pytest.mark.parametrize("other", ["cached by 1", "cached by 3", "unpadded"])
-def test_gradients_with_hard_negatives_are_those_of_the_plain_loss(gradients, model, other):
+def test_cached_and_unpadded_losses_with_hard_negatives_have_the_gradients_of_the_plain_loss(gradients, model, other):
     targets = np.random.default_rng(3).normal(size=(4, 32)).astype(np.float32)
     offsets = np.random.default_rng(4).normal(size=(2, 32)).astype(np.float32) * 0.1
     regularizer = Reze(RegularizerSettings(loss_weight=0.7))

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("kept_scoring_process", "little_garbage")
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 
 
-def test_holm_corrects_as_statsmodels_does():
+def test_holm_equals_statsmodels_and_keeps_none():
     from statsmodels.stats.multitest import multipletests
 
     p = [0.04, 0.01, 0.9, 0.03, 0.005]
@@ -31,7 +31,7 @@ def test_holm_corrects_as_statsmodels_does():
     assert holm([]) == []
 
 
-def test_categories_are_tested_in_pairs_and_corrected_together():
+def test_compare_categories_tests_pairs_by_category_with_holms_correction():
     scores = {
         "Retrieval": [(0.5, 0.55), (0.6, 0.68), (0.4, 0.46)],
         "STS": [(0.7, 0.6), (0.8, 0.75)],
@@ -54,7 +54,7 @@ def test_categories_are_tested_in_pairs_and_corrected_together():
 
 @pytest.fixture
 def job(tmp_path, tiny_model, write_data_set):
-    """A job with a suite of its domain, whose texts it partly trains on, and a general one."""
+    """Return a job with a suite of its domain, some of whose texts are trained on, and a general suite."""
     pairs = [{"anchor": f"{WORDS[n % 10]} {n}", "positive": f"the {WORDS[n % 10]} of {n}"} for n in range(16)]
     (tmp_path / "pairs.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in pairs))
     for suite, start in (("domain", 0), ("general", 100)):
@@ -74,7 +74,7 @@ def job(tmp_path, tiny_model, write_data_set):
     )
 
 
-def test_both_models_are_measured_and_what_was_trained_on_is_told(job, tiny, tmp_path):
+def test_a_training_compares_base_and_adapted_model_on_both_suites_and_counts_trained_inputs(job, tiny, tmp_path):
     outcome = run_training("pft", job, tiny, "cpu", tmp_path / "out", lambda *_: None)
     assert list(outcome.compared) == ["domain", "general"]
     domain, general = outcome.compared.values()
@@ -97,7 +97,7 @@ def test_both_models_are_measured_and_what_was_trained_on_is_told(job, tiny, tmp
     assert again.compared == outcome.compared and again.summary == outcome.summary
 
 
-def test_a_suite_that_there_is_not_is_refused_before_the_training(job, tiny, tmp_path):
+def test_an_unknown_suite_for_the_comparison_is_refused_before_the_training(job, tiny, tmp_path):
     wrong = job.model_copy(
         update={"evaluate_after": job.evaluate_after.model_copy(update={"general": "no-such-suite"})}
     )

@@ -1,4 +1,4 @@
-"""One process of eight pairs a step and two of four: the same targets, losses and model, also when taken up again."""
+"""One process of eight pairs a step and two of four: the same targets, losses and model, also after a resume."""
 
 import json
 import os
@@ -83,7 +83,7 @@ class Stop(BaseException):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tiny_model):
-    """A folder with two sources and a model without dropout, whose noise is each process's own."""
+    """Return a folder with two sources and a model without dropout, whose noise differs between processes."""
     folder = tmp_path_factory.mktemp("processes")
     shutil.copytree(tiny_model, folder / "model")
     for path in folder.glob("model/**/config.json"):
@@ -103,7 +103,7 @@ def folder(tmp_path_factory, tiny_model):
 
 @pytest.fixture(scope="module")
 def job_of(folder):
-    """A maker of jobs and of their files, for processes of that many pairs a step."""
+    """Return a function that builds a job and its file, for processes of `batch_size` pairs a step."""
 
     def build(name, batch_size, cap=None, **given):
         job = Job.model_validate(
@@ -122,8 +122,8 @@ def job_of(folder):
 
 
 @pytest.fixture(scope="module")
-def alone(folder, undrawn):
-    """A runner of a job in this process, which can be stopped at its ninth step."""
+def run_alone(folder, undrawn):
+    """Return a function that runs a job in this process; it can be stopped at the ninth step."""
 
     def finish(name, job, stop=False):
         def progress(_, sentence):
@@ -138,14 +138,14 @@ def alone(folder, undrawn):
 
 
 @pytest.fixture(scope="module")
-def done(folder, job_of, alone):
-    """Everything that is compared: jobs of one process, then of two, which also finish what one began.
+def trained(folder, job_of, run_alone):
+    """Run all jobs that are compared and return their folder: by one process, then by two, which also finish some.
 
     One job of two is run by the command. At its ninth step one job of one process is killed, and the last of two stops.
     """
-    alone("whole", job_of("whole", BATCH))
+    run_alone("whole", job_of("whole", BATCH))
     with pytest.raises(Stop):
-        alone("handed over", job_of("handed over", BATCH), stop=True)
+        run_alone("handed over", job_of("handed over", BATCH), stop=True)
     job_of("killed", BATCH)
     job_of("straight", BATCH // 2)
     job_of("cached", BATCH // 2, mini_batch_size=2)
@@ -162,15 +162,17 @@ def done(folder, job_of, alone):
 
 
 @pytest.fixture
-def require_as_whole(done):
-    """A check that a job's losses and model are those of one process that never stopped."""
+def require_results_of_one_process(trained):
+    """Return a function that compares a job's losses and model with those of one process that never stopped."""
     from sentence_transformers import SentenceTransformer
 
     def lines(name):
-        return [orjson.loads(line) for line in (done / name / "training" / "progress.jsonl").read_bytes().splitlines()]
+        return [
+            orjson.loads(line) for line in (trained / name / "training" / "progress.jsonl").read_bytes().splitlines()
+        ]
 
     def vectors(name):
-        return SentenceTransformer(str(done / name / "model"), device="cpu").encode(["the ledger is closed", "rain"])
+        return SentenceTransformer(str(trained / name / "model"), device="cpu").encode(["the ledger is closed", "rain"])
 
     def check(name):
         found, expected = lines(name), lines("whole")
@@ -183,49 +185,53 @@ def require_as_whole(done):
     return check
 
 
-def test_two_processes_regularise_towards_the_bytes_of_one(done):
+def test_two_processes_write_the_same_targets_as_one(trained):
     for name in ("relations.npy", "targets.npy", "shrinkage.safetensors"):
-        expected = (done / "whole" / "targets" / name).read_bytes()
-        assert (done / "straight" / "targets" / name).read_bytes() == expected
+        expected = (trained / "whole" / "targets" / name).read_bytes()
+        assert (trained / "straight" / "targets" / name).read_bytes() == expected
 
 
 @pytest.mark.parametrize("name", ["straight", "cached"])
-def test_two_processes_have_the_losses_and_gradients_of_one_with_their_batches(require_as_whole, name):
-    require_as_whole(name)
+def test_two_processes_train_like_one_with_the_batches_of_both(require_results_of_one_process, name):
+    require_results_of_one_process(name)
 
 
-def test_the_command_tells_of_two_processes_once(done):
-    assert (done / "stdout").read_text().count("Trained 10 steps") == 1
-    assert orjson.loads((done / "straight" / "training.json").read_bytes())["steps"] == 10
-    assert not list((done / "straight" / "training").glob("checkpoint-*"))
+def test_the_train_command_prints_the_result_of_two_processes_once(trained):
+    assert (trained / "stdout").read_text().count("Trained 10 steps") == 1
+    assert orjson.loads((trained / "straight" / "training.json").read_bytes())["steps"] == 10
+    assert not list((trained / "straight" / "training").glob("checkpoint-*"))
 
 
-def test_a_last_batch_that_does_not_come_out_even_is_a_step_too(done):
-    lines = [orjson.loads(line) for line in (done / "uneven" / "training" / "progress.jsonl").read_bytes().splitlines()]
+def test_two_processes_train_on_an_uneven_last_batch(trained):
+    lines = [
+        orjson.loads(line) for line in (trained / "uneven" / "training" / "progress.jsonl").read_bytes().splitlines()
+    ]
     assert [line["step"] for line in lines] == list(range(1, 11))  # 38 pairs, 8 a step, twice
     assert all(np.isfinite(line["contrastive"]) for line in lines)
 
 
-def test_what_one_process_began_two_finish(done, require_as_whole):
-    require_as_whole("handed over")
-    assert orjson.loads((done / "handed over" / "training.json").read_bytes())["resumed_from"] == 8
+def test_two_processes_resume_a_training_of_one(trained, require_results_of_one_process):
+    require_results_of_one_process("handed over")
+    assert orjson.loads((trained / "handed over" / "training.json").read_bytes())["resumed_from"] == 8
 
 
-def test_what_two_processes_began_one_finishes(done, job_of, alone, require_as_whole):
-    assert not (done / "handed back" / "model").exists()
-    assert alone("handed back", job_of("handed back", BATCH // 2)).summary["resumed_from"] == 8
-    require_as_whole("handed back")
+def test_one_process_resumes_a_training_of_two(trained, job_of, run_alone, require_results_of_one_process):
+    assert not (trained / "handed back" / "model").exists()
+    assert run_alone("handed back", job_of("handed back", BATCH // 2)).summary["resumed_from"] == 8
+    require_results_of_one_process("handed back")
 
 
-def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(done, job_of, alone, require_as_whole):
-    assert not (done / "killed" / "model").exists()
-    files = {path.name for path in (done / "killed" / "training").rglob("*")}
+def test_a_killed_training_resumes_from_its_last_complete_checkpoint(
+    trained, job_of, run_alone, require_results_of_one_process
+):
+    assert not (trained / "killed" / "model").exists()
+    files = {path.name for path in (trained / "killed" / "training").rglob("*")}
     assert "training_args.bin" not in files and "README.md" not in files
-    assert alone("killed", job_of("killed", BATCH)).summary["resumed_from"] == 8
-    require_as_whole("killed")
+    assert run_alone("killed", job_of("killed", BATCH)).summary["resumed_from"] == 8
+    require_results_of_one_process("killed")
 
 
-def test_processes_that_cannot_share_a_checkpoints_steps_are_refused(monkeypatch):
+def test_fit_batch_to_processes_divides_a_checkpoints_batch_and_refuses_uneven_shares(monkeypatch):
     settings = TrainingSettings(batch_size=4)
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(JobError, match="steps have 8 pairs, which 3 processes cannot share evenly"):

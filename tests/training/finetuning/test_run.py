@@ -40,7 +40,7 @@ def rows_of(source, count):
 
 @pytest.fixture
 def job_of(tmp_path, tiny_model, write_data_set):
-    """A maker of jobs of some sources, each of some pairs; the settings of training as given."""
+    """Return a function that builds a job of sources with `counts` pairs and the given training settings."""
 
     def build(counts=(12, 9, 7), sources="abcd", regularizer=None, **given):
         named = dict(zip(sources, counts, strict=False))
@@ -59,8 +59,8 @@ def job_of(tmp_path, tiny_model, write_data_set):
 
 
 @pytest.fixture
-def go(tmp_path, tiny, undrawn):
-    """A runner of a job into a folder of that name; it can be stopped at a step."""
+def run_job(tmp_path, tiny, undrawn):
+    """Return a function that runs a job into the folder `out`; it can be stopped at a step."""
 
     def finish(job, method="pft", out="out", spec=tiny, stop_at=None, drawn=False):
         def progress(fraction, sentence):
@@ -75,7 +75,7 @@ def go(tmp_path, tiny, undrawn):
 
 @pytest.fixture
 def lines(tmp_path):
-    """The lines of losses that a run left."""
+    """Return a function that reads the training log of a run."""
 
     def read(out="out"):
         return [
@@ -85,7 +85,7 @@ def lines(tmp_path):
     return read
 
 
-def require_same_lines(found, expected):
+def assert_equal_logs(found, expected):
     assert [line["step"] for line in found] == [line["step"] for line in expected]
     for one, other in zip(found, expected, strict=True):
         assert one.keys() == other.keys()
@@ -100,10 +100,12 @@ def vectors_of(model, texts=("the ledger is closed", "rain")):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_job_ends_in_a_plain_model_that_reads_as_much_as_its_base(job_of, go, lines, tiny, tiny_model, method):
+def test_a_training_writes_a_sentence_transformers_model_with_the_bases_max_length(
+    job_of, run_job, lines, tiny, tiny_model, method
+):
     from sentence_transformers import SentenceTransformer
 
-    outcome = go(job_of(), method)
+    outcome = run_job(job_of(), method)
     steps = 7  # 28 pairs, 4 a step
     assert (outcome.summary["steps"], outcome.summary["pairs"], outcome.summary["resumed_from"]) == (steps, 28, 0)
     assert orjson.loads((outcome.model.parent / "training.json").read_bytes()) == outcome.summary
@@ -123,9 +125,9 @@ def test_a_job_ends_in_a_plain_model_that_reads_as_much_as_its_base(job_of, go, 
     assert "training_args.bin" not in left and not any(name.startswith("checkpoint-") for name in left)
 
 
-def test_targets_on_disk_are_what_the_base_model_and_the_equations_make(job_of, go, tiny, tmp_path):
+def test_reze_targets_equal_the_shrunk_relations_of_the_base_model(job_of, run_job, tiny, tmp_path):
     job = job_of()
-    outcome = go(job, "reze")
+    outcome = run_job(job, "reze")
     mixture = outcome.mixture
     encoder = Encoder(replace(tiny, max_length=TRAINING["max_length"]), "cpu")
     anchors, positives = (encoder.encode(texts).vectors for texts in (mixture.anchors, mixture.positives))
@@ -139,14 +141,14 @@ def test_targets_on_disk_are_what_the_base_model_and_the_equations_make(job_of, 
     assert outcome.regularizer.geometry.between[1] < outcome.regularizer.geometry.between[0]
 
 
-def test_a_single_pair_is_a_job_too(job_of, go):
-    outcome = go(job_of((1,)), "reze")
+def test_reze_trains_on_a_single_pair_with_three_warnings(job_of, run_job):
+    outcome = run_job(job_of((1,)), "reze")
     assert (outcome.summary["pairs"], outcome.summary["steps"]) == (1, 1)
     assert len(outcome.warnings) == 3
 
 
-def test_the_page_holds_the_sources_and_pictures_and_asks_the_network_for_nothing(job_of, go, tmp_path):
-    go(job_of(), "reze", drawn=True)
+def test_the_report_has_sources_and_figures_and_loads_nothing_from_the_network(job_of, run_job, tmp_path):
+    run_job(job_of(), "reze", drawn=True)
     page = (tmp_path / "out" / "report.html").read_text()
     assert page.count("<svg") >= 4
     assert all(f">{name}<" in page for name in "abc")
@@ -159,17 +161,17 @@ def test_the_page_holds_the_sources_and_pictures_and_asks_the_network_for_nothin
 
 
 @pytest.mark.parametrize(("log_steps", "checkpoint_steps", "stop_at"), [(2, 2, 10), (3, 2, 12)])
-def test_a_run_that_is_taken_up_again_goes_on_as_if_it_had_never_stopped(
-    job_of, go, lines, log_steps, checkpoint_steps, stop_at
+def test_a_resumed_training_has_the_losses_and_model_of_one_that_never_stopped(
+    job_of, run_job, lines, log_steps, checkpoint_steps, stop_at
 ):
     job = job_of((31,), epochs=2, log_steps=log_steps, checkpoint_steps=checkpoint_steps)  # the second begins at step 8
-    whole = go(job, out="whole")
+    whole = run_job(job, out="whole")
     with pytest.raises(Stop):
-        go(job, out="stopped", stop_at=stop_at)
-    again = go(job, out="stopped")
+        run_job(job, out="stopped", stop_at=stop_at)
+    again = run_job(job, out="stopped")
     assert 0 < again.summary["resumed_from"] < stop_at
     np.testing.assert_allclose(vectors_of(again.model), vectors_of(whole.model), atol=1e-6)
-    require_same_lines(lines("stopped"), lines("whole"))
+    assert_equal_logs(lines("stopped"), lines("whole"))
 
 
 def environment(tmp_path):
@@ -177,10 +179,12 @@ def environment(tmp_path):
     return kept | {"LATHE_HOME": str(tmp_path / "home"), "LATHE_DEVICE": "cpu", "LATHE_THREADS": "1"}
 
 
-def test_what_a_kill_left_half_written_is_not_gone_on_from(job_of, go, lines, tmp_path):
+def test_an_incomplete_checkpoint_is_deleted_and_the_training_resumes_before_the_checkpoint(
+    job_of, run_job, lines, tmp_path
+):
     job = job_of((40,))
     with pytest.raises(Stop):
-        go(job, stop_at=8)
+        run_job(job, stop_at=8)
     folder = tmp_path / "out" / "training"
     half = folder / "checkpoint-8"
     shutil.copytree(folder / "checkpoint-6", half, dirs_exist_ok=True)
@@ -189,29 +193,29 @@ def test_what_a_kill_left_half_written_is_not_gone_on_from(job_of, go, lines, tm
     (tmp_path / "out" / ".model").mkdir()
     with (folder / "progress.jsonl").open("ab") as file:
         file.write(b'{"step": 9, "contr')
-    outcome = go(job)
+    outcome = run_job(job)
     assert outcome.summary["resumed_from"] == 6
     assert [line["step"] for line in lines()] == [2, 4, 6, 8, 10]
     assert not half.exists() and not (tmp_path / "out" / ".model").exists()
 
 
-def test_a_base_model_that_changed_is_refused(job_of, go, tiny_model, tmp_path, tiny):
+def test_resuming_with_a_changed_base_model_is_refused(job_of, run_job, tiny_model, tmp_path, tiny):
     from sentence_transformers import SentenceTransformer
 
     with pytest.raises(Stop):
-        go(job_of(), "reze", stop_at=4)
+        run_job(job_of(), "reze", stop_at=4)
     changed = SentenceTransformer(str(tiny_model), device="cpu")
     with torch.no_grad():
         next(changed.parameters()).add_(0.01)
     changed.save_pretrained(str(tmp_path / "changed"))
     with pytest.raises(JobError, match="base model changed"):
-        go(job_of(), "reze", spec=replace(tiny, model=str(tmp_path / "changed")))
-    go(job_of(), "reze")
+        run_job(job_of(), "reze", spec=replace(tiny, model=str(tmp_path / "changed")))
+    run_job(job_of(), "reze")
 
 
-def test_another_job_in_the_same_folder_is_refused_by_what_differs(job_of, go):
+def test_resuming_with_another_job_is_refused_and_the_difference_named(job_of, run_job):
     with pytest.raises(Stop):
-        go(job_of(), "reze", stop_at=4)
+        run_job(job_of(), "reze", stop_at=4)
     changed = [
         ("distill", lambda: job_of(), "another method"),
         ("reze", lambda: job_of(learning_rate=1e-3), "another training"),
@@ -220,31 +224,31 @@ def test_another_job_in_the_same_folder_is_refused_by_what_differs(job_of, go):
     ]
     for method, other, what in changed:
         with pytest.raises(JobError, match=what):
-            go(other(), method)
-    go(job_of(), "reze")
+            run_job(other(), method)
+    run_job(job_of(), "reze")
     with pytest.raises(JobError, match="holds a trained model already"):
-        go(job_of(), "reze")
+        run_job(job_of(), "reze")
 
 
-def test_two_jobs_at_once_do_not_share_a_folder(job_of, go, tmp_path):
+def test_a_folder_in_use_by_another_job_is_refused(job_of, run_job, tmp_path):
     from filelock import FileLock
 
     (tmp_path / "out").mkdir()
     with FileLock(tmp_path / "out" / ".lock"), pytest.raises(JobError, match="another job is writing"):
-        go(job_of())
-    go(job_of())
+        run_job(job_of())
+    run_job(job_of())
 
 
 @pytest.mark.parametrize(
     ("learning_rate", "warmup", "kept"), [(1e38, 0.0, []), (1e38, 0.1, ["checkpoint-1"]), (1e30, 0.1, ["checkpoint-1"])]
 )
-def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoint(
-    job_of, go, tmp_path, tiny_model, learning_rate, warmup, kept
+def test_a_loss_that_is_not_finite_ends_the_training_and_keeps_the_last_good_checkpoint(
+    job_of, run_job, tmp_path, tiny_model, learning_rate, warmup, kept
 ):
     given = {"learning_rate": learning_rate, "max_grad_norm": 1e30, "checkpoint_steps": 1, "warmup_ratio": warmup}
     job = job_of((40,), **given)  # ten steps: in the one of warmup the learning rate is 0
     with pytest.raises(NonFiniteLossError, match="smaller learning rate") as caught:
-        go(job)
+        run_job(job)
     assert not (tmp_path / "out" / "model").exists()
     whole = [path.parent for path in (tmp_path / "out" / "training").glob("checkpoint-*/whole.json")]
     for path in whole:  # a weight of 1e30 is a number, but what it makes of a text is none
@@ -253,14 +257,14 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_last_good_checkpoi
     assert (kept[0] if kept else "there is no checkpoint yet") in str(caught.value)
 
 
-def test_a_model_that_the_last_step_broke_is_not_saved(job_of, go, tmp_path):
+def test_a_model_with_weights_that_are_not_finite_is_not_saved(job_of, run_job, tmp_path):
     with pytest.raises(NonFiniteLossError):
-        go(job_of((4,), learning_rate=1e30, max_grad_norm=1e30))
+        run_job(job_of((4,), learning_rate=1e30, max_grad_norm=1e30))
     assert not (tmp_path / "out" / "model").exists()
 
 
 @pytest.mark.trial  # of torchrun itself; what it starts is in test_processes.py
-def test_two_processes_make_one_model(job_of, lines, tmp_path):
+def test_torchrun_with_two_processes_trains_one_model(job_of, lines, tmp_path):
     job = job_of((24, 16))
     config, out = tmp_path / "job.yaml", tmp_path / "out"
     config.write_bytes(orjson.dumps(job.model_dump(mode="json", exclude_none=True)))

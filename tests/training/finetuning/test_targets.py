@@ -13,7 +13,7 @@ SETTINGS = RegularizerSettings(scale=0.5)
 
 @pytest.fixture(scope="module")
 def narrow(tiny_model):
-    """The narrow model, loaded once."""
+    """Load the tiny model as an encoder, once."""
     from training.encoder.spec import EncoderSpec
 
     return Encoder(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"), "cpu")
@@ -25,7 +25,7 @@ def mixture(texts=TEXTS):
 
 @pytest.fixture
 def prepare(narrow, tmp_path):
-    """Targets in a folder of that name, with the texts that were encoded for them."""
+    """Return a function that prepares REZE targets in a folder; it also returns messages about encoding."""
 
     def made(pairs, settings=SETTINGS, folder="targets"):
         told = []
@@ -36,7 +36,7 @@ def prepare(narrow, tmp_path):
     return made
 
 
-def test_texts_are_encoded_once_for_all_jobs_that_share_the_cache(prepare):
+def test_prepare_encodes_each_text_once_for_all_jobs_that_share_the_cache(prepare):
     first, told = prepare(mixture())
     assert told == ["encoding the reference, 9 of 9 texts"]
     again, told = prepare(mixture(), folder="others")
@@ -47,7 +47,7 @@ def test_texts_are_encoded_once_for_all_jobs_that_share_the_cache(prepare):
 
 
 @pytest.mark.parametrize("left", [(), ("relations.npy", "manifest.json"), ("manifest.json",)])
-def test_targets_that_a_kill_left_unfinished_are_finished(prepare, tmp_path, left):
+def test_prepare_completes_targets_that_a_kill_left_unfinished(prepare, tmp_path, left):
     expected, _ = prepare(mixture())
     rows = np.array(expected.targets)
     for path in (tmp_path / "targets").iterdir():
@@ -60,7 +60,7 @@ def test_targets_that_a_kill_left_unfinished_are_finished(prepare, tmp_path, lef
         prepare(mixture(TEXTS[::-1]))
 
 
-def test_relations_without_a_manifest_may_be_of_other_pairs_and_are_made_anew(prepare, tmp_path):
+def test_prepare_computes_relations_without_a_manifest_again(prepare, tmp_path):
     prepare(mixture())
     (tmp_path / "targets" / "manifest.json").unlink()
     found, _ = prepare(mixture(TEXTS[::-1]))
@@ -68,14 +68,14 @@ def test_relations_without_a_manifest_may_be_of_other_pairs_and_are_made_anew(pr
     np.testing.assert_array_equal(found.targets, expected.targets)
 
 
-def test_relations_that_are_cut_off_are_made_anew(prepare, tmp_path):
+def test_prepare_computes_truncated_relations_again(prepare, tmp_path):
     rows = np.array(prepare(mixture())[0].targets)
     path = tmp_path / "targets" / "relations.npy"
     path.write_bytes(path.read_bytes()[:-64])
     np.testing.assert_array_equal(prepare(mixture())[0].targets, rows)
 
 
-def test_targets_of_something_else_are_refused_by_what_differs(prepare, tmp_path):
+def test_prepare_refuses_targets_of_other_pairs_or_settings_and_a_damaged_manifest(prepare, tmp_path):
     prepare(mixture())
     with pytest.raises(JobError, match="the pairs changed"):
         prepare(mixture(TEXTS[:6]))
@@ -87,7 +87,7 @@ def test_targets_of_something_else_are_refused_by_what_differs(prepare, tmp_path
         prepare(mixture())
 
 
-def test_geometry_says_what_shrinking_did(prepare):
+def test_geometry_equals_a_direct_computation_from_relations_and_targets(prepare):
     found, _ = prepare(mixture())
     relations, _ = prepare(mixture(), RegularizerSettings(target="reference"), folder="plain")
     r, t = np.array(relations.targets, np.float64), np.array(found.targets, np.float64)

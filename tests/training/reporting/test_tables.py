@@ -5,7 +5,7 @@ ROWS = [{"name": "one", "n": 1200, "gain": 0.5}, {"name": "two", "n": None, "gai
 FORMATS = {"n": ",", "gain": "+.2f"}
 
 
-def test_cells_are_columns_the_first_to_the_left():
+def test_to_text_aligns_the_first_column_left_and_the_others_right():
     rows = [["encoder", "‖μ‖", "R2"], ["e5", "0.86", "+0.62 ±0.10"], ["a longer name", "–", "–0.1"]]
     assert Table.from_rows(rows).to_text().split("\n") == [
         "encoder         ‖μ‖           R2",
@@ -14,29 +14,29 @@ def test_cells_are_columns_the_first_to_the_left():
     ]
 
 
-def test_every_column_has_its_format_and_what_is_missing_is_a_dash():
+def test_from_records_formats_columns_and_shows_missing_values_as_a_dash():
     table = Table.from_records(ROWS, FORMATS)
     assert table.cells == [["name", "n", "gain"], ["one", "1,200", "+0.50"], ["two", "–", "–"], ["a,b", "–", "–"]]
 
 
-def test_text_stays_as_it_is_in_a_column_of_numbers_and_functions_are_formats():
+def test_from_records_takes_a_function_as_format_and_leaves_text_unformatted():
     rows = [{"share": 0.25}, {"share": "all"}]
     assert Table.from_records(rows, default=lambda share: f"{share:.0%}").cells == [["share"], ["25%"], ["all"]]
 
 
-def test_the_csv_holds_unformatted_values_and_whole_numbers_stay_whole():
+def test_to_csv_writes_unformatted_values_and_keeps_integers():
     table = Table.from_records(ROWS, FORMATS)
     assert table.to_csv() == 'name,n,gain\none,1200,0.5\ntwo,,\n"a,b",,\n'
     assert table.to_csv(["n"]) == 'n\n1200\n""\n""\n'
 
 
-def test_a_table_without_rows_is_false():
+def test_a_table_without_rows_is_falsy():
     assert not Table.from_records([])
     assert not Table.from_rows([["name"]])
     assert Table.from_records(ROWS)
 
 
-def test_the_last_cell_of_a_short_row_may_be_longer_than_its_column():
+def test_align_columns_lets_the_last_cell_of_a_short_row_exceed_its_column():
     rows = [["name", "n", "kind"], ["a", "12", "x"], ["b", "cannot be read"], ["c", "3"]]
     assert align_columns(rows, left=(0, 2)).split("\n") == [
         "name   n  kind",

@@ -11,7 +11,7 @@ from transforms.progress import no_progress
 
 @pytest.fixture
 def write_lines():
-    """A writer of JSON lines; gives the path."""
+    """Return a function that writes JSON lines and returns the path."""
 
     def write(path, rows):
         path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -22,13 +22,13 @@ def write_lines():
 
 @pytest.fixture
 def read_lines():
-    """What a file of JSON lines holds."""
+    """Return a function that reads a file of JSON lines."""
     return lambda path: [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture
 def synthesize(synthesis_job, tmp_path):
-    """Do a job as its settings say; gives what came of it."""
+    """Return a function that runs a synthesis job with the given settings and returns the outcome."""
 
     def do(out=None, on_progress=no_progress, **given):
         job = read_settings(synthesis_job(**given), SynthesisJob)

@@ -33,14 +33,14 @@ ENGLISH, CHINESE = "What is a bond? A debt.", "什么是债券？债券是一种
         f"It should be a list.</think>{json.dumps([PERSONA])}",
     ],
 )
-def test_personas_are_found_however_they_are_wrapped(said):
+def test_parse_personas_finds_personas_in_json_code_fences_and_prose(said):
     assert parse_personas(remove_thoughts(said)) == [SPOKEN]
 
 
 @pytest.mark.parametrize(
     "said", ["", "A risk officer.", '[{"persona": "A risk officer"}]', '[{"persona": 1, "task": 2}]', "[" * 9000, "[1]"]
 )
-def test_what_holds_no_persona_gives_none(said):
+def test_parse_personas_of_other_answers_is_empty(said):
     assert parse_personas(said) == []
 
 
@@ -56,7 +56,7 @@ def test_what_holds_no_persona_gives_none(said):
         f"As in [1]:\n{json.dumps(QUERIES)}",
     ],
 )
-def test_queries_are_found_however_they_are_wrapped(said):
+def test_parse_queries_finds_queries_in_json_lists_and_prose(said):
     assert parse_queries(said) == QUERIES
 
 
@@ -74,7 +74,7 @@ def test_queries_are_found_however_they_are_wrapped(said):
         ("", []),
     ],
 )
-def test_a_verdict_is_one_word_or_a_truth_value(said, verdict):
+def test_parse_verdict_takes_a_leading_yes_or_no_or_a_json_truth_value(said, verdict):
     assert parse_verdict(said) == verdict
 
 
@@ -87,11 +87,11 @@ def test_a_verdict_is_one_word_or_a_truth_value(said, verdict):
         '{"document": "A passage.\\n\\nIts end."}',
     ],
 )
-def test_a_passage_loses_what_is_around_it(said):
+def test_parse_document_removes_fences_introductions_and_json_around_a_passage(said):
     assert parse_document(said) == ["A passage.\n\nIts end."]
 
 
-def test_halves_of_characters_become_what_can_be_written_down():
+def test_lone_surrogates_are_replaced_by_question_marks():
     (found,) = parse_queries('["What is \\ud83d a bond?"]')
     assert found.encode() and found == "What is ? a bond?"
 
@@ -111,11 +111,11 @@ def test_halves_of_characters_become_what_can_be_written_down():
         (PASSAGE, "42?", None),
     ],
 )
-def test_faults_of_a_passage(text, sample, fault):
+def test_find_fault_names_the_fault_of_a_passage(text, sample, fault):
     assert find_fault(text, DocumentStage(), sample) == fault
 
 
-def test_scripts_are_compared_with_those_of_the_seed():
+def test_is_another_script_compares_with_the_script_of_the_seed():
     assert not is_another_script("債券とは借金のことです。カタカナも。", "これは何ですか。")
     assert is_another_script(ENGLISH, CHINESE) and not is_another_script(CHINESE, CHINESE)
 
@@ -123,25 +123,26 @@ def test_scripts_are_compared_with_those_of_the_seed():
 @pytest.mark.parametrize(
     "text", ["I’m sorry, no.", "**I cannot** do that", "抱歉，我不能", "Unfortunately, I must stop"]
 )
-def test_refusals_are_known(text):
+def test_is_refusal_recognizes_refusals(text):
     assert is_refusal(text)
 
 
 @pytest.mark.parametrize("text", ["1. I can't log in, why?", "Sorry state of the ledgers", "No."])
-def test_what_only_sounds_like_a_refusal_is_none(text):
+def test_is_refusal_is_false_for_texts_that_resemble_refusals(text):
     assert not is_refusal(text)
 
 
-def reading(stage, settings, text, reason="stop", count=2):
+def parse(stage, settings, text, reason="stop", count=2):
+    """Return the items of an answer, and the faults of the dropped ones."""
     call = Call(stage, "?", "m", {}, "t", "s", count, ENGLISH)
     found = parse_answer(Answer(text, reason, 1, 1, True), call, settings)
     return found.items, [fault for fault, _ in found.dropped]
 
 
-def test_what_is_good_of_an_answer_is_kept_and_the_rest_counted():
+def test_parse_answer_keeps_distinct_usable_items_up_to_the_count_and_names_faults():
     said = json.dumps(["short?", *QUERIES, QUERIES[0], "One more than was wanted?"])
-    assert reading("queries", QueryStage(), said, count=3) == ([*QUERIES, "One more than was wanted?"], ["too short"])
-    assert reading("queries", QueryStage(), said, count=2) == (QUERIES, ["too short"])
+    assert parse("queries", QueryStage(), said, count=3) == ([*QUERIES, "One more than was wanted?"], ["too short"])
+    assert parse("queries", QueryStage(), said, count=2) == (QUERIES, ["too short"])
 
 
 @pytest.mark.parametrize(
@@ -154,15 +155,15 @@ def test_what_is_good_of_an_answer_is_kept_and_the_rest_counted():
         ("Whatever.", "", "not as asked"),
     ],
 )
-def test_an_answer_that_cannot_be_used_says_why(said, reason, why):
-    assert reading("personas", PersonaStage(), said, reason) == ([], [why])
+def test_parse_answer_gives_the_fault_of_an_unusable_answer(said, reason, why):
+    assert parse("personas", PersonaStage(), said, reason) == ([], [why])
 
 
-def test_a_verdict_counts_though_its_reasons_were_cut_off():
-    assert reading("filter", FilterStage(), "Yes, because the figures of", "length") == (["yes"], [])
-    assert reading("filter", FilterStage(), "The figures of", "length") == ([], ["cut off"])
+def test_parse_answer_accepts_a_verdict_cut_off_after_the_yes_or_no():
+    assert parse("filter", FilterStage(), "Yes, because the figures of", "length") == (["yes"], [])
+    assert parse("filter", FilterStage(), "The figures of", "length") == ([], ["cut off"])
 
 
-def test_a_verdict_in_another_language_than_the_seed_is_one():
+def test_parse_answer_accepts_an_english_verdict_for_a_chinese_seed():
     call = Call("filter", "?", "m", {}, "t", "s", 1, CHINESE)
     assert parse_answer(Answer("yes", "stop", 1, 1, True), call, FilterStage()).items == ["yes"]

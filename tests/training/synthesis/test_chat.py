@@ -17,7 +17,7 @@ KEY = "sk-secret"
 
 @pytest.fixture
 def ask(chat_server):
-    """Ask once; gives the answer."""
+    """Return a function that sends one chat request and returns the answer."""
 
     def once(url=None, timeout=5.0):
         async def asked():
@@ -30,7 +30,7 @@ def ask(chat_server):
     return once
 
 
-def test_an_answer_is_its_text_its_reason_and_its_tokens(ask, chat_server):
+def test_chat_sends_model_prompt_and_key_and_reads_text_finish_reason_and_tokens(ask, chat_server):
     answer = ask()
     assert (answer.text, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens) == (
         "Yes.",
@@ -53,7 +53,9 @@ def test_an_answer_is_its_text_its_reason_and_its_tokens(ask, chat_server):
         ({"content": None, "tool_calls": [{}]}, "", "stop"),
     ],
 )
-def test_messages_of_other_shapes_are_read(ask, chat_server, message, text, reason):
+def test_chat_reads_messages_in_parts_empty_ones_and_refusals_and_estimates_tokens(
+    ask, chat_server, message, text, reason
+):
     body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
     chat_server.script = lambda server, asked: (200, {}, body)
     answer = ask()
@@ -91,7 +93,10 @@ def test_messages_of_other_shapes_are_read(ask, chat_server, message, text, reas
         ((200, {"content-encoding": "gzip"}, b"no gzip"), "cut connection", True, "the connection was cut"),
     ],
 )
-def test_what_is_no_answer_is_a_failure_of_a_kind(ask, chat_server, reply, kind, again, said):
+def test_a_failed_request_raises_chat_error_with_its_kind_and_whether_to_retry(
+    ask, chat_server, reply, kind, again, said
+):
+    """The error does not contain the key."""
     chat_server.script = lambda server, asked: reply
     with pytest.raises(ChatError) as raised:
         ask()
@@ -100,18 +105,18 @@ def test_what_is_no_answer_is_a_failure_of_a_kind(ask, chat_server, reply, kind,
     assert error.after == (7 if reply[0] == 429 else None) and len(chat_server.bodies) == 1
 
 
-def test_an_endpoint_that_is_not_there_says_so(ask):
+def test_an_unreachable_endpoint_raises_chat_error_to_be_retried(ask):
     with pytest.raises(ChatError, match="no connection") as raised:
         ask(f"http://127.0.0.1:{find_free_port()}/v1")
     assert (raised.value.kind, raised.value.again, raised.value.status) == ("no connection", True, 0)
 
 
-def test_an_address_that_cannot_be_written_says_so(ask):
+def test_an_invalid_address_raises_chat_error(ask):
     with pytest.raises(ChatError, match="no connection: Invalid"):
         ask("http://a\x7fb/v1")
 
 
-def test_an_answer_that_drips_does_not_outlast_its_time(ask, chat_server):
+def test_an_answer_that_arrives_slowly_is_cut_off_at_the_timeout(ask, chat_server):
     chat_server.script = lambda server, asked: (200, {}, (time.sleep(0.05) or b" " for _ in range(100)))
     begun = time.monotonic()
     with pytest.raises(ChatError, match="no answer within 0.2 s"):
@@ -119,19 +124,19 @@ def test_an_answer_that_drips_does_not_outlast_its_time(ask, chat_server):
     assert time.monotonic() - begun < 4
 
 
-def test_an_endless_answer_is_cut(ask, chat_server):
+def test_an_answer_of_over_16_megabytes_is_refused(ask, chat_server):
     chat_server.script = lambda server, asked: (200, {}, b" " * 17_000_000)
     with pytest.raises(ChatError, match="more than 16,000,000 bytes"):
         ask()
 
 
-def test_proxies_of_the_environment_get_nothing(ask, monkeypatch):
+def test_chat_ignores_proxies_of_the_environment(ask, monkeypatch):
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{find_free_port()}")
     assert ask().text == "Yes."
 
 
-def test_a_retry_after_is_seconds_or_a_date():
+def test_parse_retry_after_takes_seconds_and_dates():
     assert [parse_retry_after(header) for header in ("2.5", "-1", None, "soon")] == [2.5, 0, None, None]
     later = format_datetime(datetime.now(UTC) + timedelta(seconds=90))
     assert 85 < parse_retry_after(later) <= 90
@@ -144,20 +149,20 @@ class Clock:
         return self.now
 
 
-def test_no_minute_holds_more_requests_than_its_limit():
+def test_rate_limiter_spaces_requests_evenly_over_the_minute():
     limiter = RateLimiter(30, None, Clock())
     starts = [limiter.reserve_slot(500) for _ in range(90)]
     assert starts[0] == 100 and all(b - a == 2 for a, b in zip(starts, starts[1:], strict=False))
 
 
-def test_tokens_space_requests_and_what_was_not_used_is_given_back():
+def test_rate_limiter_spaces_requests_by_tokens_and_returns_unused_ones():
     limiter = RateLimiter(None, 6000, Clock())
     assert [limiter.reserve_slot(1000), limiter.reserve_slot(500)] == [100, 110]
     limiter.correct_tokens(-300)
     assert limiter.reserve_slot(1) == 112
 
 
-def test_a_hold_keeps_everybody_waiting_and_a_clock_that_was_idle_gives_no_burst():
+def test_rate_limiter_hold_delays_all_requests_and_idle_time_allows_no_burst():
     clock = Clock()
     limiter = RateLimiter(60, None, clock)
     start = limiter.reserve_slot(1)
@@ -167,6 +172,6 @@ def test_a_hold_keeps_everybody_waiting_and_a_clock_that_was_idle_gives_no_burst
     assert [limiter.reserve_slot(1), limiter.reserve_slot(1)] == [200, 201] and limiter.seconds_until(200) == 0
 
 
-def test_without_limits_nobody_waits():
+def test_rate_limiter_without_limits_delays_no_request():
     limiter = RateLimiter(None, None, Clock())
     assert {limiter.reserve_slot(10**6) for _ in range(5)} == {100}

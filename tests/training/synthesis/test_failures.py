@@ -6,8 +6,8 @@ from training.errors import JobError
 from training.synthesis.report import as_json, summarize_run
 
 
-def of_stage(stage):
-    """Whether a prompt is one of a stage's."""
+def match_stage(stage):
+    """Return a function that tells whether a prompt is one of a stage's."""
     marks = {"personas": "objects, like", "queries": "strings, like", "filter": "yes or no", "documents": "passage"}
     return lambda prompt: marks[stage] in prompt
 
@@ -31,10 +31,11 @@ def is_probe(body):
         ("documents", "word " * 2000, "too long"),
     ],
 )
-def test_nonsense_is_asked_for_again_and_then_rejected_with_its_reason(
+def test_unusable_answers_are_asked_for_again_and_then_rejected_with_the_reason(
     synthesize, chat_server, tmp_path, read_lines, stage, said, reason
 ):
-    is_asked = of_stage(stage)
+    """A later run does not ask for them again."""
+    is_asked = match_stage(stage)
     chat_server.script = lambda server, body: said if is_asked(body["messages"][0]["content"]) else None
     outcome = synthesize(seeds=1, limits={"attempts": 2})
     figures = as_json(outcome)["stages"][stage]
@@ -47,26 +48,28 @@ def test_nonsense_is_asked_for_again_and_then_rejected_with_its_reason(
     assert len(chat_server.bodies) == asked, "what is rejected is not asked again"
 
 
-def test_a_second_attempt_is_made_warmer_and_its_good_answer_counts(synthesize, chat_server):
+def test_a_second_attempt_has_a_higher_temperature_and_its_usable_answer_counts(synthesize, chat_server):
     seen = set()
 
     def bad_at_first(server, body):
         prompt = body["messages"][0]["content"]
-        if of_stage("filter")(prompt) and prompt not in seen:
+        if match_stage("filter")(prompt) and prompt not in seen:
             seen.add(prompt)
             return "Perhaps."
         return None
 
     chat_server.script = bad_at_first
     outcome = synthesize(seeds=1)
-    asked = [body["temperature"] for body in chat_server.bodies if of_stage("filter")(body["messages"][0]["content"])]
+    asked = [
+        body["temperature"] for body in chat_server.bodies if match_stage("filter")(body["messages"][0]["content"])
+    ]
     assert sorted(asked) == [0, 0, 0.7, 0.7] and len(outcome.pipeline.pairs) == 2
     assert as_json(outcome)["stages"]["filter"]["asked_again"] == {"not as asked": 2}
 
 
-def test_an_answer_cut_off_by_its_limit_is_no_document(synthesize, chat_server, chat_completion):
+def test_a_document_cut_off_at_the_token_limit_is_rejected(synthesize, chat_server, chat_completion):
     def cut(server, body):
-        long = of_stage("documents")(body["messages"][0]["content"])
+        long = match_stage("documents")(body["messages"][0]["content"])
         return (200, {}, chat_completion("Half a passage of many words, " * 10, "length")) if long else None
 
     chat_server.script = cut
@@ -74,13 +77,13 @@ def test_an_answer_cut_off_by_its_limit_is_no_document(synthesize, chat_server, 
     assert as_json(outcome)["stages"]["documents"]["rejected"] == {"cut off": 2} and outcome.pipeline.pairs == []
 
 
-def test_requests_are_spread_over_the_minute(synthesize, chat_server):
+def test_requests_keep_the_interval_of_requests_per_minute(synthesize, chat_server):
     synthesize(seeds=1, limits={"requests_per_minute": 600})
     times = chat_server.times[1:]  # but for the probe
     assert len(times) == 6 and times[-1] - times[0] > 0.4  # five tenths of a second apart, less what arrives late
 
 
-def test_the_endpoint_that_asks_to_wait_is_left_alone_by_all(synthesize, chat_server, chat_completion):
+def test_a_retry_after_of_one_request_delays_all_requests(synthesize, chat_server, chat_completion):
     refused = []
 
     def busy(server, body):
@@ -97,7 +100,7 @@ def test_the_endpoint_that_asks_to_wait_is_left_alone_by_all(synthesize, chat_se
     assert len(outcome.pipeline.pairs) == 8
 
 
-def test_an_endpoint_that_asks_to_wait_for_hours_ends_the_run(synthesize, chat_server):
+def test_a_retry_after_of_hours_ends_the_run(synthesize, chat_server):
     chat_server.script = lambda server, body: None if is_probe(body) else (429, {"retry-after": "7200"}, b"{}")
     with pytest.raises(JobError, match="asks to wait 120 minutes.*the same command goes on"):
         synthesize()
@@ -116,7 +119,7 @@ def test_an_endpoint_that_asks_to_wait_for_hours_ends_the_run(synthesize, chat_s
         ((200, {"content-length": 5000}, b'{"choices": [{"mess'), "cut connection"),
     ],
 )
-def test_failures_that_pass_are_tried_again_and_counted(synthesize, chat_server, failure, kind):
+def test_temporary_failures_are_retried_and_counted_by_kind(synthesize, chat_server, failure, kind):
     turns = iter(range(100))
     chat_server.script = lambda server, body: None if is_probe(body) or next(turns) % 3 else failure
     outcome = synthesize()
@@ -124,7 +127,7 @@ def test_failures_that_pass_are_tried_again_and_counted(synthesize, chat_server,
     assert outcome.sender.failures.keys() == {kind} and outcome.sender.failures[kind] >= 7
 
 
-def test_a_slow_answer_is_given_up_and_asked_for_again(synthesize, chat_server):
+def test_a_request_that_times_out_is_retried(synthesize, chat_server):
     slow = []
 
     def wait(server, body):
@@ -137,7 +140,7 @@ def test_a_slow_answer_is_given_up_and_asked_for_again(synthesize, chat_server):
     assert outcome.sender.failures["time-out"] >= 1 and outcome.is_complete
 
 
-def test_a_call_the_endpoint_refuses_is_left_for_the_next_run_and_the_others_go_on(synthesize, chat_server):
+def test_a_refused_call_is_left_for_the_next_run_and_the_others_are_answered(synthesize, chat_server):
     poison = "What is a bond?"
     chat_server.script = lambda server, body: (
         (400, {}, b'{"error": {"message": "flagged"}}') if poison in body["messages"][0]["content"] else None
@@ -150,7 +153,7 @@ def test_a_call_the_endpoint_refuses_is_left_for_the_next_run_and_the_others_go_
     assert len(synthesize().pipeline.pairs) == 8
 
 
-def test_refused_prompts_however_many_do_not_end_the_run(synthesize, chat_server):
+def test_refused_prompts_do_not_end_the_run(synthesize, chat_server):
     chat_server.script = lambda server, body: (
         None if is_probe(body) or "What is a bond?" in body["messages"][0]["content"] else (422, {}, b"{}")
     )
@@ -158,7 +161,7 @@ def test_refused_prompts_however_many_do_not_end_the_run(synthesize, chat_server
     assert found["this_run"]["unanswered"] == 19 + 1 and found["stages"]["personas"]["kept"] == 1
 
 
-def test_an_endpoint_that_fails_again_and_again_ends_the_run_with_what_was_answered(synthesize, chat_server):
+def test_five_failed_calls_in_a_row_end_the_run_and_keep_its_answers(synthesize, chat_server):
     chat_server.script = lambda server, body: (
         (500, {}, b'{"error": {"message": "out of memory"}}') if len(server.bodies) > 6 else None
     )
@@ -169,7 +172,7 @@ def test_an_endpoint_that_fails_again_and_again_ends_the_run_with_what_was_answe
     assert len(chat_server.prompts) == 20 - 5 + 20 + 40 + 40
 
 
-def test_a_key_that_is_not_taken_ends_the_run_at_once(synthesize, chat_server, monkeypatch):
+def test_a_rejected_key_ends_the_run_at_once(synthesize, chat_server, monkeypatch):
     monkeypatch.setenv("LLM_KEY", "sk-secret")
     chat_server.script = lambda server, body: (
         None if is_probe(body) else (401, {}, b'{"error": {"message": "bad key sk-secret"}}')

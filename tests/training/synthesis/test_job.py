@@ -20,7 +20,7 @@ templates: {folder: prompts}
 
 @pytest.fixture
 def read(tmp_path):
-    """The settings of a job as it was written."""
+    """Return a function that writes a job file and reads its settings."""
 
     def written(text):
         (tmp_path / "job.yaml").write_text(text)
@@ -29,7 +29,7 @@ def read(tmp_path):
     return written
 
 
-def test_a_job_has_its_paths_beside_it_and_defaults_for_the_rest(read, tmp_path):
+def test_a_synthesis_job_resolves_paths_against_its_folder_and_has_defaults(read, tmp_path):
     job = read(JOB)
     assert (job.seeds.jsonl, job.templates.folder) == (tmp_path / "seeds.jsonl", tmp_path / "prompts")
     assert [one.folder or one.jsonl for one in job.test_sets] == [tmp_path / "suite", tmp_path / "../held-out.jsonl"]
@@ -56,12 +56,12 @@ def test_a_job_has_its_paths_beside_it_and_defaults_for_the_rest(read, tmp_path)
         ("prices: {input: 1}", "prices.output is missing"),
     ],
 )
-def test_a_wrong_setting_is_named_with_what_would_be_right(read, written, message):
+def test_a_wrong_setting_is_refused_with_the_allowed_names_or_values(read, written, message):
     with pytest.raises(JobError, match=re.escape(message)):
         read('endpoint: {base_url: "http://a/v1", model: m}\nseeds: {jsonl: a}\n' + written)
 
 
-def test_the_endpoint_is_asked_with_the_key_of_its_variable(monkeypatch):
+def test_open_endpoint_reads_the_key_from_its_environment_variable_and_hides_the_key(monkeypatch):
     monkeypatch.setenv("LLM_KEY", " sk-secret\n")
     settings = EndpointSettings(base_url="https://host:8000/v1/", model="m", key_variable="LLM_KEY")
     endpoint = open_endpoint(settings)
@@ -87,7 +87,7 @@ def test_the_endpoint_is_asked_with_the_key_of_its_variable(monkeypatch):
         ({"key_variable": "ODD_KEY"}, "the key in ODD_KEY has characters that no key has"),
     ],
 )
-def test_an_endpoint_that_cannot_be_asked_is_an_error_that_shows_no_key(monkeypatch, given, message):
+def test_an_invalid_endpoint_is_refused_without_showing_the_key(monkeypatch, given, message):
     monkeypatch.delenv("LLM_KEY", raising=False)
     monkeypatch.setenv("ODD_KEY", "sk-secret\nx: y")
     with pytest.raises(JobError, match=re.escape(message)) as raised:
@@ -99,7 +99,7 @@ def seeds_of(write_lines, tmp_path, *rows, **fields):
     return read_seeds(SeedSettings(jsonl=write_lines(tmp_path / "s.jsonl", rows), **fields))
 
 
-def test_seeds_are_read_once_each_with_their_place(tmp_path, write_lines):
+def test_read_seeds_returns_distinct_seeds_with_their_lines(tmp_path, write_lines):
     rows = [{"q": " Why? ", "answer": "So."}, {"q": "Who?", "answer": "He.", "context": "About him."}]
     found = seeds_of(write_lines, tmp_path, *rows, rows[0], question="q")
     assert [(seed.question, seed.context, seed.place) for seed in found] == [
@@ -122,19 +122,19 @@ def test_seeds_are_read_once_each_with_their_place(tmp_path, write_lines):
         (["text"], "s.jsonl line 1: not an object"),
     ],
 )
-def test_seeds_that_cannot_be_used_are_named(tmp_path, write_lines, rows, message):
+def test_read_seeds_refuses_unusable_seeds_with_their_lines(tmp_path, write_lines, rows, message):
     with pytest.raises((JobError, DataSetError), match=re.escape(message)):
         seeds_of(write_lines, tmp_path, *rows)
 
 
-def test_a_file_of_seeds_that_is_not_there_is_named(tmp_path):
+def test_read_seeds_refuses_a_missing_file(tmp_path):
     with pytest.raises(JobError, match="there is no file .*absent.jsonl"):
         read_seeds(SeedSettings(jsonl=tmp_path / "absent.jsonl"))
 
 
 @pytest.fixture
 def job_with(tmp_path):
-    """A job with templates of its own."""
+    """Return a function that builds a job with its own templates."""
 
     def build(files, **given):
         for name, text in files.items():
@@ -150,7 +150,7 @@ def job_with(tmp_path):
     return build
 
 
-def test_the_shipped_templates_are_complete_and_can_be_copied_to_be_edited(tmp_path, job_with):
+def test_write_templates_copies_the_shipped_templates_and_never_overwrites(tmp_path, job_with):
     copies = write_templates(tmp_path / "mine")
     assert [path.name for path in copies] == [f"{stage}.txt" for stage in STAGES]
     assert all(path.read_bytes() == (SHIPPED / path.name).read_bytes() for path in copies)
@@ -159,7 +159,7 @@ def test_the_shipped_templates_are_complete_and_can_be_copied_to_be_edited(tmp_p
     assert read_templates(job_with({}, personas=5, queries=5)).keys() == set(STAGES)
 
 
-def test_a_template_of_ones_own_takes_the_place_of_the_shipped_one(job_with):
+def test_a_template_in_the_jobs_folder_replaces_the_shipped_one(job_with):
     prompts = read_templates(job_with({"filter.txt": "Is $query worth $$5?"}))
     assert prompts["filter"].fill(query="a $persona $", persona="x") == "Is a $persona $ worth $5?"
     assert prompts["documents"].text == (SHIPPED / "documents.txt").read_text()
@@ -177,10 +177,10 @@ def test_a_template_of_ones_own_takes_the_place_of_the_shipped_one(job_with):
         ({"query.txt": "$persona"}, "has a template query.txt that nothing asks with; there are personas.txt"),
     ],
 )
-def test_a_template_that_cannot_be_asked_with_is_refused(job_with, files, message):
+def test_an_invalid_template_is_refused_with_the_reason(job_with, files, message):
     with pytest.raises(JobError, match=re.escape(message)):
         read_templates(job_with(files))
 
 
-def test_one_query_needs_no_count(job_with):
+def test_a_template_of_one_query_needs_no_count(job_with):
     assert read_templates(job_with({"queries.txt": "$persona"}, queries=1))["queries"].text == "$persona"

@@ -14,8 +14,8 @@ from training.synthesis.run import estimate_run, prepare
 PROVENANCE = {"key", "attempt", "model", "endpoint", "template", "parameters", "created_at", "prompt_tokens", "seconds"}
 
 
-def of_stage(stage):
-    """Whether a prompt is one of a stage's."""
+def match_stage(stage):
+    """Return a function that tells whether a prompt is one of a stage's."""
     marks = {"personas": "objects, like", "queries": "strings, like", "filter": "yes or no", "documents": "passage"}
     return lambda prompt: marks[stage] in prompt
 
@@ -24,7 +24,7 @@ def is_probe(body):
     return body["messages"][0]["content"] == "Say yes."
 
 
-def test_seeds_become_pairs_that_a_training_reads(synthesize, tmp_path, read_lines):
+def test_a_synthesis_writes_pairs_that_a_training_source_reads(synthesize, tmp_path, read_lines):
     outcome = synthesize()
     rows = read_lines(tmp_path / "out" / "pairs.jsonl")
     assert outcome.is_complete and len(rows) == 8  # 4 seeds, a persona each, 2 queries each
@@ -33,7 +33,7 @@ def test_seeds_become_pairs_that_a_training_reads(synthesize, tmp_path, read_lin
     assert all(row["anchor"].endswith("?") and len(row["positive"]) > 200 for row in rows)
 
 
-def test_every_pair_says_which_answers_it_comes_from(synthesize, tmp_path, read_lines, chat_server):
+def test_every_pair_has_the_provenance_of_its_answers(synthesize, tmp_path, read_lines, chat_server):
     synthesize()
     answers = {row["key"]: row for path in (tmp_path / "out" / "answers").iterdir() for row in read_lines(path)}
     for row in read_lines(tmp_path / "out" / "pairs.jsonl"):
@@ -46,7 +46,7 @@ def test_every_pair_says_which_answers_it_comes_from(synthesize, tmp_path, read_
         assert row["seed_place"].startswith("seeds.jsonl line ")
 
 
-def test_what_is_asked_follows_the_settings(synthesize, chat_server, monkeypatch):
+def test_requests_have_the_key_model_and_parameters_of_the_settings(synthesize, chat_server, monkeypatch):
     monkeypatch.setenv("LLM_KEY", "sk-secret")
     endpoint = {"key_variable": "LLM_KEY", "limit_field": "max_completion_tokens", "parameters": {"top_p": 0.9}}
     stages = {"documents": {"model": "larger", "temperature": None, "max_tokens": 77, "parameters": {"min_p": 0.1}}}
@@ -61,7 +61,7 @@ def test_what_is_asked_follows_the_settings(synthesize, chat_server, monkeypatch
     assert all(body["top_p"] == 0.9 and body["temperature"] in (0, 1) for body in others)
 
 
-def test_both_models_of_a_job_are_probed_before_anything_is_asked(synthesize, chat_server):
+def test_both_models_of_a_job_are_probed_before_the_first_call(synthesize, chat_server):
     synthesize(seeds=1, stages={"documents": {"model": "larger"}})
     assert [(body["model"], is_probe(body)) for body in chat_server.bodies[:3]] == [
         ("tester", True),
@@ -70,7 +70,7 @@ def test_both_models_of_a_job_are_probed_before_anything_is_asked(synthesize, ch
     ]
 
 
-def test_a_finished_folder_asks_nothing_more_and_writes_the_same(synthesize, tmp_path, chat_server):
+def test_running_a_finished_synthesis_again_sends_nothing_and_writes_the_same_files(synthesize, tmp_path, chat_server):
     synthesize()
     files = [tmp_path / "out" / name for name in ("pairs.jsonl", "rejected.jsonl")]
     before, asked = [path.read_bytes() for path in files], len(chat_server.bodies)
@@ -78,9 +78,10 @@ def test_a_finished_folder_asks_nothing_more_and_writes_the_same(synthesize, tmp
     assert len(chat_server.bodies) == asked and [path.read_bytes() for path in files] == before
 
 
-def test_a_spent_budget_stops_cleanly_and_a_larger_one_goes_on_to_the_same_pairs(
+def test_a_run_stopped_by_its_budget_resumes_with_a_larger_one_to_the_same_pairs(
     synthesize, tmp_path, chat_server, read_lines
 ):
+    """No prompt is sent twice."""
     synthesize(out=tmp_path / "whole")
     asked = sorted(chat_server.prompts)
     chat_server.reset()
@@ -97,16 +98,18 @@ def test_a_spent_budget_stops_cleanly_and_a_larger_one_goes_on_to_the_same_pairs
     assert whole == resumed
 
 
-def test_a_budget_of_tokens_is_never_passed(synthesize, chat_server, chat_completion):
+def test_the_token_budget_is_not_exceeded(synthesize, chat_server, chat_completion):
     passage = (200, {}, chat_completion("Some words of a passage that is long enough. " * 5, completion_tokens=700))
-    chat_server.script = lambda server, body: passage if of_stage("documents")(body["messages"][0]["content"]) else None
+    chat_server.script = lambda server, body: (
+        passage if match_stage("documents")(body["messages"][0]["content"]) else None
+    )
     outcome = synthesize(limits={"max_tokens": 5000, "concurrency": 1})
     spent = sum(record.tokens for record in outcome.log)
     assert "5,000 tokens leaves nothing" in outcome.sender.spent
     assert 5000 - 1200 < spent <= 5000  # a passage may have 1,000, with its prompt
 
 
-def test_a_line_cut_off_by_a_kill_is_asked_again_and_no_other(synthesize, tmp_path, chat_server):
+def test_only_the_call_of_a_truncated_log_line_is_sent_again(synthesize, tmp_path, chat_server):
     synthesize()
     log = tmp_path / "out" / "answers" / "documents.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)
@@ -116,7 +119,7 @@ def test_a_line_cut_off_by_a_kill_is_asked_again_and_no_other(synthesize, tmp_pa
     assert len(log.read_bytes().splitlines()) == len(lines)
 
 
-def test_a_damaged_line_is_named(synthesize, tmp_path):
+def test_a_damaged_line_of_the_answer_log_is_refused_with_its_number(synthesize, tmp_path):
     synthesize(seeds=1)
     log = tmp_path / "out" / "answers" / "filter.jsonl"
     log.write_bytes(b"{}\n" + log.read_bytes())
@@ -134,7 +137,7 @@ def test_a_damaged_line_is_named(synthesize, tmp_path):
         ({"templates": {"folder": "mine"}}, "templates"),
     ],
 )
-def test_a_folder_of_another_job_is_refused(synthesize, tmp_path, changed, what):
+def test_a_folder_with_answers_of_another_job_is_refused(synthesize, tmp_path, changed, what):
     synthesize(seeds=1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "filter.txt").write_text("$query? yes or no")
@@ -142,7 +145,7 @@ def test_a_folder_of_another_job_is_refused(synthesize, tmp_path, changed, what)
         synthesize(**{"seeds": 1} | changed)
 
 
-def test_a_folder_without_answers_yet_takes_another_job(synthesize, chat_server):
+def test_a_folder_without_answers_can_be_used_by_another_job(synthesize, chat_server):
     chat_server.script = lambda server, body: (404, {}, b"{}")
     with pytest.raises(JobError, match="does not answer as tester should: 404"):
         synthesize(seeds=1)
@@ -158,7 +161,7 @@ def test_limits_prices_and_the_address_may_change_between_runs(synthesize, chat_
     assert as_json(outcome)["cost"] == {"amount": (6 * 50 + 2 * 6 * 20) / 1e6, "currency": "USD"}
 
 
-def test_two_runs_in_one_folder_are_refused(synthesize, chat_server, tmp_path):
+def test_a_folder_in_use_by_another_run_is_refused(synthesize, chat_server, tmp_path):
     entered, leave = threading.Event(), threading.Event()
 
     def wait(server, body):
@@ -175,12 +178,12 @@ def test_two_runs_in_one_folder_are_refused(synthesize, chat_server, tmp_path):
     first.join()
 
 
-def test_queries_that_take_no_document_are_left_out(synthesize, chat_server):
+def test_queries_that_the_filter_rejects_get_no_document(synthesize, chat_server):
     def judge(server, body):
         prompt = body["messages"][0]["content"]
-        if not of_stage("filter")(prompt):
+        if not match_stage("filter")(prompt):
             return None
-        return "No." if sum(of_stage("filter")(other) for other in server.prompts) % 2 else "yes"
+        return "No." if sum(match_stage("filter")(other) for other in server.prompts) % 2 else "yes"
 
     chat_server.script = judge
     outcome = synthesize(limits={"concurrency": 1})
@@ -188,10 +191,10 @@ def test_queries_that_take_no_document_are_left_out(synthesize, chat_server):
     assert figures["filter"]["rejected"] == {"takes no document": 4} and figures["documents"]["calls"] == 4
 
 
-def test_queries_and_documents_that_are_alike_are_kept_once(synthesize, chat_server, tmp_path, read_lines):
+def test_duplicate_queries_are_kept_once(synthesize, chat_server, tmp_path, read_lines):
     queries = ["What did the auditor of the issuer say about its covenant in 2019?", "A second one about bond yields?"]
     chat_server.script = lambda server, body: (
-        json.dumps([queries[0].upper(), queries[1]]) if of_stage("queries")(body["messages"][0]["content"]) else None
+        json.dumps([queries[0].upper(), queries[1]]) if match_stage("queries")(body["messages"][0]["content"]) else None
     )
     outcome = synthesize()
     assert len(outcome.pipeline.pairs) == 2
@@ -200,7 +203,7 @@ def test_queries_and_documents_that_are_alike_are_kept_once(synthesize, chat_ser
     assert {row["of"] for row in rejected} == {queries[0].upper(), queries[1]}
 
 
-def test_what_a_test_set_knows_does_not_come_out_and_is_listed(
+def test_seeds_queries_and_documents_that_match_a_test_set_are_rejected_and_listed(
     synthesize, chat_server, tmp_path, read_lines, write_lines, write_data_set
 ):
     clean = synthesize(out=tmp_path / "clean")
@@ -226,7 +229,7 @@ def test_what_a_test_set_knows_does_not_come_out_and_is_listed(
     assert found["seeds"]["rejected"] == {"known to a test set": 1}
 
 
-def test_the_key_is_written_nowhere(synthesize, chat_server, tmp_path, monkeypatch):
+def test_no_output_file_contains_the_key(synthesize, chat_server, tmp_path, monkeypatch):
     monkeypatch.setenv("LLM_KEY", "sk-secret")
     chat_server.script = lambda server, body: (
         (400, {}, b'{"error": "no sk-secret"}') if "bond" in body["messages"][0]["content"] else None
@@ -236,14 +239,16 @@ def test_the_key_is_written_nowhere(synthesize, chat_server, tmp_path, monkeypat
     assert len(files) >= 9 and not any(b"sk-secret" in path.read_bytes() for path in files)
 
 
-def test_progress_says_how_far_how_fast_and_how_long(synthesize):
+def test_progress_gives_calls_done_the_rate_and_the_time_left(synthesize):
     told = []
     synthesize(on_progress=lambda fraction, sentence: told.append((fraction, sentence)))
     assert len(told) == 4 + 4 + 8 + 8 and [fraction for fraction, _ in told] == sorted(fraction for fraction, _ in told)
     assert told[-1][0] == 1 and told[-1][1].startswith("documents: 8 of 8, ") and "a minute, 0 s left" in told[-1][1]
 
 
-def test_the_estimate_is_what_is_asked_where_nothing_is_left_out(synthesize, synthesis_job, chat_server, tmp_path):
+def test_estimate_run_counts_the_calls_that_a_run_without_rejections_sends(
+    synthesize, synthesis_job, chat_server, tmp_path
+):
     def ahead():
         job = synthesis_job(limits={"max_requests": 9}, prices={"input": 1, "output": 10})
         return estimate_run(prepare(read_settings(job, SynthesisJob)), tmp_path / "out")
