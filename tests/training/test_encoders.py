@@ -125,7 +125,7 @@ def test_a_prompt_counts_towards_the_limit(variant):
         prompted.encode(["word " * 253], prompt_name="query", truncate=False)
 
 
-def test_encode_without_truncation_refuses_fewer_characters_than_256_with_more_tokens(encoder):
+def test_encode_without_truncation_refuses_240_characters_of_over_256_tokens(encoder):
     korean = "한국어 문장을 " * 30  # 240 characters, each up to three tokens
     with pytest.raises(TooLongError, match="256"):
         encoder.encode([korean], truncate=False)

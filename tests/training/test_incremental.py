@@ -150,9 +150,9 @@ def test_rows_of_another_encoder_or_of_none_are_refused_before_encoding(
     vectors, workspace, months, counting_hashes, tmp_path
 ):
     encoder = counting_hashes()
-    nobodys = fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0]
+    without_encoder = fit(vectors / "old.npy", None, workspace, "r2", keep_moments=True)[0]
     with pytest.raises(FitError, match=r"fitted on vectors without an encoder, these are of hashing"):
-        fit(months[0], encoder, workspace, earlier=save_and_read(nobodys, tmp_path, 1))
+        fit(months[0], encoder, workspace, earlier=save_and_read(without_encoder, tmp_path, 1))
     assert encoder.texts == []
     hashed = fit(months[0], encoder, workspace, "r2", keep_moments=True)[0]
     with pytest.raises(FitError, match=r"fitted on vectors of hashing .*, these are without an encoder"):

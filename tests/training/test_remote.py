@@ -80,7 +80,7 @@ class Reset:
 
 
 class Foreign(MemoryFileSystem):
-    """Imports what nobody has installed."""
+    """File system whose package is not installed."""
 
     def __init__(self, **options):
         raise ImportError("Please install what_nobody_has")

@@ -93,11 +93,11 @@ def test_an_old_folder_in_use_is_not_deleted(tmp_path):
 
 
 def test_folders_that_no_claim_made_are_not_deleted(tmp_path):
-    (tmp_path / "foreign").mkdir()
-    os.utime(tmp_path / "foreign", (0, 0))
+    (tmp_path / "other").mkdir()
+    os.utime(tmp_path / "other", (0, 0))
     with claim_workspace_folder(tmp_path, "key"):
         pass
-    assert folders(tmp_path) == ["foreign"]
+    assert folders(tmp_path) == ["other"]
 
 
 def test_a_claim_holds_the_folders_lock_until_its_end(tmp_path):

@@ -42,7 +42,7 @@ def test_cosine_of_means_ignores_vector_lengths_and_is_none_for_a_zero_mean():
     assert cosine_of_means(fit, np.concatenate([east, -7 * east])) is None
 
 
-def test_list_warnings_is_empty_for_a_chain_that_retains_enough_and_without_one():
+def test_list_warnings_is_empty_for_a_chain_that_retains_enough_and_for_no_chain():
     assert list_given_warnings(SIZE) == [] and list_given_warnings(None) == []
 
 

@@ -22,8 +22,8 @@ def test_compare_debiasing_chooses_r2_if_vectors_share_a_direction(make_sample):
     assert r2.mean_norm < nothing.mean_norm / 4 and nothing.gain is None and nothing.recall_at_10 == 1.0
 
 
-def test_compare_debiasing_chooses_nothing_and_names_whitening_as_harmful_without_one(make_sample):
-    """The vectors share no common direction."""
+def test_compare_debiasing_without_a_common_direction_chooses_nothing(make_sample):
+    """The reason names whitening as harmful."""
     found = compare_debiasing(make_sample(spectrum=1.0, noise=0.1))
     assert found.chosen == NOTHING and "harm is done by" in found.why and "whitening" in found.why
     assert found.trial("R2").gain.sign == 0 and found.trial("whitening").gain.high < -1

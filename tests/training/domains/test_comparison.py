@@ -150,7 +150,7 @@ def test_suites_without_a_common_task_type_have_no_rankings_and_say_why(build):
     assert said[0].startswith("The suites have no type of task in common (finance: Retrieval; general: STS)")
 
 
-def test_a_comparison_with_one_encoder_says_that_it_cannot_rank(build, tmp_path):
+def test_a_comparison_with_one_encoder_says_why_there_is_no_ranking(build, tmp_path):
     some = [build(scores(TYPES, "a"), TYPES, title) for title in ("finance", "general")]
     found = compare_silently(*some)
     assert found.tests == []

@@ -159,7 +159,7 @@ def test_progress_never_decreases_with_an_audit(first):
     assert "auditing the norms of tiny" in [message.split(",")[0] for _, message in first.told]
 
 
-def test_an_evaluation_reads_the_corpus_for_an_audit_and_not_without_one(first, tmp_path):
+def test_the_corpus_is_read_for_an_audit_and_not_without_audit_and_debiasing_methods(first, tmp_path):
     request = replace(first.request, out=tmp_path, inspect=None, ladder=False, corpus="absent.txt")
     assert not Evaluation(request, ignore_progress).sentences
     assert len(

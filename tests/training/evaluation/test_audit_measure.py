@@ -180,7 +180,7 @@ def test_vectors_that_cancel_have_no_mean_direction():
     assert [point.ratio for point in measure_growth_by_size(nothing).values()] == [None] * 4
 
 
-def test_measure_language_means_gives_each_language_and_the_mean_over_those_so_far():
+def test_measure_language_means_gives_each_languages_mean_and_the_running_mean():
     vectors = {
         "en": np.array([[1, 0, 0], [0.6, 0.8, 0]]),  # mean (.8, .4, 0)
         "de": np.array([[0, 1, 0], [0, 0.6, 0.8]]),  # mean (0, .8, .4)

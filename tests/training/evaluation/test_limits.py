@@ -79,7 +79,7 @@ def searches(seed, queries=40, documents=120, ranked=False):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_limit_takes_the_same_rows_each_time_and_a_larger_limit_includes_a_smaller_ones(limited, task):
+def test_equal_limits_take_equal_rows_and_a_larger_limit_adds_rows_to_a_smaller(limited, task):
     found = [rows_of(limited(task, limit)) for limit in (3, 6, 10)]
     assert found == [rows_of(limited(task, limit)) for limit in (3, 6, 10)]
     assert found[0] < found[1] < found[2] <= rows_of(limited(task, None))

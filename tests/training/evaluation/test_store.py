@@ -105,7 +105,7 @@ def test_the_cell_of_a_score_depends_on_its_keys_and_not_on_its_names(tmp_path, 
     assert len({one.cell, score("other").cell, score("sts", "r2").cell}) == 3
 
 
-def test_results_log_has_no_score_for_a_failed_cell_until_one_is_added(tmp_path, score):
+def test_results_log_has_no_score_for_a_failed_cell_until_a_score_is_added(tmp_path, score):
     failed = score("sts", value=None, error="KeyError: 'a'")
     log = ResultsLog(tmp_path)
     log.add([failed])

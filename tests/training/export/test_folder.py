@@ -78,10 +78,10 @@ def test_exports_create_missing_parent_folders(chain, tmp_path):
 def test_exports_with_an_encoder_refuse_a_chain_of_another_encoder_and_write_nothing(
     fitted, encoder, tmp_path, format_
 ):
-    foreign = Chain(fitted("pca:16").transforms)
-    foreign.metadata = {"encoder": encoder.describe() | {"fingerprint": "f" * 32}}
+    other = Chain(fitted("pca:16").transforms)
+    other.metadata = {"encoder": encoder.describe() | {"fingerprint": "f" * 32}}
     with pytest.raises(ExportError, match="another space.*" + "f" * 32):
-        FORMATS[format_](foreign, encoder, tmp_path / "there")
+        FORMATS[format_](other, encoder, tmp_path / "there")
     assert not any(tmp_path.iterdir())
 
 
@@ -110,10 +110,10 @@ def test_export_sentence_transformers_refuses_a_missing_encoder(fitted, tmp_path
 
 
 @pytest.mark.parametrize("format_", QUICK)
-def test_a_chain_fitted_without_an_encoder_is_exported_with_the_named_one(fitted, encoder, tmp_path, format_):
-    nobodys = Chain(fitted("pca:16").transforms)
-    nobodys.metadata = {"encoder": None}
-    assert FORMATS[format_](nobodys, encoder, tmp_path / "there").files
+def test_a_chain_fitted_without_an_encoder_is_exported_with_a_named_encoder(fitted, encoder, tmp_path, format_):
+    without_encoder = Chain(fitted("pca:16").transforms)
+    without_encoder.metadata = {"encoder": None}
+    assert FORMATS[format_](without_encoder, encoder, tmp_path / "there").files
 
 
 def test_open_staging_folder_creates_the_folder_only_at_the_end_of_its_context(tmp_path):

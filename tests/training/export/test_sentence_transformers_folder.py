@@ -89,9 +89,9 @@ def read_readme_code(export):
 
 def test_the_modules_are_sentence_transformers_own_unless_the_chain_has_codes(export):
     types = [module["type"] for module in json.loads((export.folder / "modules.json").read_text())]
-    foreign = [kind for kind in types if not kind.startswith("sentence_transformers.")]
-    assert foreign == (["lathe_quantization.Quantization"] if export.quantises else [])
-    assert types[-1] in foreign or not export.quantises
+    own = [kind for kind in types if not kind.startswith("sentence_transformers.")]
+    assert own == (["lathe_quantization.Quantization"] if export.quantises else [])
+    assert types[-1] in own or not export.quantises
     assert any(export.folder.glob("*.py")) == export.quantises
 
 

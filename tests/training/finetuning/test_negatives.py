@@ -276,7 +276,7 @@ def test_too_few_documents_for_the_negatives_are_refused_unless_allow_fewer_is_s
     assert (negatives, found["pairs"].without) == ({QUESTIONS["q1"]: ()}, 1.0)
 
 
-def test_run_mining_refuses_a_job_without_settings_sources_or_range_for_negatives(job_of, tmp_path):
+def test_mining_without_settings_a_source_or_room_in_the_range_is_refused(job_of, tmp_path):
     silent = lambda *_: None  # noqa: E731
     with pytest.raises(JobError, match="says nothing of hard negatives"):
         run_mining(job_of([row("a", "b")]), DEFAULT_ENCODER, "cpu", tmp_path / "out", silent)

@@ -210,12 +210,12 @@ def test_two_processes_train_on_an_uneven_last_batch(trained):
     assert all(np.isfinite(line["contrastive"]) for line in lines)
 
 
-def test_two_processes_resume_a_training_of_one(trained, require_results_of_one_process):
+def test_two_processes_resume_a_training_of_one_process(trained, require_results_of_one_process):
     require_results_of_one_process("handed over")
     assert orjson.loads((trained / "handed over" / "training.json").read_bytes())["resumed_from"] == 8
 
 
-def test_one_process_resumes_a_training_of_two(trained, job_of, run_alone, require_results_of_one_process):
+def test_one_process_resumes_a_training_of_two_processes(trained, job_of, run_alone, require_results_of_one_process):
     assert not (trained / "handed back" / "model").exists()
     assert run_alone("handed back", job_of("handed back", BATCH // 2)).summary["resumed_from"] == 8
     require_results_of_one_process("handed back")

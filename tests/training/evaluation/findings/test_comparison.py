@@ -121,7 +121,7 @@ def test_compare_with_raw_keeps_tasks_that_only_other_methods_failed(grid_of, ta
     assert [cell.tasks for cell in comparison.compare_with_raw(grid_of(values), ["R2"])] == [2]
 
 
-def test_compare_with_raw_drops_a_failed_task_for_that_encoder_only(grid_of, table):
+def test_compare_with_raw_drops_a_task_only_for_the_encoder_that_failed_on_the_task(grid_of, table):
     values = table("one", "ab", control=[0.5, 0.5], R2=[0.6, None]) | table(
         "two", "ab", control=[0.5, 0.5], R2=[0.6, 0.7]
     )
