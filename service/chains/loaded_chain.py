@@ -4,6 +4,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from service.chains.chain_ref import ChainRef
 from service.chains.file_stamp import get_file_stamp
 from transforms.artifact import Manifest, display_name, require_field_types
@@ -71,6 +74,11 @@ class LoadedChain:
         """Return whether outputs are unit vectors: the chain normalizes, and that is wanted or it has a quantizer."""
         as_fitted = self.chain.quantizer is not None  # the ranges of codes are those of what was fitted
         return self.chain.normalize and (wanted or as_fitted)
+
+    def clipped_share(self, rows: NDArray[np.float32]) -> float | None:
+        """Return the share of values beyond the fitted range of the codes of rows `(n, d)`; None without a range."""
+        quantizer = self.chain.quantizer
+        return None if quantizer is None else quantizer.clipped_share(self.fold(None, True, False).transform(rows))
 
 
 def load_chain(folder: Path, root: Path | None) -> "Chain":

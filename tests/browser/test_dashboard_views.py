@@ -108,6 +108,17 @@ def test_chain_page_shows_certificate_figures_and_plots(open_page, server):
         expect(page.locator("main")).to_contain_text("Drift of live traffic")
 
 
+def test_chains_page_draws_bytes_against_recall_of_an_encoders_chains(open_page, server):
+    found = server.call("GET", "/chains/compact")["certificate"]
+    with open_page("#/chains") as page:
+        picture = page.get_by_role("img", name=re.compile("^Bytes against recall, all-MiniLM-L6-v2"))
+        expect(picture).to_be_visible()
+        said = f"compact: 512 B, {100 * found['recall_at_10']:.0f} %"
+        expect(picture).to_have_attribute("aria-label", re.compile(re.escape(said)))
+        for name in ("compact", "compact, 32", "debias"):
+            expect(picture.get_by_text(name, exact=True)).to_be_visible()
+
+
 def test_try_page_compares_texts_before_and_after_a_chain_and_escapes_markup(open_page, server):
     texts = ["A cat sat down.", "<img src=x onerror=alert(1)>", "Rates rose again."]
     raw = server.call("POST", "/embed", inputs=texts)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from transforms.base import FitContext, Inverse, Map, Signature, Transform
 from transforms.statistics import Moments
-from transforms.vectors import Vectors, finite_blocks
+from transforms.vectors import Vectors, as_tensor, finite_blocks
 
 MIN_MAGNITUDE = 1e-30
 """Minimum decoded magnitude a, so that a dimension that was 0 in all fitted rows still decodes to a sign."""
@@ -36,6 +36,10 @@ class Quantizer(Transform, registered=False):
     def recode(self, floats: Any) -> Any:
         """Return the codes of which `floats` `(n, k)` are what `inverse_transform` returned; by default encode them."""
         return self.transform(floats)
+
+    def clipped_share(self, rows: Any) -> float | None:
+        """Return the share of the values of rows `(n, k)` beyond the fitted range; None for codes without a range."""
+        return None
 
     @property
     def inverse_kind(self) -> Inverse:
@@ -77,6 +81,11 @@ class Int8(Quantizer):
         """Encode rows `(n, k)` as int8 codes `(n, k)`; values outside the fitted range are clipped."""
         # `round` takes halves to the even number, as QuantizeLinear does; a cast without the clamp would wrap around.
         return torch.clamp(torch.round(x / self.scale) + self.zero_point, -128, 127).to(torch.int8)
+
+    def clipped_share(self, rows: Any) -> float:
+        """Return the share of the values of rows `(n, k)` that are clipped."""
+        steps = torch.round(as_tensor(rows, like=self.scale) / self.scale) + self.zero_point
+        return float(((steps < -128) | (steps > 127)).float().mean())
 
     def inverse(self) -> Map:
         """Return the decoder map, (code − zero point) · scale."""

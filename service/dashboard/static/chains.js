@@ -5,6 +5,7 @@ import { valueAt } from "./certificate.js";
 import { badge, empty, h, table } from "./dom.js";
 import { bytes, number, percent, steps } from "./format.js";
 import { attempt, confirmed } from "./notices.js";
+import { bytesPlots } from "./plots.js";
 
 /** The address of a chain's page; `ref` is `name` or `name@version`. */
 export function chainLink(ref) {
@@ -101,6 +102,7 @@ export const chainsView = {
         rows,
         { hideCaption: true, stack: true },
       ),
+      h("div", { class: "charts" }, bytesPlots(chains)),
       h(
         "p",
         { class: "buttons" },

@@ -54,6 +54,58 @@ export function lineChart({ title, says = null, series, x, y, marks = false, hei
   );
 }
 
+/**
+ * Points with their names beside them.
+ * @param {Array<{name: string, points: Array<[number, number, string]>}>} chart.series its points are x, y and name;
+ *   the names of the first series are written into the picture.
+ * @param {object} chart.x its axis, as of `lineChart`; `chart.y` likewise.
+ */
+export function scatterChart({ title, says, series, x, y, height = 1.3 * HEIGHT }) {
+  const values = series.flatMap((one) => one.points);
+  const across = scaleOf(
+    x,
+    values.map((point) => point[0]),
+    MARGIN.left + 8,
+    WIDTH - MARGIN.right - 8,
+  );
+  const up = scaleOf(
+    y,
+    values.map((point) => point[1]),
+    height - MARGIN.bottom,
+    MARGIN.top,
+  );
+  const told = series[0].points.map(([at, value, name]) => `${name}: ${x.show(at)}, ${y.show(value)}`).join("; ");
+  const drawn = series.map((one, index) => [
+    svg(
+      "g",
+      { class: `series s${index}` },
+      one.points.map(([at, value]) => markOf(MARKS[index % MARKS.length], across.place(at), up.place(value))),
+    ),
+    index === 0 ? one.points.map(([at, value, name]) => besideMark(across.place(at), up.place(value), name)) : null,
+  ]);
+  return h(
+    "figure",
+    { class: "chart" },
+    h("figcaption", {}, title),
+    svg(
+      "svg",
+      { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": `${title}. ${told}` },
+      yAxis(up, y),
+      xAxis(across, x, height),
+      drawn,
+    ),
+    legendOf(series.map((one) => one.name)),
+    h("p", { class: "hint" }, says),
+  );
+}
+
+/** The name of a mark, on the side where there is more room, below it. */
+function besideMark(left, top, name) {
+  const before = left > WIDTH / 2;
+  const anchor = before ? "end" : "start";
+  return svg("text", { class: "tick", x: left + (before ? 2 : -2), y: top + 14, "text-anchor": anchor }, name);
+}
+
 function lastOf(points, show) {
   const last = points.findLast(([, value]) => value !== null);
   return last ? show(last[1]) : "nothing yet";

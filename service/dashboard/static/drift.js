@@ -55,7 +55,10 @@ function drawEncoder(one, threshold) {
       "The share of what tells texts apart that lies outside what the chain keeps.",
     ],
     ["Odd lengths", percent(one.odd_norms), "Vectors shorter or longer than all but a few of the fitted ones."],
-  ];
+    one.clipped === null
+      ? null
+      : ["Clipped", percent(one.clipped, 2), "Values beyond the range of the codes, which stand for them badly."],
+  ].filter((tile) => tile !== null);
   return h(
     "div",
     {},

@@ -1,8 +1,8 @@
 // A certificate in pictures.
 
-import { barChart, lineChart } from "./charts.js";
+import { barChart, lineChart, scatterChart } from "./charts.js";
 import { h, table } from "./dom.js";
-import { number, percent } from "./format.js";
+import { bytes, number, percent } from "./format.js";
 
 const SHARE = { title: "share of the variance", show: (value) => percentTick(value), log: true };
 const RANK = { title: "direction, by its rank", show: (value) => String(Math.round(value)), log: true };
@@ -73,6 +73,55 @@ export function dimensionCurve(chain) {
     y: { title: "", show: (value) => value.toFixed(1), from: 0, to: 1 },
     marks: true,
   });
+}
+
+/** Bytes of a vector against recall, a picture for each encoder with two sizes or more to compare. */
+export function bytesPlots(chains) {
+  const encoderOf = (chain) => chain.encoder?.name ?? "vectors without an encoder";
+  const measured = chains.filter((chain) => chain.certificate);
+  return [...new Set(measured.map(encoderOf))].map((encoder) => {
+    const own = measured.filter((chain) => encoderOf(chain) === encoder);
+    return bytesPlot(encoder, own.flatMap(sizesInBytes));
+  });
+}
+
+/** The sizes of a chain as `{name, bytes, …measures}`: its own, and where it is nested the smaller ones. */
+function sizesInBytes({ name, certificate }) {
+  const smaller = Object.entries(certificate.sizes ?? {}).map(([size, found]) => ({
+    ...found,
+    name: `${name}, ${size}`,
+    bytes: 4 * Number(size),
+  }));
+  return [...smaller, { ...certificate, name, bytes: certificate.bytes_per_vector?.after }];
+}
+
+function bytesPlot(encoder, sizes) {
+  const known = sizes.filter((one) => Number.isFinite(one.bytes) && Number.isFinite(one.recall_at_10));
+  if (known.length < 2) {
+    return null;
+  }
+  const points = (key) => known.map((one) => [one.bytes, one[key], one.name]);
+  return scatterChart({
+    title: `Bytes against recall, ${encoder}`,
+    says:
+      "How many of the ten nearest neighbours among the raw vectors each chain finds, alone and rescored, " +
+      "and what a vector takes. Up and to the left is better.",
+    series: [
+      { name: "recall@10", points: points("recall_at_10") },
+      { name: "recall@10, rescored", points: points("recall_at_10_rescored_4x") },
+    ],
+    x: { title: "bytes of a vector", show: bytes, log: true, ticks: ticksOfBytes(known.map((one) => one.bytes)) },
+    y: { title: "", show: (value) => percent(value, 0), from: 0, to: 1 },
+  });
+}
+
+/** Every other power of two from the smallest to the largest size. */
+function ticksOfBytes(sizes) {
+  const ticks = [];
+  for (let tick = 2 ** Math.ceil(Math.log2(Math.min(...sizes))); tick <= Math.max(...sizes); tick *= 4) {
+    ticks.push(tick);
+  }
+  return ticks;
 }
 
 /** ‖μ‖ before and after, beside what chance alone gives. */

@@ -11,8 +11,9 @@ MEAN_COSINE = Gauge("lathe_drift_mean_cosine", "Cosine of the live mean to the f
 MEAN_NORM = Gauge("lathe_drift_mean_norm_ratio", "Length of the live mean over that of the fitted one", LABELS)
 OUTSIDE = Gauge("lathe_drift_outside", "Share of the energy outside what the chain keeps", LABELS)
 ODD_NORMS = Gauge("lathe_drift_odd_norms", "Share of rows with a length unlike the fitted ones", LABELS)
+CLIPPED = Gauge("lathe_drift_clipped", "Share of the values coded beyond the fitted range of the codes", LABELS)
 STALE = Gauge("lathe_drift_stale", "1 where the chain is stale", LABELS)
-GAUGES = (ROWS, OUT_OF_DOMAIN, MEAN_COSINE, MEAN_NORM, OUTSIDE, ODD_NORMS, STALE)
+GAUGES = (ROWS, OUT_OF_DOMAIN, MEAN_COSINE, MEAN_NORM, OUTSIDE, ODD_NORMS, CLIPPED, STALE)
 
 
 def update_drift_gauges(drift: Drift) -> None:
@@ -29,6 +30,7 @@ def update_drift_gauges(drift: Drift) -> None:
             MEAN_NORM: norm["live"] / norm["fitted"] if norm["live"] is not None and norm["fitted"] else None,
             OUTSIDE: figures["outside"]["live"],
             ODD_NORMS: figures["odd_norms"],
+            CLIPPED: figures["clipped"],
             STALE: int(drift.exceeds_threshold(tally)),
         }
         for gauge, value in known.items():

@@ -1,6 +1,6 @@
 """Sums over rows of live traffic relative to the rows a chain was fitted on; they can be added, and keep no row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -28,6 +28,7 @@ class Tally:
         energy: Σ ‖z‖².
         outside: part of `energy` outside the subspace that the chain retains.
         outliers: number of rows with a norm outside the fitted range.
+        clipped: Σ c, where c is the share of a row's values beyond the range of the chain's codes; NaN without a range.
         ranks: Σ p, where p is the percentile of a row's score among held-out rows, in [0, 1].
         tenths: `(10,)`, histogram of p.
         request_sums: Σ s², Σ s n, Σ n² over the requests, of n rows each, with s = Σ p of a request.
@@ -40,13 +41,18 @@ class Tally:
     energy: float
     outside: float
     outliers: int
+    clipped: float
     ranks: float
     tenths: NDArray[np.int64]
     request_sums: NDArray[np.float64]
 
     @classmethod
     def from_requests(
-        cls, reference: FitDistribution, kept: Subspace | None, requests: Sequence[NDArray[np.float32]]
+        cls,
+        reference: FitDistribution,
+        kept: Subspace | None,
+        requests: Sequence[NDArray[np.float32]],
+        measure_clipped: Callable[[NDArray[np.float32]], float | None] = lambda _: None,
     ) -> "Tally":
         """Compute the sums over the rows `(n, d)` of requests, each of at least one row.
 
@@ -56,6 +62,8 @@ class Tally:
             reference: distribution of the rows the chain was fitted on.
             kept: subspace that the chain retains; None if it is unknown, which gives `outside` 0.
             requests: rows of each request.
+            measure_clipped: returns the share of the values of rows `(n, d)` beyond the range of the chain's codes,
+                None if there is no such range.
         """
         rows, counts = np.concatenate(requests), np.array([len(some) for some in requests])
         norms = vector_norms(rows)
@@ -65,6 +73,7 @@ class Tally:
         ranks = reference.quantile_ranks(gaussian.score(standardised))
         summed = standardised if near.all() else standardised[near]
         sums = np.add.reduceat(ranks, np.cumsum(counts) - counts)
+        clipped = measure_clipped(rows)
         return cls(
             len(requests),
             len(rows),
@@ -73,6 +82,7 @@ class Tally:
             float(np.vecdot(summed, summed).sum(dtype=np.float64)),
             0.0 if kept is None else float(kept.energy_outside(summed).sum()),
             int(reference.outlier_norms(norms).sum()),
+            np.nan if clipped is None else clipped * len(rows),
             float(ranks.sum()),
             np.bincount(np.minimum((ranks * TENTHS).astype(int), TENTHS - 1), minlength=TENTHS),
             np.array([sums @ sums, sums @ counts, counts @ counts], np.float64),
@@ -104,6 +114,7 @@ class Tally:
             **self._compare_means(reference),
             "outside": {"fitted": reference.outside, "live": self._compute_outside_share(reference)},
             "odd_norms": self.outliers / self.rows,
+            "clipped": None if np.isnan(self.clipped) else self.clipped / self.rows,
             "out_of_domain": self.out_of_domain,
             "noise": self.standard_error,
             "tenths": (self.tenths / self.rows).tolist(),

@@ -126,7 +126,7 @@ class Window:
         waiting = [self.waiting.popleft() for _ in range(len(self.waiting))]
         self.waiting_rows = 0
         if waiting:
-            tally = Tally.from_requests(self.reference, self.retained, waiting)
+            tally = Tally.from_requests(self.reference, self.retained, waiting, self.loaded.clipped_share)
             self._merge_rows(WindowGeneration(arrived, tally, waiting if self.keep_rows else []))
             tallies = [generation.tally for generation in self.generations]
             self.tally = sum(tallies[1:], start=tallies[0])

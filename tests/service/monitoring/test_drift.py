@@ -108,6 +108,19 @@ def test_drift_is_unknown_before_any_request(fitted):
     assert fitted.client.get("/chains/mine@2").json()["stale"] is None
 
 
+@pytest.mark.parametrize("step", ["codes:8", "int8"])
+def test_clipped_share_rises_with_values_beyond_the_range_of_the_codes(app, step):
+    name = f"clipped-{step[:4]}"
+    fit(app, name, rows_like(2000, 1), step)
+    reduce(app, rows_like(200, 2), name)
+    _, same = report(app, name)
+    assert 0 <= same["clipped"] < 0.01
+    reduce(app, rows_like(200, 3, turned=True), name)
+    _, other = report(app, name)
+    assert other["clipped"] > 0.02
+    assert metric(app, "lathe_drift_clipped", encoder="none", chain=f"{name}@1") == pytest.approx(other["clipped"])
+
+
 def test_out_of_domain_is_near_half_for_similar_rows_rises_for_others_and_falls_again(fitted):
     """Other rows make the version stale in the report, the metrics, the chain and the health warnings."""
     reduce(fitted, rows_like(2000, 2))
@@ -115,7 +128,7 @@ def test_out_of_domain_is_near_half_for_similar_rows_rises_for_others_and_falls_
     assert said["unknown"] is None and said["stale"] is False and said["chain"] == "mine@1"
     assert 1000 <= same["rows"] <= 2000
     assert abs(same["out_of_domain"] - 0.5) < 4 * same["noise"] and 0.003 < same["noise"] < 0.02
-    assert same["mean_cosine"] > 0.99 and same["odd_norms"] < 0.02
+    assert same["mean_cosine"] > 0.99 and same["odd_norms"] < 0.02 and same["clipped"] is None
     assert same["outside"]["live"] == pytest.approx(same["outside"]["fitted"], rel=0.1)
     np.testing.assert_allclose(same["tenths"], 0.1, atol=0.04)
     assert fitted.client.get("/chains/mine").json()["stale"] is False
