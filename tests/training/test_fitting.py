@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from training.errors import FitError, SourceError
@@ -367,6 +367,7 @@ def test_a_fit_after_an_error_in_the_context_reuses_the_encoded_vectors(source, 
 
 
 @given(st.lists(st.integers(0, 40), max_size=300), st.integers(0, 2**31))
+@example([], 0)
 def test_split_heldout_never_puts_equal_rows_on_both_sides(values, seed):
     """Held-out rows are distinct, all other rows are fitted on, and fewer than `MIN_DISTINCT_ROWS` raise `FitError`."""
     hashes = np.array(values, np.uint64)
