@@ -1,4 +1,4 @@
-"""Encoders for tests, and data sets as a user would write them."""
+"""Encoders for tests, and small data sets of every task."""
 
 import gc
 import hashlib
@@ -47,11 +47,11 @@ FILES = {
 
 
 class Stopped(Exception):
-    """Stands for whatever stops a run."""
+    """Raised by an encoder that stops a run."""
 
 
 class HashingEncoder:
-    """Vectors made of a text's hash: thousands of rows at once, where their meaning does not matter."""
+    """Encoder whose vectors are hashes of the texts: fast, and without meaning."""
 
     name, dimensions, fingerprint, device = "hashing", 16, "0" * 32, "cpu"
 
@@ -65,7 +65,7 @@ class HashingEncoder:
 
 
 class CountingEncoder:
-    """Another encoder, which notes every text it is given and can stop before a call."""
+    """Wrapper of an encoder that records every text and can raise `Stopped` before a call."""
 
     def __init__(self, real: Encoder | HashingEncoder, stop_before_call: int | None = None) -> None:
         self.real = real

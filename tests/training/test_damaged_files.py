@@ -1,4 +1,4 @@
-"""Damaged and empty files of a folder: refused by name, or left out with their reason."""
+"""Damaged and empty files of a source: refused with their names, or skipped with the reason."""
 
 import gzip
 import json
@@ -82,7 +82,7 @@ DAMAGE = {
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two good files, with room for another between them."""
+    """Write two good files, with room for another between them by name; return their folder."""
     root = tmp_path / "files"
     root.mkdir()
     as_npy(root / "a.npy", vectors(seed=1))

@@ -1,4 +1,4 @@
-"""Small files that would unpack to gigabytes; each is refused before it does."""
+"""Small files that would unpack to gigabytes are refused."""
 
 import gzip
 import resource
@@ -36,6 +36,7 @@ def wide_hdf5(path):
 
 
 def hdf5_of_one_chunk(path):
+    """Write an HDF5 file whose chunks are too large."""
     with h5py.File(path, "w") as file:
         file.create_dataset("train", (2_000_000, 384), "f4", chunks=(1_300_000, 384), compression="gzip")
 
@@ -65,6 +66,7 @@ def faiss_index(path, mapped=False, rows=10, metric=faiss.METRIC_L2):
 
 
 def exaggerating_faiss(path, begins=0):
+    """Overwrite a FAISS file's number of rows with a billion."""
     content = bytearray(path.read_bytes())
     content[begins + 8 : begins + 16] = struct.pack("<q", 10**9)
     content[begins + 37 : begins + 45] = struct.pack("<Q", 8 * 10**9)
@@ -113,7 +115,7 @@ def test_a_small_file_that_unpacks_to_gigabytes_is_refused(tmp_path, name):
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_kind_of_a_small_file_that_unpacks_to_gigabytes_takes_under_50_megabytes(tmp_path, name):
-    """`Source.kind` is found, or the file is refused, without unpacking it."""
+    """The kind is found, or the file refused, without unpacking."""
     make, _ = BOMBS[name]
     if name != "a.jsonl.gz":  # of lines the first is read, which is bounded
         make(tmp_path / name)

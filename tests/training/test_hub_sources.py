@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub as sources: local folders, and a server on this machine that speaks as the hub."""
+"""Hub data sets as sources: local folders, and a server on this machine with the hub's API."""
 
 import hashlib
 import json
@@ -191,7 +191,7 @@ def test_access_errors_name_the_remedy_if_offline_or_without_the_datasets_librar
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The part of the hub's API that `datasets` uses, for one data set; another is gated, and a third breaks."""
+    """Server of the hub API that `datasets` uses: one data set, a gated one, and one that fails."""
 
     protocol_version = "HTTP/1.1"
 

@@ -28,6 +28,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def layered():
+    """Return the default encoder with all layers as variants."""
     return LayeredEncoder(Encoder(DEFAULT_ENCODER), parse_variants(DEFAULT_ENCODER, "layers", LAYERS))
 
 
@@ -124,7 +125,7 @@ def test_layered_encoder_refuses_a_layer_that_the_model_lacks():
 
 
 def test_running_batches_and_pooling_them_gives_the_vectors_of_encode(encoder):
-    """Every text is in one batch."""
+    """Every text is in exactly one batch."""
     batches = list(encoder.batches(TEXTS, None))
     assert len(batches) > 1
     assert sorted(row for rows, _ in batches for row in rows) == list(range(len(TEXTS)))

@@ -1,4 +1,4 @@
-"""What fits that take hours need: room on the disk, sources that stay whole, and a way to go on after a stop."""
+"""What fits of hours need: disk space, sources that do not change, and resuming after a stop."""
 
 import json
 

@@ -70,7 +70,7 @@ def test_measure_agreement_returns_the_mean_and_the_minimum_cosine():
 
 
 def test_a_bfloat16_encoder_gives_unit_float32_vectors_near_those_of_float32(encoder):
-    """It measures that agreement, has the same fingerprint and pools in float32."""
+    """The encoder measures this agreement, has the same fingerprint and pools in float32."""
     half = Encoder(replace(DEFAULT_ENCODER, dtype="bfloat16"))
     assert {tensor.dtype for tensor in half.transformer.parameters()} == {torch.bfloat16}
     assert half.agreement.min > 0.99 and half.agreement.min <= half.agreement.mean < 1

@@ -1,4 +1,4 @@
-"""Sources at URLs: fsspec's own memory file system, and ones that fail."""
+"""Sources at URLs: fsspec's memory file system, and file systems that fail."""
 
 import importlib.util
 from pathlib import Path
@@ -20,7 +20,7 @@ from transforms.progress import no_progress
 
 
 class Failing(MemoryFileSystem):
-    """The memory file system behind a network that fails so many times, and cuts off so many copies."""
+    """Memory file system behind a network with planned failures and truncated copies."""
 
     protocol = "failing"
     cachable = False
@@ -54,7 +54,7 @@ class Failing(MemoryFileSystem):
 
 
 class Resetting(Failing):
-    """The same, where every read of an open file fails."""
+    """File system in which every read of an open file fails."""
 
     protocol = "resetting"
 
@@ -67,7 +67,7 @@ class Resetting(Failing):
 
 
 class Reset:
-    """A file whose connection is gone."""
+    """File whose connection is lost."""
 
     def seek(self, _place, whence=0):
         return 1000 if whence else 0

@@ -1,4 +1,4 @@
-"""Shards: read and encoded apart, in any order and after a kill, they are what the source is in one go."""
+"""Shards encoded separately, in any order and after a kill, equal the source encoded at once."""
 
 import gzip
 import json

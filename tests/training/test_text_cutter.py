@@ -67,6 +67,7 @@ def unsplit():
 
 @pytest.fixture(scope="module")
 def tokenizers(encoder):
+    """Return tokenizers of five kinds by name."""
     found = {"word_piece": encoder.model.tokenizer}
     for make in (byte_level, digits_by_three, unigram, unsplit):
         made, trainer = make()
@@ -82,6 +83,7 @@ def tokens_read(tokenizer, text, side, read=READ):
 
 
 def letters(count, alphabet="abcdefghij"):
+    """Return random characters of an alphabet, the same for the same count."""
     return "".join(random.Random(count).choices(alphabet, k=count))
 
 
@@ -174,6 +176,7 @@ def test_cut_of_a_text_of_unknown_words_keeps_at_most_max_examined_characters(en
 
 
 def seconds_to_encode(encoder, *texts, **options):
+    """Return the CPU seconds that encoding texts takes, and the result."""
     begun = time.process_time()  # of this process: what others do does not count
     encoded = encoder.encode(list(texts), **options)
     return time.process_time() - begun, encoded

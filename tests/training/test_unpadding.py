@@ -122,10 +122,12 @@ def test_a_named_attention_implementation_is_kept_and_padding_with_it():
 
 
 def wrong_numbers(module, query, *_rest, **_more):
+    """Return zeros as attention."""
     return torch.zeros_like(query.transpose(1, 2)), None
 
 
 def no_such_input(*_rest, **_more):
+    """Raise as a model does that cannot take flattened texts."""
     raise RuntimeError("a shape that this model does not expect")
 
 

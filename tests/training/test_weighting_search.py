@@ -56,7 +56,7 @@ def test_choose_weighting_keeps_the_default_unless_another_is_ahead_by_more_than
 
 
 def test_choose_weighting_weights_by_queries_if_topics_lie_in_few_directions(rows):
-    """The chosen chain equals one fitted with that weighting."""
+    """The chosen chain equals one fitted with the chosen weighting."""
     rng = np.random.default_rng(3)
     queries = np.zeros((2000, WIDTH))
     queries[:, 30:34] = rng.normal(size=(2000, 4))

@@ -19,6 +19,7 @@ with claim_workspace_folder(Path(sys.argv[1]), "key") as folder:
 
 
 def folders(root):
+    """Return the names of the folders in a workspace."""
     return sorted(path.name for path in root.iterdir() if path.is_dir())
 
 
@@ -107,6 +108,7 @@ def test_a_claim_holds_the_folders_lock_until_its_end(tmp_path):
 
 
 def is_free(folder):
+    """Return whether a folder's lock can be taken."""
     lock = folder_lock(folder)
     try:
         with lock.acquire(blocking=False):

@@ -1,3 +1,5 @@
+"""Samples of vectors for advice."""
+
 import numpy as np
 import pytest
 

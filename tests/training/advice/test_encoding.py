@@ -69,6 +69,7 @@ def test_sample_encoder_raises_encoder_error_if_every_text_fails(tmp_path):
 
 @pytest.fixture(scope="module")
 def built_in():
+    """Return the texts sampled from the built-in source of topics."""
     return sample_texts(open_source("pydoc:topics"))
 
 

@@ -14,11 +14,13 @@ UNCLEAR = Interval(0.0, -0.2, 0.2)
 
 
 def debiasing(chosen=NOTHING, gain=UNCLEAR):
+    """Build a comparison of debiasing methods in which one is chosen."""
     trials = [DebiasingTrial(name, steps, 0.5, None if name == NOTHING else gain) for name, steps in METHODS.items()]
     return DebiasingComparison(trials, chosen, chosen, "why")
 
 
 def trial(reducer, size, recall=0.9, rescored=0.99, retrieval=0.5):
+    """Build the trial of a reducer at a size."""
     loss = 100 * (retrieval - 0.5)
     near = Interval(rescored, rescored - 0.002, rescored + 0.002)
     return SizeTrial(reducer, size, 0.9, recall, near, retrieval, Interval(loss, loss, loss), 4 * size, size / 10)
@@ -28,6 +30,7 @@ FULL = trial("", 384, 1.0, 1.0)
 
 
 def sizes(*trials, full=FULL, rows=1000):
+    """Build a comparison of sizes from trials."""
     return SizeComparison(full, list(trials), {}, rows)
 
 

@@ -21,6 +21,7 @@ HOLDS = Cut(48, 70.0, 60.0, 65.0)
 
 
 def debiasing(by_halves="R2", **problems):
+    """Build a comparison of debiasing methods that chooses R2, with problems by method."""
     trials = [DebiasingTrial(name, steps, 0.5, None, 0.6, 0.87, problems.get(name)) for name, steps in METHODS.items()]
     return DebiasingComparison(trials, by_halves, "R2", "why")
 
@@ -32,6 +33,7 @@ def build_transfer_result(text, gain=None, rescored=0.99):
 
 
 def advice(**parts):
+    """Build an advice with the given parts replaced."""
     given = {
         "source": "some.txt", "keep": 0.95, "encoder": {"name": "any"}, "rows": 2000, "distinct": 2000, "capped": False,
         "heldout": 1000, "cut": 1000, "diagnosis": {"mean_norm": 0.6, "noise_floor": 0.03}, "mean_agreement": 0.99,

@@ -1,4 +1,4 @@
-"""Data sets of the hub, by way of folders, which the same library loads."""
+"""Hub data sets, read from local folders by the same library."""
 
 import orjson
 import pytest

@@ -1,3 +1,5 @@
+"""A Ray engine on this machine."""
+
 import warnings
 
 import pytest

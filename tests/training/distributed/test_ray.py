@@ -1,4 +1,4 @@
-"""With a real Ray on this machine."""
+"""Fits with a real Ray on this machine."""
 
 import json
 import os
@@ -33,6 +33,7 @@ WIDTH = 10
 
 
 def folder_of_vectors(folder, rows=30):
+    """Write `FILES` files of vectors; return their folder."""
     generator = np.random.default_rng(0)
     for file in range(FILES):
         np.save(folder / f"{file:02}.npy", generator.standard_normal((rows, WIDTH)).astype(np.float32) + 0.3)
@@ -60,6 +61,7 @@ def fit(engine, source, encoder, workspace, steps, on_progress=no_progress):
 
 
 def pids(engine):
+    """Return the process ids of an engine's workers."""
     return [introduction.pid for introduction in engine.pool.ready.values()]
 
 
@@ -146,6 +148,7 @@ def test_two_files_of_equal_name_and_content_are_encoded_once_and_count_twice(en
 
 
 def pool_of(actor, count=1):
+    """Return a pool of Ray actors of a class."""
     import ray
 
     remote = ray.remote(num_cpus=1)(actor)

@@ -47,6 +47,7 @@ def test_without_ray_installed_the_error_names_the_extra(monkeypatch):
 
 
 def introduction(**other):
+    """Build the introduction of a worker with these versions, some replaced."""
     return Introduction("node-7", 1, describe_environment(None) | other)
 
 

@@ -31,6 +31,7 @@ def values():
 
 @pytest.fixture(scope="module", params=["one file", "several files"])
 def vectors(request, values, tmp_path_factory):
+    """Return the values as one memory map, or stacked from several files."""
     folder, sizes = tmp_path_factory.mktemp("vectors"), SIZES if request.param == "several files" else (len(values),)
     parts, start = [], 0
     for number, size in enumerate(sizes):
@@ -44,6 +45,7 @@ def vectors(request, values, tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["all", "four fifths"])
 def chosen(request, values):
+    """Return the indices of the rows to fit on: all, or about four fifths."""
     return np.flatnonzero(values[:, 0] < {"all": np.inf, "four fifths": 1.3}[request.param])
 
 

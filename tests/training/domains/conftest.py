@@ -1,4 +1,4 @@
-"""Small suites as evaluations would have left them, and data sets with stored vectors."""
+"""Results of evaluations of small suites, and data sets with stored vectors."""
 
 from pathlib import Path
 

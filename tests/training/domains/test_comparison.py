@@ -37,6 +37,7 @@ def compare_silently(first, second):
 
 @pytest.fixture(scope="module")
 def pair(build):
+    """Return the results of two suites with the same task types."""
     return build(scores(TYPES), TYPES), build(scores(TYPES), TYPES, "general")
 
 

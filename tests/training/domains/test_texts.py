@@ -1,4 +1,4 @@
-"""What is measured of the texts themselves."""
+"""Characteristics of texts, and similarity of data sets."""
 
 import sys
 from types import SimpleNamespace

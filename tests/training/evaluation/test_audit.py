@@ -1,4 +1,4 @@
-"""Audits of encoders, from the tiny model in a whole evaluation to encoders that fail."""
+"""Audits of encoders: of the tiny model in a whole evaluation, and of scripted encoders that fail."""
 
 import json
 from dataclasses import replace
@@ -48,6 +48,7 @@ def pair_texts(texts):
 
 
 def encode_mean(encoder, texts, **options):
+    """Return the mean of an encoder's vectors of texts."""
     return encoder.encode(texts, **options).vectors.astype(np.float64).mean(axis=0)
 
 
@@ -226,6 +227,7 @@ class Scripted:
 
 
 def varied(text):
+    """Return a random vector that depends on the text."""
     return np.random.default_rng(len(text) + text.encode()[-2]).normal(0.5, 1, size=4)
 
 
@@ -254,7 +256,7 @@ def test_a_repeated_audit_encodes_nothing_and_one_of_other_data_only_for_the_nor
 
 
 def test_an_audit_leaves_out_texts_on_which_the_encoder_fails_and_reports_them(tmp_path):
-    """They are tried again by the next audit."""
+    """The next audit tries these texts again."""
 
     def failing(text):
         if text in GERMAN[:2] or text.startswith("passage: "):

@@ -22,6 +22,7 @@ def unit(rows):
 
 
 def measure_growth_by_size(rows, **options):
+    """Return the points of `measure_mean_growth` by sample size."""
     return {point.n: point for point in measure_mean_growth(rows, Moments.from_vectors(rows), **options)}
 
 

@@ -25,6 +25,7 @@ class Compass(Collector):
 
 
 def directions(texts):
+    """Return unit vectors whose angle is the last number of each text."""
     angles = np.array([float(text.split()[-1]) for text in texts]) * np.pi / 80
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 

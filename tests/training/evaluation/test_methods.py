@@ -57,6 +57,7 @@ def cache(tmp_path):
 
 @pytest.fixture(scope="module")
 def nested(rows):
+    """Return the method of a fitted nested chain."""
     chain = Chain(parse_steps("geopres:12,nested=true,steps=5")).fit(rows)
     return Method("mine@1", "chain", "mine@1", size=12, chain=chain, key="k", only=ENCODER)
 
@@ -68,6 +69,7 @@ def fit_or_load(cache, method, corpus):
 
 
 def files(folder: Path):
+    """Return content and modification time of every file below a folder."""
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
 
 
@@ -83,7 +85,7 @@ def test_there_are_nine_debiasing_methods_with_the_control_and_four_random_seeds
 
 
 def test_debiasing_methods_equal_a_direct_numpy_computation(cache, corpus):
-    """Mean-centring, R1, R2 and random directions are compared; fitting reports no measures."""
+    """This covers mean-centring, R1, R2 and random directions; fitting them reports no measures."""
     outputs = {}
     for method in list_debiasing_methods():
         _, chain, measures = fit_or_load(cache, method, corpus)

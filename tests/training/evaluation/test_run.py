@@ -113,6 +113,7 @@ def copied(first, tmp_path):
 
 
 def files(folder):
+    """Return content and modification time of every file below a folder."""
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
 
 
@@ -121,6 +122,7 @@ def lines(out):
 
 
 def by_cell(results):
+    """Return scores by task and method."""
     return {(score.task, score.method): score.score for score in results.scores}
 
 

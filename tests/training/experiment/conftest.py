@@ -1,4 +1,4 @@
-"""Data sets that share texts in the ways that matter, and experiments on them with a model that trains in a blink."""
+"""Data sets that share texts with tests of others, and experiments on them with the tiny model."""
 
 from pathlib import Path
 

@@ -37,6 +37,7 @@ def compute_findings_of(some):
 
 
 def average(findings, method, measure="score", rows=100, rate=RATE):
+    """Return the one average of a method, measure, number of rows and learning rate."""
     (one,) = (
         a for a in findings.averages if (a.method, a.measure, a.rows, a.learning_rate) == (method, measure, rows, rate)
     )
@@ -44,6 +45,7 @@ def average(findings, method, measure="score", rows=100, rate=RATE):
 
 
 def difference(findings, method, rival, group="all", measure="score"):
+    """Return the one difference between a method and its rival."""
     one = [
         d for d in findings.differences if (d.method, d.rival, d.group, d.measure) == (method, rival, group, measure)
     ]
@@ -52,6 +54,7 @@ def difference(findings, method, rival, group="all", measure="score"):
 
 
 def by_seed(method, targets=tuple(TASKS)):
+    """Return a method's mean score in points for each seed."""
     return [100 * mean(SCORES[method, target, seed] for target in targets) for seed in (0, 1, 2)]
 
 
@@ -93,7 +96,7 @@ def test_differences_are_paired_by_target_and_seed():
 
 
 def test_variance_that_methods_share_does_not_widen_the_interval_of_their_difference():
-    """Scores differ by tens of points between targets and seeds, the two methods always by about three."""
+    """Scores differ by tens of points between targets and seeds, those of the two methods always by about three."""
     shifts = {seed: 0.03 + 0.0001 * seed for seed in (0, 1, 2)}
     scores = SCORES | {("reze", t, s): score + shifts[s] for (m, t, s), score in SCORES.items() if m == "pft"}
     one = difference(compute_findings_of(results(scores)), "reze", "pft")

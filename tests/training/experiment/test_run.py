@@ -54,6 +54,7 @@ def extended(first, settings_of, experiment, tmp_path_factory):
 
 
 def cells(results):
+    """Return what identifies each result."""
     return [(r.target, r.learning_rate, r.seed, r.method, r.rows) for r in results]
 
 
@@ -68,6 +69,7 @@ def without_time(result):
 
 
 def assert_equal_results(one, other):
+    """Assert that two results are equal but for the time, numbers up to 1e-6."""
     one, other = without_time(one), without_time(other)
     numbers = [name for name, value in one.items() if isinstance(value, float)]
     assert {name: one[name] for name in numbers} == pytest.approx({name: other[name] for name in numbers}, abs=1e-6)

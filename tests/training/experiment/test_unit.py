@@ -43,6 +43,7 @@ def units(settings_of, spec, loaded, tmp_path):
 
 
 def cells(some):
+    """Return the key of each unit with each of its missing results."""
     return [(unit.key, *cell) for unit in some for cell in unit.list_missing()]
 
 

@@ -31,6 +31,7 @@ def export(request, fitted, tmp_path_factory):
 
 
 def transforms_in(folder):
+    """Read the transforms of a folder in their order."""
     return [faiss.read_VectorTransform(str(path)) for path in sorted(folder.glob("*.vt"), key=lambda p: int(p.stem))]
 
 

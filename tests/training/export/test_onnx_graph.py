@@ -41,6 +41,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def make(fitted, tmp_path_factory):
+    """Return a function that exports a chain, each once; it returns chain, export and ONNX session."""
     made = {}
 
     def export(name):
@@ -86,10 +87,12 @@ def rows_of(*, vectors, width, seed=1, scale=1.0):
 
 
 def mask_clear(chain, rows, decided, shape):
+    """Mask the numbers whose codes rounding cannot change; all of them without codes."""
     return decided(chain, rows) if chain.quantizer is not None else np.ones(shape, bool)
 
 
 def assert_agree(chain, session, rows, decided):
+    """Assert that the graph's embeddings equal the chain's, where rounding cannot change the codes."""
     found, expected = session.run(["embeddings"], {"vectors": rows})[0], chain.floats(rows)
     assert found.shape == expected.shape and found.dtype == np.float32
     clear = mask_clear(chain, rows, decided, expected.shape)
@@ -223,6 +226,7 @@ def test_a_float64_chain_can_be_exported_to_onnx(vectors, tmp_path):
 
 
 def code_of(folder):
+    """Return the code blocks of the README."""
     return re.findall(r"```python\n(.*?)\n```", (folder / "README.md").read_text(), re.DOTALL)
 
 

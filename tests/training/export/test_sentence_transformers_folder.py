@@ -57,6 +57,7 @@ class Export:
 
 @pytest.fixture(scope="module")
 def make(fitted, encoder, tmp_path_factory):
+    """Return a function that exports a chain, each once."""
     made = {}
 
     def export(name):

@@ -1,4 +1,4 @@
-"""Measures on the way: the best step is kept, and a training that gets no better ends."""
+"""Evaluation during training: the best step is kept, and training stops without improvement."""
 
 from dataclasses import replace
 
@@ -26,6 +26,7 @@ class Stop(BaseException):
 
 
 def mixture_of(*sources):
+    """Build a mixture of sources given as lists of (anchor, positive)."""
     pairs = [(place, anchor, positive) for place, some in enumerate(sources) for anchor, positive in some]
     return Mixture(
         anchors=[anchor for _, anchor, _ in pairs],
@@ -65,6 +66,7 @@ def run_job(tmp_path, tiny, undrawn):
 
 
 def measures(out):
+    """Return the measured values by step from the training log."""
     lines = [orjson.loads(line) for line in (out / "training" / "progress.jsonl").read_bytes().splitlines()]
     return {line["step"]: line["measured"] for line in lines if "measured" in line}
 

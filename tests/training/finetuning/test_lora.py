@@ -1,4 +1,4 @@
-"""Adapters in place of all weights, and encoders that pool the last token."""
+"""LoRA adapters, and encoders that pool the last token."""
 
 import sys
 from dataclasses import replace

@@ -61,6 +61,7 @@ def pull(targets, weight, offsets=None, sources=None):
 
 
 def compute_loss(anchors, positives, labels=None, regularizer=NO, **given):
+    """Return the contrastive loss of embeddings, and its components."""
     loss = ContrastiveLoss(nn.Identity(), given.pop("temperature", 1.0), regularizer, **given)
     labels = torch.arange(len(anchors)) if labels is None else torch.tensor(labels)
     return loss.compute_loss(torch.as_tensor(anchors), torch.as_tensor(positives), labels), loss.components

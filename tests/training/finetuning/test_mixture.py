@@ -27,7 +27,7 @@ def pairs(name, count):
 
 
 def open_left_out(**target):
-    """An opened target."""
+    """Open a target with the given settings."""
     return open_target(TargetSettings(**target))
 
 
@@ -250,7 +250,7 @@ def test_the_digest_of_a_mixture_differs_if_words_move_between_anchor_and_positi
 
 
 def test_list_warnings_warns_of_few_pairs_and_fewer_than_three_sources_for_reze_only(written):
-    """`list_single_pair_warnings` names sources of one pair."""
+    """Sources of one pair are named by `list_single_pair_warnings`."""
     folders = {name: written(name, pairs(name, 20)) for name in "abc"}
     lone = written("lone", pairs("lone", 1))
     three = build_mixture(settings(*folders.values()))

@@ -1,4 +1,4 @@
-"""Hard negatives: those that rows give, those that are mined, and what the loss makes of them."""
+"""Hard negatives: supplied ones, mined ones, and the loss with them."""
 
 import math
 
@@ -94,6 +94,7 @@ def row(anchor, positive, *negatives):
 
 
 def build_tested_rows(text):
+    """Build rows of an STS test that contain a text."""
     return [{"sentence1": text, "sentence2": f"the number {n}", "score": n} for n in range(2)]
 
 

@@ -1,4 +1,4 @@
-"""One process of eight pairs a step and two of four: the same targets, losses and model, also after a resume."""
+"""Training by one process and by two: same targets, losses and model, also after a resume."""
 
 import json
 import os

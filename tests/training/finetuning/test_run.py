@@ -175,6 +175,7 @@ def test_a_resumed_training_has_the_losses_and_model_of_one_that_never_stopped(
 
 
 def environment(tmp_path):
+    """Return the environment of a `lathe` process with its home in `tmp_path`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
     return kept | {"LATHE_HOME": str(tmp_path / "home"), "LATHE_DEVICE": "cpu", "LATHE_THREADS": "1"}
 

@@ -50,11 +50,13 @@ def fit(rows, **given):
 
 
 def apply(shrinkage, rows):
+    """Return the targets of rows by source."""
     sources = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
     return np.split(shrinkage.apply(np.vstack(rows), sources), np.cumsum([len(part) for part in rows])[:-1])
 
 
 def only(place, value, shape=(3, 3), rest=1.0):
+    """Build an array that has `value` at one place and `rest` elsewhere."""
     expected = np.full(shape, rest)
     expected[place] = value
     return expected

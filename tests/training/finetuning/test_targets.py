@@ -20,6 +20,7 @@ def narrow(tiny_model):
 
 
 def mixture(texts=TEXTS):
+    """Build a mixture of pairs of these texts, three pairs for each source."""
     return Mixture(texts, texts[::-1], np.arange(len(texts)) // 3, ["a", "b", "c"][: -(-len(texts) // 3)], [])
 
 

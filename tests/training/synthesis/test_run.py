@@ -21,6 +21,7 @@ def match_stage(stage):
 
 
 def is_probe(body):
+    """Return whether a request is the one that checks the endpoint."""
     return body["messages"][0]["content"] == "Say yes."
 
 

@@ -1,4 +1,4 @@
-"""Results of evaluations that were never run, from the scores they would have given."""
+"""Results of evaluations, built from given scores."""
 
 from pathlib import Path
 
@@ -41,10 +41,10 @@ def build_results(
     title="A suite",
     **asked,
 ):
-    """Results with a score for each (encoder, method, task); None stands for one that failed.
+    """Build results with a score for each (encoder, method, task); None stands for a failure.
 
     Everything else is by name: types and languages of tasks, families and norms of encoders, intrinsic measures by
-    (encoder, method), problems of encoders, errors of tasks that are broken. What is asked goes to the request.
+    (encoder, method), problems of encoders, errors of broken tasks. Other options go to the request.
     """
     types, languages, families, norms = types or {}, languages or {}, families or {}, norms or {}
     given = {method.name: method for method in methods}

@@ -45,6 +45,7 @@ SPOTLESS = Audit(
 
 
 def summarize_one(audit=SPOTLESS, name="e5"):
+    """Return the summary of one encoder's audit, without scores."""
     return summarize_audit(AuditFindings({name: audit}, [], UNSCORED))
 
 

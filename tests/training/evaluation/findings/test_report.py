@@ -159,7 +159,7 @@ def test_the_suites_reference_is_the_only_link_of_the_page(build, table, tmp_pat
 
 
 def test_titles_names_and_errors_are_escaped_on_the_page(elements):
-    """They open no tag, in tables and in figures, and every tag of the page is closed."""
+    """Text from users opens no tag, in tables and figures, and every tag of the page is closed."""
     text = "".join(elements.text)
     assert elements.open == []
     assert not {"b", "i", "script"} & {tag for tag, _ in elements.found}

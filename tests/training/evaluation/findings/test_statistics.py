@@ -121,7 +121,7 @@ def test_correlate_equals_scipys_pearson_and_spearman(pairs):
 
 
 def test_the_interval_of_correlate_does_not_depend_on_the_order_of_pairs(pairs):
-    """One far from all others makes the same difference wherever it stands."""
+    """An outlier pair changes the interval equally at any position."""
     x, y = (np.append(each, 50) for each in pairs)
     one, other = correlate(x, y).pearson, correlate(x[::-1], y[::-1]).pearson
     assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), abs=0.05)
