@@ -65,11 +65,16 @@ def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float6
     require_finite(first)
     require_finite(second)
     x, y = (unit_rows(torch.from_numpy(np.asarray(side, np.float32))) for side in (first, second))
-    return (_rank_one_way(x, y) + _rank_one_way(y, x)) / 2
+    return (rank_one_way(x, y) + rank_one_way(y, x)) / 2
 
 
-def _rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
-    """Return 1/rank `(n,)` of document i in a search for query i over all documents by dot product; ties count half."""
+def rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
+    """Return 1/rank `(n,)` of document i in a search for query i over all documents by dot product; ties count half.
+
+    Args:
+        queries: `(n, d)`.
+        documents: `(n, d)`.
+    """
     found = np.empty(len(queries))
     for rows in anchor_blocks(len(queries)):
         similarities = queries[rows] @ documents.T

@@ -40,9 +40,10 @@ def advise(
 ) -> None:
     """Recommend what to do to the vectors of a source, with the evidence, measured on held-out rows.
 
-    It tests for a mean direction and whether removing it helps, how small vectors can be and at what cost, whether the
-    encoder was trained to be cut, and whether a chain fitted here serves other text. It recommends a chain and a
-    runner-up, and says what the sample is too small to tell. If it was stopped, the same command continues.
+    It tests for a mean direction and whether removing it helps, how small vectors can be and at what cost, how few
+    bytes are enough and what a database would reach with as many, whether the encoder was trained to be cut, and
+    whether a chain fitted here serves other text. It recommends a chain and a runner-up, and says what the sample is
+    too small to tell. If it was stopped, the same command continues.
     """
     require_evaluation_extra("matplotlib")
     import orjson

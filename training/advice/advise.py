@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from training.advice.budgets import BudgetComparison, BudgetTrial, compare_budgets
 from training.advice.cost import describe_changed_neighbours
 from training.advice.debiasing import DebiasingComparison, compare_debiasing
 from training.advice.encoding import SampleEncoder, encode_out_of_domain
 from training.advice.matryoshka import MIN_COORDINATE_ROWS, Matryoshka, compare_first_coordinates
-from training.advice.recommendation import Recommendation, compute_preserved_shares, recommend
+from training.advice.recommendation import Recommendation, compute_preserved_shares, recommend, recommend_budget
 from training.advice.request import AdviceRequest
 from training.advice.row_sample import sample_rows
 from training.advice.sample import Sample, build_text_sample, build_vector_sample, list_texts_to_encode
@@ -32,8 +33,9 @@ from transforms.quality import Diagnostics, diagnose
 from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray, row_blocks
 
-TRIED, ENCODED = 0.8, 0.7
-"""Progress fractions: `TRIED` once the debiasing methods are compared, `ENCODED` once all texts are encoded."""
+ENCODED, TRIED, REDUCED = 0.7, 0.8, 0.95
+"""Progress fractions: `ENCODED` once all texts are encoded, `TRIED` once the debiasing methods are compared, `REDUCED`
+once the reducers are."""
 MIN_SCRIPT_SHARE = 0.1
 """Minimum share of a script among the texts; if two scripts reach it, a note says that the source mixes scripts."""
 
@@ -57,9 +59,11 @@ class Advice:
         debiasing: comparison of debiasing methods; None with fewer than `MIN_ROWS` rows.
         matryoshka: test of the first coordinates against random ones; None with too few rows.
         sizes: comparison of reducers; None with fewer than `MIN_ROWS` rows.
+        budgets: comparison of codes and of what databases do by themselves; None with fewer than `MIN_ROWS` rows.
         best: recommended chain; None with fewer than `MIN_ROWS` rows.
         confirmed: measurements of the recommended chain, refitted at its own dimensions; None without a reducer.
         second: runner-up, or None.
+        fewest_bytes: codes of the fewest bytes that preserve `keep`; None if no compared budget does.
         transfer: transfer evaluation of the recommended chain, on held-out rows and on out-of-domain text; empty if no
             steps are recommended.
         shortages: questions for which the sample is too small.
@@ -79,9 +83,11 @@ class Advice:
     debiasing: DebiasingComparison | None = None
     matryoshka: Matryoshka | None = None
     sizes: SizeComparison | None = None
+    budgets: BudgetComparison | None = None
     best: Recommendation | None = None
     confirmed: SizeTrial | None = None
     second: Recommendation | None = None
+    fewest_bytes: BudgetTrial | None = None
     transfer: list[TransferResult] = field(default_factory=list)
     shortages: list[Shortage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -188,7 +194,8 @@ def build_advice(
     on_progress(ENCODED, "trying what debiasing does")
     debiasing = compare_debiasing(sample)
     measurer = SizeMeasurer(sample, debiasing.trial(debiasing.chosen).steps)
-    sizes = measurer.compare(part_of(on_progress, TRIED, 1.0))
+    sizes = measurer.compare(part_of(on_progress, TRIED, REDUCED))
+    budgets = compare_budgets(measurer, sizes, part_of(on_progress, REDUCED, 1.0))
     best, second = recommend(debiasing, sizes, request.keep)
     confirmed, transfer = None, []
     if best.steps:
@@ -203,9 +210,11 @@ def build_advice(
         debiasing=debiasing,
         matryoshka=compare_first_coordinates(sample.heldout, request.seed) if enough else None,
         sizes=sizes,
+        budgets=budgets,
         best=best,
         confirmed=confirmed,
         second=second,
+        fewest_bytes=recommend_budget(budgets, sizes.full, request.keep),
         transfer=transfer,
         shortages=list_shortages(sample, debiasing, best),
         notes=[*advice.notes, *list_warnings(debiasing, sizes, confirmed, request.keep)],

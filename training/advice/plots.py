@@ -20,6 +20,7 @@ def draw_all(advice: Advice) -> dict[str, str]:
     plots = {
         "Debiasing: points gained in halves finding each other": plot_gains,
         "Fewer dimensions: what is kept": plot_sizes,
+        "Bytes a vector: what is kept": plot_budgets,
         "Where the variance lies": plot_spectrum,
     }
     return draw_figures(plots, advice)
@@ -60,6 +61,27 @@ def plot_sizes(advice: Advice) -> Any:
             axis.axvline(advice.best.dimensions, color="grey", linewidth=0.8, linestyle=":")
         axis.set_title(MEASURES[measure], fontsize=10)
         axis.set_xlabel("dimensions")
+    axes[0].legend(fontsize=7)
+    return figure
+
+
+def plot_budgets(advice: Advice) -> Any:
+    """Plot recall@10 of each method against its bytes, alone and rescored; return None with fewer than two budgets."""
+    budgets = advice.budgets
+    if budgets is None or len(budgets.best_chains()) < 2:
+        return None
+    trials = list(budgets.chains)
+    for budget in dict.fromkeys(one.budget for one in budgets.databases):
+        trials += budgets.best_settings(budget).values()
+    figure, axes = new_panels(2, 2, (4.2, 3.4))
+    for axis, title, measure in zip(
+        axes, ("recall@10", "recall@10, rescored 4×"), ("recall_at_10", "rescored_4x"), strict=True
+    ):
+        plot_curves(axis, ((one.method, one.bytes, getattr(one, measure)) for one in trials))
+        if advice.fewest_bytes is not None:
+            axis.axvline(advice.fewest_bytes.bytes, color="grey", linewidth=0.8, linestyle=":")
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("bytes a vector")
     axes[0].legend(fontsize=7)
     return figure
 

@@ -1,7 +1,8 @@
-"""Choice of one chain from all measurements, with reasons and cost, and of a runner-up."""
+"""Choice of one chain from all measurements, with reasons and cost, of a runner-up, and of a budget of bytes."""
 
 from dataclasses import dataclass
 
+from training.advice.budgets import BudgetComparison, BudgetTrial
 from training.advice.cost import describe_cost
 from training.advice.debiasing import NOTHING, DebiasingComparison
 from training.advice.retained_share import compute_retained_share
@@ -63,18 +64,28 @@ def recommend(
     return best, _build_recommendation(debiasing, sizes, ranked[1], keep) if len(ranked) > 1 else None
 
 
-def _preserves_enough(trial: SizeTrial, full: SizeTrial, keep: float) -> bool:
+def recommend_budget(budgets: BudgetComparison, full: SizeTrial, keep: float) -> BudgetTrial | None:
+    """Return the codes of the fewest bytes that preserve the share `keep`; None if there are none.
+
+    With fewer than `MIN_HELDOUT` rows there are none, as for reductions.
+    """
+    if budgets.rows < MIN_HELDOUT:
+        return None
+    return next((trial for trial in budgets.codes if _preserves_enough(trial, full, keep)), None)
+
+
+def _preserves_enough(trial: SizeTrial | BudgetTrial, full: SizeTrial, keep: float) -> bool:
     """Return whether the lower bounds of all shares in `compute_preserved_shares` are at least `keep`."""
     return all(share.bounds[0] >= keep for share in compute_preserved_shares(trial, full).values())
 
 
-def compute_preserved_shares(trial: SizeTrial, full: SizeTrial) -> dict[str, Interval]:
+def compute_preserved_shares(trial: SizeTrial | BudgetTrial, full: SizeTrial) -> dict[str, Interval]:
     """Return the shares that a reduction preserves, with intervals, by description: neighbours and split-half MRR.
 
     The second share is left out if there are no text halves.
 
     Args:
-        trial: measurements of the reduction.
+        trial: measurements of the reduction, or of codes.
         full: measurements at full dimensions.
     """
     found = {"the ten nearest neighbours with rescoring": trial.rescored_4x}

@@ -97,6 +97,12 @@ class SizeMeasurer:
     Args:
         sample: vectors to fit and to measure on.
         debiasing: steps that precede every reducer.
+
+    Attributes:
+        chain: the fitted debiasing steps.
+        before: held-out rows after them, `(n, d)`.
+        ranks: reciprocal ranks of split-half retrieval after them, `(m,)`; None without text halves.
+        full: measurements at full dimensions.
     """
 
     def __init__(self, sample: Sample, debiasing: str) -> None:
@@ -105,9 +111,9 @@ class SizeMeasurer:
         self.widths = list_sizes(sample.dimensions)
         self.seconds = _time_gemm([sample.dimensions, *self.widths])
         self.heldout = sample.heldout[:GEOMETRY_ROWS]
-        chain = Chain(parse_steps(debiasing)).fit(sample.fit)
-        self.before: FloatArray = chain.floats(self.heldout)
-        self.ranks = None if sample.halves is None else rank_halves(chain, sample.halves)
+        self.chain = Chain(parse_steps(debiasing)).fit(sample.fit)
+        self.before: FloatArray = self.chain.floats(self.heldout)
+        self.ranks = None if sample.halves is None else rank_halves(self.chain, sample.halves)
         self.full = self.measure_vectors("", self.before, self.ranks)
 
     def compare(self, on_progress: Progress) -> SizeComparison:

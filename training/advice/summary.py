@@ -5,6 +5,7 @@ from pathlib import Path
 from training.advice.advise import Advice
 from training.advice.debiasing import LARGE_MEAN, NOTHING
 from training.advice.matryoshka import MIN_LEAD, find_failing_cuts
+from training.advice.recommendation import MIN_HELDOUT
 from training.evaluation.statistics import Interval
 from training.reporting.sentences import render_sentences
 from transforms.linear import MIN_MEAN_NORM
@@ -19,9 +20,16 @@ the source."""
 
 
 def summarize_advice(advice: Advice) -> list[str]:
-    """Return all sentences of an advice: recommendation, mean direction, coordinates, transfer, sample size, notes."""
+    """Return all sentences of an advice.
+
+    Recommendation, bytes, mean direction, coordinates, transfer, sample size, notes.
+    """
     failing = find_failing_cuts(advice.matryoshka.cuts) if advice.matryoshka else []
+    codes = advice.budgets.codes if advice.budgets else []
     data = vars(advice) | {
+        "ahead": advice.budgets.list_databases_ahead() if advice.budgets else {},
+        "largest": codes[-1] if codes else None,
+        "min_heldout": MIN_HELDOUT,
         "failing_cuts": sorted(failing, key=lambda cut: cut.first - cut.random),
         "judge_transfer": judge_transfer,
         "large_mean": LARGE_MEAN,

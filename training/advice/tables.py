@@ -5,8 +5,8 @@ from functools import partial
 from training.advice.advise import Advice
 from training.advice.debiasing import CONFIDENCE, NOTHING
 from training.advice.transfer import HELD_OUT
-from training.reporting.tables import Table
-from training.reporting.text import format_number, format_points
+from training.reporting.tables import Format, Table
+from training.reporting.text import format_half_width, format_number, format_points
 
 FORMAT_MRR = partial(format_number, spec=".2f", scale=100)
 """Format of a mean reciprocal rank, × 100."""
@@ -18,6 +18,7 @@ def build_tables(advice: Advice) -> dict[str, Table]:
         "Mean direction": _build_mean_direction_table(advice),
         "Debiasing: do halves of a text find each other": build_debiasing_table(advice),
         "Fewer dimensions": _build_size_table(advice),
+        "Bytes a vector: recall@10, and that of what databases do by themselves": _build_budget_table(advice),
         "Do the first coordinates hold more: recall@10 in per cent": _build_first_coordinate_table(advice),
         f"The recommended chain, {advice.best.steps if advice.best else ''}": _build_transfer_table(advice),
     }
@@ -81,6 +82,29 @@ def _build_size_table(advice: Advice) -> Table:
         {"dimensions": "d", "MRR × 100": FORMAT_MRR, "bytes": ",", "GEMM ms": ".1f"},
         ".3f",
     )
+
+
+def _build_budget_table(advice: Advice) -> Table:
+    """Build the table of the best chain at each budget of bytes, beside recall@10 of the methods of databases.
+
+    The recommended codes are marked with an arrow.
+    """
+    budgets, of_three = advice.budgets, partial(format_half_width, spec=".3f")
+    records = []
+    for one in budgets.best_chains() if budgets else ():
+        rivals = budgets.best_settings(one.budget) if budgets else {}
+        records.append(
+            {
+                "bytes": one.budget,
+                "chain": one.setting + (" ←" if one == advice.fewest_bytes else ""),
+                "recall@10": one.recall_at_10,
+                "rescored 4×": one.rescored_4x,
+                "halves, points": one.loss,
+            }
+            | {method: rival.recall_at_10.value for method, rival in rivals.items()}
+        )
+    formats: dict[str, Format] = {"bytes": "d", "recall@10": of_three, "rescored 4×": of_three}
+    return Table.from_records(records, formats | {"halves, points": format_half_width}, ".3f")
 
 
 def _build_first_coordinate_table(advice: Advice) -> Table:

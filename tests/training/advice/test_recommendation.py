@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from training.advice.budgets import CODES, BudgetComparison, BudgetTrial
 from training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
-from training.advice.recommendation import recommend
+from training.advice.recommendation import recommend, recommend_budget
 from training.advice.row_sample import RowSample
 from training.advice.sample import count_heldout
 from training.advice.sample_size import check_row_count, list_shortages, rows_for_fit, rows_for_heldout
@@ -94,6 +95,20 @@ def test_recommend_keeps_all_dimensions_if_no_size_retains_enough_and_names_the_
 def test_recommend_recommends_no_size_below_500_rows():
     best, second = recommend(debiasing("R2"), sizes(trial("truncation", 96), rows=499), 0.95)
     assert (best.steps, second) == ("r2", None) and "cannot be told" in best.reasons[1]
+
+
+def test_recommend_budget_takes_the_fewest_bytes_whose_lower_bounds_keep_enough():
+    def codes(budget, rescored, loss):
+        recall = Interval(rescored, rescored - 0.002, rescored + 0.002)
+        points = None if loss is None else Interval(loss, loss - 0.2, loss + 0.2)
+        return BudgetTrial(CODES, f"codes:{budget}", budget, budget, recall, recall, points)
+
+    trials = [codes(16, 0.94, -0.1), codes(24, 0.99, -2.4), codes(32, 0.99, -2.2), codes(48, 0.99, 0.0)]
+    found = BudgetComparison(trials, [], {}, 500)
+    assert recommend_budget(found, FULL, 0.95).budget == 32
+    assert recommend_budget(found, FULL, 0.9).budget == 16 and recommend_budget(found, FULL, 0.999) is None
+    assert recommend_budget(replace(found, chains=[codes(24, 0.99, None)]), FULL, 0.95).budget == 24
+    assert recommend_budget(replace(found, rows=499), FULL, 0.9) is None
 
 
 def test_recommend_gives_the_measured_difference_as_the_reason_for_a_reducer():

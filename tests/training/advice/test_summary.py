@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from training.advice.advise import Advice
+from training.advice.budgets import CODES, BudgetComparison, BudgetTrial
 from training.advice.cost import describe_changed_neighbours, describe_cost
 from training.advice.debiasing import CONFIDENCE, METHODS, NOTHING, DebiasingComparison, DebiasingTrial
 from training.advice.matryoshka import Cut, Matryoshka
@@ -11,7 +12,7 @@ from training.advice.recommendation import Recommendation
 from training.advice.sample_size import Shortage
 from training.advice.sizes import SizeComparison, SizeTrial
 from training.advice.summary import judge_transfer, summarize_advice
-from training.advice.tables import build_debiasing_table
+from training.advice.tables import build_debiasing_table, build_tables
 from training.advice.transfer import HELD_OUT, OUT_OF_DOMAIN, TransferResult
 from training.evaluation.statistics import Interval
 
@@ -156,3 +157,57 @@ def test_the_debiasing_table_does_not_hold_the_problem_of_a_method():
     header, *rows = build_debiasing_table(advice(debiasing=debiasing(whitening="a long problem"))).cells
     assert header[3] == f"gain, {100 * CONFIDENCE:.1f} % interval" == "gain, 99.2 % interval"
     assert not any("a long problem" in cell for row in rows for cell in row)
+
+
+def build_budget_trial(method, budget, recall, loss=None):
+    return BudgetTrial(
+        method, f"{method} at {budget}", budget, budget, build_interval(recall), build_interval(recall), loss
+    )
+
+
+def test_the_summary_names_the_fewest_bytes_with_their_command():
+    codes = [
+        build_budget_trial(CODES, 48, 0.7, Interval(-1.0, -2.0, 0.0)),
+        build_budget_trial(CODES, 96, 0.9, Interval(0.0, -0.1, 0.1)),
+    ]
+    budgets = BudgetComparison(
+        codes, [build_budget_trial("RaBitQ", 48, 0.8), build_budget_trial("int8", 96, 0.1)], {"OPQ+PQ": "slow"}, 1000
+    )
+    said = find_sentences("codes of|not compared|finds more", budgets=budgets, fewest_bytes=codes[1])
+    assert said == [
+        "Fewest bytes: codes of 96 bytes a vector keep 95 % of the ten nearest neighbours with rescoring and of what "
+        "halves of texts find of each other, by the lower bounds of their intervals; recall@10 without rescoring is "
+        "0.900 [0.890, 0.910]. Fit them by: lathe fit --steps r2 --bytes 96",
+        "At 48 bytes RaBitQ finds more of the neighbours than the best chain.",
+        "OPQ+PQ was not compared by bytes: slow.",
+    ]
+    raw = replace(debiasing(), chosen=NOTHING)
+    (said,) = find_sentences("Fewest", debiasing=raw, budgets=budgets, fewest_bytes=codes[1])
+    assert said.endswith("Fit them by: lathe fit --bytes 96")
+    (none,) = find_sentences("not reduce", budgets=budgets)
+    assert none.startswith("Do not reduce to codes: not even 96 bytes a vector keep 95 % of the ten nearest")
+    assert find_sentences("not reduce", budgets=replace(budgets, rows=499)) == []
+
+
+def test_the_summary_advises_truncation_if_the_first_coordinates_hold_more():
+    budgets = BudgetComparison([build_budget_trial(CODES, 48, 0.7)], [], {}, 1000)
+    assert len(find_sentences("trained to be cut", budgets=budgets)) == 1
+    assert find_sentences("trained to be cut", budgets=budgets, matryoshka=Matryoshka([HOLDS], False)) == []
+
+
+def test_the_table_of_bytes_has_the_best_chain_and_the_best_setting_of_each_database_method():
+    codes = [build_budget_trial(CODES, 48, 0.7), build_budget_trial(CODES, 96, 0.9)]
+    chains, rivals = (
+        [*codes, build_budget_trial("PCA", 96, 0.8)],
+        [build_budget_trial("RaBitQ", 48, 0.6), build_budget_trial("RaBitQ", 48, 0.5)],
+    )
+    found = advice(
+        budgets=BudgetComparison(chains, rivals, {}, 1000), fewest_bytes=codes[1],
+        diagnosis={"mean_norm": 0.6, "noise_floor": 0.03, "isoscore": 0.1, "participation_ratio": 9.0},
+    )  # fmt: skip
+    (table,) = (table for title, table in build_tables(found).items() if title.startswith("Bytes a vector"))
+    assert table.cells == [
+        ["bytes", "chain", "recall@10", "rescored 4×", "halves, points", "RaBitQ"],
+        ["48", "codes at 48", "0.700 ±0.010", "0.700 ±0.010", "–", "0.600"],
+        ["96", "codes at 96 ←", "0.900 ±0.010", "0.900 ±0.010", "–", "–"],
+    ]
