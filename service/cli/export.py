@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from training.encoder.encoder import Encoder
     from transforms.chain import Chain
 
-Format = Literal["sentence-transformers", "onnx", "faiss"]
+Format = Literal["sentence-transformers", "onnx", "faiss", "numpy"]
 
 
 def export(
@@ -30,19 +30,24 @@ def export(
     """Write a chain for use by other software without Lathe; the export is checked before its folder appears.
 
     sentence-transformers: encoder and chain as one model. onnx: the chain alone, and encoder, pooling
-    and chain as one model. faiss: transforms for an IndexPreTransform.
+    and chain as one model. faiss: transforms for an IndexPreTransform, and for codes the index that searches
+    them. numpy: for chains that end in codes, one file that encodes, decodes and scores.
     """
     settings, _ = load_state()
     registry, _ = open_chains(write=False)
     loaded = registry.load(chain)
     folded = loaded.chain.fold(dimensions)
     folded.metadata = loaded.chain.metadata
-    if format_ == "faiss" and encoder is not None:
-        raise BadValueError("a FAISS export has no encoder in it: leave --encoder out")
+    if format_ in ("faiss", "numpy") and encoder is not None:
+        raise BadValueError(f"an export of format {format_} has no encoder in it: leave --encoder out")
     if format_ == "faiss":
         from training.export.faiss_transforms import export_faiss
 
         exported = export_faiss(folded, to, loaded.ref)
+    elif format_ == "numpy":
+        from training.export.numpy_codec import export_numpy
+
+        exported = export_numpy(folded, to, loaded.ref)
     elif format_ == "onnx":
         from training.export.onnx_graph import export_onnx
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from transforms.linear import Affine, Normalize, Selection
 TOLERANCE = 1e-4
 """Maximum difference between an export and the chain in float32, relative to the largest output entry if that is above
 1."""
+
+SHIPPED = Path(__file__).parent / "shipped"
+"""Folder of the modules that are copied into exports."""
 
 PROBE_ROWS = 64
 """Number of random vectors on which an export is compared with the chain."""
@@ -108,8 +112,11 @@ def require_exportable(chain: Chain) -> int:
     """Return the input dimensions of a chain; raise `ExportError` if it cannot be exported.
 
     Raises:
-        ExportError: if the chain accepts any dimensions, or a step is not affine, a selection or a normalization.
+        ExportError: if the chain is not fitted or accepts any dimensions, or a step is not affine, a selection or a
+            normalization.
     """
+    if not chain.fitted:
+        raise ExportError("this chain is not fitted: fit it before it is exported")
     if chain.input_dimensions is None:
         raise ExportError("this chain learned nothing and takes vectors of any width: there is nothing to export")
     for step in chain.float_steps:
@@ -128,6 +135,16 @@ def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     rows[0] = 0
     return rows
+
+
+def import_shipped(path: Path) -> Any:
+    """Import and return the module in a file of an export, without adding it to `sys.modules`."""
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def require_close(found: NDArray[Any], expected: NDArray[Any], what: str, codes: bool = False) -> float:

@@ -1,7 +1,8 @@
 """Export of a chain as an ONNX graph, alone and behind its encoder.
 
 folder/
-├── chain.onnx      `vectors` (n, d) → `embeddings` (n, k); with a quantizer also `codes`
+├── chain.onnx      `vectors` (n, d) → `embeddings` (n, k); with a quantizer also `codes` and `queries`
+├── decode.onnx     `codes` → `embeddings`; only with a quantizer
 ├── model.onnx      token ids → `embeddings`: encoder, pooling and chain in one; only with an encoder
 ├── tokenizer.json  …  the encoder's tokenizer
 └── README.md, lathe.json
@@ -29,16 +30,15 @@ from training.export.folder import (
     sample_probe_vectors,
     write_description,
 )
+from training.export.onnx_codes import add_decoding, add_encoding, code_type
+from training.export.onnx_nodes import OPSET, GraphBuilder
 from transforms.base import Map
 from transforms.chain import Chain
-from transforms.codes import Binary, Int8
 from transforms.linear import Affine, Normalize, Selection
 from transforms.statistics import rounding_threshold
 
-OPSET = 18
-"""ONNX operator set of the graphs."""
-VECTORS, EMBEDDINGS, CODES = "vectors", "embeddings", "codes"
-"""Names of the chain graph's input and outputs."""
+VECTORS, EMBEDDINGS, CODES, QUERIES = "vectors", "embeddings", "codes", "queries"
+"""Names of the chain graph's input and outputs; `queries` are the floats before quantization."""
 ENCODED = "encoded"
 """Name of the encoder graph's output, which is connected to the chain graph's input."""
 TOKEN_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -69,7 +69,15 @@ Prompts, where the encoder has them, go before the text."""
 
 USAGE_OF_CODES = """
 
-The output `codes` holds the codes, one byte or one bit a dimension; `embeddings` the floats that they stand for."""
+The output `codes` holds the codes, `embeddings` the floats that they stand for, and `queries` the floats before
+quantization. Queries stay floats: the inner product of a query's `queries` and a document's `embeddings` is the score
+of the document's code. `decode.onnx` decodes stored codes:
+
+```python
+decoder = onnxruntime.InferenceSession("decode.onnx")
+codes = session.run(["codes"], {"vectors": vectors})[0]
+decoder.run(["embeddings"], {"codes": codes})
+```"""
 """Remark of README.md on the quantizer's output."""
 
 
@@ -97,15 +105,18 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
         require_encoder(chain, encoder)
     require_exportable(chain)
     with open_staging_folder(folder) as staging:
-        graph = ChainGraph(onnx, chain).build_model()
-        onnx.checker.check_model(graph, full_check=True)
-        onnx.save(graph, staging / "chain.onnx")
-        session = onnxruntime.InferenceSession(staging / "chain.onnx")
-        probes, codes = sample_probe_vectors(chain), chain.quantizer is not None
-        found = session.run([EMBEDDINGS], {VECTORS: probes})[0]
-        difference = require_close(found, chain.floats(probes), "chain.onnx", codes)
-        if codes:
-            require_codes(session.run([CODES], {VECTORS: probes})[0], chain.transform(probes), "chain.onnx")
+        graph = ChainGraph(onnx, chain).build_chain()
+        session = _open_checked(onnx, onnxruntime, graph, staging / "chain.onnx")
+        probes = sample_probe_vectors(chain)
+        if chain.quantizer is None:
+            floats = EMBEDDINGS
+            found = session.run([floats], {VECTORS: probes})[0]
+            difference = require_close(found, chain.transform(probes), "chain.onnx")
+        else:
+            floats = QUERIES
+            decoder = ChainGraph(onnx, chain).build_decoder()
+            decoding = _open_checked(onnx, onnxruntime, decoder, staging / "decode.onnx")
+            difference = _require_codes(session, decoding, chain, probes)
         if encoder is not None:
             path = staging / "model.onnx"
             _trace_encoder(encoder, path)
@@ -116,57 +127,91 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
             onnx.save(both, path, save_as_external_data=_is_large(encoder), location="model.onnx.data")
             session = onnxruntime.InferenceSession(path)
             inputs = _tokenize(encoder, PROBE_TEXTS)
-            found = session.run([EMBEDDINGS], {name: tensor.numpy() for name, tensor in inputs.items()})[0]
-            expected = chain.floats(encoder.encode(PROBE_TEXTS).vectors)
-            difference = max(difference, require_close(found, expected, "model.onnx", codes))
+            # Floats, because rounding of the encoder's vectors may tip codes.
+            found = session.run([floats], {name: tensor.numpy() for name, tensor in inputs.items()})[0]
+            expected = chain.transform_queries(encoder.encode(PROBE_TEXTS).vectors)
+            difference = max(difference, require_close(found, expected, "model.onnx"))
             encoder.model.tokenizer.save_pretrained(str(staging))
-        usage = USAGE if encoder is None else USAGE + USAGE_OF_MODEL.replace("MAX", str(encoder.max_length))
-        usage += USAGE_OF_CODES if codes else ""
+        usage = USAGE if chain.quantizer is None else USAGE + USAGE_OF_CODES
+        usage += "" if encoder is None else USAGE_OF_MODEL.replace("MAX", str(encoder.max_length))
         write_description(staging, chain, reference, usage)
     return Exported(folder, sorted(path.name for path in folder.iterdir()), difference)
 
 
-class ChainGraph:
-    """Builder of the ONNX graph of a folded chain, with one method for each kind of step.
+def _open_checked(onnx: Any, onnxruntime: Any, graph: Any, path: Path) -> Any:
+    """Check a graph, write it to `path` and open it; return the session."""
+    onnx.checker.check_model(graph, full_check=True)
+    onnx.save(graph, path)
+    return onnxruntime.InferenceSession(path)
+
+
+def _require_codes(session: Any, decoder: Any, chain: Chain, probes: NDArray[np.float32]) -> float:
+    """Return the largest difference of floats after checking all that the graphs of a quantizing chain give for probes.
+
+    Args:
+        session: opened chain.onnx.
+        decoder: opened decode.onnx.
+        chain: fitted chain with a quantizer.
+        probes: vectors `(n, d)`.
+
+    Raises:
+        ExportError: if codes differ by more than rounding, or floats by more than `TOLERANCE`.
+    """
+    embeddings, codes, queries = session.run([EMBEDDINGS, CODES, QUERIES], {VECTORS: probes})
+    require_codes(codes, chain.transform(probes), "chain.onnx")
+    decoded, expected = decoder.run([EMBEDDINGS], {CODES: codes})[0], chain.dequantize(codes)
+    return max(
+        require_close(queries, chain.transform_queries(probes), "chain.onnx"),
+        require_close(embeddings, expected, "chain.onnx"),
+        require_close(decoded, expected, "decode.onnx"),
+    )
+
+
+class ChainGraph(GraphBuilder):
+    """Builder of one ONNX graph of a folded chain, either of the chain or of its decoder.
 
     As in the chain, zero rows stay zero, and outputs that are only rounding error become zero.
 
     Args:
         onnx: the imported onnx module.
         chain: fitted chain.
-
-    Attributes:
-        nodes: ONNX nodes added so far.
-        constants: ONNX initializers added so far.
     """
 
     def __init__(self, onnx: Any, chain: Chain) -> None:
-        self.onnx = onnx
-        self.chain = chain
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
+        super().__init__(onnx)
+        self.chain = chain.fold()
 
-    def build_model(self) -> Any:
-        """Build the ONNX model of the chain: input `vectors`, outputs `embeddings` and, with a quantizer, `codes`.
-
-        Adds nodes to the builder, so it must be called only once.
-        """
-        helper, kinds = self.onnx.helper, self.onnx.TensorProto
-        at, outputs = VECTORS, []
-        for step in self.chain.fold().transforms:
-            if isinstance(step, Int8 | Binary):
-                kind = kinds.INT8 if isinstance(step, Int8) else kinds.UINT8
-                outputs.append(helper.make_tensor_value_info(CODES, kind, ["batch", "bytes"]))
+    def build_chain(self) -> Any:
+        """Build the model with input `vectors`, output `embeddings` and, with a quantizer, `codes` and `queries`."""
+        at = VECTORS
+        for step in self.chain.float_steps:
             at = self.add_step(step, at)
+        outputs = [self.describe_floats(EMBEDDINGS)]
+        if self.chain.quantizer is not None:
+            self.add_node("Identity", [at], QUERIES)
+            at = add_decoding(self, self.chain.quantizer, add_encoding(self, self.chain.quantizer, at, CODES))
+            outputs += [self.describe_codes(), self.describe_floats(QUERIES)]
         self.add_node("Identity", [at], EMBEDDINGS)
-        width = self.chain.output_dimensions
-        outputs.insert(0, helper.make_tensor_value_info(EMBEDDINGS, kinds.FLOAT, ["batch", width]))
-        inputs = [helper.make_tensor_value_info(VECTORS, kinds.FLOAT, ["batch", self.chain.input_dimensions])]
-        graph = helper.make_graph(self.nodes, "chain", inputs, outputs, self.constants)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+        shape = ["batch", self.chain.input_dimensions]
+        return self.build_model([self.describe(VECTORS, "FLOAT", shape)], outputs)
+
+    def build_decoder(self) -> Any:
+        """Build the model with input `codes` and output `embeddings`, of a chain with a quantizer."""
+        assert self.chain.quantizer is not None
+        self.add_node("Identity", [add_decoding(self, self.chain.quantizer, CODES)], EMBEDDINGS)
+        return self.build_model([self.describe_codes()], [self.describe_floats(EMBEDDINGS)])
+
+    def describe_floats(self, name: str) -> Any:
+        """Return the description of floats `(n, k)` as the chain gives them."""
+        return self.describe(name, "FLOAT", ["batch", self.chain.output_dimensions])
+
+    def describe_codes(self) -> Any:
+        """Return the description of the codes `(n, bytes)` of a chain with a quantizer."""
+        assert self.chain.quantizer is not None
+        return self.describe(CODES, code_type(self.chain.quantizer), ["batch", self.chain.bytes_per_vector])
 
     def add_step(self, step: Map, x: str) -> str:
-        """Add the nodes of one step with input name `x`; return the name of its output.
+        """Add the nodes of one float step with input name `x`; return the name of its output.
 
         Raises:
             ExportError: if the step has no ONNX form.
@@ -178,10 +223,6 @@ class ChainGraph:
                 return self.add_node("Gather", [x, self.add_constant(step.columns.cpu().numpy())], axis=-1)
             case Affine():
                 return self.add_affine(x, step)
-            case Int8():
-                return self.add_int8(x, step)
-            case Binary():
-                return self.add_binary(x, step)
         raise ExportError(f"there is no ONNX form of {step.kind}")
 
     def add_affine(self, x: str, step: Affine) -> str:
@@ -198,80 +239,6 @@ class ChainGraph:
         residue_only = self.add_node("LessOrEqual", [self.add_norm(y), tolerance])  # false for NaN, which stays
         y = self.add_node("Where", [self.add_node("Or", [nothing, residue_only]), self.add_number(0.0), y])
         return self.add_normalization(y) if step.normalize else y
-
-    def add_normalization(self, x: str) -> str:
-        """Add the nodes that L2-normalize each row of input `x`, but not zero rows; return the name of the output."""
-        scaled, _ = self.add_scaling(x)
-        length = self.add_node("ReduceL2", [scaled, self.add_constant(np.array([-1]))], keepdims=1)
-        return self.add_node("Div", [scaled, self.add_zero_replacement(length)])
-
-    def add_norm(self, x: str) -> str:
-        """Add the nodes of the L2 norm of each row of input `x`, `(n, 1)`; return the name of the output."""
-        scaled, largest = self.add_scaling(x)
-        length = self.add_node("ReduceL2", [scaled, self.add_constant(np.array([-1]))], keepdims=1)
-        return self.add_node("Mul", [length, largest])
-
-    def add_scaling(self, x: str) -> tuple[str, str]:
-        """Add the nodes that divide each row of input `x` by its largest absolute entry.
-
-        Without this, squares of entries such as 1e-30 or 1e30 underflow or overflow in float32.
-
-        Returns:
-            the names of quotient and divisor.
-        """
-        largest = self.add_node("ReduceMax", [self.add_node("Abs", [x]), self.add_constant(np.array([-1]))], keepdims=1)
-        return self.add_node("Div", [x, self.add_zero_replacement(largest)]), largest
-
-    def add_zero_replacement(self, x: str) -> str:
-        """Add the nodes that replace zeros of input `x` by ones; return the name of the output."""
-        odd = self.add_node("Equal", [x, self.add_number(0.0)])
-        return self.add_node("Where", [odd, self.add_number(1.0), x])
-
-    def add_int8(self, x: str, step: Int8) -> str:
-        """Add the nodes that quantize input `x` to int8, output `codes`, and decode them; return the floats' name."""
-        scale = self.add_constant(step.scale.cpu().numpy())
-        zero = self.add_constant(step.zero_point.cpu().numpy().astype(np.int8))
-        codes = self.add_node("QuantizeLinear", [x, scale, zero], CODES, axis=1)
-        return self.add_node("DequantizeLinear", [codes, scale, zero], axis=1)
-
-    def add_binary(self, x: str, step: Binary) -> str:
-        """Add the nodes that pack signs of input `x` to bits, output `codes`, and decode them; return the floats' name.
-
-        The bits of a dimension are x > 0, the first in the highest bit, padded to whole bytes; they decode to ±size,
-        and rows without a positive entry to zero.
-        """
-        size = step.size.cpu().numpy()
-        bits = self.add_node("Greater", [x, self.add_number(0.0)])
-        floats = self.add_node("Cast", [bits], to=self.onnx.TensorProto.FLOAT)
-        padding = self.add_constant(np.array([0, 0, 0, -len(size) % 8]))
-        octets = self.add_node(
-            "Reshape",
-            [self.add_node("Pad", [floats, padding]), self.add_constant(np.array([0, -(-len(size) // 8), 8]))],
-        )
-        weights = self.add_constant(np.array([128, 64, 32, 16, 8, 4, 2, 1], np.float32))
-        weighted = self.add_node("Mul", [octets, weights])
-        values = self.add_node("ReduceSum", [weighted, self.add_constant(np.array([-1]))], keepdims=0)
-        self.add_node("Cast", [values], CODES, to=self.onnx.TensorProto.UINT8)
-        signed = self.add_node("Where", [bits, self.add_constant(size), self.add_constant(-size)])
-        some = self.add_node("ReduceMax", [floats, self.add_constant(np.array([-1]))], keepdims=1)
-        return self.add_node("Mul", [signed, some])
-
-    def add_node(self, operator: str, inputs: list[str], output: str | None = None, **attributes: Any) -> str:
-        """Add a node; return the name of its output, a new one if none is given."""
-        output = output or f"chain_{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(operator, inputs, [output], **attributes))
-        return output
-
-    def add_constant(self, values: NDArray[Any]) -> str:
-        """Add an initializer, float64 converted to float32; return its name."""
-        values = values.astype(np.float32) if values.dtype == np.float64 else values
-        name = f"chain_constant_{len(self.constants)}"
-        self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
-        return name
-
-    def add_number(self, value: float) -> str:
-        """Add a float32 scalar as an initializer; return its name."""
-        return self.add_constant(np.array(value, np.float32))
 
 
 class TokensToVectors(torch.nn.Module):

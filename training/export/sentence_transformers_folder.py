@@ -9,7 +9,6 @@ folder/
 
 import json
 import shutil
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,9 @@ from training.encoder.spec import EncoderSpec
 from training.errors import ExportError
 from training.export.folder import (
     PROBE_TEXTS,
+    SHIPPED,
     Exported,
+    import_shipped,
     open_staging_folder,
     require_close,
     require_codes,
@@ -36,7 +37,7 @@ from transforms.chain import Chain
 from transforms.codes import Binary, Int8, Quantizer
 from transforms.linear import Affine, Normalize, Selection
 
-SHIPPED = Path(__file__).parent / "shipped" / "lathe_quantization.py"
+QUANTIZATION = SHIPPED / "lathe_quantization.py"
 """Module that is copied into exports with a quantizer."""
 DENSE = "sentence_transformers.base.modules.dense.Dense"
 """Import path of the stock Dense module in modules.json."""
@@ -79,8 +80,10 @@ def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: 
             _write_modules(staging, modules)
             found, codes = _run_shipped_module(staging, modules[-1]["path"], floats)
             expected = chain.quantizer.transform(floats)
-            require_codes(codes, expected, SHIPPED.name)
-            difference = max(difference, require_close(found, chain.dequantize(expected), SHIPPED.name, codes=True))
+            require_codes(codes, expected, QUANTIZATION.name)
+            difference = max(
+                difference, require_close(found, chain.dequantize(expected), QUANTIZATION.name, codes=True)
+            )
         write_description(staging, chain, reference, _format_usage(chain.quantizer is not None))
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return Exported(folder, files, difference)
@@ -94,12 +97,7 @@ def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) ->
         path: subfolder of the module's tensors.
         floats: outputs of the float steps.
     """
-    spec = spec_from_file_location(SHIPPED.stem, folder / SHIPPED.name)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    step = module.Quantization.load(str(folder), path)
+    step = import_shipped(folder / QUANTIZATION.name).Quantization.load(str(folder), path)
     features = step({FEATURE: torch.from_numpy(floats.copy())})
     return features[FEATURE].numpy(), features["codes"].numpy()
 
@@ -122,9 +120,9 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
             raise ExportError(
                 f"there is no sentence-transformers module of {step.kind}: export the chain without that step"
             )
-        shutil.copyfile(SHIPPED, folder / SHIPPED.name)
+        shutil.copyfile(QUANTIZATION, folder / QUANTIZATION.name)
         tensors = {name: buffer.float() for name, buffer in step.named_buffers()}
-        kind = f"{SHIPPED.stem}.Quantization"
+        kind = f"{QUANTIZATION.stem}.Quantization"
         return [_write_module(folder, index, "Quantization", kind, {"kind": step.kind}, tensors)]
     if isinstance(step, Selection):
         step = step.as_affine()

@@ -1,6 +1,16 @@
 """Codes: vectors in a byte or a bit per dimension, or in a budget of bytes by transform coding."""
 
+from transforms.codes.lloyd_max import threshold_table
 from transforms.codes.quantization import Binary, Int8, Quantizer
 from transforms.codes.transform_coding import CLIP_DEVIATIONS, MAX_CLIPPED, CodeDecoder, TransformCoding
 
-__all__ = ["CLIP_DEVIATIONS", "MAX_CLIPPED", "Binary", "CodeDecoder", "Int8", "Quantizer", "TransformCoding"]
+__all__ = [
+    "CLIP_DEVIATIONS",
+    "MAX_CLIPPED",
+    "Binary",
+    "CodeDecoder",
+    "Int8",
+    "Quantizer",
+    "TransformCoding",
+    "threshold_table",
+]

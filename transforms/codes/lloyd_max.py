@@ -75,6 +75,11 @@ def distortions() -> NDArray[np.float64]:
     return np.array([normal_quantizer(bits).distortion for bits in range(MAX_BITS + 1)])
 
 
+def threshold_table() -> NDArray[np.float64]:
+    """Return the thresholds of 0 to 8 bits in one table `(512,)`: those of b bits begin at entry 2^b, then one inf."""
+    return np.concatenate([np.zeros(1), *([*normal_quantizer(b).thresholds, np.inf] for b in range(MAX_BITS + 1))])
+
+
 def _cell_edges(positive: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the boundaries of the cells of positive levels `(k,)`, from 0 to ∞, `(k + 1,)`."""
     return np.concatenate([[0.0], (positive[1:] + positive[:-1]) / 2, [np.inf]])

@@ -316,7 +316,7 @@ class TransformCoding(Quantizer):
             error += (y[start:stop] - levels[_find_cells(y[start:stop], bits[start]).int()]).square().sum(0)
         return error / len(bits)
 
-    def inverse(self) -> Map:
+    def inverse(self) -> "CodeDecoder":
         """Return the decoder from codes to the vectors `(n, d)` that they stand for."""
         return CodeDecoder(self.mean, self.decoder, self.layout, self.norm, self.bytes)
 

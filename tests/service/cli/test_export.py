@@ -7,6 +7,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from service.chains.starters import STARTERS
+from training.export.folder import import_shipped
 from transforms import Chain
 
 
@@ -178,12 +179,33 @@ def test_export_prints_one_line_for_an_encoder_that_cannot_be_loaded(run, unname
     assert not (tmp_path / "model").exists()
 
 
-def test_export_faiss_refuses_a_quantized_chain_and_suggests_leaving_the_step_out(run, unnamed_encoder, tmp_path):
-    source = tmp_path / "rows.npy"
-    assert run("fit", "--name", "bytes", "--steps", "pca:16,int8", "--source", source)[0] == 0
-    result = run("export", "bytes", "--to", tmp_path / "index", "--format", "faiss")
-    assert_one_line(*result, "int8", "without that step")
+@pytest.fixture
+def five_bits(run, unnamed_encoder, tmp_path, home):
+    """A chain of codes whose coordinates have five bits each."""
+    if not (home / "chains/five-bits").exists():
+        arguments = ("--steps", "whitening:16,codes:10", "--source", tmp_path / "rows.npy")
+        assert run("fit", "--name", "five-bits", *arguments)[0] == 0
+    return Chain.load(home / "chains/five-bits/1")
+
+
+def test_export_numpy_writes_a_codec_that_decodes_the_chains_codes(run, five_bits, raw, tmp_path):
+    status, out, _ = run("export", "five-bits", "--to", tmp_path / "codec", "--format", "numpy")
+    assert status == 0 and all(name in out for name in listed(tmp_path / "codec"))
+    codec = import_shipped(tmp_path / "codec/lathe_codes.py").Codec(tmp_path / "codec/codes.npz")
+    codes = five_bits.transform(raw)
+    np.testing.assert_allclose(codec.decode(codes), five_bits.dequantize(codes), atol=1e-5)
+
+
+def test_export_faiss_refuses_codes_that_cross_bytes_and_suggests_what_to_do(run, five_bits, tmp_path):
+    result = run("export", "five-bits", "--to", tmp_path / "index", "--format", "faiss")
+    assert_one_line(*result, "codes of 10 bytes", "another budget", "--format numpy")
     assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize("format_", ["faiss", "numpy"])
+def test_export_refuses_an_encoder_for_formats_without_one(run, five_bits, tmp_path, format_):
+    result = run("export", "five-bits", "--to", tmp_path / "out", "--format", format_, "--encoder", "all-MiniLM-L6-v2")
+    assert_one_line(*result, format_, "leave --encoder out")
 
 
 def test_export_help_names_its_options(run):

@@ -101,14 +101,13 @@ def test_the_faiss_export_lists_exactly_the_files_on_disk(export):
 
 def test_the_code_of_the_faiss_exports_readme_runs(export, vectors, new_vectors):
     chain, exported = export
-    (code,) = re.findall(r"```python\n(.*?)\n```", (exported.folder / "README.md").read_text(), re.DOTALL)
-    plain, hnsw = code.split("hnsw = ")
-    *lines, search = plain.strip().splitlines()
+    plain, own = re.findall(r"```python\n(.*?)\n```", (exported.folder / "README.md").read_text(), re.DOTALL)
+    *lines, search = plain.splitlines()
     names = {"vectors": vectors, "queries": new_vectors}
     with contextlib.chdir(exported.folder):
         exec("\n".join(lines), names)
         scores, _ = eval(search, names)
-        exec("hnsw = " + hnsw, names)
+        exec(own, names)
     assert scores.shape == (len(new_vectors), 10)
     index = names["index"]
     index.add(vectors)
@@ -116,12 +115,22 @@ def test_the_code_of_the_faiss_exports_readme_runs(export, vectors, new_vectors)
 
 
 @pytest.mark.parametrize("kind", ["int8", "binary"])
-def test_export_faiss_refuses_a_chain_with_codes_and_names_the_remedy(fitted, tmp_path, kind):
-    chain = fitted(f"pca:16,{kind}")
-    with pytest.raises(ExportError, match=f"{kind}.*without that step.*let the index quantise"):
-        export_faiss(chain, tmp_path / "index", "codes@1")
-    assert not any(tmp_path.iterdir())
-    assert export_faiss(chain[:-1], tmp_path / "index", "floats@1").files
+@pytest.mark.parametrize("rest", ["pca:13,{}", "{}"])
+def test_faiss_index_of_int8_and_binary_stores_the_codes_and_compares_float_queries(
+    fitted, tmp_path, vectors, new_vectors, kind, rest
+):
+    chain = fitted(rest.format(kind))
+    export_faiss(chain, tmp_path / "index", "codes@1")
+    index = faiss.read_index(str(tmp_path / "index/chain.index"))
+    index.add(vectors)
+    stored = index.sa_encode(vectors)
+    codes = (stored ^ np.uint8(128)).view(np.int8) if kind == "int8" else stored
+    assert index.index.sa_code_size() == chain.bytes_per_vector
+    assert (codes == chain.transform(vectors)).mean() > 0.98  # the sign of an entry such as 1e-39 is left to rounding
+    scores, ids = index.search(new_vectors, 10)
+    ours = chain.transform_queries(new_vectors) @ chain.dequantize(codes).T
+    np.testing.assert_allclose(scores, -np.sort(-ours, axis=1)[:, :10], atol=1e-4)
+    np.testing.assert_allclose(np.take_along_axis(ours, ids, axis=1), scores, atol=1e-4)
 
 
 def test_export_faiss_refuses_a_chain_without_fixed_dimensions(tmp_path, vectors):

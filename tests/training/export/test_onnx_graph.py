@@ -187,16 +187,19 @@ def test_the_graphs_codes_equal_those_of_the_chain(of_codes, vectors, new_vector
 
 
 def test_the_graphs_embeddings_are_its_dequantized_codes(of_codes, vectors):
-    chain, _, session = of_codes
+    chain, exported, session = of_codes
     rows = rows_of(vectors=vectors, width=384)
-    floats, codes = session.run(["embeddings", "codes"], {"vectors": rows})
+    floats, codes, queries = session.run(["embeddings", "codes", "queries"], {"vectors": rows})
     np.testing.assert_allclose(floats, chain.dequantize(codes), atol=1e-6)
+    np.testing.assert_allclose(queries, chain.transform_queries(rows), atol=1e-5)
+    decoder = onnxruntime.InferenceSession(exported.folder / "decode.onnx")
+    np.testing.assert_allclose(decoder.run(["embeddings"], {"codes": codes})[0], floats, atol=1e-6)
 
 
 def test_the_graph_has_a_codes_output_only_for_a_chain_with_codes(export):
     chain, _, session = export
     names = [output.name for output in session.get_outputs()]
-    assert names == (["embeddings"] if chain.quantizer is None else ["embeddings", "codes"])
+    assert names == (["embeddings"] if chain.quantizer is None else ["embeddings", "codes", "queries"])
     assert session.get_inputs()[0].shape[1] == 384
     assert session.get_outputs()[0].shape[1] == chain.output_dimensions
 
@@ -207,8 +210,9 @@ def test_the_graph_passes_the_onnx_checker(export):
 
 
 def test_export_onnx_without_an_encoder_writes_the_chain_alone(export):
-    _, exported, _ = export
-    assert exported.files == ["README.md", "chain.onnx", "lathe.json"]
+    chain, exported, _ = export
+    decoder = [] if chain.quantizer is None else ["decode.onnx"]
+    assert exported.files == ["README.md", "chain.onnx", *decoder, "lathe.json"]
     assert sorted(path.name for path in exported.folder.iterdir()) == exported.files
     assert 0 <= exported.difference <= 1e-4
 
@@ -249,7 +253,7 @@ def test_the_readme_code_of_a_chain_alone_gives_the_chains_vectors(make, new_vec
 
 def test_the_readme_code_of_a_whole_model_gives_the_chains_vectors(whole, encoder, new_vectors, decided):
     chain, exported, _ = whole
-    _, found = run_readme(exported.folder, {"vectors": new_vectors})
+    *_, found = run_readme(exported.folder, {"vectors": new_vectors})
     raw = encoder.encode(["some text"]).vectors
     expected = chain.floats(raw)
     clear = mask_clear(chain, raw, decided, expected.shape)
@@ -258,7 +262,9 @@ def test_the_readme_code_of_a_whole_model_gives_the_chains_vectors(whole, encode
 
 def test_a_whole_model_is_exported_with_its_tokenizer(whole):
     _, exported, _ = whole
-    assert {"README.md", "chain.onnx", "lathe.json", "model.onnx", "tokenizer.json"} <= set(exported.files)
+    assert {"README.md", "chain.onnx", "decode.onnx", "lathe.json", "model.onnx", "tokenizer.json"} <= set(
+        exported.files
+    )
     assert sorted(path.name for path in exported.folder.iterdir()) == exported.files
 
 

@@ -1,0 +1,99 @@
+"""Builder of ONNX graphs: numbered nodes and constants, and the operations that several steps share."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+OPSET = 18
+"""ONNX operator set of the graphs."""
+
+
+class GraphBuilder:
+    """Builder of one ONNX graph; a method that adds nodes returns the name of their output.
+
+    Args:
+        onnx: the imported onnx module.
+
+    Attributes:
+        nodes: ONNX nodes added so far.
+        constants: ONNX initializers added so far.
+    """
+
+    def __init__(self, onnx: Any) -> None:
+        self.onnx = onnx
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def build_model(self, inputs: list[Any], outputs: list[Any]) -> Any:
+        """Build the ONNX model of the nodes added so far, with these inputs and outputs (ValueInfoProto)."""
+        helper = self.onnx.helper
+        graph = helper.make_graph(self.nodes, "chain", inputs, outputs, self.constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+    def describe(self, name: str, kind: str, shape: list[Any]) -> Any:
+        """Return the description (ValueInfoProto) of an input or output of a type of TensorProto, such as "FLOAT"."""
+        return self.onnx.helper.make_tensor_value_info(name, getattr(self.onnx.TensorProto, kind), shape)
+
+    def add_normalization(self, x: str) -> str:
+        """Add the nodes that L2-normalize each row of input `x`, but not zero rows; return the name of the output."""
+        scaled, _ = self.add_scaling(x)
+        length = self.add_row_reduction("ReduceL2", scaled)
+        return self.add_node("Div", [scaled, self.add_zero_replacement(length)])
+
+    def add_norm(self, x: str) -> str:
+        """Add the nodes of the L2 norm of each row of input `x`, `(n, 1)`; return the name of the output."""
+        scaled, largest = self.add_scaling(x)
+        length = self.add_row_reduction("ReduceL2", scaled)
+        return self.add_node("Mul", [length, largest])
+
+    def add_scaling(self, x: str) -> tuple[str, str]:
+        """Add the nodes that divide each row of input `x` by its largest absolute entry.
+
+        Without this, squares of entries such as 1e-30 or 1e30 underflow or overflow in float32.
+
+        Returns:
+            the names of quotient and divisor.
+        """
+        largest = self.add_row_reduction("ReduceMax", self.add_node("Abs", [x]))
+        return self.add_node("Div", [x, self.add_zero_replacement(largest)]), largest
+
+    def add_row_reduction(self, operator: str, x: str) -> str:
+        """Add the node that reduces each row of input `x` to one number `(n, 1)`, such as "ReduceMax"."""
+        return self.add_node(operator, [x, self.add_constant(np.array([-1]))], keepdims=1)
+
+    def add_zero_rows(self, x: str, reference: str) -> str:
+        """Add the nodes that set the rows of input `x` to zero where `reference` has a row of zeros (floats)."""
+        largest = self.add_row_reduction("ReduceMax", self.add_node("Abs", [reference]))
+        nothing = self.add_node("Equal", [largest, self.add_number(0.0)])
+        return self.add_node("Where", [nothing, self.add_number(0.0), x])
+
+    def add_zero_replacement(self, x: str) -> str:
+        """Add the nodes that replace zeros of input `x` by ones; return the name of the output."""
+        odd = self.add_node("Equal", [x, self.add_number(0.0)])
+        return self.add_node("Where", [odd, self.add_number(1.0), x])
+
+    def add_node(self, operator: str, inputs: list[str], output: str | None = None, **attributes: Any) -> str:
+        """Add a node; return the name of its output, a new one if none is given."""
+        output = output or f"chain_{len(self.nodes)}"
+        self.nodes.append(self.onnx.helper.make_node(operator, inputs, [output], **attributes))
+        return output
+
+    def add_constant(self, values: NDArray[Any]) -> str:
+        """Add an initializer, float64 converted to float32; return its name."""
+        values = values.astype(np.float32) if values.dtype == np.float64 else values
+        name = f"chain_constant_{len(self.constants)}"
+        self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name
+
+    def add_number(self, value: float) -> str:
+        """Add a float32 scalar as an initializer; return its name."""
+        return self.add_constant(np.array(value, np.float32))
+
+    def add_integers(self, values: NDArray[Any]) -> str:
+        """Add an int32 initializer; return its name."""
+        return self.add_constant(values.astype(np.int32))
+
+    def add_cast(self, x: str, kind: str, output: str | None = None) -> str:
+        """Add the node that casts input `x` to a type of TensorProto, such as "FLOAT"; return the output's name."""
+        return self.add_node("Cast", [x], output, to=getattr(self.onnx.TensorProto, kind))

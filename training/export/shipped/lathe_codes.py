@@ -1,0 +1,62 @@
+"""Codes of vectors in a fixed number of bytes, in NumPy; it came with `codes.npz`, a chain exported by Lathe."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Codec:
+    """Encoder and decoder of a chain's codes, read from `codes.npz`; floats are float32, and codes uint8."""
+
+    def __init__(self, path: str | Path) -> None:
+        with np.load(path, allow_pickle=False) as file:
+            self.arrays: Any = SimpleNamespace(**file)
+            self.steps = [(name, file[name]) for name in file if name.startswith("step_")]
+        # The bits of the coordinates one after the other: whose bit it is, how high it is, and its place in the code.
+        a = self.arrays
+        self.starts = np.cumsum(a.bits) - a.bits
+        self.owners = np.repeat(np.arange(len(a.bits)), a.bits)
+        self.ranks = np.arange(len(self.owners)) - self.starts[self.owners]
+        self.places = (8 * a.octets + a.shifts)[self.owners] + self.ranks
+
+    def floats(self, vectors: Any) -> NDArray[np.float32]:
+        """Return the floats `(n, d)` of the encoder's vectors `(n, k)` before quantization; queries stay floats."""
+        x = np.asarray(vectors, np.float32)
+        zero = ~x.any(axis=1, keepdims=True)
+        for name, array in self.steps:
+            if name.endswith("normalize"):
+                x = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+            else:
+                x = x @ array if name.endswith("multiply") else x + array
+        return np.where(zero, np.float32(0), x)
+
+    def encode(self, vectors: Any) -> NDArray[np.uint8]:
+        """Return the codes `(n, bytes)` of the encoder's vectors `(n, k)`."""
+        a, x = self.arrays, self.floats(vectors)
+        y = (x - a.mean) @ a.encoder.T
+        # The thresholds of b bits begin at entry 2^b; a cell's number is that of the thresholds below the value.
+        cells = [np.searchsorted(a.thresholds[1 << b : (2 << b) - 1], y[:, i]) for i, b in enumerate(a.bits)]
+        stream = np.zeros((len(x), 8 * a.bytes), np.uint8)
+        stream[:, self.places] = np.stack(cells, axis=1)[:, self.owners] >> self.ranks & 1
+        codes = np.packbits(stream, axis=1, bitorder="little")
+        # Zeros are the code of the zero vector; another row with that code moves by a cell in its last coordinate.
+        codes[~codes.any(axis=1), a.octets[-1]] = 1 << a.shifts[-1]
+        return np.where(x.any(axis=1, keepdims=True), codes, np.uint8(0))
+
+    def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the floats `(n, d)` that codes `(n, bytes)` stand for."""
+        a = self.arrays
+        stream = np.unpackbits(codes, axis=1, bitorder="little")[:, self.places].astype(np.int64) << self.ranks
+        rest = a.levels[np.add.reduceat(stream, self.starts, axis=1) + (1 << a.bits)] @ a.decoder
+        if a.norm:  # the positive f with ‖mean + f·rest‖ = norm
+            along, room = rest @ a.mean, np.maximum(a.norm**2 - (a.mean**2).sum(), 0)
+            square = np.maximum((rest**2).sum(axis=1), np.finfo(np.float32).tiny)
+            rest *= ((np.sqrt(along**2 + square * room) - along) / square)[:, None]
+        return np.where(codes.any(axis=1, keepdims=True), a.mean + rest, np.float32(0))
+
+    def score(self, queries: Any, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the inner products `(a, n)` of queries, the encoder's vectors `(a, k)`, with codes `(n, bytes)`."""
+        return self.floats(queries) @ self.decode(codes).T
