@@ -115,7 +115,9 @@ def searching(folder, documents):
     return index
 
 
-def test_faiss_index_encodes_and_orders_as_the_chain_without_norm_factors(of_whole_bytes, vectors, new_vectors, tmp_path):
+def test_faiss_index_encodes_and_orders_as_the_chain_without_norm_factors(
+    of_whole_bytes, vectors, new_vectors, tmp_path
+):
     chain, folder = of_whole_bytes, FORMATS["faiss"](of_whole_bytes, tmp_path / "index").folder
     documents = faiss.read_index(str(folder / "documents.index"))
     assert (documents.ntotal, documents.index.sa_code_size()) == (0, chain.bytes_per_vector)
