@@ -138,12 +138,12 @@ def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
 
 
 def import_shipped(path: Path) -> Any:
-    """Import and return the module in a file of an export, without adding it to `sys.modules`."""
+    """Run the module in a file of an export and return it; nothing is written beside it or added to `sys.modules`."""
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None
-    assert spec.loader is not None
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    # The loader's own `exec_module` would leave a __pycache__ in the export.
+    exec(compile(path.read_text(encoding="utf-8"), path, "exec"), vars(module))
     return module
 
 
