@@ -72,6 +72,7 @@ starters: $(VENV)/serve.stamp
 	rm -rf build/starters service/chains/starter_chains
 	LATHE_HOME=build/starters $(BIN)/lathe fit --name debias --steps r2 --source "$(SENTENCES)"
 	LATHE_HOME=build/starters $(BIN)/lathe fit --name compact --steps r2,geopres:128,nested=true --source "$(SENTENCES)"
+	LATHE_HOME=build/starters $(BIN)/lathe fit --name codes48 --bytes 48 --source "$(SENTENCES)"
 	mkdir -p service/chains/starter_chains
 	cp -r build/starters/chains/* build/starters/places.json service/chains/starter_chains/
 	find service/chains/starter_chains -name '.*' -type f -delete

@@ -22,6 +22,7 @@ from training.fitting.fit import split_heldout
 from training.sources.source import open_source
 from transforms import Chain
 from transforms.quality import local_spearman_of_anchors, recall_of_anchors
+from transforms.quality.metrics import search_recall_of_anchors
 from transforms.statistics import unit_rows
 from transforms.vectors import FloatArray
 
@@ -74,24 +75,35 @@ def sampled_vectors(written: str, encoder: Encoder, most: int) -> FloatArray:
 
 def measure(corpus: str, vectors: FloatArray) -> list[dict[str, Any]]:
     """Every chain and cut at every size on one corpus."""
-    compact, debias = (Chain.load(STARTERS / name / "1") for name in ("compact", "debias"))
+    compact, debias, codes = (Chain.load(STARTERS / name / "1") for name in ("compact", "debias", "codes48"))
     reduced = {("debias", vectors.shape[1]): debias.transform(vectors)}
     for size in SIZES:
         reduced["compact", size] = compact.transform(vectors, dimensions=size)
         reduced["truncation", size] = unit_rows(torch.from_numpy(vectors[:, :size].copy())).numpy()
+    reduced["codes48", vectors.shape[1]] = codes.floats(vectors)
     found: list[dict[str, Any]] = []
     for (method, size), after in reduced.items():
         show(len(found) / len(reduced), f"measuring {method} at {size} on {corpus}")
+        # Only codes are searched by other floats than they stand for.
+        queries = codes.transform_queries(vectors) if method == "codes48" else None
         measures = {
             "local_spearman": local_spearman_of_anchors(vectors, after),
-            "recall_at_10": recall_of_anchors(vectors, after, 10),
-            "recall_at_10_rescored_4x": recall_of_anchors(vectors, after, 10, oversampling=4),
+            "recall_at_10": recall_by(vectors, queries, after, 1),
+            "recall_at_10_rescored_4x": recall_by(vectors, queries, after, 4),
         }
+        octets = 4 * size if queries is None else codes.bytes_per_vector
         found.append(
-            {"corpus": corpus, "n": len(vectors), "method": method, "dimensions": size, "bytes": 4 * size}
+            {"corpus": corpus, "n": len(vectors), "method": method, "dimensions": size, "bytes": octets}
             | {name: {"mean": float(v.mean()), "ci95": interval(v)} for name, v in measures.items()}
         )
     return found
+
+
+def recall_by(before: FloatArray, queries: FloatArray | None, after: FloatArray, oversampling: int) -> FloatArray:
+    """The recall@10 of each row by its own floats after, or by those of `queries`."""
+    if queries is None:
+        return recall_of_anchors(before, after, 10, oversampling)
+    return search_recall_of_anchors(before, queries, after, 10, oversampling)
 
 
 def interval(values: FloatArray) -> float:
@@ -103,8 +115,8 @@ def as_table(figures: list[dict[str, Any]], corpora: list[str]) -> str:
     """recall@10, plain and rescored, by method and size."""
     by_key = {(f["method"], f["dimensions"], f["corpus"]): f for f in figures}
     rows = []
-    for method, size in dict.fromkeys((f["method"], f["dimensions"]) for f in figures):
-        cells = [method, str(size), str(4 * size)]
+    for method, size, octets in dict.fromkeys((f["method"], f["dimensions"], f["bytes"]) for f in figures):
+        cells = [method, str(size), str(octets)]
         for corpus in corpora:
             figure = by_key[method, size, corpus]
             plain, rescored = figure["recall_at_10"], figure["recall_at_10_rescored_4x"]

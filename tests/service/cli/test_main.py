@@ -61,7 +61,8 @@ def test_chains_commands_promote_roll_back_delete_and_show_versions(run, texts):
     shown = json.loads(out)
     assert shown["live"] == 1 and shown["provenance"]["source"] == "some.jsonl"
     assert str(texts.parent) not in out
-    assert {"mine", "twice", "compact", "debias"} >= {c["name"] for c in json.loads(run("chains", "list", "--json")[1])}
+    listed = {c["name"] for c in json.loads(run("chains", "list", "--json")[1])}
+    assert {"mine", "twice", "codes48", "compact", "debias"} >= listed
     assert "twice" in run("chains", "list")[1]
 
 

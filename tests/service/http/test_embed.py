@@ -74,6 +74,18 @@ def test_space_ids_differ_by_chain_and_dimensions_only(client):
     assert space() == space(dimensions=384)
 
 
+def test_starter_of_48_bytes_answers_floats_or_codes_and_has_no_size_route(client, sentences):
+    body = {"inputs": sentences, "chain": "codes48"}
+    floats, codes = (client.post("/embed", json=body | more).json() for more in ({}, {"output_dtype": "codes"}))
+    assert np.shape(floats) == (len(sentences), 384) and np.shape(codes) == (len(sentences), 48)
+    np.testing.assert_allclose(np.linalg.norm(floats, axis=1), 1, atol=1e-3)
+    raw = client.post("/embed", json={"inputs": sentences}).json()
+    assert (np.vecdot(raw, floats) > 0.8).all()
+    assert client.post("/embed", json={"inputs": "x", "dimensions": 384}).headers["x-chain"] == "none"
+    for size in (48, 128):
+        assert client.post("/embed", json={"inputs": "x", "dimensions": size}).headers["x-chain"] == "compact@1"
+
+
 def test_openai_models_are_encoders_or_encoder_plus_chain(client):
     listed = [model["id"] for model in client.get("/v1/models").json()["data"]]
     assert listed[0] == "all-MiniLM-L6-v2"

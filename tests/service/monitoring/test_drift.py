@@ -425,7 +425,7 @@ def test_drift_needs_an_api_key(start_app, fitted):
 # Where references come from and go to
 
 
-@pytest.mark.parametrize("name", ["compact", "debias"])
+@pytest.mark.parametrize("name", ["codes48", "compact", "debias"])
 def test_starter_chains_have_a_fit_distribution_that_matches_their_certificate(name):
     loaded = Registry(STARTERS).load(name)
     certificate = loaded.chain.metadata["certificate"]

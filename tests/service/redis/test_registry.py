@@ -20,7 +20,7 @@ from transforms import ArtifactError
 
 pytestmark = pytest.mark.services
 
-STARTERS = {"compact", "debias"}
+STARTERS = {"codes48", "compact", "debias"}
 SWITCH_SECONDS = 1.0
 PATIENCE_SECONDS = 6.0
 
@@ -498,7 +498,7 @@ def test_a_replica_started_without_redis_joins_it_once_it_is_reachable(open_repl
     assert "Redis cannot be reached" in replica.warnings()[0]
     own_redis.start()
     eventually(lambda: replica.connection.up, 5)
-    assert replica.warnings() == [] and own_redis.client.exists(CHAIN + "compact", CHAIN + "debias") == 2
+    assert replica.warnings() == [] and own_redis.client.exists(*(CHAIN + name for name in STARTERS)) == 3
     assert replica.registry.publish(chains[0], "mine", None) == (1, True)
     assert live(open_replica("other", own_redis.url)) == 1
 
