@@ -2,7 +2,7 @@
 
 from .base import TRANSFORMS, Transform
 from .chain import Chain, build_steps, parse_steps
-from .codes import Binary, Int8, TransformCoding
+from .codes import Binary, Int8, ProductCoding, TransformCoding
 from .errors import ArtifactError, InputError, NotFittedError, StepError, TransformError
 from .learned import Autoencoder, Flow, GeoPres
 from .linear import (
@@ -53,6 +53,7 @@ __all__ = [
     "NotFittedError",
     "PairedMoments",
     "Procrustes",
+    "ProductCoding",
     "RandomDirection",
     "RandomProjection",
     "RandomSelection",

@@ -18,6 +18,7 @@ KINDS: Mapping[str, str] = {
     "normalize": "transforms.linear.normalize",
     "pca": "transforms.linear.pca",
     "procrustes": "transforms.linear.alignment",
+    "product_codes": "transforms.codes.product_coding",
     "r1": "transforms.linear.debias",
     "r2": "transforms.linear.debias",
     "rand": "transforms.linear.debias",

@@ -64,7 +64,7 @@ def list_encoders(folder: Path | None, wanted: list[str]) -> list[NamedEncoder]:
     found = [NamedEncoder(EncoderSpec("MiniLM", DEFAULT_MODEL))]
     if folder is not None:
         found += [
-            NamedEncoder(EncoderSpec("e5-small", str(folder / "e5-small")), "query: ", "passage: ", rows=9000),
+            NamedEncoder(EncoderSpec("e5-small", str(folder / "e5-small")), "query: ", "passage: ", rows=12_000),
             NamedEncoder(EncoderSpec("WordLlama", str(folder / "wordllama"))),
             NamedEncoder(
                 EncoderSpec("SmolLM2", str(folder / "smollm2-135m"), max_length=128),

@@ -15,7 +15,9 @@ from benchmarks.codes.methods import (
     lathe_codes,
     opq,
     pca_floats,
+    product_codes,
     rabitq,
+    residual,
     scalar,
     truncation,
 )
@@ -25,8 +27,10 @@ from training.evaluation.statistics import mean_interval
 
 K, CANDIDATES = 10, 40
 """Neighbours that are looked for, and candidates that are ranked again by the full vectors."""
-MAX_OPQ_BYTES = 96
-"""Largest budget at which OPQ is trained; it takes minutes at more."""
+MAX_OPQ_BYTES = {0: 96, 1: 48, 2: 48}
+"""Largest budget at which OPQ is trained, by seed: it takes a minute and a half at 96 bytes, and more beyond."""
+MAX_RESIDUAL_BYTES = {0: 24}
+"""Largest budget at which the residual quantizer is trained, by seed; a training takes two minutes."""
 QUERIES = 1000
 """Number of corpus vectors that search the others."""
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -38,9 +42,17 @@ OURS = "codes"
 def neighbour_methods(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Method]:
     """Yield every method at a budget of bytes, ours first."""
     yield lathe_codes(train, corpus, budget, OURS)
+    yield product_codes(train, corpus, budget, "codes, learned codebooks")
     yield lathe_codes(train, corpus, budget, "codes, unweighted", weighting=0)
     yield lathe_codes(train, corpus, budget, "codes, fully weighted", weighting=1)
     yield lathe_codes(train, corpus, budget, "codes, norms not restored", restore_norm=False)
+    if budget * 2 <= train.shape[1]:
+        yield code_prefix(train, corpus, budget, "codes, first half of twice the bytes")
+    yield from rivals(train, corpus, budget, seed)
+
+
+def rivals(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Method]:
+    """Yield the rivals at a budget of bytes."""
     for bits in (1, 2, 4):
         if 8 * budget // bits <= train.shape[1]:
             more: dict[str, Any] = {
@@ -51,10 +63,10 @@ def neighbour_methods(train: Vectors, corpus: Vectors, budget: int, seed: int) -
                 "restore_norm": False,
             }
             yield lathe_codes(train, corpus, budget, f"PCA, rotation, equal {bits}-bit codes", None, **more)
-    if budget * 2 <= train.shape[1]:
-        yield code_prefix(train, corpus, budget, "codes, first half of twice the bytes")
-    if budget <= MAX_OPQ_BYTES:
+    if budget <= MAX_OPQ_BYTES.get(seed, 0):
         yield from opq(train, corpus, budget, seed)
+    if budget <= MAX_RESIDUAL_BYTES.get(seed, 0):
+        yield residual(train, corpus, budget)
     for bits in (1, 2, 3, 4):
         if (found := rabitq(train, corpus, budget, bits)) is not None:
             yield found
@@ -127,6 +139,9 @@ def measure_task(data: EncodedData, path: str, budgets: list[int]) -> dict[str, 
                 lathe_codes(documents, documents, budget, f"codes, λ = {w}, by queries", others, weighting=w)
                 for w in WEIGHTS[1:]
             ]
+        made += [
+            product_codes(documents, documents, budget, f"codes, learned codebooks, λ = {w}", w) for w in (0.0, 0.5)
+        ]
         made += opq(documents, documents, budget, 0)
         made += [one for bits in (1, 2, 3, 4) if (one := rabitq(documents, documents, budget, bits)) is not None]
         made += [one for bits in (4, 6, 8) if (one := scalar(documents, documents, budget, bits)) is not None]

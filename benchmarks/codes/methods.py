@@ -11,7 +11,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms import TransformCoding
+from transforms import ProductCoding, TransformCoding
 
 Vectors = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -46,6 +46,13 @@ def lathe_codes(
     return Method(name, budget, codes.shape[1], lambda asked, k: _best(step.score(asked, codes), k))
 
 
+def product_codes(train: Vectors, corpus: Vectors, budget: int, name: str, weighting: float = 0.5) -> Method:
+    """Fit Lathe's codes with learned codebooks on `train` and encode `corpus`."""
+    step = ProductCoding(budget, weighting).fit(train)
+    codes = step.transform(corpus)
+    return Method(name, budget, codes.shape[1], lambda asked, k: _best(step.score(asked, codes), k))
+
+
 def code_prefix(train: Vectors, corpus: Vectors, budget: int, name: str) -> Method:
     """Fit Lathe's codes for twice the budget, and search by the first half of their bytes."""
     whole = TransformCoding(2 * budget).fit(train)
@@ -72,6 +79,14 @@ def opq(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Met
 def _search_decoded(decoded: Vectors) -> Callable[[Vectors, int], Ids]:
     """Return a search by inner products with decoded vectors."""
     return lambda asked, k: _best(asked @ decoded.T, k)
+
+
+def residual(train: Vectors, corpus: Vectors, budget: int) -> Method:
+    """Train FAISS's residual quantizer with a byte for each stage, and search the decoded vectors."""
+    quantizer = faiss.ResidualQuantizer(train.shape[1], budget, 8)
+    quantizer.train(train)
+    decoded = quantizer.decode(quantizer.compute_codes(corpus))
+    return Method("residual quantizer", budget, budget, _search_decoded(decoded))
 
 
 def rabitq(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method | None:

@@ -1,6 +1,7 @@
 """Codes: vectors in a byte or a bit per dimension, or in a budget of bytes by transform coding."""
 
 from transforms.codes.lloyd_max import threshold_table
+from transforms.codes.product_coding import ProductCoding
 from transforms.codes.quantization import Binary, Int8, Quantizer
 from transforms.codes.transform_coding import CLIP_DEVIATIONS, MAX_CLIPPED, CodeDecoder, TransformCoding
 
@@ -10,6 +11,7 @@ __all__ = [
     "Binary",
     "CodeDecoder",
     "Int8",
+    "ProductCoding",
     "Quantizer",
     "TransformCoding",
     "threshold_table",

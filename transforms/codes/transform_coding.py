@@ -1,6 +1,6 @@
 """Query-weighted transform coding: vectors in a budget of bytes, with the bits where scores would err most."""
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from transforms.base import (
     require_seed,
     require_whole,
 )
-from transforms.codes.allocation import BYTE, allocate_bits, equal_bits, lay_out
+from transforms.codes.allocation import BYTE, CodeLayout, allocate_bits, equal_bits, lay_out
 from transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
 from transforms.codes.quantization import Quantizer
 from transforms.errors import InputError, NotFittedError, StepError
@@ -211,7 +211,7 @@ class TransformCoding(Quantizer):
         if self.rotation == "random":
             axes, variances = self._rotate(axes, variances, total)
         bits = allocate_bits(variances, total) if self.bits is None else equal_bits(variances, total, self.bits)
-        layout = lay_out(bits, variances, self.bytes)
+        layout = self._lay_out(bits, variances)
         chosen = axes[layout.coordinates]
         deviations = np.sqrt(variances[layout.coordinates])[:, None]
         self.mean = torch.from_numpy(moments.mean).float()
@@ -220,6 +220,19 @@ class TransformCoding(Quantizer):
         self.layout = torch.from_numpy(np.stack([layout.bits, layout.octets, layout.shifts]))
         self.norm = torch.tensor([_constant_norm(moments) if self.restore_norm else 0.0])
         self.query_count = torch.tensor([0 if queries is None else queries.count])
+        self._learn_levels(data, torch.from_numpy(deviations[:, 0]).float())
+
+    def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
+        """Return where the bits of the coordinates lie in a code."""
+        return lay_out(bits, variances, self.bytes)
+
+    def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
+        """Do nothing: the levels are those of the normal distribution, whatever the rows; subclasses may learn others.
+
+        Args:
+            data: what the step is fitted on.
+            deviations: standard deviation of each coordinate in the metric of the fit, `(m,)`.
+        """
 
     def _metric_roots(self, queries: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return M_λ^½ and M_λ^−½, `(d, d)` each, of the uncentred second moment of queries."""
@@ -291,21 +304,26 @@ class TransformCoding(Quantizer):
         rows = as_tensor(floats, like=self.mean)
         if not self.norm.any():
             return self.transform(floats)
+        rows = rows.reshape(-1, rows.shape[-1])
         with torch.no_grad():
-            y = self.coordinates(rows.reshape(-1, rows.shape[-1]))
-            # The coordinates are f·ŷ. The last one has the fewest bits, so f is one of few ratios to its levels.
-            least = int(self.layout[0, -1])
-            positive = torch.from_numpy(normal_quantizer(least).levels[2 ** (least - 1) :]).to(y)
-            best, factors = torch.full_like(y[0], torch.inf), torch.ones_like(y[0])
-            for level in positive:
-                factor = (y[-1].abs() / level).clamp(min=torch.finfo(y.dtype).tiny)
-                error = self._distance_to_levels(y / factor)
-                factors = torch.where(error < best, factor, factors)
-                best = torch.minimum(best, error)
-            unscaled = (rows.reshape(-1, rows.shape[-1]) - self.mean) / factors.unsqueeze(1) + self.mean
+            factors = self._find_factors(self.coordinates(rows))
+            unscaled = (rows - self.mean) / factors.unsqueeze(1) + self.mean
             unscaled = unscaled.masked_fill(without_direction(row_norms(rows), rows.dtype).reshape(-1, 1), 0)
         codes = apply(self, unscaled)
         return codes.to(floats.device) if isinstance(floats, Tensor) else codes.cpu().numpy()
+
+    def _find_factors(self, y: Tensor) -> Tensor:
+        """Return the norm factor f `(n,)` of the coordinates f·ŷ of decoded vectors, `(m, n)`."""
+        # The last coordinate has the fewest bits, so f is one of few ratios to its levels.
+        least = int(self.layout[0, -1])
+        positive = torch.from_numpy(normal_quantizer(least).levels[2 ** (least - 1) :]).to(y)
+        best, factors = torch.full_like(y[0], torch.inf), torch.ones_like(y[0])
+        for level in positive:
+            factor = (y[-1].abs() / level).clamp(min=torch.finfo(y.dtype).tiny)
+            error = self._distance_to_levels(y / factor)
+            factors = torch.where(error < best, factor, factors)
+            best = torch.minimum(best, error)
+        return factors
 
     def _distance_to_levels(self, y: Tensor) -> Tensor:
         """Return the mean squared distance of coordinates `(m, n)` to their nearest levels, `(n,)`."""
@@ -318,9 +336,13 @@ class TransformCoding(Quantizer):
 
     def inverse(self) -> "CodeDecoder":
         """Return the decoder from codes to the vectors `(n, d)` that they stand for."""
+        return self._build_decoder()
+
+    def _build_decoder(self) -> "CodeDecoder":
+        """Return the decoder of the codes."""
         return CodeDecoder(self.mean, self.decoder, self.layout, self.norm, self.bytes)
 
-    def shorten(self, octets: int) -> "TransformCoding":
+    def shorten(self, octets: int) -> Self:
         """Return the fitted step whose codes are the first `octets` bytes of this step's codes.
 
         The bytes with the coordinates of largest variance come first. A step fitted for the smaller budget is better.
@@ -334,7 +356,7 @@ class TransformCoding(Quantizer):
         if not 1 <= octets <= self.bytes:
             raise InputError(f"codes of {self.bytes} bytes cannot be shortened to {octets}")
         parameters = {name: value for name, value in self.spec().items() if name not in ("kind", "bytes")}
-        found = TransformCoding(octets, **parameters)
+        found = type(self)(octets, **parameters)
         retained = self._ends() <= BYTE * octets
         found.mean, found.norm, found.query_count = self.mean, self.norm, self.query_count
         found.encoder, found.decoder = self.encoder[retained], self.decoder[retained]
@@ -411,7 +433,7 @@ class TransformCoding(Quantizer):
             raise InputError(
                 f"codes must be uint8 of shape (n, {self.bytes}), got {packed.dtype} {tuple(packed.shape)}"
             )
-        return CodeDecoder(self.mean, self.decoder, self.layout, self.norm, self.bytes), packed
+        return self._build_decoder(), packed
 
     def product_centroids(self) -> tuple[Tensor, Tensor]:
         """Return the codes as a product quantizer: its centroids `(bytes, 256, 8)` and each coordinate's place `(m,)`.
@@ -423,7 +445,7 @@ class TransformCoding(Quantizer):
         Raises:
             InputError: if coordinates cross bytes, as where many have 5 to 7 bits.
         """
-        coder = CodeDecoder(self.mean, self.decoder, self.layout, self.norm, self.bytes)
+        coder = self._build_decoder()
         if not coder.whole_bytes:
             raise InputError(f"these codes of {self.bytes} bytes are no product quantizer: coordinates cross bytes")
         octets = self.layout[1].tolist()
