@@ -5,7 +5,18 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import PCA, R2, ArtifactError, Chain, InputError, Moments, StepError, TransformCoding, parse_steps
+from transforms import (
+    PCA,
+    R2,
+    ArtifactError,
+    Chain,
+    InputError,
+    Moments,
+    ProductCoding,
+    StepError,
+    TransformCoding,
+    parse_steps,
+)
 from transforms.codes.allocation import allocate_bits, equal_bits, lay_out, lay_out_in_whole_bytes
 from transforms.codes.lloyd_max import MAX_BITS, distortions, normal_quantizer
 
@@ -260,8 +271,10 @@ def test_a_prefix_is_a_code_of_fewer_bytes(rows, fresh):
         step.shorten(33)
 
 
-def test_a_product_quantizer_of_faiss_finds_what_the_tables_find(step, fresh):
+@pytest.mark.parametrize("kind", [TransformCoding, ProductCoding])
+def test_a_product_quantizer_of_faiss_finds_what_the_tables_find(rows, fresh, kind):
     faiss = pytest.importorskip("faiss")
+    step = kind(16).fit(rows)
     codes, queries = step.transform(fresh), biased_rows(20, seed=2)
     index = faiss.IndexPQ(16 * 8, 16, 8, faiss.METRIC_INNER_PRODUCT)
     centroids, place = step.product_centroids()

@@ -23,7 +23,7 @@ from transforms.chain import deserialize_chain, serialize_chain
 
 WIDTH = 24
 PAIRED = ("procrustes", "low_rank_affine")
-CODES = ("int8", "binary", "codes")
+CODES = ("int8", "binary", "codes", "product_codes")
 BLIND = ("normalize", "rand", "random_projection", "random_selection", "truncation")
 """Of the rows these learn the width at most, so nothing in a row can be wrong for them."""
 
@@ -105,6 +105,15 @@ SPECS = [
     {"kind": "pca", "dimensions": 8, "center": "directions"},
     {"kind": "procrustes", "center": False},
     {"kind": "procrustes", "center": True},
+    {
+        "kind": "product_codes",
+        "bytes": 5,
+        "weighting": 0.5,
+        "iterations": 3,
+        "seed": 0,
+        "restore_norm": True,
+        "codec_version": 1,
+    },
     {"kind": "r1", "renormalize": True},
     {"kind": "r1", "renormalize": False},
     {"kind": "r2"},
@@ -352,7 +361,8 @@ def test_an_array_gives_an_array_and_a_tensor_a_tensor(spec, fitted, fresh):
     array, tensor = step.transform(fresh), step.transform(torch.from_numpy(fresh))
     assert isinstance(array, np.ndarray)
     assert isinstance(tensor, torch.Tensor)
-    expected = {"int8": np.int8, "binary": np.uint8, "codes": np.uint8}.get(spec["kind"], np.float32)
+    codes = dict.fromkeys(CODES, np.uint8) | {"int8": np.int8}
+    expected = codes.get(spec["kind"], np.float32)
     assert array.dtype == expected
     assert tensor.numpy().dtype == expected
     np.testing.assert_array_equal(tensor, array)
@@ -392,7 +402,7 @@ def test_rows_of_any_float_fit_like_their_float32_copies(spec, rows, dtype):
 
 @every
 def test_whole_numbers_fit_and_come_out_like_the_same_floats(spec):
-    numbers = np.random.default_rng(0).integers(-9, 12, size=(80, WIDTH))
+    numbers = np.random.default_rng(0).integers(-9, 12, size=(300, WIDTH))
     whole, real = (fit(spec, data) for data in (numbers, numbers.astype(np.float32)))
     np.testing.assert_array_equal(whole.transform(numbers), real.transform(numbers.astype(np.float32)))
 
@@ -428,7 +438,7 @@ def test_folded_equals_unfolded_between_other_steps(spec, normalize, rows, fresh
     whole, folded = chain.transform(fresh), chain.fold().transform(fresh)
     if spec["kind"] == "int8":
         assert np.abs(whole.astype(int) - folded).max() <= 1
-    elif spec["kind"] == "codes":
+    elif spec["kind"] in ("codes", "product_codes"):
         assert (whole != folded).mean() < 0.01
     elif spec["kind"] == "binary":
         sure = np.abs(Chain(chain.float_steps, normalize).transform(fresh)) > 1e-5

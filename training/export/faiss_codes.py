@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import ExportError
-from transforms.codes import Binary, Int8, Quantizer, TransformCoding
+from transforms.codes import Binary, Int8, ProductCoding, Quantizer, TransformCoding
 from transforms.errors import InputError
 
 BYTE = 8
@@ -39,6 +39,10 @@ class CodeIndex:
     def pack(self, codes: NDArray[Any]) -> NDArray[np.uint8]:
         """Return the quantizer's codes `(n, bytes)` as the index stores them."""
         return codes.view(np.uint8) + np.uint8(self.offset)
+
+
+NEVER_NEAREST = 1e6
+"""Entry of a centroid that no vector may get: its distance from all vectors is larger than any other's."""
 
 
 def build_code_index(faiss: Any, quantizer: Quantizer) -> CodeIndex:
@@ -91,6 +95,14 @@ def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
         ) from error
     encoder, decoder = (np.zeros((BYTE * step.bytes, len(step.mean)), np.float32) for _ in range(2))
     encoder[places], decoder[places] = step.encoder.float().cpu().numpy(), step.decoder.float().cpu().numpy()
+    if isinstance(step, ProductCoding):
+        # FAISS takes the nearest centroid by plain distance, so coordinates go in units of the metric of scores.
+        scale = np.ones(len(encoder), np.float32)
+        scale[places] = step.deviations.float().cpu().numpy()
+        encoder, decoder = encoder * scale[:, None], decoder / scale[:, None]
+        centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
+        # No vector gets 0 in its last byte, since the code of zeros is the zero vector's.
+        centroids[step.bytes - 1, 0] = NEVER_NEAREST
     shift = -encoder.astype(np.float64) @ step.mean.double().cpu().numpy()
     return CodeIndex(
         _product_index(faiss, centroids),

@@ -26,7 +26,7 @@ from training.export.folder import (
 )
 from transforms.base import Map
 from transforms.chain import Chain
-from transforms.codes import TransformCoding, threshold_table
+from transforms.codes import ProductCoding, TransformCoding, threshold_table
 from transforms.linear import Affine, Normalize, Selection
 
 CODE, ARRAYS = "lathe_codes.py", "codes.npz"
@@ -102,6 +102,8 @@ def _codec_arrays(step: TransformCoding) -> dict[str, NDArray[Any]]:
     """Return the arrays of the codec by the name of the attribute of `Codec`."""
     bits, octets, shifts = step.layout.cpu().numpy()
     tensors = {"mean": step.mean, "encoder": step.encoder, "decoder": step.decoder, "levels": step.inverse().levels}
+    if isinstance(step, ProductCoding):
+        tensors |= {"centroids": step.centroids, "deviations": step.deviations}
     return {name: tensor.float().cpu().numpy() for name, tensor in tensors.items()} | {
         "norm": np.float32(step.norm.item()),
         "bits": bits,

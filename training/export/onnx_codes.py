@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from training.errors import ExportError
 from training.export.onnx_nodes import GraphBuilder
-from transforms.codes import Binary, Int8, Quantizer, TransformCoding, threshold_table
+from transforms.codes import Binary, Int8, ProductCoding, Quantizer, TransformCoding, threshold_table
 
 BYTE = 8
 """Number of bits in a byte."""
@@ -29,9 +29,9 @@ def add_encoding(graph: GraphBuilder, step: Quantizer, x: str, output: str) -> s
             return graph.add_node("QuantizeLinear", [x, *_add_int8_constants(graph, step)], output, axis=1)
         case Binary():
             return _add_binary_encoding(graph, step, x, output)
-        case TransformCoding():
+        case TransformCoding() if not isinstance(step, ProductCoding):
             return _add_transform_encoding(graph, step, x, output)
-    raise ExportError(f"there is no ONNX form of {step.kind}")
+    raise ExportError(f"there is no ONNX form of {step.kind}: use --format faiss")
 
 
 def add_decoding(graph: GraphBuilder, step: Quantizer, codes: str) -> str:
@@ -45,10 +45,10 @@ def add_decoding(graph: GraphBuilder, step: Quantizer, codes: str) -> str:
             return graph.add_node("DequantizeLinear", [codes, *_add_int8_constants(graph, step)], axis=1)
         case Binary():
             floats = _add_binary_decoding(graph, step, codes)
-        case TransformCoding():
+        case TransformCoding() if not isinstance(step, ProductCoding):
             floats = _add_transform_decoding(graph, step, codes)
         case _:
-            raise ExportError(f"there is no ONNX form of {step.kind}")
+            raise ExportError(f"there is no ONNX form of {step.kind}: use --format faiss")
     return graph.add_zero_rows(floats, graph.add_cast(codes, "FLOAT"))
 
 

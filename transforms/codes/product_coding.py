@@ -1,6 +1,6 @@
 """Product coding: transform coding whose bytes have codebooks learned from the rows, instead of grids."""
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from transforms.codes.allocation import CodeLayout, lay_out_in_whole_bytes
 from transforms.codes.transform_coding import CODEC_VERSION, CodeDecoder, TransformCoding
 from transforms.errors import InputError
 from transforms.statistics import Moments, row_norms, without_direction
-from transforms.vectors import Vectors, as_numpy
+from transforms.vectors import Vectors, as_tensor
 
 CENTROIDS = 256
 """Number of centroids of a byte."""
@@ -89,14 +89,15 @@ class ProductCoding(TransformCoding):
         """
         if isinstance(data, Moments):
             raise InputError(f"{self.kind} are fitted on rows, not on moments alone: use `codes` for these")
-        if len(data) < CENTROIDS:
-            raise InputError(f"{self.kind} need at least {CENTROIDS} rows, one for each centroid: got {len(data)}")
-        if int(self.layout[1].unique(return_counts=True)[1].max()) < 2:
+        count = data.shape[0]
+        if count < CENTROIDS:
+            raise InputError(f"{self.kind} need at least {CENTROIDS} rows, one for each centroid: got {count}")
+        if int(torch.bincount(self.layout[1]).max()) < 2:
             raise InputError(f"{self.kind} of {self.bytes} bytes give every coordinate a byte of its own: use `codes`")
-        chosen = np.arange(len(data))
-        if len(data) > MAX_ROWS:
-            chosen = np.sort(np.random.default_rng(self.seed).choice(len(data), MAX_ROWS, replace=False))
-        y = self.coordinates(torch.from_numpy(as_numpy(data[chosen])))
+        chosen: Any = slice(None)
+        if count > MAX_ROWS:
+            chosen = np.sort(np.random.default_rng(self.seed).permutation(count)[:MAX_ROWS])
+        y = self.coordinates(as_tensor(data[chosen], like=self.mean))
         self.deviations = deviations
         self.centroids = super()._build_decoder().byte_levels()
         for octet in range(self.bytes):
@@ -111,7 +112,7 @@ class ProductCoding(TransformCoding):
         rows = x.reshape(-1, x.shape[-1])
         books, offsets, place = self._prepare_books()
         width, blocks = books.shape[1], []
-        for block in rows.split(BLOCK_ROWS):
+        for block in torch.split(rows, BLOCK_ROWS):
             y = block.new_zeros(self.bytes * width, len(block))
             y[place] = self.coordinates(block)
             points = y.reshape(self.bytes, width, len(block)).transpose(1, 2)

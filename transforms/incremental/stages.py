@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from transforms.base import Map, Transform, view_through
 from transforms.chain import Chain, affine_parts
-from transforms.codes import Quantizer, TransformCoding
+from transforms.codes import ProductCoding, Quantizer, TransformCoding
 from transforms.linear import Normalize
 from transforms.statistics import Moments, moments_of, unit_moments
 from transforms.vectors import Vectors
@@ -69,7 +69,8 @@ class Stages:
     def of(cls, chain: Chain) -> "Stages":
         """Divide a fitted chain into refit stages and find the steps that can be refitted.
 
-        A quantizer that learns from moments is the last step of a stage; one that learns from rows is in none.
+        A quantizer that learns from moments is the last step of a stage. Of those that learn from rows, `int8` and
+        `binary` are in no stage, because the new rows alone suffice for their ranges; codebooks are retained.
 
         Steps that learn from data and cannot be refitted are listed in `retained`, with the reason.
         """
@@ -78,7 +79,7 @@ class Stages:
         for index, step in enumerate(chain.transforms):
             assert isinstance(step, Transform)
             if isinstance(step, Quantizer):
-                if step.learns_from == "rows":
+                if step.learns_from == "rows" and not isinstance(step, ProductCoding):
                     break
                 # A chain normalizes once, before its quantizer.
                 if unreachable is None and chain.normalize:

@@ -84,8 +84,9 @@ def update_chain(
                 before = propagate_moments(before, part)
             for part in affine_parts(step) or []:
                 after, merged = propagate_moments(after, part), propagate_moments(merged, part)
-    if refitted.quantizer is not None and refitted.quantizer.learns_from == "rows":
+    last = len(chain) - 1
+    if refitted.quantizer is not None and refitted.quantizer.learns_from == "rows" and last not in stages.retained:
         # Int8 codes need the ranges of entries, which moments do not hold.
-        refitted.fit_step(len(chain) - 1, rows)
+        refitted.fit_step(last, rows)
     on_progress(1.0, "fitted")
     return ChainUpdate(refitted, moments, stages.retained)

@@ -160,6 +160,40 @@ def test_readme_code_runs_as_written(fitted, vectors, new_vectors, tmp_path, mon
         np.testing.assert_allclose(ours[names["best"]], -np.sort(-ours)[:10], atol=2e-3)
 
 
+@pytest.fixture(scope="module")
+def learned(encoder, vectors):
+    """Return a chain with codebooks learned from more rows than there are centroids."""
+    noise = np.random.default_rng(0).normal(scale=0.02, size=(8, *vectors.shape))
+    rows = (vectors + noise).reshape(-1, vectors.shape[1]).astype(np.float32)
+    chain = Chain(parse_steps("r2,product_codes:8,iterations=3")).fit(rows)
+    chain.metadata = {"encoder": encoder.describe()}
+    return chain
+
+
+def test_exports_of_learned_codebooks_encode_and_search_as_the_chain(learned, rows, new_vectors, tmp_path):
+    chain = learned
+    codes = chain.transform(rows)
+    folder = FORMATS["faiss"](chain, tmp_path / "index").folder
+    codec = import_shipped(folder / "lathe_codes.py").Codec(folder / "codes.npz")
+    np.testing.assert_array_equal(codec.encode(rows), codes)
+    np.testing.assert_allclose(codec.decode(codes), chain.dequantize(codes), atol=1e-5)
+    some = rows.any(axis=1)
+    documents = faiss.read_index(str(folder / "documents.index"))
+    np.testing.assert_array_equal(documents.sa_encode(rows[some]), codes[some])
+    documents.add(rows[some])
+    scores, ids = searching(folder, documents).search(new_vectors, 10)
+    queries = chain.transform_queries(new_vectors)
+    ours = chain.quantizer.score(queries, codes[some], np.ones(some.sum(), np.float32))
+    ours = ours - queries @ chain.quantizer.mean.numpy()[:, None]
+    np.testing.assert_allclose(np.take_along_axis(ours, ids, axis=1), scores, atol=1e-4)
+
+
+def test_export_onnx_refuses_learned_codebooks(learned, tmp_path):
+    with pytest.raises(ExportError, match="no ONNX form of product_codes: use --format faiss"):
+        FORMATS["onnx"](learned, tmp_path / "graphs")
+    assert not any(tmp_path.iterdir())
+
+
 def test_export_faiss_refuses_coordinates_that_cross_bytes_and_suggests_what_to_do(fitted, tmp_path):
     with pytest.raises(ExportError, match=r"20 bytes.*cross bytes.*another budget.*bits=4.*--format numpy or onnx"):
         FORMATS["faiss"](fitted("whitening:32,codes:20"), tmp_path / "index")

@@ -15,6 +15,7 @@ class Codec:
         with np.load(path, allow_pickle=False) as file:
             self.arrays: Any = SimpleNamespace(**file)
             self.steps = [(name, file[name]) for name in file if name.startswith("step_")]
+        self.learned = hasattr(self.arrays, "centroids")
         # The bits of the coordinates one after the other: whose bit it is, how high it is, and its place in the code.
         a = self.arrays
         self.starts = np.cumsum(a.bits) - a.bits
@@ -37,20 +38,42 @@ class Codec:
         """Return the codes `(n, bytes)` of the encoder's vectors `(n, k)`."""
         a, x = self.arrays, self.floats(vectors)
         y = (x - a.mean) @ a.encoder.T
+        codes = self._nearest_centroids(y) if self.learned else self._cells(y)
+        return np.where(x.any(axis=1, keepdims=True), codes, np.uint8(0))
+
+    def _nearest_centroids(self, y: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """Return the number of the nearest centroid of each byte `(n, bytes)` to coordinates `(n, m)`."""
+        a, codes = self.arrays, np.zeros((len(y), self.arrays.bytes), np.uint8)
+        for octet in np.unique(a.octets):
+            own = a.octets == octet
+            centroids = (a.centroids[own] * a.deviations[own, None]).T
+            distances = (centroids**2).sum(axis=1) / 2 - (y[:, own] * a.deviations[own]) @ centroids.T
+            # Zeros are the code of the zero vector, so no other row gets 0 in its last byte.
+            first = int(octet == a.octets.max())
+            codes[:, octet] = distances[:, first:].argmin(axis=1) + first
+        return codes
+
+    def _cells(self, y: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """Return the packed cell numbers `(n, bytes)` of coordinates `(n, m)`."""
+        a = self.arrays
         # The thresholds of b bits begin at entry 2^b; a cell's number is that of the thresholds below the value.
         cells = [np.searchsorted(a.thresholds[1 << b : (2 << b) - 1], y[:, i]) for i, b in enumerate(a.bits)]
-        stream = np.zeros((len(x), 8 * a.bytes), np.uint8)
+        stream = np.zeros((len(y), 8 * a.bytes), np.uint8)
         stream[:, self.places] = np.stack(cells, axis=1)[:, self.owners] >> self.ranks & 1
         codes = np.packbits(stream, axis=1, bitorder="little")
         # Zeros are the code of the zero vector; another row with that code moves by a cell in its last coordinate.
         codes[~codes.any(axis=1), a.octets[-1]] = 1 << a.shifts[-1]
-        return np.where(x.any(axis=1, keepdims=True), codes, np.uint8(0))
+        return codes
 
     def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the floats `(n, d)` that codes `(n, bytes)` stand for."""
         a = self.arrays
-        stream = np.unpackbits(codes, axis=1, bitorder="little")[:, self.places].astype(np.int64) << self.ranks
-        rest = a.levels[np.add.reduceat(stream, self.starts, axis=1) + (1 << a.bits)] @ a.decoder
+        if self.learned:
+            values = a.centroids[np.arange(len(a.octets)), codes[:, a.octets]]
+        else:
+            stream = np.unpackbits(codes, axis=1, bitorder="little")[:, self.places].astype(np.int64) << self.ranks
+            values = a.levels[np.add.reduceat(stream, self.starts, axis=1) + (1 << a.bits)]
+        rest = values @ a.decoder
         if a.norm:  # the positive f with ‖mean + f·rest‖ = norm
             along, room = rest @ a.mean, np.maximum(a.norm**2 - (a.mean**2).sum(), 0)
             square = np.maximum((rest**2).sum(axis=1), np.finfo(np.float32).tiny)
