@@ -26,6 +26,7 @@ API = [
     "NotFittedError",
     "PairedMoments",
     "Procrustes",
+    "ProductCoding",
     "RandomDirection",
     "RandomProjection",
     "RandomSelection",

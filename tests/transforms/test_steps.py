@@ -58,6 +58,7 @@ def test_there_are_these_kinds_of_step():
         "normalize",
         "pca",
         "procrustes",
+        "product_codes",
         "r1",
         "r2",
         "rand",
