@@ -52,7 +52,7 @@ FAULTS = [
         "transforms/linear/debias.py",
         "else unit_moments(data)\n        norm",
         "else moments_of(data)\n        norm",
-        "tests/transforms/test_debias.py",
+        "tests/transforms/test_r2.py",
     ),
     Fault(
         "power of whitening",
@@ -87,7 +87,7 @@ FAULTS = [
         "transforms/learned/losses/angular.py",
         "(4 / pairs)",
         "(2 / pairs)",
-        "tests/transforms/test_objectives.py",
+        "tests/transforms/test_losses.py",
     ),
     Fault(
         "learning rate",
@@ -129,7 +129,7 @@ FAULTS = [
         "transforms/incremental/propagation.py",
         "found.mean = found.mean + as_float64(affine.bias)",
         "pass",
-        "tests/transforms/test_mapped.py",
+        "tests/transforms/test_propagated_moments.py",
     ),
     Fault(
         "equal rows on both sides of a split",

@@ -6,7 +6,8 @@ import torch
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread_unless_told():
+def limit_torch_threads():
+    """Run torch with OMP_NUM_THREADS threads, or with one where that is not set."""
     before = torch.get_num_threads()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     yield
@@ -15,7 +16,7 @@ def one_thread_unless_told():
 
 @pytest.fixture(scope="session")
 def embeddings():
-    """Makes rows like an encoder's: anisotropic, rotated, with a common direction; float32."""
+    """Return a maker of float32 rows like an encoder's: anisotropic, rotated, with a common direction."""
 
     def make(n, d, seed=0, mean=0.5, decay=1.0):
         # The space depends on d alone, so that other seeds give other rows of the same corpus.
@@ -31,7 +32,7 @@ def embeddings():
 
 @pytest.fixture
 def torch_warns_always():
-    """Torch says some things once in a process; here it says them every time."""
+    """Show every torch warning each time instead of once per process."""
     before = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     yield
@@ -40,7 +41,7 @@ def torch_warns_always():
 
 @pytest.fixture(scope="session")
 def with_flipped_bits():
-    """Writes a file anew again and again, each time with another one of its bits flipped."""
+    """Return a generator that rewrites a file `count` times, each time with another single bit flipped."""
 
     def flip(path, count):
         whole = path.read_bytes()

@@ -23,7 +23,7 @@ def unit(rows):
 
 
 def formula(rows, fresh, directions, literal=False):
-    """The algorithm in float64: y = v − μ − Σ(…·u)u over the top directions of the covariance."""
+    """Compute the algorithm in float64: y = v − μ − Σ(…·u)u over the top directions of the covariance."""
     rows, fresh = rows.astype(np.float64), fresh.astype(np.float64)
     mean = rows.mean(0)
     top = np.linalg.eigh(np.cov(rows.T))[1][:, ::-1][:, :directions]
@@ -33,26 +33,27 @@ def formula(rows, fresh, directions, literal=False):
 
 @pytest.mark.parametrize("directions", [1, 3, 15])
 @pytest.mark.parametrize("literal", [False, True])
-def test_it_is_the_algorithm_of_the_paper(rows, fresh, directions, literal):
+def test_abtt_matches_the_papers_formula_in_float64(rows, fresh, directions, literal):
     expected = formula(rows, fresh, directions, literal)
     plain = ABTT(directions, literal, renormalize=False).fit(rows)
     np.testing.assert_allclose(plain.transform(fresh), expected, atol=1e-5)
     np.testing.assert_allclose(ABTT(directions, literal).fit(rows).transform(fresh), unit(expected), atol=1e-4)
 
 
-def test_the_removed_directions_are_the_top_singular_vectors_of_the_centred_rows(rows):
+def test_abtt_removes_the_top_singular_vectors_of_the_centred_rows(rows):
     right = np.linalg.svd(rows - rows.mean(0, dtype=np.float64), full_matrices=False)[2][:3]
     removed = ABTT(3).fit(rows).removed.double().numpy()
     np.testing.assert_allclose(np.abs((removed * right).sum(1)), 1, atol=1e-9)
     np.testing.assert_allclose(removed @ removed.T, np.eye(3), atol=1e-6)
 
 
-def test_outputs_hold_nothing_of_the_removed_directions(rows, fresh):
+def test_abtt_outputs_are_orthogonal_to_the_removed_directions(rows, fresh):
     abtt = ABTT(3).fit(rows)
     np.testing.assert_allclose(abtt.transform(fresh) @ abtt.removed.numpy().T, 0, atol=1e-6)
 
 
-def test_the_literal_form_leaves_a_constant_of_the_mean_along_the_removed_directions(rows, fresh):
+def test_literal_abtt_differs_from_the_default_by_a_constant_along_the_removed_directions(rows, fresh):
+    """The constant is minus the projection of the mean onto the removed directions."""
     literal, plain = (ABTT(3, form, renormalize=False).fit(rows) for form in (True, False))
     removed = literal.removed.double().numpy()
     constant = -(rows.mean(0, dtype=np.float64) @ removed.T) @ removed
@@ -61,24 +62,24 @@ def test_the_literal_form_leaves_a_constant_of_the_mean_along_the_removed_direct
     assert np.linalg.norm(constant) > 0.01
 
 
-def test_both_forms_agree_on_rows_whose_mean_is_zero(rows):
+def test_literal_and_default_abtt_agree_on_rows_whose_mean_is_zero(rows):
     opposites = np.concatenate([rows, -rows])
     literal, plain = (ABTT(3, form).fit(opposites).transform(rows) for form in (True, False))
     np.testing.assert_allclose(literal, plain, atol=1e-5)
 
 
-def test_outputs_are_unit_unless_told_otherwise(rows, fresh):
+def test_abtt_outputs_have_norm_one_unless_renormalize_is_false(rows, fresh):
     np.testing.assert_allclose(np.linalg.norm(ABTT(2).fit(rows).transform(fresh), axis=1), 1, atol=1e-6)
     plain = ABTT(2, renormalize=False).fit(rows).transform(fresh)
     assert np.abs(np.linalg.norm(plain, axis=1) - 1).max() > 0.05
 
 
-def test_the_mean_of_what_it_was_fitted_on_becomes_zero(rows):
+def test_abtt_without_renormalising_gives_the_fitted_rows_a_mean_of_zero(rows):
     out = ABTT(2, renormalize=False).fit(rows).transform(rows)
     np.testing.assert_allclose(out.mean(0, dtype=np.float64), 0, atol=1e-6)
 
 
-def test_the_variance_that_goes_is_the_largest_there_is(rows):
+def test_abtt_removes_the_largest_eigenvalues_of_the_covariance_and_keeps_the_others(rows):
     out = ABTT(4, renormalize=False).fit(rows).transform(rows)
     left = np.linalg.eigvalsh(np.cov(out.T.astype(np.float64)))
     before = np.linalg.eigvalsh(np.cov(rows.T.astype(np.float64)))
@@ -89,18 +90,18 @@ def test_the_variance_that_goes_is_the_largest_there_is(rows):
     ("width", "expected"),
     [(2, 1), (8, 1), (100, 1), (149, 1), (151, 2), (300, 3), (384, 4), (768, 8), (1024, 10), (4096, 41)],
 )
-def test_by_default_a_hundredth_of_the_width_goes_and_one_at_least(width, expected):
+def test_abtt_removes_one_direction_per_hundred_dimensions_and_at_least_one_by_default(width, expected):
     assert ABTT().removed_count(width) == expected == max(1, round(width / 100))
     assert ABTT(7).removed_count(width) == 7
 
 
-def test_the_default_removes_that_many(embeddings):
+def test_abtt_with_default_directions_removes_two_of_160_dimensions(embeddings):
     rows = embeddings(300, 160)
     assert ABTT().fit(rows).removed.shape == (2, 160)
     np.testing.assert_array_equal(ABTT().fit(rows).transform(rows), ABTT(2).fit(rows).transform(rows))
 
 
-def test_vectors_are_taken_as_they_are_and_not_normalised_first(rows, fresh):
+def test_abtt_does_not_normalise_vectors_before_removing_directions(rows, fresh):
     lengths = 10 ** np.random.default_rng(0).uniform(-1, 1, size=(len(rows), 1))
     np.testing.assert_allclose(
         ABTT(2, renormalize=False).fit(rows * lengths).transform(fresh), formula(rows * lengths, fresh, 2), atol=1e-4
@@ -109,42 +110,42 @@ def test_vectors_are_taken_as_they_are_and_not_normalised_first(rows, fresh):
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(literal=st.booleans(), renormalize=st.booleans(), directions=st.integers(1, 20), normalize=st.booleans())
-def test_folded_equals_unfolded(rows, fresh, literal, renormalize, directions, normalize):
+def test_folded_abtt_chain_is_one_step_with_the_same_outputs(rows, fresh, literal, renormalize, directions, normalize):
     chain = Chain([ABTT(directions, literal, renormalize)], normalize).fit(rows)
     np.testing.assert_allclose(chain.fold().transform(fresh), chain.transform(fresh), atol=1e-5)
     assert len(chain.fold().transforms) == 1
 
 
-def test_moments_fit_like_the_rows(rows, fresh):
+def test_abtt_fitted_on_merged_moments_equals_abtt_fitted_on_rows(rows, fresh):
     moments = Moments.from_vectors(rows[:150]).merge(Moments.from_vectors(rows[150:]))
     np.testing.assert_allclose(ABTT(3).fit(moments).transform(fresh), ABTT(3).fit(rows).transform(fresh), atol=1e-6)
 
 
-def test_zero_stays_zero_in_both_forms(rows):
+def test_abtt_maps_zero_rows_to_zero_in_both_forms(rows):
     for literal in (False, True):
         assert not ABTT(2, literal).fit(rows).transform(np.zeros((2, WIDTH))).any()
 
 
-def test_more_directions_than_vary_are_refused_with_the_number_that_works(rows):
+def test_abtt_refuses_more_directions_than_the_rows_vary_in_and_names_the_maximum(rows):
     with pytest.raises(InputError, match="abtt needs 5 directions .* these 5 rows have 4: .* at most 4"):
         ABTT(5).fit(rows[:5])
     ABTT(4).fit(rows[:5])
 
 
-def test_rows_that_do_not_differ_are_refused(rows):
+def test_abtt_refuses_identical_rows(rows):
     with pytest.raises(InputError, match="abtt needs 1 directions"):
         ABTT().fit(np.repeat(rows[:1], 9, axis=0))
 
 
 @pytest.mark.parametrize("width", [1, 2, 3])
-def test_as_many_directions_as_there_are_cannot_go(width):
+def test_abtt_refuses_to_remove_as_many_directions_as_there_are_dimensions(width):
     with pytest.raises(StepError, match=f"abtt removes 3 directions: it needs vectors of more dimensions than {width}"):
         ABTT(3).fit(np.random.default_rng(0).normal(size=(9, width)))
     with pytest.raises(StepError, match="abtt removes 1 directions"):
         ABTT().fit(np.ones((9, 1)))
 
 
-def test_it_is_written_with_its_directions_first():
+def test_abtt_step_text_takes_directions_as_its_first_value():
     (step,) = parse_steps("abtt:3,literal=true")
     assert (step.directions, step.literal, step.renormalize) == (3, True, True)
 
@@ -159,12 +160,12 @@ def test_it_is_written_with_its_directions_first():
     ],
     ids=str,
 )
-def test_parameters_that_make_no_sense_are_refused_by_name(parameters, reason):
+def test_abtt_refuses_invalid_parameters_by_name_and_value(parameters, reason):
     with pytest.raises(StepError, match=f"abtt: {reason}"):
         Chain([ABTT(**parameters)])
 
 
-def test_a_refused_fit_leaves_it_unfitted(rows):
+def test_abtt_stays_unfitted_after_a_refused_fit(rows):
     abtt = ABTT(5)
     with pytest.raises(InputError):
         abtt.fit(rows[:5])

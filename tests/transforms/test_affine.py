@@ -14,7 +14,7 @@ def affine(k, d, bias, seed):
 
 @pytest.mark.parametrize("first_bias", [False, True])
 @pytest.mark.parametrize("second_bias", [False, True])
-def test_two_maps_in_one_are_the_two_after_each_other(first_bias, second_bias):
+def test_affine_then_equals_applying_both_maps_in_sequence(first_bias, second_bias):
     first, second = affine(6, 8, first_bias, 0), affine(4, 6, second_bias, 1)
     x = torch.from_numpy(np.random.default_rng(2).normal(size=(20, 8)))
     both = first.then(second)
@@ -23,7 +23,7 @@ def test_two_maps_in_one_are_the_two_after_each_other(first_bias, second_bias):
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
-def test_rows_in_the_kernel_come_out_as_exact_zeros_whatever_the_scale_of_the_map(scale):
+def test_affine_maps_rows_in_its_kernel_to_exact_zeros_at_any_scale(scale):
     rng = np.random.default_rng(0)
     basis, _ = np.linalg.qr(rng.normal(size=(64, 64)))
     weight = torch.from_numpy(rng.normal(size=(8, 8)) @ basis[:8] * scale).float()
@@ -34,7 +34,7 @@ def test_rows_in_the_kernel_come_out_as_exact_zeros_whatever_the_scale_of_the_ma
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_normalisation_is_dropped_before_a_map_without_bias_only(bias):
+def test_fold_drops_a_normalisation_before_an_affine_map_only_if_the_map_has_no_bias(bias):
     chain = Chain([Normalize(), affine(6, 8, bias, 0).float()])
     x = np.random.default_rng(2).normal(size=(20, 8)).astype(np.float32) * 7
     folded = chain.fold()
@@ -42,7 +42,7 @@ def test_a_normalisation_is_dropped_before_a_map_without_bias_only(bias):
     np.testing.assert_allclose(folded.transform(x), chain.transform(x), atol=1e-5)
 
 
-def test_it_refuses_to_be_fitted_built_or_fed_another_width():
+def test_affine_cannot_be_fitted_built_from_a_spec_or_given_other_dimensions():
     with pytest.raises(StepError, match="cannot be fitted"):
         Chain([affine(4, 8, False, 0)]).fit(np.ones((3, 8)))
     with pytest.raises(StepError, match="unknown kind"):
@@ -51,7 +51,7 @@ def test_it_refuses_to_be_fitted_built_or_fed_another_width():
         affine(4, 8, False, 0).output_signature(Signature(9))
 
 
-def test_a_mean_that_was_projected_off_stays_off_through_a_later_map(embeddings):
+def test_fold_maps_the_direction_removed_by_r2_to_zero_through_a_later_affine_map(embeddings):
     rows = embeddings(200, 16)
     r2 = R2().fit(rows)
     folded = Chain([r2, affine(5, 16, False, 3).float()]).fold()

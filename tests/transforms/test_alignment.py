@@ -31,7 +31,7 @@ def rows(embeddings):
 
 @pytest.fixture(scope="module")
 def targets(rows):
-    """The same texts in another space: a linear map of the rows, noise, and a mean of its own."""
+    """Return the same texts in another space: a noisy linear map of the rows with another mean."""
     rng = np.random.default_rng(3)
     return rows @ rng.normal(size=(WIDTH, OTHER)) + 0.3 * rng.normal(size=(len(rows), OTHER)) + rng.normal(size=OTHER)
 
@@ -51,14 +51,15 @@ def error_of(step, rows, targets):
 
 
 def reduced_rank(rows, targets, rank):
-    """Coefficients `(d, k)` of rank r with the smallest squared error: least squares on its top directions."""
+    """Return the coefficients `(d, k)` of the given rank with the smallest squared error."""
     x, y = centred(rows), centred(targets)
     coefficients = np.linalg.lstsq(x, y, rcond=None)[0]
     top = np.linalg.svd(x @ coefficients, full_matrices=False)[2][:rank]
     return coefficients @ top.T @ top
 
 
-def test_procrustes_is_scipys(rows, rotation):
+def test_procrustes_equals_scipys_orthogonal_procrustes(rows, rotation):
+    """With `center=True` it equals scipy's result on centred rows and targets."""
     noisy = rows @ rotation + 0.1 * np.random.default_rng(5).normal(size=rows.shape)
     expected, _ = scipy.linalg.orthogonal_procrustes(rows.astype(np.float64), noisy)
     np.testing.assert_allclose(Procrustes().fit(rows, targets=noisy).weight.T, expected, atol=1e-6)
@@ -77,7 +78,8 @@ def test_procrustes_recovers_a_reflection(rows):
     np.testing.assert_allclose(Procrustes().fit(rows, targets=rows @ mirror).weight, mirror, atol=1e-6)
 
 
-def test_with_centres_procrustes_recovers_a_rotation_and_a_shift(rows, rotation):
+def test_centred_procrustes_recovers_a_rotation_and_a_shift(rows, rotation):
+    """Without centring, the same targets leave a large error."""
     shifted = (rows - 3.0) @ rotation + 7.0
     procrustes = Procrustes(center=True).fit(rows, targets=shifted)
     np.testing.assert_allclose(procrustes.weight.T, rotation, atol=1e-6)
@@ -85,14 +87,14 @@ def test_with_centres_procrustes_recovers_a_rotation_and_a_shift(rows, rotation)
     assert error_of(Procrustes().fit(rows, targets=shifted), rows, shifted) > 100
 
 
-def test_with_centres_the_mean_of_the_vectors_becomes_the_mean_of_the_targets(rows, targets):
+def test_centred_procrustes_and_low_rank_affine_map_the_mean_of_the_vectors_to_that_of_the_targets(rows, targets):
     for step in (Procrustes(center=True), LowRankAffine(), LowRankAffine(3)):
         step.fit(rows, targets=targets)
         mean = step.transform(rows.mean(0, dtype=np.float64)[None])[0]
         np.testing.assert_allclose(mean, targets.mean(0), atol=1e-5)
 
 
-def test_lengths_and_angles_survive_procrustes(rows):
+def test_procrustes_preserves_inner_products(rows):
     noise = np.random.default_rng(6).normal(size=rows.shape)
     out = Procrustes().fit(rows, targets=noise).transform(rows).astype(np.float64)
     np.testing.assert_allclose(out @ out.T, rows.astype(np.float64) @ rows.T, atol=1e-5)
@@ -100,7 +102,7 @@ def test_lengths_and_angles_survive_procrustes(rows):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000), d=st.integers(1, 9), k=st.integers(1, 9), center=st.booleans())
-def test_the_smaller_side_of_procrustes_is_orthogonal(seed, d, k, center):
+def test_procrustes_weight_is_orthonormal_along_its_smaller_side(seed, d, k, center):
     rng = np.random.default_rng(seed)
     weight = Procrustes(center).fit(rng.normal(size=(40, d)), targets=rng.normal(size=(40, k))).weight.double().numpy()
     assert weight.shape == (k, d)
@@ -109,7 +111,7 @@ def test_the_smaller_side_of_procrustes_is_orthogonal(seed, d, k, center):
 
 
 @pytest.mark.parametrize("k", [5, WIDTH, 24])
-def test_no_orthogonal_map_comes_closer_than_procrustes(rows, k):
+def test_no_nearby_orthogonal_map_has_a_larger_inner_product_with_the_targets_than_procrustes(rows, k):
     rng = np.random.default_rng(7)
     targets = rows @ rng.normal(size=(WIDTH, k)) / 4 + rng.normal(size=(len(rows), k)) * 0.1
     weight = Procrustes().fit(rows, targets=targets).weight.double().numpy()
@@ -121,7 +123,7 @@ def test_no_orthogonal_map_comes_closer_than_procrustes(rows, k):
         assert np.sum((rows @ (left @ right).T) * targets) <= best + 1e-6
 
 
-def test_procrustes_to_a_wider_space_is_undone_and_to_a_narrower_one_is_not(rows, rotation):
+def test_procrustes_inverse_is_exact_into_more_dimensions_and_approximate_into_fewer(rows, rotation):
     rng = np.random.default_rng(8)
     wide = rows @ np.linalg.qr(rng.normal(size=(24, WIDTH)))[0].T
     for center in (False, True):
@@ -134,7 +136,7 @@ def test_procrustes_to_a_wider_space_is_undone_and_to_a_narrower_one_is_not(rows
         np.testing.assert_allclose(narrow.transform(narrow.inverse_transform(out)), out, atol=1e-5)
 
 
-def test_without_ridge_and_rank_it_is_least_squares_with_an_intercept(rows, targets):
+def test_low_rank_affine_without_ridge_and_rank_is_least_squares_with_an_intercept(rows, targets):
     design = np.concatenate([rows.astype(np.float64), np.ones((len(rows), 1))], axis=1)
     coefficients = np.linalg.lstsq(design, targets, rcond=None)[0]
     step = LowRankAffine(ridge=0).fit(rows, targets=targets)
@@ -143,7 +145,7 @@ def test_without_ridge_and_rank_it_is_least_squares_with_an_intercept(rows, targ
 
 
 @pytest.mark.parametrize("rank", [1, 3, OTHER])
-def test_of_rank_r_it_is_the_reduced_rank_regression(rows, targets, rank):
+def test_low_rank_affine_of_rank_r_is_the_reduced_rank_regression(rows, targets, rank):
     step = LowRankAffine(rank, ridge=0).fit(rows, targets=targets)
     expected = reduced_rank(rows, targets, rank)
     np.testing.assert_allclose(step.weight.T, expected, atol=1e-5)
@@ -151,7 +153,7 @@ def test_of_rank_r_it_is_the_reduced_rank_regression(rows, targets, rank):
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])
-def test_alternating_least_squares_from_anywhere_comes_no_closer(rows, targets, rank):
+def test_low_rank_affine_error_is_the_best_that_alternating_least_squares_finds_from_five_starts(rows, targets, rank):
     x, y = centred(rows), centred(targets)
     error = error_of(LowRankAffine(rank, ridge=0).fit(rows, targets=targets), rows, targets)
     best = np.inf
@@ -167,7 +169,8 @@ def test_alternating_least_squares_from_anywhere_comes_no_closer(rows, targets, 
 
 @pytest.mark.parametrize("ridge", [1e-3, 0.1, 10.0])
 @pytest.mark.parametrize("rank", [None, 3])
-def test_a_ridge_is_that_many_rows_of_the_mean_variance(rows, targets, ridge, rank):
+def test_low_rank_affine_ridge_is_relative_to_the_mean_variance(rows, targets, ridge, rank):
+    """The ridge equals least squares with extra rows √(n·ridge·tr(C)/d)·I whose targets are zero."""
     x, y = centred(rows), centred(targets)
     level = ridge * np.square(x).sum() / WIDTH  # n·ρ·tr(C)/d
     more = np.concatenate([x, np.sqrt(level) * np.eye(WIDTH)]), np.concatenate([y, np.zeros((WIDTH, OTHER))])
@@ -179,13 +182,13 @@ def test_a_ridge_is_that_many_rows_of_the_mean_variance(rows, targets, ridge, ra
     np.testing.assert_allclose(step.weight.T, coefficients, atol=1e-5)
 
 
-def test_more_rank_is_never_a_larger_error_and_full_rank_beats_procrustes(rows, targets):
+def test_low_rank_affine_error_never_grows_with_rank_and_at_full_rank_is_below_procrustes(rows, targets):
     errors = [error_of(LowRankAffine(rank, ridge=0).fit(rows, targets=targets), rows, targets) for rank in range(1, 11)]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < error_of(Procrustes(center=True).fit(rows, targets=targets), rows, targets)
 
 
-def test_it_recovers_an_affine_map_exactly(rows):
+def test_low_rank_affine_recovers_an_exact_affine_map(rows):
     rng = np.random.default_rng(9)
     weight, offset = rng.normal(size=(WIDTH, OTHER)), rng.normal(size=OTHER)
     exact = rows @ weight + offset
@@ -195,7 +198,8 @@ def test_it_recovers_an_affine_map_exactly(rows):
 
 
 @pytest.mark.parametrize("rank", [1, 4])
-def test_what_a_low_rank_gives_back_maps_to_the_same_again(rows, targets, rank):
+def test_low_rank_affine_maps_its_approximate_inverse_to_the_same_outputs(rows, targets, rank):
+    """The inverse is also less than a hundred times as large as the rows."""
     step = LowRankAffine(rank).fit(rows, targets=targets)
     assert step.inverse_kind == "approximate"
     out = step.transform(rows)
@@ -205,7 +209,7 @@ def test_what_a_low_rank_gives_back_maps_to_the_same_again(rows, targets, rank):
 
 
 @pytest.mark.parametrize("rank", [1, 4, WIDTH - 1])
-def test_a_square_map_of_less_than_full_rank_is_undone_approximately(rows, rotation, rank):
+def test_square_low_rank_affine_below_full_rank_has_an_approximate_inverse(rows, rotation, rank):
     step = LowRankAffine(rank).fit(rows, targets=rows @ rotation)
     assert step.inverse_kind == "approximate"
     out = step.transform(rows)
@@ -214,7 +218,7 @@ def test_a_square_map_of_less_than_full_rank_is_undone_approximately(rows, rotat
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(cuts=st.lists(st.integers(0, 300), max_size=5), order=st.randoms(use_true_random=False), center=st.booleans())
-def test_shards_merged_in_any_order_fit_like_the_whole(rows, targets, cuts, order, center):
+def test_paired_moments_of_shards_merged_in_any_order_fit_like_all_pairs(rows, targets, cuts, order, center):
     parts = list(zip(np.split(rows, sorted(cuts)), np.split(targets, sorted(cuts)), strict=True))
     order.shuffle(parts)
     merged = PairedMoments(split=WIDTH)
@@ -230,7 +234,7 @@ def test_shards_merged_in_any_order_fit_like_the_whole(rows, targets, cuts, orde
         np.testing.assert_allclose(from_shards, step.fit(rows, targets=targets).weight, atol=1e-5)
 
 
-def test_paired_moments_are_the_second_moments_of_numpy(rows, targets):
+def test_paired_moments_equal_numpys_second_moments_and_means(rows, targets):
     moments = PairedMoments.from_pairs(rows, targets)
     n, precise = len(rows), rows.astype(np.float64)
     own, cross = moments.blocks(centered=False)
@@ -244,7 +248,7 @@ def test_paired_moments_are_the_second_moments_of_numpy(rows, targets):
     assert (moments.source_dimensions, moments.dimensions) == (WIDTH, WIDTH + OTHER)
 
 
-def test_more_pairs_than_a_block_are_streamed(embeddings):
+def test_paired_moments_of_9000_pairs_in_several_blocks_equal_numpys(embeddings):
     rows = embeddings(9000, 4)
     targets = rows.astype(np.float64) @ np.random.default_rng(0).normal(size=(4, 3))
     own, cross = PairedMoments.from_pairs(rows, targets).blocks(centered=False)
@@ -252,21 +256,21 @@ def test_more_pairs_than_a_block_are_streamed(embeddings):
     np.testing.assert_allclose(own, rows.T.astype(np.float64) @ rows / 9000, atol=1e-10)
 
 
-def test_paired_moments_that_split_elsewhere_are_not_merged(rows, targets):
+def test_paired_moments_of_other_source_dimensions_are_not_merged(rows, targets):
     moments = PairedMoments.from_pairs(rows, targets)
     with pytest.raises(InputError, match="cannot merge pairs from 10 dimensions into pairs from 16"):
         moments.merge(PairedMoments.from_pairs(targets, rows))
     assert moments.count == 300
 
 
-def test_saved_paired_moments_fit_as_they_did(rows, targets):
+def test_paired_moments_from_bytes_fit_the_same_procrustes(rows, targets):
     moments = PairedMoments.from_pairs(rows, targets)
     again = PairedMoments.from_bytes(moments.to_bytes())
     assert again.source_dimensions == WIDTH
     np.testing.assert_array_equal(Procrustes().fit(again).weight, Procrustes().fit(moments).weight)
 
 
-def test_a_step_that_is_not_fitted_on_pairs_learns_from_the_vectors_of_paired_moments_only(rows, targets):
+def test_pca_refuses_paired_moments_or_fits_only_their_source_vectors(rows, targets):
     moments = PairedMoments.from_pairs(rows, targets)
     try:
         step = PCA(4).fit(moments)
@@ -275,7 +279,7 @@ def test_a_step_that_is_not_fitted_on_pairs_learns_from_the_vectors_of_paired_mo
     np.testing.assert_allclose(step.transform(rows), PCA(4).fit(rows).transform(rows), atol=1e-5)
 
 
-def test_tensors_and_arrays_of_any_float_are_pairs(rows, targets):
+def test_low_rank_affine_accepts_arrays_and_tensors_of_any_float_dtype_as_pairs(rows, targets):
     half = rows.astype(np.float16)
     expected = LowRankAffine().fit(half.astype(np.float32), targets=targets).weight
     for vectors in (half, torch.from_numpy(half), half.astype(np.float64)):
@@ -284,7 +288,8 @@ def test_tensors_and_arrays_of_any_float_are_pairs(rows, targets):
 
 
 @pytest.mark.parametrize("cls", ALIGNMENTS)
-def test_vectors_without_targets_are_refused(rows, cls):
+def test_alignment_refuses_vectors_without_targets(rows, cls):
+    """This holds for arrays and moments, alone or in a chain, whose steps then stay unfitted."""
     for data in (rows, Moments.from_vectors(rows)):
         with pytest.raises(InputError, match=f"{cls.kind} is fitted on pairs: give vectors and the targets"):
             cls().fit(data)
@@ -297,7 +302,7 @@ def test_vectors_without_targets_are_refused(rows, cls):
 
 
 @pytest.mark.parametrize("cls", ALIGNMENTS)
-def test_other_counts_of_vectors_and_targets_are_refused(rows, targets, cls):
+def test_alignment_refuses_vectors_and_targets_of_different_counts(rows, targets, cls):
     for fit in (cls().fit, Chain([cls()]).fit, Chain([R2(), cls()]).fit):
         with pytest.raises(InputError, match="300 vectors and 299 targets are not pairs"):
             fit(rows, targets=targets[1:])
@@ -305,7 +310,7 @@ def test_other_counts_of_vectors_and_targets_are_refused(rows, targets, cls):
 
 @pytest.mark.parametrize("cls", ALIGNMENTS)
 @pytest.mark.parametrize("side", ["vectors", "targets"])
-def test_a_pair_that_is_not_finite_is_named(rows, targets, cls, side):
+def test_alignment_names_the_row_of_a_pair_that_is_not_finite(rows, targets, cls, side):
     pair = {"vectors": rows.copy(), "targets": targets.copy()}
     pair[side][217, 2] = np.inf
     with pytest.raises(InputError, match="row 217 "):
@@ -313,14 +318,15 @@ def test_a_pair_that_is_not_finite_is_named(rows, targets, cls, side):
 
 
 @pytest.mark.parametrize("cls", ALIGNMENTS)
-def test_no_pairs_are_refused(cls):
+def test_alignment_refuses_zero_pairs(cls):
     with pytest.raises(InputError, match="no rows"):
         cls().fit(np.ones((0, 4)), targets=np.ones((0, 3)))
     with pytest.raises(InputError, match="no rows"):
         cls().fit(PairedMoments(split=4))
 
 
-def test_regression_on_what_does_not_vary_is_refused_unless_there_is_a_ridge(rows, targets):
+def test_low_rank_affine_without_ridge_refuses_a_constant_column(rows, targets):
+    """With the default ridge a constant column is fitted, but identical rows are refused."""
     flat = rows.copy()
     flat[:, 5] = 0.5
     with pytest.raises(InputError, match="in all 16 directions, these 300 rows do not: set a ridge above 0"):
@@ -330,13 +336,13 @@ def test_regression_on_what_does_not_vary_is_refused_unless_there_is_a_ridge(row
         LowRankAffine().fit(np.repeat(rows[:1], 300, axis=0), targets=targets)
 
 
-def test_the_reason_why_a_regression_without_ridge_is_refused_names_the_ridge(rows, targets):
+def test_low_rank_affine_without_ridge_refuses_too_few_rows_and_names_the_ridge(rows, targets):
     with pytest.raises(InputError, match="ridge"):
         LowRankAffine(ridge=0).fit(rows[:9], targets=targets[:9])
 
 
 @pytest.mark.parametrize("cls", ALIGNMENTS)
-def test_within_a_chain_it_is_fitted_on_what_the_steps_before_give(rows, targets, cls):
+def test_alignment_in_a_chain_is_fitted_on_the_outputs_of_the_steps_before(rows, targets, cls):
     chain = Chain([R2(), PCA(12), cls()], normalize=False).fit(rows, targets=targets)
     before = Chain([R2(), PCA(12)], normalize=False).fit(rows).transform(rows)
     alone = cls().fit(before, targets=targets)
@@ -345,7 +351,7 @@ def test_within_a_chain_it_is_fitted_on_what_the_steps_before_give(rows, targets
 
 
 @pytest.mark.parametrize("cls", ALIGNMENTS)
-def test_steps_after_it_are_fitted_on_what_it_gives(rows, targets, cls):
+def test_steps_after_an_alignment_are_fitted_on_the_aligned_vectors(rows, targets, cls):
     chain = Chain([cls(), PCA(4)], normalize=False).fit(rows, targets=targets)
     aligned = cls().fit(rows, targets=targets).transform(rows)
     np.testing.assert_allclose(chain.transform(rows), PCA(4).fit(aligned).transform(aligned), atol=1e-4)
@@ -354,7 +360,9 @@ def test_steps_after_it_are_fitted_on_what_it_gives(rows, targets, cls):
 
 @pytest.mark.parametrize("cls", ALIGNMENTS)
 @pytest.mark.parametrize("normalize", [True, False])
-def test_a_chain_with_it_folds_and_loads_bit_equal(rows, targets, cls, normalize, tmp_path):
+def test_chain_with_an_alignment_loads_bit_equal_and_folds_within_one_int8_level(
+    rows, targets, cls, normalize, tmp_path
+):
     chain = Chain([Normalize(), cls(), R2(), Int8()], normalize).fit(rows, targets=targets)
     chain.save(tmp_path / "chain")
     loaded = Chain.load(tmp_path / "chain")
@@ -364,20 +372,20 @@ def test_a_chain_with_it_folds_and_loads_bit_equal(rows, targets, cls, normalize
 
 
 @pytest.mark.parametrize("cls", ALIGNMENTS)
-def test_the_width_it_gives_is_known_after_the_fit_only(rows, targets, cls):
+def test_alignment_output_dimensions_are_known_only_after_the_fit(rows, targets, cls):
     with pytest.raises(NotFittedError, match="dimensions of the targets"):
         Chain([R2(), cls()]).dimensions_after(WIDTH)
     assert Chain([cls().fit(rows, targets=targets)]).dimensions_after(WIDTH) == OTHER
 
 
-def test_steps_that_the_width_of_the_targets_rules_out_are_refused_before_anything_is_fitted(rows, targets):
+def test_chain_refuses_steps_that_the_target_dimensions_rule_out_before_fitting_any_step(rows, targets):
     chain = Chain([R2(), Procrustes(), PCA(OTHER + 1)])
     with pytest.raises(StepError, match="pca to 11 needs vectors of at least 11 dimensions, not 10"):
         chain.fit(rows, targets=targets)
     assert not any(step.fitted for step in chain.transforms)
 
 
-def test_a_chain_is_fitted_anew_on_targets_of_another_width(rows, targets):
+def test_chain_can_be_refitted_on_targets_of_other_dimensions(rows, targets):
     chain = Chain([Procrustes(), PCA(3)]).fit(rows, targets=targets)
     again = chain.fit(rows, targets=targets[:, :6])
     np.testing.assert_array_equal(
@@ -385,7 +393,7 @@ def test_a_chain_is_fitted_anew_on_targets_of_another_width(rows, targets):
     )
 
 
-def test_zero_stays_zero_with_and_without_means(rows, targets):
+def test_alignments_map_zero_rows_to_zero_with_and_without_centring(rows, targets):
     for step in (Procrustes(), Procrustes(center=True), LowRankAffine()):
         assert not step.fit(rows, targets=targets).transform(np.zeros((2, WIDTH))).any()
 
@@ -400,6 +408,6 @@ def test_zero_stays_zero_with_and_without_means(rows, targets):
         (lambda: LowRankAffine(ridge=float("nan")), "low_rank_affine: ridge must be a number from 0"),
     ],
 )
-def test_parameters_that_make_no_sense_are_refused_by_name(make, reason):
+def test_alignments_refuse_invalid_parameters_by_name(make, reason):
     with pytest.raises(StepError, match=reason):
         Chain([make()])

@@ -32,14 +32,16 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_layout_of_an_array_makes_no_difference_to_what_comes_out(rows, chain, layout, torch_warns_always):
+def test_chain_outputs_do_not_depend_on_the_memory_layout_or_dtype_of_the_array(
+    rows, chain, layout, torch_warns_always
+):
     out = chain.transform(LAYOUTS[layout](rows))
     assert out.dtype == np.float32
     np.testing.assert_allclose(out, chain.transform(rows), atol=1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_layout_of_an_array_makes_no_difference_to_a_fit(rows, chain, layout, torch_warns_always):
+def test_chain_fit_does_not_depend_on_the_memory_layout_or_dtype_of_the_array(rows, chain, layout, torch_warns_always):
     again = Chain([R2(), GeoPres(6, steps=2)]).fit(LAYOUTS[layout](rows))
     np.testing.assert_allclose(again.transform(rows), chain.transform(rows), atol=1e-5)
 
@@ -49,16 +51,16 @@ def test_a_chain_can_be_fitted_on_a_tensor(rows, chain):
     np.testing.assert_allclose(fitted.transform(rows), chain.transform(rows), atol=1e-5)
 
 
-def test_lists_of_numbers_are_rows_too(rows, chain):
+def test_chain_transforms_nested_lists_of_numbers(rows, chain):
     np.testing.assert_allclose(chain.transform(rows[:3].tolist()), chain.transform(rows[:3]), atol=1e-6)
 
 
-def test_whole_numbers_are_rows_too(rows, chain):
+def test_chain_transforms_integer_arrays_like_their_float32_copies(rows, chain):
     whole = np.round(rows * 100).astype(np.int32)
     np.testing.assert_array_equal(chain.transform(whole), chain.transform(whole.astype(np.float32)))
 
 
-def test_transforming_changes_nothing_in_what_it_was_given(rows, chain):
+def test_chain_transform_leaves_its_input_array_or_tensor_unchanged(rows, chain):
     given_array, given_tensor = rows.copy(), torch.from_numpy(rows.copy())
     chain.transform(given_array)
     chain.fold().transform(given_tensor)
@@ -67,6 +69,6 @@ def test_transforming_changes_nothing_in_what_it_was_given(rows, chain):
 
 
 @pytest.mark.parametrize("bad", [[["a", "b"]], np.ones((2, 12)) * 1j, None])
-def test_what_is_not_numbers_is_refused(chain, bad):
+def test_chain_transform_refuses_values_that_are_not_real_numbers(chain, bad):
     with pytest.raises(InputError, match="numbers"):
         chain.transform(bad)

@@ -29,7 +29,7 @@ def saved(chain, tmp_path):
 
 
 def rewrite(path, change):
-    """Save anew, with digests that are right, after a change to the manifest and the tensors."""
+    """Write a changed copy of an artifact, with correct digests, and return its folder."""
     manifest, tensors = read_artifact(path)
     del manifest["tensors_sha256"]
     change(manifest, tensors)
@@ -39,7 +39,7 @@ def rewrite(path, change):
 
 @contextmanager
 def files_limited_to(size):
-    """A disk on which no file can grow beyond `size` bytes."""
+    """Let the system refuse any file larger than `size` bytes, as a full disk would."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -48,7 +48,7 @@ def files_limited_to(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_an_artifact_is_two_files_that_hold_no_code(saved):
+def test_an_artifact_is_a_json_manifest_and_a_safetensors_file(saved):
     assert {file.name for file in saved.iterdir()} == {MANIFEST, TENSORS}
     manifest = json.loads((saved / MANIFEST).read_text())
     assert manifest["schema_version"] == 1
@@ -60,20 +60,20 @@ def test_an_artifact_is_two_files_that_hold_no_code(saved):
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
 @pytest.mark.parametrize("name", [MANIFEST, TENSORS])
-def test_a_truncated_file_is_refused(saved, name, share):
+def test_loading_refuses_a_truncated_file(saved, name, share):
     whole = (saved / name).read_bytes()
     (saved / name).write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(ArtifactError):
         Chain.load(saved)
 
 
-def test_tensors_with_any_bit_flipped_are_refused(saved, with_flipped_bits):
+def test_loading_refuses_a_tensor_file_with_one_bit_flipped(saved, with_flipped_bits):
     for _ in with_flipped_bits(saved / TENSORS, 60):
         with pytest.raises(ArtifactError):
             Chain.load(saved)
 
 
-def test_a_manifest_with_any_bit_flipped_is_refused_or_says_the_same(saved, with_flipped_bits):
+def test_a_manifest_with_one_bit_flipped_is_refused_or_reads_as_the_same_content(saved, with_flipped_bits):
     original, refused = read_manifest(saved), 0
     for _ in with_flipped_bits(saved / MANIFEST, 300):
         try:
@@ -94,21 +94,21 @@ def test_a_manifest_with_any_bit_flipped_is_refused_or_says_the_same(saved, with
         {"a new key": 1},
     ],
 )
-def test_an_edited_manifest_is_refused(saved, edit):
+def test_loading_refuses_an_edited_manifest_as_altered(saved, edit):
     manifest = json.loads((saved / MANIFEST).read_bytes())
     (saved / MANIFEST).write_text(json.dumps(manifest | edit))
     with pytest.raises(ArtifactError, match="altered"):
         Chain.load(saved)
 
 
-def test_a_manifest_that_was_only_laid_out_anew_is_the_same(saved):
+def test_a_manifest_reformatted_with_other_whitespace_and_key_order_is_accepted(saved):
     manifest = json.loads((saved / MANIFEST).read_bytes())
     (saved / MANIFEST).write_text(json.dumps(manifest, sort_keys=True, indent=7))
     assert read_manifest(saved) == manifest
 
 
 @pytest.mark.parametrize("version", [2, 99, "1", None, 1.5])
-def test_a_future_schema_is_refused_though_its_digest_is_right(saved, version):
+def test_loading_refuses_another_schema_version_and_advises_an_upgrade(saved, version):
     manifest = json.loads((saved / MANIFEST).read_bytes()) | {"schema_version": version}
     manifest["manifest_sha256"] = manifest_digest(manifest)
     (saved / MANIFEST).write_text(json.dumps(manifest))
@@ -117,13 +117,13 @@ def test_a_future_schema_is_refused_though_its_digest_is_right(saved, version):
 
 
 @pytest.mark.parametrize("name", [MANIFEST, TENSORS])
-def test_a_missing_file_is_refused(saved, name):
+def test_loading_refuses_an_artifact_with_a_missing_file_and_names_the_file(saved, name):
     (saved / name).unlink()
     with pytest.raises(ArtifactError, match=name):
         Chain.load(saved)
 
 
-def test_a_place_without_an_artifact_is_refused(tmp_path):
+def test_loading_refuses_a_path_that_is_missing_a_file_or_an_empty_folder(tmp_path):
     (tmp_path / "file").write_text("no folder")
     (tmp_path / "empty").mkdir()
     for name in ("nowhere", "file", "empty"):
@@ -132,7 +132,7 @@ def test_a_place_without_an_artifact_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"[]", b"7", b"null", b'"text"', b"{}", b"\xff\xfe\x00", b'{"schema_version": 1}'])
-def test_a_manifest_that_is_something_else_is_refused(saved, content):
+def test_loading_refuses_a_manifest_that_is_not_a_json_object_with_the_required_keys(saved, content):
     (saved / MANIFEST).write_bytes(content)
     with pytest.raises(ArtifactError, match="cannot be read"):
         Chain.load(saved)
@@ -142,14 +142,14 @@ def test_a_manifest_that_is_something_else_is_refused(saved, content):
     "steps",
     [None, 5, [], ["r2", "geopres"], {"kind": "r2"}, [{"kind": "unheard-of"}], [{"kind": "geopres"}], [["kind", "r2"]]],
 )
-def test_steps_that_cannot_be_built_are_refused(saved, steps):
+def test_loading_refuses_a_manifest_whose_steps_cannot_be_built(saved, steps):
     changed = rewrite(saved, lambda manifest, tensors: manifest.update(steps=steps))
     with pytest.raises(ArtifactError):
         Chain.load(changed)
 
 
 @pytest.mark.parametrize("name", ["steps", "normalize", "input_dimensions", "output_dimensions", "tensors_sha256"])
-def test_a_manifest_that_leaves_out_what_is_needed_is_refused(saved, name):
+def test_loading_refuses_a_manifest_without_a_required_key(saved, name):
     manifest = json.loads((saved / MANIFEST).read_bytes())
     del manifest[name]
     manifest["manifest_sha256"] = manifest_digest(manifest)
@@ -172,20 +172,20 @@ TENSOR_CHANGES = {
 
 
 @pytest.mark.parametrize("change", TENSOR_CHANGES)
-def test_tensors_that_are_not_those_of_the_steps_are_refused(saved, change):
+def test_loading_refuses_tensors_that_do_not_fit_the_steps_or_are_not_finite(saved, change):
     changed = rewrite(saved, lambda manifest, tensors: TENSOR_CHANGES[change](tensors))
     with pytest.raises(ArtifactError):
         Chain.load(changed)
 
 
 @pytest.mark.parametrize("name", ["input_dimensions", "output_dimensions"])
-def test_sizes_that_contradict_the_tensors_are_refused(saved, name):
+def test_loading_refuses_manifest_dimensions_that_contradict_the_tensors(saved, name):
     changed = rewrite(saved, lambda manifest, tensors: manifest.update({name: 7}))
     with pytest.raises(ArtifactError, match="manifest says otherwise"):
         Chain.load(changed)
 
 
-def test_a_saved_chain_is_never_overwritten(saved, rows, embeddings):
+def test_saving_over_an_existing_artifact_is_refused_and_leaves_its_files_unchanged(saved, rows, embeddings):
     before = {file.name: file.read_bytes() for file in saved.iterdir()}
     with pytest.raises(ArtifactError, match="exists already"):
         Chain([R2()]).fit(embeddings(50, 12, seed=9)).save(saved)
@@ -193,7 +193,7 @@ def test_a_saved_chain_is_never_overwritten(saved, rows, embeddings):
     assert list(saved.parent.iterdir()) == [saved]
 
 
-def test_a_file_in_the_way_is_left_alone(chain, tmp_path):
+def test_saving_to_a_path_where_a_file_exists_is_refused_and_leaves_the_file_unchanged(chain, tmp_path):
     (tmp_path / "chain").write_text("mine")
     with pytest.raises(ArtifactError, match="exists already"):
         chain.save(tmp_path / "chain")
@@ -201,7 +201,7 @@ def test_a_file_in_the_way_is_left_alone(chain, tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "chain"]
 
 
-def test_missing_parents_are_made_and_an_empty_folder_is_filled(chain, rows, tmp_path):
+def test_saving_creates_missing_parent_folders_and_accepts_an_empty_folder(chain, rows, tmp_path):
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "a" / "b" / "chain", tmp_path / "empty", str(tmp_path / "text")):
         chain.save(path)
@@ -209,19 +209,19 @@ def test_missing_parents_are_made_and_an_empty_folder_is_filled(chain, rows, tmp
 
 
 @pytest.mark.parametrize("limit", [0, 200, 3000])
-def test_a_disk_that_is_full_leaves_nothing_behind(chain, tmp_path, limit):
+def test_saving_to_a_full_disk_raises_oserror_and_leaves_no_file(chain, tmp_path, limit):
     with files_limited_to(limit), pytest.raises(OSError, match="too large"):
         chain.save(tmp_path / "chain", {"note": "the tensors still fit, this does not " * 200})
     assert not list(tmp_path.iterdir())
 
 
-def test_metadata_that_is_not_json_leaves_nothing_behind(chain, tmp_path):
+def test_saving_metadata_that_is_not_json_raises_type_error_and_leaves_no_file(chain, tmp_path):
     with pytest.raises(TypeError, match="JSON"):
         chain.save(tmp_path / "chain", {"when": object()})
     assert not list(tmp_path.iterdir())
 
 
-def test_of_many_who_save_under_one_name_exactly_one_succeeds(chain, rows, tmp_path):
+def test_of_16_concurrent_saves_to_the_same_path_exactly_one_succeeds(chain, rows, tmp_path):
     def save(_):
         try:
             return chain.save(tmp_path / "chain")
@@ -235,7 +235,8 @@ def test_of_many_who_save_under_one_name_exactly_one_succeeds(chain, rows, tmp_p
     np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(rows), chain.transform(rows))
 
 
-def test_a_manifest_with_the_former_name_of_out_of_domain_is_read_with_the_new_one(saved, caplog):
+def test_a_manifest_with_the_former_key_foreign_is_read_with_the_key_out_of_domain(saved, caplog):
+    """The renaming is logged once and the file on disk stays as it is."""
     corpora = {"pydoc": {"recall_at_10": 0.5}}
     manifest = json.loads((saved / MANIFEST).read_bytes())
     manifest["certificate"] = {"foreign": corpora, "compared_to": {"chain": "x@1", "foreign": corpora}}
@@ -253,7 +254,7 @@ def test_a_manifest_with_the_former_name_of_out_of_domain_is_read_with_the_new_o
 
 
 @pytest.mark.parametrize("content", [[], {"foreign": 1, "compared_to": 3}, {"compared_to": {"foreign": []}}, None, "x"])
-def test_a_certificate_of_any_shape_is_read_without_an_error_of_the_renaming(saved, content):
+def test_renaming_the_former_key_foreign_tolerates_certificates_of_any_shape(saved, content):
     manifest = json.loads((saved / MANIFEST).read_bytes()) | {"certificate": content, "provenance": {"gates": content}}
     manifest["manifest_sha256"] = manifest_digest(manifest)
     (saved / MANIFEST).write_text(json.dumps(manifest))

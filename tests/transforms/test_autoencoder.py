@@ -22,12 +22,12 @@ def fitted(rows):
 
 
 def error(autoencoder, rows):
-    """The mean squared error of what comes back."""
+    """Return the mean squared reconstruction error."""
     return np.square(rows - autoencoder.inverse_transform(autoencoder.transform(rows))).sum(1).mean()
 
 
-def plainly(autoencoder, rows):
-    """The same training with layers, an optimiser and a schedule of torch, on the same batches; the last weights."""
+def train_with_torch_layers(autoencoder, rows):
+    """Train torch layers with AdamW on the same batches; return the last weights and the loss of each step."""
     recipe, start = autoencoder.training_log.config, autoencoder._initial_parameters(rows.shape[1])
     encoder, decoder = (torch.nn.Linear(*reversed(start[name].shape)) for name in ("weight", "decoder_weight"))
     layers = dict(zip(start, (encoder.weight, encoder.bias, decoder.weight, decoder.bias), strict=True))
@@ -55,35 +55,35 @@ def plainly(autoencoder, rows):
 
 
 @pytest.mark.parametrize("literal", [False, True])
-def test_training_is_that_of_layers_and_adamw_of_torch(rows, literal):
+def test_autoencoder_training_equals_torch_linear_layers_trained_with_adamw(rows, literal):
     # The last held-out loss is the best here, so that what is kept is what was reached last.
     autoencoder = Autoencoder(6, literal=literal, steps=30, batch=100).fit(rows)
     assert int(np.argmin(autoencoder.training_log.heldout_losses)) == len(autoencoder.training_log.heldout_losses) - 1
-    expected, losses = plainly(autoencoder, rows)
+    expected, losses = train_with_torch_layers(autoencoder, rows)
     assert autoencoder.training_log.loss == pytest.approx(losses[-1], rel=1e-4)
     for name, tensor in expected.items():
         np.testing.assert_allclose(getattr(autoencoder, name), tensor, atol=1e-4)
 
 
-def test_it_starts_between_the_bounds_of_layers_of_torch():
+def test_autoencoder_initial_parameters_lie_within_the_bounds_of_torch_linear_layers():
     start = Autoencoder(40)._initial_parameters(400)
     for name, inputs in (("weight", 400), ("bias", 400), ("decoder_weight", 40), ("decoder_bias", 40)):
         assert 0.9 < float(start[name].detach().abs().max()) * inputs**0.5 <= 1
 
 
-def test_its_loss_falls_on_rows_it_never_saw(fitted, rows, heldout):
+def test_autoencoder_training_lowers_the_loss_and_reconstruction_error_on_held_out_rows(fitted, rows, heldout):
     losses = fitted.training_log.heldout_losses
     assert min(losses) < 0.6 * losses[0]
     assert error(fitted, heldout) < 0.5 * error(Autoencoder(6, batch=100, steps=1).fit(rows), heldout)
     assert error(fitted, heldout) < 0.9 * np.square(heldout - rows.mean(0)).sum(1).mean()
 
 
-def test_no_more_comes_back_than_from_the_best_plane_of_so_many_dimensions(fitted, rows):
+def test_autoencoder_reconstruction_error_is_above_that_of_pca_of_the_same_dimensions(fitted, rows):
     spectrum = np.linalg.svd(rows - rows.mean(0), compute_uv=False) ** 2
     assert error(fitted, rows) > spectrum[6:].sum() / len(rows)
 
 
-def test_outputs_are_the_encoders_and_never_negative(fitted, heldout):
+def test_autoencoder_outputs_are_the_relu_of_its_affine_encoder(fitted, heldout):
     out = fitted.transform(heldout)
     expected = np.maximum(heldout @ fitted.weight.numpy().T + fitted.bias.numpy(), 0)
     np.testing.assert_allclose(out, expected, atol=1e-5)
@@ -91,7 +91,7 @@ def test_outputs_are_the_encoders_and_never_negative(fitted, heldout):
     assert (out == 0).any() and (out > 0).any()
 
 
-def test_the_way_back_is_the_decoder_and_reaches_below_zero(fitted, heldout):
+def test_autoencoder_inverse_is_its_affine_decoder_and_can_be_negative(fitted, heldout):
     codes = fitted.transform(heldout)
     back = fitted.inverse_transform(codes)
     expected = codes @ fitted.decoder_weight.numpy().T + fitted.decoder_bias.numpy()
@@ -100,7 +100,7 @@ def test_the_way_back_is_the_decoder_and_reaches_below_zero(fitted, heldout):
     assert back.min() < -0.01
 
 
-def test_read_literally_it_never_decodes_below_zero(rows, heldout):
+def test_literal_autoencoder_applies_relu_to_its_decoder(rows, heldout):
     literal = Autoencoder(6, literal=True, batch=100).fit(rows)
     codes = literal.transform(heldout)
     expected = codes @ literal.decoder_weight.numpy().T + literal.decoder_bias.numpy()
@@ -108,7 +108,7 @@ def test_read_literally_it_never_decodes_below_zero(rows, heldout):
     assert expected.min() < 0
 
 
-def test_the_record_has_the_held_out_losses_and_the_papers_budget(fitted):
+def test_autoencoder_training_log_has_the_config_and_one_held_out_loss_per_20_steps(fitted):
     record = fitted.training_log
     assert (record.config.steps, record.config.learning_rate, record.config.weight_decay) == (200, 1e-2, 0.1)
     assert record.steps == 200 or record.stopped_early
@@ -117,20 +117,20 @@ def test_the_record_has_the_held_out_losses_and_the_papers_budget(fitted):
     assert Autoencoder(6).training_log is None
 
 
-def test_what_is_kept_has_the_best_held_out_loss(rows):
+def test_autoencoder_keeps_the_parameters_of_the_lowest_held_out_loss(rows):
     autoencoder = Autoencoder(6, learning_rate=0.3, steps=40, batch=100).fit(rows)
     heldout = Batches(rows, autoencoder.training_log.config, 0, torch.device("cpu")).heldout().numpy()
     assert error(autoencoder, heldout) == pytest.approx(min(autoencoder.training_log.heldout_losses), rel=1e-5)
 
 
-def test_a_fit_repeats_bit_for_bit_with_its_seed_and_differs_with_another(rows):
+def test_autoencoder_fit_is_bit_equal_for_the_same_seed_and_differs_for_another(rows):
     one, same, other = (Autoencoder(6, steps=5, seed=seed).fit(rows) for seed in (3, 3, 4))
     for name, buffer in one.named_buffers():
         np.testing.assert_array_equal(buffer, getattr(same, name))
         assert not torch.equal(buffer, getattr(other, name))
 
 
-def test_rows_of_zeros_stay_zero_and_do_no_harm(rows):
+def test_autoencoder_maps_zero_rows_among_the_fitted_rows_to_zero(rows):
     some = rows[:200].copy()
     some[::10] = 0
     out = Autoencoder(6, steps=10).fit(some).transform(some)
@@ -140,11 +140,11 @@ def test_rows_of_zeros_stay_zero_and_do_no_harm(rows):
 
 
 @pytest.mark.parametrize(("n", "k"), [(8, 6), (8, 12), (4, 3)])
-def test_fewer_rows_than_dimensions_are_enough(rows, n, k):
+def test_autoencoder_fits_fewer_rows_than_dimensions_with_finite_outputs(rows, n, k):
     assert np.isfinite(Autoencoder(k, steps=5).fit(rows[:n]).transform(rows)).all()
 
 
-def test_a_fit_that_fails_leaves_what_was_learned(rows):
+def test_a_failed_autoencoder_fit_leaves_the_learned_parameters_unchanged(rows):
     autoencoder = Autoencoder(6, steps=5).fit(rows)
     before = {name: buffer.clone() for name, buffer in autoencoder.named_buffers()}
     with pytest.raises(InputError):
@@ -154,30 +154,30 @@ def test_a_fit_that_fails_leaves_what_was_learned(rows):
         assert not buffer.requires_grad
 
 
-def test_moments_are_refused(rows):
+def test_autoencoder_refuses_moments(rows):
     with pytest.raises(InputError, match="autoencoder is trained on vectors"):
         Autoencoder(4).fit(Moments.from_vectors(rows))
 
 
 @pytest.mark.parametrize("row", [np.zeros(20), np.random.default_rng(0).normal(size=20)])
-def test_rows_that_are_all_the_same_are_refused(row):
+def test_autoencoder_refuses_identical_rows(row):
     with pytest.raises(InputError, match="autoencoder needs rows that differ"):
         Autoencoder(4).fit(np.tile(row.astype(np.float32), (50, 1)))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_too_few_rows_are_refused(rows, n):
+def test_autoencoder_refuses_fewer_than_four_rows(rows, n):
     with pytest.raises(InputError):
         Autoencoder(4).fit(rows[:n])
 
 
-def test_rows_whose_squares_overflow_are_refused_as_diverging(rows):
+def test_autoencoder_refuses_rows_whose_squares_overflow_as_diverged(rows):
     with pytest.raises(InputError, match="autoencoder diverged at step 1"):
         Autoencoder(4).fit(rows * np.float32(1e30))
 
 
 @pytest.mark.parametrize("dimensions", [20, 21, 1000])
-def test_reducing_to_no_fewer_dimensions_is_refused(rows, dimensions):
+def test_autoencoder_refuses_output_dimensions_that_are_not_fewer_than_its_input(rows, dimensions):
     with pytest.raises(StepError, match=f"autoencoder to {dimensions} .* more than {dimensions} dimensions, not 20"):
         Autoencoder(dimensions).fit(rows)
 
@@ -202,7 +202,7 @@ def test_reducing_to_no_fewer_dimensions_is_refused(rows, dimensions):
         {"seed": None},
     ],
 )
-def test_a_bad_parameter_is_refused_by_its_name_and_value(parameters):
+def test_autoencoder_refuses_invalid_parameters_by_name_and_value(parameters):
     (name, value), *_ = parameters.items()
     with pytest.raises(StepError, match=f"autoencoder: {name} ") as refusal:
         Chain([Autoencoder(**({"dimensions": 8} | parameters))])

@@ -7,7 +7,7 @@ from transforms.beneath import OutsideError, list_beneath, open_beneath, read_be
 
 @pytest.fixture
 def root(tmp_path):
-    """A folder reached by a link, with links that stay in it and links that leave it."""
+    """Return a link to a folder with links that stay below it and links that leave it."""
     root = tmp_path / "disk" / "data"
     (root / "sub" / "deep").mkdir(parents=True)
     (root / "a.txt").write_text("a")
@@ -24,12 +24,12 @@ def root(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.txt", "sub/within", "sub/../a.txt", "sub/folder/absolute", "sub/folder/../within"])
-def test_a_file_is_read_through_any_link_that_stays_below(root, name):
+def test_read_beneath_follows_links_and_dots_that_stay_below_the_root(root, name):
     assert read_beneath(root, name) == b"a"
 
 
 @pytest.mark.parametrize("name", ["escapes", "elsewhere/secret", "../secret", "sub/../../data/a.txt", "/etc/passwd"])
-def test_nothing_leads_out(root, name):
+def test_open_beneath_refuses_links_dots_and_absolute_paths_that_leave_the_root(root, name):
     with pytest.raises(OutsideError):
         open_beneath(root, name)
 
@@ -38,25 +38,26 @@ def test_nothing_leads_out(root, name):
     ("name", "error"),
     [("gone", FileNotFoundError), ("sub", IsADirectoryError), ("a.txt/b", NotADirectoryError), ("loop", OSError)],
 )
-def test_what_is_no_file_is_an_error(root, name, error):
+def test_open_beneath_raises_the_systems_error_for_missing_files_folders_and_link_loops(root, name, error):
     with pytest.raises(error):
         open_beneath(root, name)
 
 
-def test_a_pipe_is_refused_instead_of_waited_for(root):
+def test_open_beneath_refuses_a_named_pipe_without_waiting(root):
     os.mkfifo(root / "pipe")
     with pytest.raises(OSError, match="not a plain file"):
         open_beneath(root, "pipe")
 
 
-def test_a_folder_is_listed_unless_something_in_it_leads_out(root):
+def test_list_beneath_lists_the_files_of_a_folder_unless_a_link_in_it_leaves_the_root(root):
+    """For a path that is a file it returns None."""
     assert list_beneath(root, "sub") == ["sub/deep/absolute", "sub/within"]
     assert list_beneath(root, "a.txt") is None
     with pytest.raises(OutsideError):
         list_beneath(root, "")
 
 
-def test_no_descriptor_is_left_open(root):
+def test_open_beneath_leaves_no_file_descriptor_open(root):
     before = len(os.listdir("/dev/fd"))  # noqa: PTH208
     for name in ("sub/folder/absolute", "sub/folder/../within"):
         open_beneath(root, name).close()

@@ -51,7 +51,7 @@ def unit(rows):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def test_it_holds_what_the_contract_says_and_nothing_else(chain, heldout, embeddings):
+def test_certificate_has_exactly_the_documented_keys(chain, heldout, embeddings):
     certificate = certify(chain, heldout, n_fit=400, seed=3, out_of_domain={"pydoc": embeddings(60, 24, seed=6)})
     assert set(certificate) == CONTRACT
     assert set(certificate["out_of_domain"]["pydoc"]) == {"n", *QUALITY}
@@ -63,12 +63,12 @@ def test_it_holds_what_the_contract_says_and_nothing_else(chain, heldout, embedd
     assert certificate["warnings"] == []
 
 
-def test_it_is_json(nested, heldout):
+def test_certificate_survives_a_json_round_trip(nested, heldout):
     certificate = certify(nested, heldout, n_fit=400, out_of_domain={"other": heldout[:30]})
     assert json.loads(json.dumps(certificate, allow_nan=False)) == certificate
 
 
-def test_its_numbers_are_those_of_the_metrics(chain, heldout, embeddings):
+def test_certificate_values_equal_the_metrics_computed_directly(chain, heldout, embeddings):
     other = embeddings(70, 24, seed=7)
     certificate = certify(chain, heldout, n_fit=400, out_of_domain={"other": other})
     for measured, rows in ((certificate, heldout), (certificate["out_of_domain"]["other"], other)):
@@ -84,7 +84,7 @@ def test_its_numbers_are_those_of_the_metrics(chain, heldout, embeddings):
     assert certificate["mean_norm"]["after"] == pytest.approx(after.mean_norm(), rel=1e-5)
 
 
-def test_it_shows_that_debiasing_took_the_mean_away(chain, heldout):
+def test_certificate_mean_norm_of_r2_and_geopres_is_less_than_half_after_the_chain(chain, heldout):
     mean_norm = certify(chain, heldout, n_fit=400)["mean_norm"]
     assert mean_norm["after"] < 0.5 * mean_norm["before"]
 
@@ -101,7 +101,7 @@ def test_it_shows_that_debiasing_took_the_mean_away(chain, heldout):
         (41, set()),
     ],
 )
-def test_what_too_few_rows_do_not_allow_to_measure_is_null_with_a_warning(chain, heldout, n, nulls):
+def test_certificate_has_null_and_a_warning_for_metrics_that_need_more_held_out_rows(chain, heldout, n, nulls):
     certificate = certify(chain, heldout[:n], n_fit=400, out_of_domain={"few": heldout[:n]})
     assert {name for name in QUALITY if certificate[name] is None} == nulls
     assert {name for name in QUALITY if certificate["out_of_domain"]["few"][name] is None} == nulls
@@ -109,19 +109,19 @@ def test_what_too_few_rows_do_not_allow_to_measure_is_null_with_a_warning(chain,
 
 
 @pytest.mark.parametrize(("n", "mean", "doubted"), [(400, 0.0, True), (400, 0.5, False), (20, 0.0, True)])
-def test_a_mean_direction_that_may_be_chance_is_doubted(embeddings, heldout, n, mean, doubted):
+def test_certificate_warns_of_a_mean_direction_within_its_noise(embeddings, heldout, n, mean, doubted):
     chain = Chain([R2()]).fit(embeddings(n, 24, mean=mean, decay=0.0))
     warnings = certify(chain, heldout, n_fit=n)["warnings"]
     assert any("within its noise" in warning for warning in warnings) == doubted
 
 
-def test_a_map_fitted_on_few_rows_is_doubted(chain, heldout):
+def test_certificate_warns_of_fewer_than_ten_fitted_rows_per_output_dimension(chain, heldout):
     (warning,) = certify(chain, heldout, n_fit=79)["warnings"]
     assert "79 rows are few for 8 dimensions" in warning
     assert certify(chain, heldout, n_fit=80)["warnings"] == []
 
 
-def test_what_the_fit_had_to_say_comes_first(chain, heldout):
+def test_certificate_lists_given_warnings_before_its_own_without_changing_the_callers_list(chain, heldout):
     said = ["half of the texts were empty"]
     warnings = certify(chain, heldout, n_fit=10, warnings=said)["warnings"]
     assert warnings[0] == said[0]
@@ -129,7 +129,7 @@ def test_what_the_fit_had_to_say_comes_first(chain, heldout):
     assert said == ["half of the texts were empty"], "the caller's list is the caller's"
 
 
-def test_a_nested_chain_is_measured_at_smaller_sizes_too(nested, heldout):
+def test_certificate_of_a_nested_chain_has_metrics_for_smaller_sizes(nested, heldout):
     certificate = certify(nested, heldout, n_fit=400)
     assert set(certificate) == CONTRACT | {"sizes"}
     assert set(certificate["sizes"]) == {"2", "4", "6"}
@@ -138,12 +138,14 @@ def test_a_nested_chain_is_measured_at_smaller_sizes_too(nested, heldout):
         assert measured["recall_at_10"] == recall_at_k(heldout, nested.transform(heldout, dimensions=int(size)), 10)
 
 
-def test_a_nested_chain_of_one_dimension_has_no_smaller_sizes(embeddings, heldout):
+def test_certificate_of_a_nested_chain_of_one_dimension_has_no_smaller_sizes(embeddings, heldout):
     chain = Chain([GeoPres(1, nested=True, steps=1)]).fit(embeddings(100, 24))
     assert certify(chain, heldout, n_fit=100)["sizes"] == {}
 
 
-def test_held_out_rows_may_lie_on_disk_in_any_float(chain, heldout, tmp_path, torch_warns_always):
+def test_certificate_of_memory_mapped_float32_or_float64_rows_equals_that_of_the_array(
+    chain, heldout, tmp_path, torch_warns_always
+):
     expected = certify(chain, heldout, n_fit=400)
     for dtype in (np.float32, np.float64):
         np.save(tmp_path / "heldout.npy", heldout.astype(dtype))
@@ -154,7 +156,7 @@ def test_held_out_rows_may_lie_on_disk_in_any_float(chain, heldout, tmp_path, to
             assert certificate["out_of_domain"]["same"][name] == pytest.approx(expected[name], rel=1e-5)
 
 
-def test_outputs_that_do_not_vary_are_warned_of_unless_the_inputs_had_as_many(embeddings):
+def test_certificate_warns_of_outputs_that_never_vary_unless_as_many_inputs_are_constant(embeddings):
     rows = embeddings(300, 24)
     dying = Chain([Autoencoder(8, steps=4, batch=64, learning_rate=1.0)], normalize=False).fit(rows[:200])
     dead = int((dying.transform(rows[200:]).std(axis=0) == 0).sum())
@@ -166,7 +168,7 @@ def test_outputs_that_do_not_vary_are_warned_of_unless_the_inputs_had_as_many(em
     assert certify(whole, rows[200:], n_fit=200)["warnings"] == []
 
 
-def test_a_training_that_could_have_gone_on_or_went_astray_is_warned_of(embeddings):
+def test_certificate_warns_of_training_whose_loss_was_still_falling_or_diverged(embeddings):
     rows = embeddings(300, 24)
     chain = Chain([GeoPres(8, preset="paper", steps=60, batch=90)]).fit(rows[:200])
     assert chain[0].training_log.still_falling
@@ -177,7 +179,7 @@ def test_a_training_that_could_have_gone_on_or_went_astray_is_warned_of(embeddin
     assert "diverged after 60 steps" in warning
 
 
-def test_the_certificate_of_codes_measures_float_queries_in_codes(embeddings):
+def test_certificate_of_codes_measures_recall_and_score_errors_of_float_queries_against_codes(embeddings):
     rows, heldout = embeddings(2000, 32), embeddings(300, 32, seed=1)
     chain = Chain(parse_steps("r2,codes:8")).fit(rows)
     found = certify(chain, heldout, n_fit=2000, out_of_domain={"other": embeddings(120, 32, seed=2)})
@@ -199,7 +201,7 @@ def test_the_certificate_of_codes_measures_float_queries_in_codes(embeddings):
     assert not any("standard deviations" in warning for warning in found["warnings"])
 
 
-def test_a_certificate_warns_of_values_that_codes_clip(embeddings):
+def test_certificate_warns_of_values_clipped_by_codes(embeddings):
     rows = embeddings(2000, 32)
     chain = Chain(parse_steps("codes:8"), normalize=False).fit(rows)
     far = certify(chain, 20 * embeddings(100, 32, seed=1), n_fit=2000)

@@ -32,7 +32,7 @@ def compact(rows):
 
 
 class Recorder:
-    """Vectors that note which rows were asked for."""
+    """Vectors that record how many rows each read asks for."""
 
     def __init__(self, vectors):
         self.vectors = vectors
@@ -46,7 +46,7 @@ class Recorder:
 
 
 def make(kinds):
-    """Unfitted steps; each geopres halves the 24 dimensions once more."""
+    """Return unfitted steps of these kinds; each geopres halves the dimensions again."""
     sizes = itertools.count(1)
     return [
         {"r2": R2, "normalize": Normalize, "geopres": lambda: GeoPres(24 >> next(sizes), nested=True, steps=2)}[kind]()
@@ -61,7 +61,7 @@ ORDERS = st.lists(st.sampled_from(["normalize", "r2", "geopres"]), min_size=1, m
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(kinds=ORDERS, normalize=st.booleans(), exponent=st.integers(-6, 6), seed=st.integers(0, 1000))
-def test_folded_equals_unfolded_at_every_size_it_serves(rows, embeddings, kinds, normalize, exponent, seed):
+def test_folded_chain_equals_the_chain_at_every_size_it_serves(rows, embeddings, kinds, normalize, exponent, seed):
     chain = Chain(make(kinds), normalize).fit(rows)
     # Without a normalisation long rows would need a tolerance of their own.
     lengths = np.float32(10.0**exponent if normalize else 1)
@@ -78,7 +78,7 @@ def test_folded_equals_unfolded_at_every_size_it_serves(rows, embeddings, kinds,
             np.testing.assert_allclose(chain.fold(size).transform(fresh)[kept], cut[kept], atol=1e-5)
 
 
-def test_a_chain_that_ends_in_its_own_normalisation_folds_at_every_size(rows):
+def test_chain_that_ends_in_a_normalize_step_folds_at_smaller_sizes(rows):
     chain = Chain([GeoPres(12, nested=True, steps=2), Normalize()], normalize=False).fit(rows)
     for size in (3, 12):
         np.testing.assert_allclose(chain.fold(size).transform(rows), chain.transform(rows, dimensions=size), atol=1e-5)
@@ -95,13 +95,13 @@ def test_a_chain_that_ends_in_its_own_normalisation_folds_at_every_size(rows):
         (["normalize"], True, ["normalize"]),
     ],
 )
-def test_folding_leaves_no_step_that_changes_nothing(rows, kinds, normalize, expected):
+def test_fold_merges_affine_steps_and_drops_redundant_normalisations(rows, kinds, normalize, expected):
     folded = Chain(make(kinds), normalize).fit(rows).fold()
     assert [step.kind for step in folded.transforms] == expected
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_chain_on_a_gpu_folds_and_stays_there(rows, compact):
+def test_chain_on_a_gpu_folds_to_a_chain_on_that_gpu(rows, compact):
     on_gpu = copy.deepcopy(compact).cuda()
     for folded, size in ((on_gpu.fold(), 12), (on_gpu.fold(5), 5)):
         assert all(buffer.is_cuda for buffer in folded.buffers())
@@ -110,20 +110,20 @@ def test_a_chain_on_a_gpu_folds_and_stays_there(rows, compact):
         np.testing.assert_allclose(out.cpu(), compact.transform(rows, dimensions=size), atol=1e-5)
 
 
-def test_folding_can_override_the_final_normalisation(rows, compact):
+def test_fold_can_override_the_final_normalisation(rows, compact):
     plain = Chain(compact.transforms, normalize=False)
     np.testing.assert_allclose(compact.fold(normalize=False).transform(rows), plain.transform(rows), atol=1e-5)
     np.testing.assert_allclose(plain.fold(normalize=True).transform(rows), compact.transform(rows), atol=1e-5)
 
 
-def test_folding_leaves_the_chain_itself_alone(rows, compact):
+def test_fold_leaves_the_original_chain_unchanged(rows, compact):
     before = compact.transform(rows)
     compact.fold(4, normalize=False)
     assert [step.kind for step in compact.transforms] == ["r2", "geopres"]
     np.testing.assert_array_equal(compact.transform(rows), before)
 
 
-def test_a_folded_chain_says_what_it_maps(compact):
+def test_folded_chain_knows_its_dimensions_and_is_float32(compact):
     folded = compact.fold(4)
     assert (folded.input_dimensions, folded.output_dimensions) == (24, 4)
     assert next(folded.buffers()).dtype == torch.float32
@@ -137,7 +137,7 @@ def test_an_unfitted_chain_cannot_be_folded(steps):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(kinds=ORDERS, factor=st.floats(1e-15, 1e15), sign=st.sampled_from([-1, 1]))
-def test_rows_parallel_to_the_mean_and_rows_of_zeros_become_zero_folded_or_not(rows, kinds, factor, sign):
+def test_chain_with_r2_maps_zero_rows_and_rows_parallel_to_the_mean_to_zero_folded_or_not(rows, kinds, factor, sign):
     chain = Chain([R2(), *make(kinds)]).fit(rows)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     lost = np.stack([sign * factor * unit.astype(np.float64).mean(0), np.zeros(24)]).astype(np.float32)
@@ -150,26 +150,26 @@ def test_rows_parallel_to_the_mean_and_rows_of_zeros_become_zero_folded_or_not(r
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(cuts=st.lists(st.integers(0, 250), max_size=8), folded=st.booleans())
-def test_however_rows_are_split_into_batches_they_come_out_the_same(rows, compact, cuts, folded):
+def test_chain_outputs_do_not_depend_on_how_rows_are_split_into_batches(rows, compact, cuts, folded):
     chain = compact.fold() if folded else compact
     edges = [0, *sorted(cuts), 250]
     parts = [chain.transform(rows[start:stop]) for start, stop in itertools.pairwise(edges)]
     np.testing.assert_allclose(np.concatenate(parts), chain.transform(rows), atol=1e-6)
 
 
-def test_one_row_alone_comes_out_as_among_others(rows, compact):
+def test_chain_output_of_a_single_row_equals_its_output_in_a_batch(rows, compact):
     alone = np.stack([compact.transform(row) for row in rows])
     np.testing.assert_allclose(alone, compact.transform(rows), atol=1e-6)
 
 
-def test_every_step_is_fitted_on_the_output_of_those_before_it(rows, compact):
+def test_each_step_of_a_chain_is_fitted_on_the_outputs_of_the_steps_before(rows, compact):
     r2 = R2().fit(rows)
     geopres = GeoPres(12, nested=True, steps=5).fit(r2.transform(rows))
     np.testing.assert_allclose(compact.transforms[0].direction, r2.direction, atol=1e-7)
     np.testing.assert_allclose(compact.transforms[1].weight, geopres.weight, atol=1e-6)
 
 
-def test_a_saved_chain_loads_bit_equal(rows, compact, tmp_path):
+def test_loaded_nested_chain_has_bit_equal_outputs_at_every_size_tried(rows, compact, tmp_path):
     compact.save(tmp_path / "chain")
     loaded = Chain.load(tmp_path / "chain")
     assert loaded.specs() == compact.specs()
@@ -182,25 +182,25 @@ def test_a_saved_chain_loads_bit_equal(rows, compact, tmp_path):
 
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("kinds", [["r2"], ["geopres", "r2", "geopres"], ["normalize", "geopres"], ["normalize"]])
-def test_a_chain_of_any_steps_loads_bit_equal(rows, tmp_path, kinds, normalize):
+def test_loaded_chain_of_other_steps_has_bit_equal_outputs(rows, tmp_path, kinds, normalize):
     chain = Chain(make(kinds), normalize).fit(rows)
     chain.save(tmp_path / "chain")
     np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(rows), chain.transform(rows))
 
 
-def test_a_chain_of_more_than_ten_steps_keeps_their_tensors_apart(rows, tmp_path):
+def test_loaded_chain_of_twelve_steps_has_bit_equal_outputs(rows, tmp_path):
     chain = Chain([GeoPres(24 - 1 - index, steps=0) for index in range(12)]).fit(rows)
     chain.save(tmp_path / "chain")
     np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(rows), chain.transform(rows))
 
 
-def test_a_loaded_chain_saves_again_as_it_was(rows, compact, tmp_path):
+def test_saving_a_loaded_chain_writes_the_same_manifest(rows, compact, tmp_path):
     first = compact.save(tmp_path / "one", {"encoder": "e"})
     second = Chain.load(tmp_path / "one").save(tmp_path / "two")
     assert second == first
 
 
-def test_a_loaded_chain_that_is_fitted_anew_saves_what_it_is_now(rows, embeddings, compact, tmp_path):
+def test_saving_a_refitted_loaded_chain_writes_the_new_fit_and_the_loaded_metadata(rows, embeddings, compact, tmp_path):
     compact.save(tmp_path / "one", {"encoder": "e"})
     again = Chain.load(tmp_path / "one").fit(embeddings(100, 30))
     again.save(tmp_path / "two")
@@ -210,14 +210,14 @@ def test_a_loaded_chain_that_is_fitted_anew_saves_what_it_is_now(rows, embedding
     np.testing.assert_array_equal(loaded.transform(np.eye(30)), again.transform(np.eye(30)))
 
 
-def test_an_unfitted_chain_and_a_folded_one_are_not_saved(compact, tmp_path):
+def test_unfitted_and_folded_chains_cannot_be_saved(compact, tmp_path):
     for chain in (Chain([R2()]), compact.fold()):
         with pytest.raises(TransformError):
             chain.save(tmp_path / "chain")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_step_that_cannot_follow_is_refused_before_a_row_is_read(rows):
+def test_chain_refuses_steps_of_incompatible_dimensions_before_reading_a_row(rows):
     with pytest.raises(StepError, match="more than 12 dimensions, not 12"):
         Chain([R2(), GeoPres(12), Normalize(), GeoPres(12)])
     vectors = Recorder(rows)
@@ -228,19 +228,19 @@ def test_a_step_that_cannot_follow_is_refused_before_a_row_is_read(rows):
     assert not any(step.fitted for step in chain.transforms)
 
 
-def test_a_reduction_to_one_dimension_cannot_be_debiased(rows):
+def test_chain_refuses_r2_after_a_reduction_to_one_dimension(rows):
     with pytest.raises(StepError, match="at least 2 dimensions"):
         Chain([GeoPres(1), R2()]).fit(rows)
 
 
-def test_vectors_are_streamed_in_blocks(embeddings):
+def test_chain_fit_reads_vectors_in_blocks_of_at_most_4096_rows(embeddings):
     vectors = Recorder(embeddings(10_000, 6))
     Chain([Normalize(), R2(), GeoPres(3, steps=3, batch=500)]).fit(vectors)
     assert max(vectors.asked) <= 4096
     assert sum(vectors.asked) >= 20_000, "r2 and geopres both want every row"
 
 
-def test_a_memmap_fits_like_its_array(rows, compact, tmp_path):
+def test_chain_fitted_on_a_memory_map_equals_one_fitted_on_the_array(rows, compact, tmp_path):
     np.save(tmp_path / "rows.npy", rows)
     on_disk = np.load(tmp_path / "rows.npy", mmap_mode="r")
     fitted = Chain([R2(), GeoPres(12, nested=True, steps=5)]).fit(on_disk)
@@ -248,13 +248,13 @@ def test_a_memmap_fits_like_its_array(rows, compact, tmp_path):
 
 
 @pytest.mark.parametrize("bad", [np.ones(24), np.ones((2, 3, 4)), np.ones((3, 0)), np.ones((0, 24))])
-def test_what_is_not_rows_is_refused(bad):
+def test_chain_fit_refuses_arrays_that_are_not_rows_of_vectors(bad):
     with pytest.raises(InputError):
         Chain([R2(), GeoPres(2)]).fit(bad)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_row_that_is_not_finite_is_named_through_the_steps_before(embeddings, value):
+def test_chain_fit_names_a_row_that_is_not_finite_whatever_the_first_step(embeddings, value):
     bad = embeddings(5000, 6)
     bad[4321, 2] = value
     for steps in ([R2()], [Normalize(), R2()], [GeoPres(3), R2()]):
@@ -262,24 +262,24 @@ def test_a_row_that_is_not_finite_is_named_through_the_steps_before(embeddings, 
             Chain(steps).fit(bad)
 
 
-def test_vectors_that_debiasing_takes_everything_from_are_refused(rows):
+def test_chain_fit_refuses_identical_rows_that_r2_maps_to_zero(rows):
     with pytest.raises(InputError, match="rows that differ"):
         Chain([R2(), GeoPres(4)]).fit(np.repeat(rows[:1], 50, axis=0))
 
 
-def test_a_chain_must_be_fitted_whole_before_it_is_applied(rows):
+def test_chain_with_an_unfitted_step_cannot_transform(rows):
     with pytest.raises(NotFittedError):
         Chain([R2().fit(rows), GeoPres(4)]).transform(rows)
 
 
-def test_vectors_of_another_width_are_refused(compact):
+def test_chain_refuses_vectors_of_other_dimensions_folded_or_not(compact):
     for chain in (compact, compact.fold()):
         with pytest.raises(InputError, match="24 dimensions"):
             chain.transform(np.ones((2, 23)))
 
 
 @pytest.mark.parametrize("size", [0, -1, 13, 24])
-def test_a_nested_chain_serves_no_size_beyond_its_own(rows, compact, size):
+def test_nested_chain_refuses_sizes_outside_1_to_its_output_dimensions(rows, compact, size):
     assert not compact.serves(size)
     with pytest.raises(InputError, match=f"any number up to 12 dimensions, not {size}"):
         compact.transform(rows, dimensions=size)
@@ -288,7 +288,7 @@ def test_a_nested_chain_serves_no_size_beyond_its_own(rows, compact, size):
 
 
 @pytest.mark.parametrize("steps", [[R2()], [GeoPres(12, steps=1)], [GeoPres(12, nested=True, steps=1), R2()]])
-def test_a_chain_that_is_not_nested_serves_its_own_size_only(rows, steps):
+def test_chain_that_is_not_nested_serves_only_its_output_dimensions(rows, steps):
     chain = Chain(steps).fit(rows)
     full = chain.output_dimensions
     assert chain.serves(full)
@@ -297,7 +297,7 @@ def test_a_chain_that_is_not_nested_serves_its_own_size_only(rows, steps):
         chain.transform(rows, dimensions=6)
 
 
-def test_outputs_are_unit_at_every_size_unless_told_otherwise(rows, compact):
+def test_chain_outputs_have_norm_one_at_every_size_unless_normalize_is_false(rows, compact):
     for size in (1, 5, 12):
         norms = np.linalg.norm(compact.transform(rows, dimensions=size).astype(np.float64), axis=1)
         np.testing.assert_allclose(norms, 1, atol=1e-6)
@@ -305,14 +305,14 @@ def test_outputs_are_unit_at_every_size_unless_told_otherwise(rows, compact):
     assert np.abs(np.linalg.norm(plain, axis=1) - 1).max() > 0.01
 
 
-def test_a_tensor_gives_a_tensor_and_an_array_an_array(rows, compact):
+def test_chain_transform_of_a_tensor_is_a_tensor_without_gradient(rows, compact):
     tensor = compact.transform(torch.from_numpy(rows).double().requires_grad_())
     assert isinstance(tensor, torch.Tensor)
     assert not tensor.requires_grad
     np.testing.assert_allclose(tensor, compact.transform(rows), atol=1e-6)
 
 
-def test_progress_of_all_steps_grows_to_one_once(rows):
+def test_chain_fit_reports_progress_that_rises_from_0_to_1(rows):
     seen = []
     Chain([R2(), GeoPres(4, steps=3), Normalize()]).fit(rows, lambda fraction, message: seen.append(fraction))
     assert seen == sorted(seen)
@@ -321,7 +321,7 @@ def test_progress_of_all_steps_grows_to_one_once(rows):
     assert seen.count(1) == 1
 
 
-def test_metadata_joins_the_manifest_over_what_the_chain_carries(compact, tmp_path):
+def test_save_merges_given_metadata_over_the_metadata_of_the_chain(compact, tmp_path):
     chain = Chain(compact.transforms)
     chain.metadata = {"encoder": "old", "certificate": {"n_fit": 3}}
     written = chain.save(tmp_path / "chain", {"encoder": "new"})
@@ -332,7 +332,8 @@ def test_metadata_joins_the_manifest_over_what_the_chain_carries(compact, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["steps", "normalize", "input_dimensions", "schema_version", "tensors_sha256"])
-def test_metadata_cannot_say_what_the_chain_is(rows, compact, tmp_path, name):
+def test_metadata_cannot_override_manifest_keys_that_define_the_chain(rows, compact, tmp_path, name):
+    """Such metadata is either refused or ignored."""
     try:
         compact.save(tmp_path / "chain", {name: 7})
     except ArtifactError:
@@ -340,19 +341,19 @@ def test_metadata_cannot_say_what_the_chain_is(rows, compact, tmp_path, name):
     np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(rows), compact.transform(rows))
 
 
-def test_metadata_with_numbers_for_keys_can_be_read_again(compact, tmp_path):
+def test_metadata_keys_that_are_numbers_load_as_text(compact, tmp_path):
     compact.save(tmp_path / "chain", {"sizes": {9: 0.8, 10: 0.9}})
     assert Chain.load(tmp_path / "chain").metadata["sizes"] == {"9": 0.8, "10": 0.9}
 
 
-def test_the_first_step_learns_in_the_precision_of_the_vectors():
+def test_the_first_step_of_a_chain_is_fitted_in_the_precision_of_float64_vectors():
     rows = np.random.default_rng(0).normal(size=(500, 6)) * 1e-5 + 1
     expected = PCA(3).fit(rows)
     assert Chain([PCA(3)]).fit(rows)[0].weight.equal(expected.weight)
     assert not PCA(3).fit(rows.astype(np.float32)).weight.equal(expected.weight)
 
 
-def test_a_fit_that_fails_leaves_every_step_as_it_was(rows):
+def test_a_failed_chain_fit_leaves_every_step_unchanged(rows):
     chain = Chain([R2(), PCA(8)]).fit(rows)
     before = copy.deepcopy(chain)
     with pytest.raises(InputError, match="pca needs 8 directions"):
@@ -360,7 +361,7 @@ def test_a_fit_that_fails_leaves_every_step_as_it_was(rows):
     assert chain == before
 
 
-def test_only_what_is_not_fitted_is_fitted_if_so_said(rows, embeddings):
+def test_fit_with_refit_false_fits_only_the_unfitted_steps(rows, embeddings):
     chain = Chain([R2(), PCA(8)]).fit(rows)
     before = copy.deepcopy(chain)
     longer = (chain + GeoPres(4, steps=1)).fit(embeddings(200, 24, seed=9), refit=False)

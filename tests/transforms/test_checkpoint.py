@@ -28,7 +28,7 @@ TENSORS = {
 
 @contextmanager
 def files_no_larger_than(size):
-    """Let the system refuse, as a full disk would, what goes beyond so many bytes of a file."""
+    """Let the system refuse any file larger than `size` bytes, as a full disk would."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:
@@ -38,21 +38,21 @@ def files_no_larger_than(size):
 
 
 @pytest.fixture
-def kept(tmp_path):
+def saved(tmp_path):
     checkpoint = Checkpoint(tmp_path / "fit.safetensors", "key")
     checkpoint.save(TENSORS)
     return checkpoint
 
 
-def test_what_was_saved_is_loaded_with_its_dtypes_and_shapes(kept):
-    found = kept.load()
+def test_checkpoint_loads_the_saved_tensors_with_their_dtypes_and_shapes(saved):
+    found = saved.load()
     assert found.keys() == TENSORS.keys()
     for name, tensor in TENSORS.items():
         assert found[name].dtype == tensor.dtype
         np.testing.assert_array_equal(found[name], tensor)
 
 
-def test_tensors_that_are_being_trained_are_saved_as_they_are(tmp_path):
+def test_checkpoint_saves_tensors_that_require_a_gradient_as_plain_tensors(tmp_path):
     checkpoint = Checkpoint(tmp_path / "fit.safetensors", "key")
     weight = torch.ones(2, 2, requires_grad=True)
     checkpoint.save({"weight": weight})
@@ -60,80 +60,83 @@ def test_tensors_that_are_being_trained_are_saved_as_they_are(tmp_path):
     np.testing.assert_array_equal(checkpoint.load()["weight"], np.ones((2, 2)))
 
 
-def test_saving_again_replaces_what_was_there_and_leaves_no_other_file(kept):
-    kept.save({"steps": torch.tensor(8)})
-    assert kept.load() == {"steps": torch.tensor(8)}
-    assert [path.name for path in kept.path.parent.iterdir()] == [kept.path.name]
+def test_saving_a_checkpoint_again_replaces_it_and_leaves_no_other_file(saved):
+    saved.save({"steps": torch.tensor(8)})
+    assert saved.load() == {"steps": torch.tensor(8)}
+    assert [path.name for path in saved.path.parent.iterdir()] == [saved.path.name]
 
 
-def test_another_fit_finds_nothing_in_it(kept):
-    assert Checkpoint(kept.path, "another key").load() is None
-    assert kept.load() is not None
+def test_a_checkpoint_is_not_loaded_under_another_key(saved):
+    assert Checkpoint(saved.path, "another key").load() is None
+    assert saved.load() is not None
 
 
-def test_a_file_that_is_not_there_is_no_checkpoint(tmp_path):
+def test_loading_a_missing_checkpoint_returns_none(tmp_path):
     assert Checkpoint(tmp_path / "none.safetensors", "key").load() is None
     assert Checkpoint(tmp_path / "no folder" / "none.safetensors", "key").load() is None
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
-def test_a_truncated_file_is_no_checkpoint(kept, share):
-    whole = kept.path.read_bytes()
-    kept.path.write_bytes(whole[: int(share * len(whole))])
-    assert kept.load() is None
+def test_loading_a_truncated_checkpoint_returns_none(saved, share):
+    whole = saved.path.read_bytes()
+    saved.path.write_bytes(whole[: int(share * len(whole))])
+    assert saved.load() is None
 
 
 @pytest.mark.parametrize("garbage", [b"\0" * 100, b"\xff" * 100, b"not tensors at all", b"{}", bytes(range(256))])
-def test_garbage_is_no_checkpoint(kept, garbage):
-    kept.path.write_bytes(garbage)
-    assert kept.load() is None
+def test_loading_a_checkpoint_of_arbitrary_bytes_returns_none(saved, garbage):
+    saved.path.write_bytes(garbage)
+    assert saved.load() is None
 
 
-def test_a_file_of_tensors_that_says_nothing_of_a_key_is_no_checkpoint(kept):
-    save_file({"steps": torch.tensor(7)}, kept.path)
-    assert kept.load() is None
+def test_loading_a_safetensors_file_without_a_key_returns_none(saved):
+    save_file({"steps": torch.tensor(7)}, saved.path)
+    assert saved.load() is None
 
 
-def test_a_folder_in_its_place_is_no_checkpoint(tmp_path):
+def test_loading_a_checkpoint_from_a_folder_returns_none(tmp_path):
     (tmp_path / "fit.safetensors").mkdir()
     assert Checkpoint(tmp_path / "fit.safetensors", "key").load() is None
 
 
-def test_saving_where_there_is_no_folder_is_an_error_of_the_system(tmp_path):
+def test_saving_a_checkpoint_in_a_missing_folder_raises_file_not_found(tmp_path):
     with pytest.raises(FileNotFoundError):
         Checkpoint(tmp_path / "no folder" / "fit.safetensors", "key").save(TENSORS)
 
 
-def test_a_write_that_fails_half_way_leaves_the_one_before(kept):
+def test_a_failed_checkpoint_write_leaves_the_previous_checkpoint_and_no_other_file(saved):
     with files_no_larger_than(100), pytest.raises(OSError, match="File too large"):
-        kept.save({"steps": torch.tensor(8)})
-    assert kept.load().keys() == TENSORS.keys()
-    assert [path.name for path in kept.path.parent.iterdir()] == [kept.path.name]
+        saved.save({"steps": torch.tensor(8)})
+    assert saved.load().keys() == TENSORS.keys()
+    assert [path.name for path in saved.path.parent.iterdir()] == [saved.path.name]
 
 
 SPEC = {"kind": "geopres", "dimensions": 4}
-RECIPE = TrainingConfig(9, 10, 0.1)
+CONFIG = TrainingConfig(9, 10, 0.1)
 ROWS = np.random.default_rng(0).normal(size=(100, 6)).astype(np.float32)
 
 
-def kept_in(path, spec, vectors, recipe=RECIPE):
+def checkpoint_of_fit(path, spec, vectors, config=CONFIG):
     place = None if path is None else Checkpoint(path)
-    return checkpoint_for(FitContext(checkpoint=place), spec, recipe, vectors, mean_of_varied("thing", vectors))
+    return checkpoint_for(FitContext(checkpoint=place), spec, config, vectors, mean_of_varied("thing", vectors))
 
 
-def test_another_recipe_has_another_key(tmp_path):
+def test_another_training_config_has_another_checkpoint_key(tmp_path):
     path = tmp_path / "fit.safetensors"
-    assert kept_in(path, SPEC, ROWS, TrainingConfig(8, 10, 0.1)).key != kept_in(path, SPEC, ROWS).key
+    assert (
+        checkpoint_of_fit(path, SPEC, ROWS, TrainingConfig(8, 10, 0.1)).key != checkpoint_of_fit(path, SPEC, ROWS).key
+    )
 
 
 @pytest.mark.parametrize("same", [ROWS.copy(), torch.from_numpy(ROWS), np.asfortranarray(ROWS)])
-def test_the_same_parameters_and_vectors_have_the_same_key(tmp_path, same):
+def test_the_same_parameters_and_vectors_have_the_same_checkpoint(tmp_path, same):
+    """The order of the parameters and the array's type or memory layout do not matter."""
     path = tmp_path / "fit.safetensors"
-    assert kept_in(path, dict(reversed(SPEC.items())), same) == kept_in(path, SPEC, ROWS)
+    assert checkpoint_of_fit(path, dict(reversed(SPEC.items())), same) == checkpoint_of_fit(path, SPEC, ROWS)
 
 
-def test_a_fit_that_keeps_no_state_has_no_checkpoint():
-    assert kept_in(None, SPEC, ROWS) is None
+def test_a_fit_without_a_checkpoint_path_has_no_checkpoint():
+    assert checkpoint_of_fit(None, SPEC, ROWS) is None
 
 
 @pytest.mark.parametrize(
@@ -149,8 +152,8 @@ def test_a_fit_that_keeps_no_state_has_no_checkpoint():
         (SPEC, np.concatenate([ROWS[:50], ROWS[50:51] + np.float32(1e-3), ROWS[51:]])),
     ],
 )
-def test_other_parameters_or_vectors_have_another_key(tmp_path, spec, vectors):
-    assert kept_in(tmp_path, spec, vectors).key != kept_in(tmp_path, SPEC, ROWS).key
+def test_other_parameters_or_vectors_have_another_checkpoint_key(tmp_path, spec, vectors):
+    assert checkpoint_of_fit(tmp_path, spec, vectors).key != checkpoint_of_fit(tmp_path, SPEC, ROWS).key
 
 
 FITS = {
@@ -164,7 +167,7 @@ FITS = {
 
 
 class Stopped(Exception):
-    """What a caller raises to stop a fit."""
+    """Raised by a progress callback to stop a fit."""
 
 
 @pytest.fixture
@@ -173,7 +176,7 @@ def rows(embeddings):
 
 
 def every_step(path):
-    """A checkpoint that is written after every step, however long that takes."""
+    """Return a checkpoint that is written after every step, however long that takes."""
     return Checkpoint(path, seconds=0.0, share=float("inf"))
 
 
@@ -183,7 +186,7 @@ def make(request):
 
 
 def stopping(word):
-    """Progress that stops a fit at the first message with that word."""
+    """Return a progress callback that raises `Stopped` at the first message that contains `word`."""
 
     def report(fraction, message):
         if word in message:
@@ -193,7 +196,7 @@ def stopping(word):
 
 
 def fit(step, rows, path):
-    """The step fitted from a checkpoint, and what it said meanwhile."""
+    """Fit the step with a checkpoint; return the step and the progress messages."""
     said = []
     return step.fit(rows, lambda fraction, message: said.append(message), checkpoint=path), said
 
@@ -204,7 +207,7 @@ def assert_same(one, other):
         np.testing.assert_array_equal(buffer, dict(other.named_buffers())[name], err_msg=name)
 
 
-def test_a_fit_that_was_stopped_goes_on_and_ends_as_one_that_was_not(make, rows, tmp_path):
+def test_a_stopped_fit_resumes_at_the_next_step_and_ends_equal_to_an_uninterrupted_fit(make, rows, tmp_path):
     path, whole = every_step(tmp_path / "fit.safetensors"), make().fit(rows)
     middle = whole.training_log.steps * 3 // 4
     with pytest.raises(Stopped):
@@ -215,7 +218,7 @@ def test_a_fit_that_was_stopped_goes_on_and_ends_as_one_that_was_not(make, rows,
     assert again.training_log == whole.training_log
 
 
-def test_a_fit_that_is_stopped_again_and_again_ends_as_one_that_was_not(rows, tmp_path):
+def test_a_fit_stopped_many_times_ends_equal_to_an_uninterrupted_fit(rows, tmp_path):
     path, make = every_step(tmp_path / "fit.safetensors"), FITS["autoencoder"]
     whole = make().fit(rows)
     for step in range(1, whole.training_log.steps, 7):
@@ -226,13 +229,13 @@ def test_a_fit_that_is_stopped_again_and_again_ends_as_one_that_was_not(rows, tm
     assert_same(again, whole)
 
 
-def test_only_one_of_these_fits_runs_out_of_patience(rows):
+def test_only_the_fit_out_of_patience_among_the_cases_stops_early(rows):
     assert [name for name in FITS if FITS[name]().fit(rows).training_log.stopped_early] == [
         "autoencoder, out of patience"
     ]
 
 
-def test_a_fit_that_was_finished_has_nothing_left_to_do(make, rows, tmp_path):
+def test_refitting_with_the_checkpoint_of_a_finished_fit_trains_no_step_and_gives_the_same_result(make, rows, tmp_path):
     path = tmp_path / "fit.safetensors"
     whole, said = fit(make(), rows, path)
     again, said_again = fit(make(), rows, path)
@@ -241,7 +244,7 @@ def test_a_fit_that_was_finished_has_nothing_left_to_do(make, rows, tmp_path):
     assert again.training_log == whole.training_log
 
 
-def test_between_two_states_on_disk_there_is_some_time(rows, tmp_path):
+def test_a_checkpoint_is_written_only_after_its_interval_or_at_the_end_of_the_fit(rows, tmp_path):
     path, make = tmp_path / "fit.safetensors", FITS["geopres"]
     with pytest.raises(Stopped):
         make().fit(rows, stopping("step 11 "), checkpoint=Checkpoint(path, seconds=1e6))
@@ -251,7 +254,7 @@ def test_between_two_states_on_disk_there_is_some_time(rows, tmp_path):
 
 
 @pytest.mark.parametrize("unlike", ["parameters", "vectors", "damaged"])
-def test_what_is_left_of_another_fit_is_ignored(unlike, embeddings, rows, tmp_path):
+def test_a_checkpoint_of_another_fit_or_a_damaged_one_is_ignored(unlike, embeddings, rows, tmp_path):
     path, make = tmp_path / "fit.safetensors", FITS["geopres"]
     other = GeoPres(4, steps=12, batch=32, seed=1) if unlike == "parameters" else make()
     with pytest.raises(Stopped):
@@ -264,7 +267,7 @@ def test_what_is_left_of_another_fit_is_ignored(unlike, embeddings, rows, tmp_pa
     assert_same(again, make().fit(rows))
 
 
-def test_a_full_disk_is_said_and_stops_nothing(make, rows, tmp_path):
+def test_a_full_disk_is_reported_in_each_message_and_does_not_stop_the_fit(make, rows, tmp_path):
     path = tmp_path / "fit.safetensors"
     with files_no_larger_than(100):
         fitted, said = fit(make(), rows, every_step(path))
@@ -273,7 +276,7 @@ def test_a_full_disk_is_said_and_stops_nothing(make, rows, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_folder_of_a_checkpoint_is_made_and_a_file_in_its_way_is_an_error(rows, tmp_path):
+def test_a_fit_creates_the_folder_of_its_checkpoint_and_raises_if_a_file_has_that_name(rows, tmp_path):
     FITS["geopres"]().fit(rows, checkpoint=tmp_path / "new" / "folder" / "fit.safetensors")
     assert (tmp_path / "new" / "folder" / "fit.safetensors").is_file()
     (tmp_path / "file").write_text("mine")
@@ -281,7 +284,7 @@ def test_the_folder_of_a_checkpoint_is_made_and_a_file_in_its_way_is_an_error(ro
         FITS["geopres"]().fit(rows, checkpoint=tmp_path / "file" / "fit.safetensors")
 
 
-def test_a_disk_that_is_slow_is_not_written_to_after_every_step(rows, tmp_path):
+def test_checkpoints_on_a_slow_disk_are_written_after_fewer_than_half_of_the_steps(rows, tmp_path):
     written = []
 
     class Slow(Checkpoint):
@@ -293,7 +296,7 @@ def test_a_disk_that_is_slow_is_not_written_to_after_every_step(rows, tmp_path):
     assert len(written) < 6  # of twelve steps that take no time
 
 
-def test_a_chain_keeps_a_file_for_every_trained_step_and_goes_on_in_the_midst(rows, tmp_path):
+def test_a_stopped_chain_fit_has_one_checkpoint_per_trained_step_and_resumes_in_the_stopped_one(rows, tmp_path):
     def chain():
         return Chain([PCA(8), FITS["geopres"](), FITS["flow"]()])
 
@@ -330,7 +333,7 @@ np.save(result, 0)
 """
 
 
-def test_a_killed_process_goes_on_and_ends_as_one_that_was_not(rows, tmp_path):
+def test_a_fit_killed_in_another_process_resumes_and_ends_equal_to_an_uninterrupted_fit(rows, tmp_path):
     paths = [tmp_path / name for name in ("rows.npy", "fit.safetensors", "weight.npy")]
     np.save(paths[0], rows)
     command = [sys.executable, "-c", SCRIPT, *map(str, paths)]

@@ -28,7 +28,7 @@ def unit(rows):
 
 
 def biased_rows(n, seed=0, bias=0.8, width=WIDTH):
-    """Unit rows with a common direction and a spectrum that falls, as embeddings have."""
+    """Return unit rows with a common direction and a falling spectrum, as embeddings have."""
     rng = np.random.default_rng(seed)
     axes = np.linalg.qr(np.random.default_rng(5).normal(size=(width, width)))[0]
     spread = rng.normal(size=(n, width)) * np.arange(1, width + 1) ** -0.7
@@ -54,7 +54,8 @@ def step(rows):
 
 
 @pytest.mark.parametrize("bits", range(1, MAX_BITS + 1))
-def test_levels_and_thresholds_meet_the_conditions_of_lloyd_and_max(bits):
+def test_normal_quantizer_meets_the_lloyd_max_conditions(bits):
+    """Thresholds are midpoints of levels, levels the means of their cells; the distortion matches."""
     found = normal_quantizer(bits)
     assert found.levels.shape == (2**bits,)
     np.testing.assert_allclose(found.thresholds, (found.levels[1:] + found.levels[:-1]) / 2, atol=1e-12)
@@ -69,7 +70,7 @@ def test_levels_and_thresholds_meet_the_conditions_of_lloyd_and_max(bits):
     assert error == pytest.approx(found.distortion, rel=1e-4)
 
 
-def test_distortions_are_those_of_the_table_of_max():
+def test_normal_quantizer_distortions_match_table_1_of_max_1960():
     # Max (1960), Table I: 2, 4, 8, 16 and 32 levels.
     np.testing.assert_allclose(distortions()[:6], [1, 0.3634, 0.1175, 0.03454, 0.009497, 0.002499], rtol=3e-3)
 
@@ -78,7 +79,8 @@ def test_distortions_are_those_of_the_table_of_max():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_no_single_bit_could_be_better_placed(seed):
+def test_allocate_bits_is_optimal_against_moving_any_single_bit(seed):
+    """More variance never gets fewer bits, and all bits are allocated."""
     variances = np.random.default_rng(seed).exponential(size=30) ** 2
     bits = allocate_bits(variances, 80)
     assert bits.sum() == 80
@@ -89,14 +91,15 @@ def test_no_single_bit_could_be_better_placed(seed):
     assert (np.diff(bits[np.argsort(-variances)]) <= 0).all()
 
 
-def test_a_coordinate_without_variance_gets_no_bit_and_bits_are_left_over():
+def test_bit_allocation_gives_no_bits_to_coordinates_without_variance():
     bits = allocate_bits(np.array([1.0, 0, 2, 0]), 40)
     np.testing.assert_array_equal(bits, [8, 0, 8, 0])
     np.testing.assert_array_equal(equal_bits(np.array([1.0, 0, 2, 3]), 16, 4), [4, 0, 4, 4])
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_every_coordinate_lies_within_one_byte_and_no_two_share_a_bit(seed):
+def test_lay_out_in_whole_bytes_puts_each_coordinate_in_one_byte_without_overlap(seed):
+    """It fills every bit and moves at most 16 bits of the wanted allocation."""
     rng = np.random.default_rng(seed)
     octets = int(rng.integers(1, 40))
     variances = rng.exponential(size=200) ** rng.uniform(0.5, 4)
@@ -112,7 +115,8 @@ def test_every_coordinate_lies_within_one_byte_and_no_two_share_a_bit(seed):
     assert np.abs(layout.bits - wanted[layout.coordinates]).sum() <= 16, "few bits move to where they fit"
 
 
-def test_coordinates_cross_bytes_where_whole_bytes_would_waste_bits(rows, fresh, monkeypatch):
+def test_coordinates_cross_byte_boundaries_where_whole_bytes_would_waste_bits(rows, fresh, monkeypatch):
+    """Such codes err less, score, recode and shorten as others do, and have no product centroids."""
     wanted = np.full(WIDTH, 6)
     variances = np.ones(WIDTH)
     layout = lay_out(wanted, variances, 48)
@@ -141,7 +145,7 @@ def test_coordinates_cross_bytes_where_whole_bytes_would_waste_bits(rows, fresh,
 # Encoding and scoring
 
 
-def test_floats_lie_in_the_space_of_the_rows_so_that_inner_products_are_scores(step, fresh):
+def test_code_scores_equal_inner_products_with_the_decoded_vectors(step, fresh):
     codes = step.transform(fresh)
     assert codes.shape == (500, 16)
     assert codes.dtype == np.uint8
@@ -151,7 +155,7 @@ def test_floats_lie_in_the_space_of_the_rows_so_that_inner_products_are_scores(s
     np.testing.assert_allclose(step.score_codes(codes[:30], codes), decoded[:30] @ decoded.T, atol=1e-5)
 
 
-def test_few_queries_are_scored_by_tables_as_many_are_by_products(step, fresh):
+def test_scores_of_few_queries_by_tables_equal_scores_of_many_by_matrix_products(step, fresh):
     codes, queries = step.transform(fresh), biased_rows(9, seed=2)
     factors = step.norm_factors(codes)
     np.testing.assert_allclose(step.score(queries[:2], codes, factors), step.score(queries, codes)[:2], atol=1e-5)
@@ -160,7 +164,7 @@ def test_few_queries_are_scored_by_tables_as_many_are_by_products(step, fresh):
     np.testing.assert_allclose(of_tensor, step.score(queries, codes), atol=1e-6)
 
 
-def test_the_score_is_that_of_the_definition_written_out(rows, fresh):
+def test_code_scores_match_the_definition_written_out_in_numpy(rows, fresh):
     step = TransformCoding(16, weighting=1.0).fit(rows * np.linspace(0.5, 2, 3000, dtype=np.float32)[:, None])
     assert float(step.norm) == 0, "norms differ, so that f = 1"
     data = (rows * np.linspace(0.5, 2, 3000, dtype=np.float32)[:, None]).astype(np.float64)
@@ -182,7 +186,7 @@ def test_the_score_is_that_of_the_definition_written_out(rows, fresh):
     assert np.quantile(np.abs(scores - expected), 0.98) < 1e-4
 
 
-def test_rows_of_one_norm_decode_to_that_norm_and_scores_err_less(rows, fresh):
+def test_codes_of_rows_of_equal_norm_decode_to_that_norm(rows, fresh):
     for length in (1.0, 7.0):
         step = TransformCoding(8).fit(rows * length)
         assert float(step.norm) == pytest.approx(length, rel=1e-5)
@@ -194,7 +198,7 @@ def test_rows_of_one_norm_decode_to_that_norm_and_scores_err_less(rows, fresh):
     assert np.linalg.norm(found, axis=1).mean() < 6.95, "cells are represented by their means, which are shorter"
 
 
-def test_more_bytes_err_less_down_to_little(rows, fresh):
+def test_reconstruction_error_of_codes_falls_with_every_larger_byte_budget(rows, fresh):
     errors = []
     for octets in (1, 2, 4, 8, 16, 32, 64):
         step = TransformCoding(octets).fit(rows)
@@ -203,7 +207,7 @@ def test_more_bytes_err_less_down_to_little(rows, fresh):
     assert errors[-1] < 3e-4
 
 
-def test_the_error_of_scores_is_lower_where_queries_weight_them(rows, fresh):
+def test_codes_weighted_by_queries_have_a_tenth_of_the_score_error_at_most(rows, fresh):
     rng = np.random.default_rng(0)
     axes = np.linalg.qr(rng.normal(size=(WIDTH, WIDTH)))[0]
     queries = unit(rng.normal(size=(2000, WIDTH)) * np.arange(1, WIDTH + 1) ** -1.5 @ axes)
@@ -224,7 +228,7 @@ def test_the_error_of_scores_is_lower_where_queries_weight_them(rows, fresh):
     assert weighted < 0.1 * own
 
 
-def test_moments_of_queries_weight_as_the_queries_do(rows):
+def test_codes_fitted_on_moments_of_rows_and_queries_equal_codes_fitted_on_the_vectors(rows):
     queries = biased_rows(300, seed=4, bias=0.2)
     of_rows = TransformCoding(12, 0.7).fit(rows, queries=queries)
     of_moments = TransformCoding(12, 0.7).fit(Moments.from_vectors(rows), queries=Moments.from_vectors(queries))
@@ -234,7 +238,8 @@ def test_moments_of_queries_weight_as_the_queries_do(rows):
     assert int(TransformCoding(12).fit(rows).query_count) == 0
 
 
-def test_queries_pass_the_steps_before_the_codes(rows):
+def test_chain_fit_transforms_queries_by_the_steps_before_the_codes(rows):
+    """Queries of other dimensions, or for a chain without codes, are refused."""
     queries = biased_rows(300, seed=4, bias=0.2)
     chain = Chain(parse_steps("r2,codes:12")).fit(rows, queries=queries)
     before = Chain([R2()]).fit(rows)
@@ -246,7 +251,7 @@ def test_queries_pass_the_steps_before_the_codes(rows):
         TransformCoding(12).fit(rows, queries=np.ones((5, 3)))
 
 
-def test_batches_of_any_size_get_the_same_codes(step):
+def test_codes_do_not_depend_on_the_batch_size(step):
     many = biased_rows(5000, seed=3)
     whole = step.transform(many)
     for size in (1, 7, 1000, 1025):
@@ -255,7 +260,8 @@ def test_batches_of_any_size_get_the_same_codes(step):
         assert (parts != whole[: len(parts)]).mean() < 1e-4
 
 
-def test_a_prefix_is_a_code_of_fewer_bytes(rows, fresh):
+def test_shortened_codes_decode_a_prefix_of_the_bytes(rows, fresh):
+    """The error falls with more bytes, and is at least that of codes fitted for that size."""
     step = TransformCoding(32).fit(rows)
     codes = step.transform(fresh)
     errors = []
@@ -272,7 +278,7 @@ def test_a_prefix_is_a_code_of_fewer_bytes(rows, fresh):
 
 
 @pytest.mark.parametrize("kind", [TransformCoding, ProductCoding])
-def test_a_product_quantizer_of_faiss_finds_what_the_tables_find(rows, fresh, kind):
+def test_faiss_product_quantizer_with_the_codes_centroids_finds_the_same_neighbours(rows, fresh, kind):
     faiss = pytest.importorskip("faiss")
     step = kind(16).fit(rows)
     codes, queries = step.transform(fresh), biased_rows(20, seed=2)
@@ -293,7 +299,7 @@ def test_a_product_quantizer_of_faiss_finds_what_the_tables_find(rows, fresh, ki
 # What is wrong with the data
 
 
-def test_vectors_far_outside_are_clipped_and_counted(step, fresh):
+def test_codes_clip_vectors_far_outside_the_fit_and_clipped_share_counts_them(step, fresh):
     assert step.clipped_share(fresh) < 1e-3
     assert step.clipped_share(fresh * 50) > 0.3
     far = step.inverse_transform(step.transform(fresh * 1e6))
@@ -302,7 +308,7 @@ def test_vectors_far_outside_are_clipped_and_counted(step, fresh):
 
 
 @pytest.mark.parametrize("octets", [1, 8, 40, 64])
-def test_the_floats_that_codes_stand_for_lead_back_to_the_codes(rows, fresh, octets):
+def test_recode_of_decoded_vectors_returns_the_same_codes(rows, fresh, octets):
     for step in (TransformCoding(octets).fit(rows), TransformCoding(octets).fit(rows * rows[:, :1])):
         some = fresh.copy()
         some[3] = 0
@@ -313,7 +319,7 @@ def test_the_floats_that_codes_stand_for_lead_back_to_the_codes(rows, fresh, oct
         assert isinstance(step.recode(torch.from_numpy(some)), torch.Tensor)
 
 
-def test_constant_dimensions_cost_nothing(rows, fresh):
+def test_codes_spend_no_bits_on_constant_dimensions_and_decode_them_to_their_value(rows, fresh):
     wide = np.concatenate([rows, np.full((3000, 8), 0.3, np.float32), np.zeros((3000, 8), np.float32)], axis=1)
     step = TransformCoding(16, 0).fit(wide)
     assert not step.encoder[:, WIDTH:].abs().max() > 1e-3 * step.encoder.abs().max()
@@ -321,20 +327,21 @@ def test_constant_dimensions_cost_nothing(rows, fresh):
     np.testing.assert_allclose(decoded[:, WIDTH : WIDTH + 8], 0.3, atol=1e-3)
 
 
-def test_few_rows_leave_bytes_unused_and_say_so(rows):
+def test_codes_fitted_on_few_rows_warn_of_unused_bytes(rows):
     step = TransformCoding(16).fit(rows[:5])
     assert step.learned_directions <= 4
     assert step.fit_warnings() == ["codes uses 4 of 16 bytes: the vectors vary in too few directions"]
     assert not TransformCoding(16).fit(rows).fit_warnings()
 
 
-def test_rows_that_do_not_differ_are_refused():
+def test_codes_refuse_identical_rows():
     for same in (np.ones((9, 8)), np.zeros((9, 8)), np.ones((1, 8))):
         with pytest.raises(InputError, match="needs vectors that differ"):
             TransformCoding(2).fit(same)
 
 
-def test_zero_vectors_have_the_code_of_zeros_and_no_other_has_it(rows):
+def test_only_zero_vectors_have_the_all_zero_code(rows):
+    """They decode to zero and score zero."""
     step = TransformCoding(1).fit(rows)
     some = biased_rows(4000, seed=9)
     some[::7] = 0
@@ -357,12 +364,12 @@ def test_zero_vectors_have_the_code_of_zeros_and_no_other_has_it(rows):
         ({"bytes": 9, "bits": 1}, "codes of 9 bytes needs more dimensions than 64: 1 bits each fill 8 bytes"),
     ],
 )
-def test_budgets_and_parameters_that_make_no_sense_are_refused(parameters, message, rows):
+def test_codes_refuse_invalid_byte_budgets_and_parameters(parameters, message, rows):
     with pytest.raises(StepError, match=message):
         TransformCoding(**parameters).fit(rows)
 
 
-def test_a_chain_of_a_newer_codec_is_refused_with_advice(rows, tmp_path, monkeypatch):
+def test_loading_a_chain_of_a_newer_codec_version_is_refused_and_advises_an_upgrade(rows, tmp_path, monkeypatch):
     monkeypatch.setattr("transforms.codes.transform_coding.CODEC_VERSION", 2)
     Chain([TransformCoding(8, codec_version=2)]).fit(rows).save(tmp_path / "chain")
     monkeypatch.undo()
@@ -370,14 +377,15 @@ def test_a_chain_of_a_newer_codec_is_refused_with_advice(rows, tmp_path, monkeyp
         Chain.load(tmp_path / "chain")
 
 
-def test_codes_of_another_shape_are_refused(step, fresh):
+def test_score_refuses_codes_of_another_shape_or_dtype(step, fresh):
     codes = step.transform(fresh)
     for wrong in (codes[:, :8], codes.astype(np.int64), codes[0]):
         with pytest.raises(InputError, match=r"codes must be uint8 of shape \(n, 16\)"):
             step.score(fresh[:1], wrong)
 
 
-def test_equal_bits_after_a_rotation_vary_alike(rows, fresh):
+def test_random_rotation_evens_out_the_variances_of_coordinates_with_equal_bits(rows, fresh):
+    """The rotated axes span the leading principal axes and depend on the seed alone."""
     step = TransformCoding(8, weighting=0, bits=2, rotation="random", seed=3).fit(rows)
     assert step.layout[0].tolist() == [2] * 32
     lengths = step.decoder.norm(dim=1)
@@ -390,7 +398,7 @@ def test_equal_bits_after_a_rotation_vary_alike(rows, fresh):
     np.testing.assert_array_equal(again.transform(fresh), step.transform(fresh))
 
 
-def test_a_chain_states_its_bytes(rows):
+def test_chain_with_codes_states_its_bytes_per_vector_and_decodes_to_unit_vectors(rows):
     chain = Chain(parse_steps("r2,codes:16")).fit(rows)
     assert chain.bytes_per_vector == 16 == chain.transform(rows[:1]).nbytes
     assert chain.output_dimensions == WIDTH

@@ -17,7 +17,7 @@ def chain(rows):
     return Chain([R2(), PCA(12), GeoPres(6, steps=2)]).fit(rows)
 
 
-def test_a_step_is_added_at_the_end(rows, chain):
+def test_adding_a_step_to_a_chain_appends_the_step_and_leaves_the_chain_unchanged(rows, chain):
     longer = chain + Truncation(4)
     assert [step.kind for step in longer] == ["r2", "pca", "geopres", "truncation"]
     longer.fit(rows)
@@ -25,7 +25,7 @@ def test_a_step_is_added_at_the_end(rows, chain):
     assert len(chain) == 3
 
 
-def test_a_chain_added_to_a_chain_does_one_after_the_other(rows, chain):
+def test_the_sum_of_two_chains_applies_one_after_the_other(rows, chain):
     second = Chain([PCA(3)]).fit(chain.transform(rows))
     for normalize in (True, False):
         first = Chain(chain.transforms, normalize)
@@ -33,14 +33,14 @@ def test_a_chain_added_to_a_chain_does_one_after_the_other(rows, chain):
         np.testing.assert_allclose(both.transform(rows), second.transform(first.transform(rows)), atol=1e-6)
 
 
-def test_what_cannot_follow_cannot_be_added(chain):
+def test_adding_a_step_that_cannot_follow_is_refused(chain):
     with pytest.raises(StepError, match="more than 6 dimensions, not 6"):
         _ = chain + GeoPres(6)
     with pytest.raises(StepError, match="outputs codes"):
         _ = Chain([Int8()]) + R2()
 
 
-def test_a_slice_is_a_chain_of_those_steps(rows, chain):
+def test_slicing_a_chain_gives_a_chain_of_the_selected_steps(rows, chain):
     assert [step.kind for step in chain[:2]] == ["r2", "pca"]
     assert chain[1] is chain.transforms[1]
     expected = chain[:1].transform(rows)
@@ -48,7 +48,7 @@ def test_a_slice_is_a_chain_of_those_steps(rows, chain):
     assert chain[:1] + chain[1] == chain[:2]
 
 
-def test_chains_are_equal_if_they_are_the_same_map(rows, chain, tmp_path):
+def test_chains_are_equal_if_their_steps_parameters_and_normalisation_are_equal(rows, chain, tmp_path):
     assert copy.deepcopy(chain) == chain
     chain.save(tmp_path / "chain")
     assert Chain.load(tmp_path / "chain") == chain
@@ -58,18 +58,18 @@ def test_chains_are_equal_if_they_are_the_same_map(rows, chain, tmp_path):
     assert chain != "r2,pca:12"
 
 
-def test_chains_fitted_on_other_rows_are_not_equal(embeddings, chain):
+def test_chains_fitted_on_different_rows_are_not_equal(embeddings, chain):
     other = Chain([R2(), PCA(12), GeoPres(6, steps=2)]).fit(embeddings(300, 24, seed=1))
     assert other.specs() == chain.specs()
     assert other != chain
 
 
-def test_folded_chains_can_be_compared_too(chain):
+def test_folded_chains_of_the_same_chain_are_equal(chain):
     assert chain.fold() == chain.fold()
     assert chain.fold() != chain
 
 
-def test_a_folded_chain_folds_to_itself(rows, chain):
+def test_folding_a_folded_chain_changes_no_output(rows, chain):
     np.testing.assert_array_equal(chain.fold().fold().transform(rows), chain.fold().transform(rows))
 
 
@@ -88,7 +88,7 @@ def test_a_folded_chain_folds_to_itself(rows, chain):
         ([Whitening()], False, "none"),
     ],
 )
-def test_a_chain_is_undone_as_well_as_its_worst_step(rows, steps, normalize, expected):
+def test_chain_inverse_is_as_exact_as_the_least_exact_of_its_steps(rows, steps, normalize, expected):
     chain = Chain(steps, normalize).fit(rows)
     assert chain.inverse_kind == expected
     if expected == "none":
@@ -102,14 +102,14 @@ def test_a_chain_is_undone_as_well_as_its_worst_step(rows, steps, normalize, exp
     np.testing.assert_allclose(chain.transform(back), chain.transform(rows), atol=1e-4)
 
 
-def test_undoing_takes_a_tensor_and_gives_one(rows):
+def test_chain_inverse_of_a_tensor_is_a_tensor(rows):
     chain = Chain([PCA()], normalize=False).fit(rows)
     back = chain.inverse_transform(chain.transform(torch.from_numpy(rows)))
     assert isinstance(back, torch.Tensor)
     np.testing.assert_allclose(back, rows, atol=1e-5)
 
 
-def test_a_product_in_blocks_is_the_product_of_all(rows, chain):
+def test_folded_chain_outputs_do_not_depend_on_the_batch_size(rows, chain):
     folded = chain.fold()
     whole = folded.transform(rows)
     for size in (1, 7, 64):
@@ -118,7 +118,7 @@ def test_a_product_in_blocks_is_the_product_of_all(rows, chain):
 
 
 @pytest.mark.parametrize("odd", [np.zeros(24), np.full(24, 1e-30), np.full(24, 1e18), np.full(24, 1e-20)])
-def test_one_odd_row_changes_no_other(rows, chain, odd):
+def test_a_zero_tiny_or_huge_row_changes_no_other_output_of_its_batch(rows, chain, odd):
     mixed = rows.copy()
     mixed[17] = odd
     for map_ in (chain, chain.fold()):
@@ -128,7 +128,7 @@ def test_one_odd_row_changes_no_other(rows, chain, odd):
         np.testing.assert_allclose(out[17], map_.transform(odd[None].astype(np.float32))[0], atol=1e-6)
 
 
-def test_a_row_inside_the_kernel_comes_out_as_zero_among_others(rows, chain):
+def test_a_row_in_the_kernel_becomes_zero_in_a_batch_of_other_rows(rows, chain):
     mixed = rows.copy()
     mixed[3] = chain[0].direction.numpy() * 5
     for map_ in (chain[:1], chain, chain.fold()[:1]):
@@ -146,7 +146,7 @@ def test_gradients_flow_through_a_folded_chain(rows, chain):
 
 
 @pytest.mark.parametrize("steps", [["r2"], [R2], "r2,pca:8", 3])
-def test_what_is_no_transform_cannot_be_a_step(steps):
+def test_chain_refuses_steps_that_are_not_transforms(steps):
     with pytest.raises(StepError, match="made of transforms such as R2"):
         Chain(steps)
 
@@ -156,7 +156,7 @@ def test_only_a_transform_or_a_chain_can_be_added(chain):
         _ = chain + "int8"
 
 
-def test_a_chain_shows_what_its_steps_were_made_with(rows):
+def test_chain_repr_shows_step_parameters_and_whether_steps_are_fitted(rows):
     text = repr(Chain([PCA(8), Int8()]))
     assert "dimensions=8" in text
     assert "not fitted" in text

@@ -14,11 +14,11 @@ from transforms.learned.paper_config import PAPER_EPOCHS, paper_config
 
 CPU = torch.device("cpu")
 ROWS = np.arange(600, dtype=np.float32).reshape(200, 3)
-"""Every row says by its first entry which it is."""
+"""Rows whose first entry is three times their number."""
 
 
 class Stopped(Exception):
-    """What a caller raises to stop a fit."""
+    """Raised by a progress callback to stop a fit."""
 
 
 def config(**asked):
@@ -26,34 +26,36 @@ def config(**asked):
 
 
 def quadratic(target=3.0):
-    """A parameter, and what grades it: the squared distance to a target, whatever the batch."""
+    """Return a parameter and a function of a batch that computes its squared distance to a target and the gradient."""
     weight = torch.zeros(4)
 
-    def grade(batch: Tensor) -> float:
+    def loss_and_gradient(batch: Tensor) -> float:
         weight.grad = 2 * (weight - target)
         return float((weight - target).square().sum())
 
-    return weight, grade
+    return weight, loss_and_gradient
 
 
 def scripted(heldout_losses, rows=ROWS, training=lambda step: 1.0):
-    """A parameter that counts the steps, and losses as in a script: those of held-out rows, those of batches."""
-    weight, steps, looks = torch.zeros(1), itertools.count(), iter(heldout_losses)
+    """Return a parameter that counts steps and a loss function that replays the given held-out and batch losses."""
+    weight, steps, scripted_losses = torch.zeros(1), itertools.count(), iter(heldout_losses)
     heldout = Batches(rows, config(heldout=20), 0, CPU).heldout()
 
-    def grade(batch: Tensor) -> float:
+    def loss_and_gradient(batch: Tensor) -> float:
         weight.grad = -torch.ones(1)
-        return next(looks) if torch.equal(batch, heldout) else training(next(steps))
+        return next(scripted_losses) if torch.equal(batch, heldout) else training(next(steps))
 
-    return weight, grade
+    return weight, loss_and_gradient
 
 
-def train(weight, grade, asked, on_progress=lambda fraction, message: None, checkpoint=None):
+def train(weight, loss_and_gradient, asked, on_progress=lambda fraction, message: None, checkpoint=None):
     batches = Batches(ROWS, asked, 0, CPU)
-    return train_parameters("thing", {"weight": weight}, grade, batches, asked, FitContext(on_progress), checkpoint)
+    return train_parameters(
+        "thing", {"weight": weight}, loss_and_gradient, batches, asked, FitContext(on_progress), checkpoint
+    )
 
 
-def test_the_learning_rate_warms_up_to_its_highest_and_falls_in_a_line():
+def test_the_learning_rate_warms_up_linearly_to_its_maximum_and_then_falls_linearly():
     asked = config(steps=100, warmup=0.1, learning_rate=0.5)
     rates = [asked.rate_at(step) for step in range(100)]
     np.testing.assert_allclose(rates[:10], 0.5 * np.arange(1, 11) / 10)
@@ -61,41 +63,42 @@ def test_the_learning_rate_warms_up_to_its_highest_and_falls_in_a_line():
 
 
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0.0), (1, 1.0), (7, 0.0), (7, 1.0), (3, 0.1), (60, 0.05)])
-def test_every_learning_rate_is_above_zero_and_the_highest_is_met(steps, warmup):
+def test_every_learning_rate_is_above_zero_and_the_maximum_is_reached(steps, warmup):
     asked = config(steps=steps, warmup=warmup)
     rates = [asked.rate_at(step) for step in range(steps)]
     assert min(rates) > 0
     assert max(rates) == pytest.approx(0.1)
 
 
-def test_the_learning_rate_of_a_step_is_the_one_it_is_taken_with():
+def test_training_takes_each_step_with_the_learning_rate_scheduled_for_that_step():
     taken = []
     weight = torch.zeros(1)
 
-    def grade(batch):
+    def loss_and_gradient(batch):
         taken.append(float(weight))
         weight.grad = -torch.ones(1)  # Adam then moves by the learning rate
         return 1.0
 
     asked = config(steps=20, warmup=0.2)
-    train(weight, grade, asked)
+    train(weight, loss_and_gradient, asked)
     moves = np.diff([*taken, float(weight)])
     np.testing.assert_allclose(moves, [asked.rate_at(step) for step in range(20)], rtol=1e-4)
 
 
-def test_a_config_is_overridden_only_where_a_value_is_given():
+def test_training_config_override_replaces_only_values_that_are_not_none():
     assert config().override(None, None, None) == config()
     assert config().override(5, None, 0.2) == config(steps=5, learning_rate=0.2)
     assert config().override(None, 8, None) == config(batch=8)
 
 
 @pytest.mark.parametrize(
-    ("rows", "batch", "epoch", "look"),
+    ("rows", "batch", "epoch", "interval"),
     [(100, None, 1, 20), (95_000, None, 4, 20), (10_000_000, None, 500, 500), (9500, 100, 95, 95)],
 )
-def test_the_papers_config_has_ten_epochs_and_a_look_after_each_that_is_not_too_short(rows, batch, epoch, look):
+def test_papers_config_has_ten_epochs_and_an_evaluation_per_epoch_or_at_least_20_steps(rows, batch, epoch, interval):
+    """A given number of steps takes precedence."""
     asked = paper_config(rows, None, batch, None)
-    assert (asked.steps, asked.check_every) == (PAPER_EPOCHS * epoch, look)
+    assert (asked.steps, asked.check_every) == (PAPER_EPOCHS * epoch, interval)
     assert paper_config(rows, 3, batch, None).steps == 3
     assert (asked.learning_rate, asked.weight_decay, asked.warmup, asked.patience) == (1e-2, 0.1, 0.1, 3)
 
@@ -104,7 +107,7 @@ def numbers_of(batch):
     return batch[:, 0].numpy().astype(int) // 3
 
 
-def test_batches_are_the_same_for_a_seed_and_a_step_and_others_for_others():
+def test_batches_depend_on_seed_and_step_and_the_held_out_rows_on_the_seed():
     one, same, other = (Batches(ROWS, config(heldout=20), seed, CPU) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.sample(7), same.sample(7))
     assert not torch.equal(one.sample(7), one.sample(8))
@@ -112,14 +115,14 @@ def test_batches_are_the_same_for_a_seed_and_a_step_and_others_for_others():
     assert not np.array_equal(one.heldout_rows, other.heldout_rows)
 
 
-def test_batches_are_real_rows_and_none_twice():
+def test_a_batch_consists_of_distinct_given_rows():
     batch = Batches(ROWS, config(batch=150), 0, CPU).sample(3)
     np.testing.assert_array_equal(batch, ROWS[numbers_of(batch)])
     assert len(set(numbers_of(batch))) == 150
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_batches_never_meet_the_held_out_rows_and_meet_all_others(seed):
+def test_batches_contain_every_row_but_the_held_out_ones(seed):
     batches = Batches(ROWS, config(heldout=20), seed, CPU)
     drawn = {int(row) for step in range(300) for row in numbers_of(batches.sample(step))}
     assert drawn == set(range(200)) - set(numbers_of(batches.heldout()))
@@ -127,18 +130,18 @@ def test_batches_never_meet_the_held_out_rows_and_meet_all_others(seed):
 
 
 @pytest.mark.parametrize(("n", "asked", "found"), [(200, 10_000, 20), (200, 5, 5), (12, 10_000, 2), (4, 2, 2)])
-def test_a_tenth_at_most_is_held_out_and_two_rows_at_least(n, asked, found):
+def test_at_most_a_tenth_and_at_least_two_rows_are_held_out(n, asked, found):
     batches = Batches(ROWS[:n], config(heldout=asked, batch=10_000), 0, CPU)
     assert (len(batches.heldout()), len(batches.sample(0))) == (found, n - found)
 
 
 @pytest.mark.parametrize(("n", "heldout", "least"), [(1, 0, 2), (1, 5, 4), (3, 5, 4)])
-def test_too_few_rows_are_refused_with_how_many_it_takes(n, heldout, least):
+def test_batches_refuse_too_few_rows_and_name_the_minimum(n, heldout, least):
     with pytest.raises(InputError, match=f"at least {least} rows, got {n}"):
         Batches(ROWS[:n], config(heldout=heldout), 0, CPU)
 
 
-def test_noise_has_its_deviation_repeats_and_leaves_the_vectors_alone():
+def test_batch_noise_has_the_given_deviation_repeats_per_step_and_leaves_the_vectors_unchanged():
     rows = np.zeros((2000, 5), np.float32)
     noisy = Batches(rows, config(batch=2000), 0, CPU)
     noisy.noise = 0.3
@@ -149,13 +152,14 @@ def test_noise_has_its_deviation_repeats_and_leaves_the_vectors_alone():
 
 
 @pytest.mark.parametrize("make", [torch.from_numpy, lambda rows: rows.astype(np.float16), np.asfortranarray])
-def test_any_sort_of_vectors_gives_float32_batches(make):
+def test_batches_of_tensors_and_arrays_of_any_float_dtype_are_float32(make):
     batch = Batches(make(ROWS), config(), 0, CPU).sample(0)
     assert batch.dtype == torch.float32
     np.testing.assert_array_equal(batch, Batches(ROWS, config(), 0, CPU).sample(0))
 
 
-def test_rows_that_vary_in_one_entry_are_enough_and_equal_or_broken_ones_are_refused():
+def test_mean_of_varied_refuses_identical_rows_and_rows_that_are_not_finite():
+    """Rows that differ in a single entry are accepted."""
     same = np.ones((9000, 3), np.float32)
     with pytest.raises(InputError, match="thing needs rows that differ"):
         mean_of_varied("thing", same)
@@ -167,71 +171,73 @@ def test_rows_that_vary_in_one_entry_are_enough_and_equal_or_broken_ones_are_ref
         mean_of_varied("thing", last)
 
 
-def test_it_minimises_a_quadratic():
-    weight, grade = quadratic()
-    record = train(weight, grade, config(steps=300))
+def test_training_minimises_a_quadratic():
+    weight, loss_and_gradient = quadratic()
+    record = train(weight, loss_and_gradient, config(steps=300))
     np.testing.assert_allclose(weight, np.full(4, 3.0), atol=1e-2)
     assert (record.steps, record.stopped_early, record.diverged) == (300, False, False)
     assert record.loss < 1e-3
     assert weight.grad is None
 
 
-def test_weight_decay_pulls_towards_zero():
+def test_weight_decay_pulls_parameters_towards_zero():
     weights = []
     for decay in (0.0, 0.5):
-        weight, grade = quadratic()
-        train(weight, grade, config(steps=200, weight_decay=decay))
+        weight, loss_and_gradient = quadratic()
+        train(weight, loss_and_gradient, config(steps=200, weight_decay=decay))
         weights.append(float(weight[0]))
     assert weights[1] < weights[0] - 0.05
 
 
-def test_the_best_held_out_loss_says_which_parameters_stay():
-    weight, grade = scripted([5.0, 2.0, 3.0, 2.5])
-    record = train(weight, grade, config(steps=20, heldout=20, check_every=5, patience=9, learning_rate=0.1))
+def test_training_keeps_the_parameters_with_the_best_held_out_loss():
+    weight, loss_and_gradient = scripted([5.0, 2.0, 3.0, 2.5])
+    record = train(
+        weight, loss_and_gradient, config(steps=20, heldout=20, check_every=5, patience=9, learning_rate=0.1)
+    )
     assert record.heldout_losses == [5.0, 2.0, 3.0, 2.5]
     best = sum(record.config.rate_at(step) for step in range(10))
     assert float(weight) == pytest.approx(best, rel=1e-4)
     assert not record.stopped_early
 
 
-def test_it_stops_when_as_many_looks_as_it_has_patience_for_were_no_better():
-    weight, grade = scripted([5.0, 2.0, 2.0, 4.0, 3.0, 1.0])
-    record = train(weight, grade, config(steps=60, heldout=20, check_every=5, patience=3))
+def test_training_stops_after_as_many_evaluations_without_improvement_as_its_patience():
+    weight, loss_and_gradient = scripted([5.0, 2.0, 2.0, 4.0, 3.0, 1.0])
+    record = train(weight, loss_and_gradient, config(steps=60, heldout=20, check_every=5, patience=3))
     assert record.heldout_losses == [5.0, 2.0, 2.0, 4.0, 3.0]
     assert record.stopped_early
     assert record.steps == 25
     assert float(weight) == pytest.approx(sum(record.config.rate_at(step) for step in range(10)), rel=1e-4)
 
 
-def test_the_last_step_is_looked_at_too():
-    weight, grade = scripted([5.0, 4.0, 1.0])
-    record = train(weight, grade, config(steps=12, heldout=20, check_every=5, patience=3))
+def test_training_evaluates_the_held_out_loss_after_the_last_step():
+    weight, loss_and_gradient = scripted([5.0, 4.0, 1.0])
+    record = train(weight, loss_and_gradient, config(steps=12, heldout=20, check_every=5, patience=3))
     assert record.heldout_losses == [5.0, 4.0, 1.0]
 
 
-def test_a_held_out_loss_that_is_not_a_number_is_never_the_best():
-    weight, grade = scripted([float("nan"), 2.0, float("nan"), 3.0])
-    record = train(weight, grade, config(steps=20, heldout=20, check_every=5, patience=9))
+def test_a_held_out_loss_that_is_nan_is_never_the_best():
+    weight, loss_and_gradient = scripted([float("nan"), 2.0, float("nan"), 3.0])
+    record = train(weight, loss_and_gradient, config(steps=20, heldout=20, check_every=5, patience=9))
     assert float(weight) == pytest.approx(sum(record.config.rate_at(step) for step in range(10)), rel=1e-4)
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 @pytest.mark.parametrize("heldout", [0, 20])
-def test_a_loss_that_stops_being_finite_before_any_look_is_an_error(loss, heldout):
-    weight, grade = scripted([], training=lambda step: loss if step == 3 else 1.0)
+def test_a_loss_that_is_not_finite_before_the_first_evaluation_raises_input_error(loss, heldout):
+    weight, loss_and_gradient = scripted([], training=lambda step: loss if step == 3 else 1.0)
     with pytest.raises(InputError, match="thing diverged at step 4; a smaller learning_rate"):
-        train(weight, grade, config(heldout=heldout, check_every=5, patience=3))
+        train(weight, loss_and_gradient, config(heldout=heldout, check_every=5, patience=3))
 
 
-def test_a_loss_that_stops_being_finite_later_leaves_the_best_parameters():
-    weight, grade = scripted([5.0, 2.0, 3.0], training=lambda step: float("nan") if step == 17 else 1.0)
-    record = train(weight, grade, config(heldout=20, check_every=5, patience=9))
+def test_a_loss_that_is_not_finite_after_an_evaluation_ends_training_with_the_best_parameters():
+    weight, loss_and_gradient = scripted([5.0, 2.0, 3.0], training=lambda step: float("nan") if step == 17 else 1.0)
+    record = train(weight, loss_and_gradient, config(heldout=20, check_every=5, patience=9))
     assert record.diverged
     assert record.steps == 17
     assert float(weight) == pytest.approx(sum(record.config.rate_at(step) for step in range(10)), rel=1e-4)
 
 
-def test_messages_say_step_loss_and_seconds_left_and_fractions_rise_to_one():
+def test_progress_messages_have_step_loss_and_seconds_left_and_fractions_rise_to_one():
     seen = []
     train(*quadratic(), config(steps=7), lambda *said: seen.append(said))
     assert [fraction for fraction, _ in seen] == pytest.approx([step / 7 for step in range(1, 8)])
@@ -240,7 +246,7 @@ def test_messages_say_step_loss_and_seconds_left_and_fractions_rise_to_one():
     assert seen[0][1].startswith("thing step 1 of 7, loss 36,")
 
 
-def test_what_the_report_raises_stops_it_there():
+def test_an_exception_of_the_progress_callback_stops_training():
     seen = []
 
     def stop(fraction, message):
@@ -253,15 +259,15 @@ def test_what_the_report_raises_stops_it_there():
     assert len(seen) == 3
 
 
-def test_what_happened_can_be_written_as_json():
-    weight, grade = scripted([5.0, 4.0])
-    shown = train(weight, grade, config(steps=10, heldout=20, check_every=5, patience=3)).as_json()
+def test_the_training_log_as_json_has_its_config_steps_and_held_out_losses():
+    weight, loss_and_gradient = scripted([5.0, 4.0])
+    shown = train(weight, loss_and_gradient, config(steps=10, heldout=20, check_every=5, patience=3)).as_json()
     assert shown["recipe"]["learning_rate"] == 0.1
     assert (shown["steps"], shown["heldout_losses"]) == (10, [5.0, 4.0])
 
 
 @pytest.mark.parametrize(("rows", "inside"), [(512, 1), (1024, 1), (1025, 2)])
-def test_small_batches_have_one_thread_and_the_others_come_back(rows, inside):
+def test_one_thread_if_small_limits_torch_to_one_thread_up_to_1024_rows_and_restores_the_number(rows, inside):
     torch.set_num_threads(2)
     try:
         with pytest.raises(Stopped), one_thread_if_small(rows, CPU):

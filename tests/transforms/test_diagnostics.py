@@ -23,7 +23,7 @@ def direct_alignment(moments):
     n=st.integers(3, 60),
     length=st.sampled_from([1e-3, 0.1, 0.5, 1.0, 10.0]),
 )
-def test_the_closed_form_of_appendix_d_is_what_a_direct_eigensolve_finds(seed, d, n, length):
+def test_uncentered_alignment_matches_a_direct_eigendecomposition(seed, d, n, length):
     rng = np.random.default_rng(seed)
     direction = rng.normal(size=d)
     rows = rng.normal(size=(n, d)) * rng.uniform(0.1, 1, d) + length * direction / np.linalg.norm(direction)
@@ -35,21 +35,21 @@ def test_the_closed_form_of_appendix_d_is_what_a_direct_eigensolve_finds(seed, d
     assert closed == pytest.approx(direct_alignment(moments), abs=1e-6)
 
 
-def test_the_closed_form_holds_where_the_mean_is_orthogonal_to_the_top_direction():
+def test_uncentered_alignment_of_a_mean_orthogonal_to_the_top_direction_is_0_or_1_by_its_length():
     spread = np.diag([4.0, 1.0, 0.5])
     spectrum = Spectrum.of(spread)
     assert uncentered_alignment(spectrum, np.array([0.0, 0.3, 0.0])) == pytest.approx(0)  # too short to overtake it
     assert uncentered_alignment(spectrum, np.array([0.0, 3.0, 0.0])) == pytest.approx(1)  # 1 + 9 > 4
 
 
-def test_centred_and_uncentred_directions_can_disagree_as_the_paper_says(embeddings):
+def test_uncentered_alignment_can_be_near_one_while_centered_alignment_is_below_nine_tenths(embeddings):
     moments = Moments.from_vectors(embeddings(2000, 32, mean=3.0))
     spectrum = Spectrum.of(moments.covariance(ddof=0))
     assert uncentered_alignment(spectrum, moments.mean) > 0.99
     assert centered_alignment(spectrum, moments.mean) < 0.9
 
 
-def test_it_reports_what_was_put_in(embeddings):
+def test_diagnose_reports_counts_of_zero_and_duplicate_rows_and_the_norms(embeddings):
     rows = embeddings(500, 16)
     rows[7] = 0
     rows[9] = rows[8]
@@ -66,14 +66,15 @@ def test_it_reports_what_was_put_in(embeddings):
     assert 1 / 500 <= found["norms"]["unit"] < 0.1
 
 
-def test_mean_and_noise_floor_are_those_that_r2_keeps(embeddings):
+def test_diagnose_mean_norm_and_noise_floor_equal_those_of_r2(embeddings):
     rows = embeddings(300, 16)
     found, r2 = diagnose(rows), R2().fit(rows)
     assert found["mean_norm"] == pytest.approx(float(r2.mean_norm), rel=1e-6)
     assert found["noise_floor"] == pytest.approx(float(r2.noise_floor), rel=1e-6)
 
 
-def test_the_spectrum_is_that_of_unit_rows(embeddings):
+def test_diagnose_reports_the_spectrum_of_unit_rows_and_what_follows_from_the_eigenvalues(embeddings):
+    """These are participation ratio, isoscore, rank and the dimensions that hold a share of the variance."""
     rows = embeddings(400, 12).astype(np.float64)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     values = np.linalg.eigvalsh(np.cov(unit.T, ddof=0))[::-1]
@@ -92,7 +93,7 @@ def test_the_spectrum_is_that_of_unit_rows(embeddings):
         assert count == 1 or held[count - 2] < float(share)
 
 
-def test_it_is_json_and_streams_a_memmap(embeddings, tmp_path):
+def test_diagnose_result_is_json_and_the_same_for_a_memory_map(embeddings, tmp_path):
     rows = embeddings(5000, 6)
     np.save(tmp_path / "rows.npy", rows)
     found = diagnose(np.load(tmp_path / "rows.npy", mmap_mode="r"))
@@ -100,7 +101,7 @@ def test_it_is_json_and_streams_a_memmap(embeddings, tmp_path):
 
 
 @pytest.mark.parametrize("rows", [np.ones((1, 4)), np.ones((5, 4)), np.zeros((5, 4)), np.ones((3, 1))])
-def test_rows_that_do_not_differ_have_no_spectrum_and_no_errors(rows):
+def test_diagnose_reports_rank_zero_for_identical_rows(rows):
     found = diagnose(rows)
     assert (found["rank"], found["isoscore"], found["participation_ratio"]) == (0, 0, 0)
     assert found["alignment"]["centered"] is None
@@ -108,13 +109,13 @@ def test_rows_that_do_not_differ_have_no_spectrum_and_no_errors(rows):
 
 
 @pytest.mark.parametrize(("rows", "reason"), [(np.ones((0, 4)), "no rows"), (np.full((2, 4), np.nan), "row 0 ")])
-def test_rows_that_cannot_be_looked_at_are_refused(rows, reason):
+def test_diagnose_refuses_zero_rows_and_rows_that_are_not_finite(rows, reason):
     with pytest.raises(InputError, match=reason):
         diagnose(rows)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_equal_rows_have_equal_hashes_and_others_do_not(dtype):
+def test_row_hashes_are_equal_exactly_for_equal_rows(dtype):
     rng = np.random.default_rng(0)
     rows = rng.integers(-2, 3, size=(4000, 12)).astype(dtype)  # few bits set, as in sparse or rounded vectors
     distinct = len(np.unique(rows, axis=0))
@@ -123,14 +124,14 @@ def test_equal_rows_have_equal_hashes_and_others_do_not(dtype):
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 384, 4096])
-def test_the_ranks_shown_rise_from_one_to_the_last(d):
+def test_reported_ranks_rise_from_one_to_the_dimensions_and_are_at_most_26(d):
     ranks = _geometric_ranks(d)
     assert ranks == sorted(set(ranks))
     assert (ranks[0], ranks[-1]) == (1, d)
     assert len(ranks) <= 26
 
 
-def test_moments_alone_tell_the_same(embeddings):
+def test_diagnostics_from_moments_equal_those_from_rows(embeddings):
     rows = embeddings(200, 8).astype(np.float64)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     found = diagnose(rows)

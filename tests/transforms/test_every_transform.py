@@ -25,7 +25,7 @@ WIDTH = 24
 PAIRED = ("procrustes", "low_rank_affine")
 CODES = ("int8", "binary", "codes", "product_codes")
 BLIND = ("normalize", "rand", "random_projection", "random_selection", "truncation")
-"""Of the rows these learn the width at most, so nothing in a row can be wrong for them."""
+"""Kinds that learn at most the dimensions and ignore the values of the rows."""
 
 SPECS = [
     {"kind": "abtt", "directions": 2, "literal": False, "renormalize": True},
@@ -149,24 +149,26 @@ SPECS = [
 
 
 def name_of(spec):
+    """Return a test id: the kind and the parameters that matter."""
     odd = {"kind", "steps", "batch", "learning_rate", "seed", "epsilon"}
     return "-".join([spec["kind"], *(f"{key}={value}" for key, value in spec.items() if key not in odd and value)])
 
 
-def has_a_way_back(spec):
+def has_an_inverse(spec):
     if spec["kind"] in ("whitening", "abtt"):
         return not spec["renormalize"]
     return spec["kind"] not in ("normalize", "r1", "r2", "rand", "truncation")
 
 
-def those(condition):
+def specs_where(condition):
+    """Parametrize a test over the specs that meet a condition."""
     return pytest.mark.parametrize("spec", [spec for spec in SPECS if condition(spec)], ids=name_of)
 
 
-every = those(lambda spec: True)
-every_fitted = those(lambda spec: spec["kind"] != "normalize")
-"""All but the one that takes any width and learns nothing."""
-every_with_a_way_back = those(has_a_way_back)
+every = specs_where(lambda spec: True)
+every_fitted = specs_where(lambda spec: spec["kind"] != "normalize")
+"""All specs but `normalize`, which accepts any dimensions and learns nothing."""
+every_with_an_inverse = specs_where(has_an_inverse)
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +183,7 @@ def fresh(embeddings):
 
 @pytest.fixture(scope="module")
 def fitted(rows):
-    """Each spec fitted once on the same rows."""
+    """Return a function that fits each spec once on the same rows."""
     known = {}
 
     def get(spec):
@@ -198,7 +200,7 @@ def make(spec):
 
 
 def targets_of(rows, width=16):
-    """What another encoder, 16 wide, might say of the same texts."""
+    """Return a noisy linear map of the rows, as another encoder of `width` dimensions might give."""
     rows = np.asarray(rows, np.float64)
     rng = np.random.default_rng(width)
     other = rows @ rng.normal(size=(rows.shape[1], width)) / np.sqrt(rows.shape[1])
@@ -210,17 +212,17 @@ def fit(spec, rows):
 
 
 def floats(step, rows):
-    """What a step gives; of codes, the floats that they stand for."""
+    """Return the outputs of a step, decoded to floats if they are codes."""
     out = step.transform(rows)
     return step.inverse_transform(out) if step.kind in CODES else out
 
 
-def test_every_kind_of_step_is_in_the_table():
+def test_the_specs_of_these_tests_cover_every_kind_of_transform():
     assert {spec["kind"] for spec in SPECS} == set(TRANSFORMS)
 
 
 @every
-def test_a_step_describes_itself_as_it_was_described(spec, fitted):
+def test_the_spec_of_a_step_equals_the_spec_it_was_built_from_and_is_json(spec, fitted):
     assert make(spec).spec() == spec
     assert fitted(spec).spec() == spec
     assert json.loads(json.dumps(fitted(spec).spec())) == spec
@@ -228,7 +230,7 @@ def test_a_step_describes_itself_as_it_was_described(spec, fitted):
 
 @every
 @pytest.mark.parametrize("normalize", [True, False])
-def test_a_saved_chain_of_it_loads_bit_equal(spec, normalize, fitted, fresh, tmp_path):
+def test_loaded_chain_of_any_step_is_equal_and_has_bit_equal_outputs(spec, normalize, fitted, fresh, tmp_path):
     chain = Chain([fitted(spec)], normalize)
     if spec["kind"] == "normalize":
         chain = Chain([fitted(spec), R2().fit(fresh)], normalize)
@@ -242,11 +244,13 @@ def test_a_saved_chain_of_it_loads_bit_equal(spec, normalize, fitted, fresh, tmp
 
 
 def in_standard_layout(tensor):
+    """Return whether a tensor has torch's own strides and 64-byte alignment."""
     return tensor.stride() == torch.empty(tensor.shape).stride() and tensor.data_ptr() % 64 == 0
 
 
 @every
-def test_every_buffer_is_laid_out_as_torch_would_allocate_it(spec, fitted, fresh, tmp_path):
+def test_every_buffer_has_torchs_standard_strides_and_alignment(spec, fitted, fresh, tmp_path):
+    """This holds after fitting, loading, deserializing, copying, folding and inverting."""
     chain = Chain([fitted(spec), *([R2().fit(fresh)] if spec["kind"] == "normalize" else [])], normalize=False)
     chain.save(tmp_path / "chain")
     found = {
@@ -258,7 +262,7 @@ def test_every_buffer_is_laid_out_as_torch_would_allocate_it(spec, fitted, fresh
         "folded to float64": chain.double().fold(),
         "back in float32": chain.float(),
     }
-    if has_a_way_back(spec):
+    if has_an_inverse(spec):
         found["the way back"] = fitted(spec).inverse()
     wrong = [
         f"{what}: {name} {tuple(buffer.shape)} has strides {buffer.stride()}, {buffer.data_ptr() % 64} bytes off"
@@ -269,7 +273,8 @@ def test_every_buffer_is_laid_out_as_torch_would_allocate_it(spec, fitted, fresh
     assert not wrong
 
 
-def test_a_buffer_that_is_set_or_registered_comes_into_that_layout_and_keeps_its_numbers():
+def test_assigning_or_registering_a_buffer_copies_the_tensor_to_the_standard_layout():
+    """Its values stay equal; a parameter that requires a gradient is assigned without a copy."""
     odd = [torch.randn(8, 5).T, torch.randn(65)[1:], torch.randn(3, 1).T, torch.randn(1, 3).T, torch.randn(6)[::2]]
     for tensor in odd:
         step = make({"kind": "mc"})
@@ -284,7 +289,7 @@ def test_a_buffer_that_is_set_or_registered_comes_into_that_layout_and_keeps_its
 
 
 @every
-def test_rows_come_out_bit_equal_wherever_they_lie_in_memory(spec, fitted, fresh):
+def test_transform_is_bit_equal_for_any_memory_layout_of_the_rows(spec, fitted, fresh):
     step, some = fitted(spec), fresh[:7]
     moved = [np.append(np.zeros(offset, np.float32), some)[offset:].reshape(some.shape) for offset in (1, 2, 4, 9)]
     turned, apart, upside_down = np.asfortranarray(some), np.repeat(some, 3, axis=1)[:, ::3], some[::-1].copy()[::-1]
@@ -296,7 +301,7 @@ def test_rows_come_out_bit_equal_wherever_they_lie_in_memory(spec, fitted, fresh
 
 
 @every
-def test_a_fit_repeats_bit_for_bit_and_leaves_the_rows_alone(spec, rows, fitted):
+def test_a_repeated_fit_is_bit_equal_and_leaves_the_rows_unchanged(spec, rows, fitted):
     before = rows.copy()
     again = fit(spec, rows)
     for name, buffer in fitted(spec).named_buffers():
@@ -305,14 +310,14 @@ def test_a_fit_repeats_bit_for_bit_and_leaves_the_rows_alone(spec, rows, fitted)
 
 
 @every
-def test_transforming_leaves_the_rows_alone(spec, fitted, fresh):
+def test_transform_leaves_the_rows_unchanged(spec, fitted, fresh):
     given = torch.from_numpy(fresh.copy())
     fitted(spec).transform(given)
     np.testing.assert_array_equal(given, fresh)
 
 
 @every
-def test_one_row_alone_comes_out_as_among_others(spec, fitted, fresh):
+def test_transform_of_a_single_row_equals_its_output_in_a_batch(spec, fitted, fresh):
     step = fitted(spec)
     whole = step.transform(fresh)
     np.testing.assert_allclose(
@@ -323,7 +328,7 @@ def test_one_row_alone_comes_out_as_among_others(spec, fitted, fresh):
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(spec=st.sampled_from(SPECS), cuts=st.lists(st.integers(0, 60), max_size=6))
-def test_however_rows_are_split_into_batches_they_come_out_the_same(fitted, fresh, spec, cuts):
+def test_transform_does_not_depend_on_how_rows_are_split_into_batches(fitted, fresh, spec, cuts):
     step = fitted(spec)
     edges = [0, *sorted(cuts), 60]
     parts = [step.transform(fresh[start:stop]) for start, stop in itertools.pairwise(edges)]
@@ -331,13 +336,13 @@ def test_however_rows_are_split_into_batches_they_come_out_the_same(fitted, fres
 
 
 @every
-def test_no_rows_in_give_no_rows_out(spec, fitted, fresh):
+def test_transform_of_zero_rows_gives_zero_rows_of_the_output_dimensions(spec, fitted, fresh):
     step = fitted(spec)
     assert step.transform(fresh[:0]).shape == (0, step.transform(fresh).shape[1])
 
 
 @every
-def test_zero_stays_zero_alone_and_among_others_folded_or_not(spec, fitted, fresh):
+def test_zero_rows_stay_zero_alone_or_in_a_batch_folded_or_not(spec, fitted, fresh):
     mixed = fresh.copy()
     mixed[[0, 7, 59]] = 0
     for zeros in (np.zeros((3, WIDTH), np.float32), mixed):
@@ -350,13 +355,13 @@ def test_zero_stays_zero_alone_and_among_others_folded_or_not(spec, fitted, fres
 
 
 @every
-def test_other_rows_do_not_stay_zero(spec, fitted, fresh):
+def test_no_ordinary_row_is_mapped_to_zero(spec, fitted, fresh):
     # A row without any positive number has no bit set, and would; there is none among these.
     assert floats(fitted(spec), fresh).any(axis=1).all()
 
 
 @every
-def test_an_array_gives_an_array_and_a_tensor_a_tensor(spec, fitted, fresh):
+def test_transform_returns_an_array_for_an_array_and_a_tensor_for_a_tensor(spec, fitted, fresh):
     step = fitted(spec)
     array, tensor = step.transform(fresh), step.transform(torch.from_numpy(fresh))
     assert isinstance(array, np.ndarray)
@@ -369,7 +374,7 @@ def test_an_array_gives_an_array_and_a_tensor_a_tensor(spec, fitted, fresh):
 
 
 @every
-def test_a_tensor_that_wants_a_gradient_gives_one_that_has_none(spec, fitted, fresh):
+def test_transform_of_a_tensor_that_requires_a_gradient_has_no_gradient(spec, fitted, fresh):
     out = fitted(spec).transform(torch.from_numpy(fresh).requires_grad_())
     assert not out.requires_grad
     np.testing.assert_allclose(out, fitted(spec).transform(fresh), atol=1e-6)
@@ -377,7 +382,7 @@ def test_a_tensor_that_wants_a_gradient_gives_one_that_has_none(spec, fitted, fr
 
 @every
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_rows_of_any_float_come_out_like_their_float32_copies(spec, fitted, fresh, dtype):
+def test_transform_of_any_float_dtype_equals_that_of_the_float32_copy(spec, fitted, fresh, dtype):
     step = fitted(spec)
     half = fresh.astype(np.float16)
     expected = step.transform(half.astype(np.float32))
@@ -390,7 +395,7 @@ def test_rows_of_any_float_come_out_like_their_float32_copies(spec, fitted, fres
 
 @every
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_rows_of_any_float_fit_like_their_float32_copies(spec, rows, dtype):
+def test_fit_on_any_float_dtype_equals_the_fit_on_the_float32_copy(spec, rows, dtype):
     half = rows.astype(np.float16)
     targets = targets_of(half)
     expected = make(spec).fit(half.astype(np.float32), targets=targets)
@@ -401,7 +406,7 @@ def test_rows_of_any_float_fit_like_their_float32_copies(spec, rows, dtype):
 
 
 @every
-def test_whole_numbers_fit_and_come_out_like_the_same_floats(spec):
+def test_fit_and_transform_of_integers_equal_those_of_the_same_float32_numbers(spec):
     numbers = np.random.default_rng(0).integers(-9, 12, size=(300, WIDTH))
     whole, real = (fit(spec, data) for data in (numbers, numbers.astype(np.float32)))
     np.testing.assert_array_equal(whole.transform(numbers), real.transform(numbers.astype(np.float32)))
@@ -409,7 +414,7 @@ def test_whole_numbers_fit_and_come_out_like_the_same_floats(spec):
 
 @every
 @pytest.mark.parametrize("normalize", [True, False])
-def test_folded_equals_unfolded(spec, normalize, fitted, fresh):
+def test_folded_chain_of_one_step_equals_the_chain(spec, normalize, fitted, fresh):
     chain = Chain([fitted(spec)], normalize)
     whole, folded = chain.transform(fresh), chain.fold().transform(fresh)
     assert folded.dtype == whole.dtype
@@ -424,7 +429,7 @@ def test_folded_equals_unfolded(spec, normalize, fitted, fresh):
 
 @every
 @pytest.mark.parametrize("normalize", [True, False])
-def test_folded_equals_unfolded_between_other_steps(spec, normalize, rows, fresh):
+def test_folded_chain_with_the_step_between_others_equals_the_chain(spec, normalize, rows, fresh):
     if spec["kind"] in CODES:
         steps = [R2(), PCA(10), make(spec)]
     elif spec["kind"] == "whitening":  # its pca form alone gives fewer numbers
@@ -448,7 +453,7 @@ def test_folded_equals_unfolded_between_other_steps(spec, normalize, rows, fresh
         np.testing.assert_allclose(folded, whole, rtol=1e-5, atol=1e-5)
 
 
-def test_there_is_nothing_to_fit_to_a_normalisation_and_any_width_will_do(rows):
+def test_normalize_is_fitted_from_the_start_and_accepts_any_dimensions(rows):
     step = make({"kind": "normalize"})
     assert step.fitted
     for width in (1, 5, WIDTH):
@@ -456,7 +461,7 @@ def test_there_is_nothing_to_fit_to_a_normalisation_and_any_width_will_do(rows):
 
 
 @every_fitted
-def test_it_must_be_fitted_before_it_is_applied_or_undone(spec, rows):
+def test_an_unfitted_step_or_chain_cannot_transform_invert_or_fold(spec, rows):
     step = make(spec)
     assert not step.fitted
     for apply in (step.transform, step.inverse_transform, Chain([step]).transform, Chain([step]).floats):
@@ -468,14 +473,14 @@ def test_it_must_be_fitted_before_it_is_applied_or_undone(spec, rows):
 
 @every_fitted
 @pytest.mark.parametrize("shape", [(3, WIDTH - 1), (3, WIDTH + 1), (WIDTH - 1,), (0, WIDTH - 1), ()])
-def test_vectors_of_another_width_are_refused(spec, fitted, shape):
+def test_a_fitted_step_alone_or_in_a_chain_refuses_vectors_of_other_dimensions(spec, fitted, shape):
     for module in (fitted(spec), Chain([fitted(spec)]), Chain([fitted(spec)]).fold()):
         with pytest.raises(InputError, match=f"{WIDTH} dimensions"):
             module.transform(np.ones(shape, np.float32))
 
 
-@every_with_a_way_back
-def test_the_way_back_refuses_vectors_of_another_width_than_the_way_there_gives(spec, fitted, fresh):
+@every_with_an_inverse
+def test_inverse_transform_refuses_vectors_of_other_than_the_output_dimensions(spec, fitted, fresh):
     step = fitted(spec)
     width = step.transform(fresh).shape[1]
     for wrong in (width - 1, width + 1):
@@ -486,7 +491,7 @@ def test_the_way_back_refuses_vectors_of_another_width_than_the_way_there_gives(
 @every
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_a_row_that_is_not_finite_is_named_by_all_that_look_at_rows(spec, rows, value, dtype):
+def test_fit_names_a_row_that_is_not_finite_unless_the_step_learns_nothing_from_rows(spec, rows, value, dtype):
     bad = rows.astype(dtype)
     bad[277, 3] = value
     step = make(spec)
@@ -500,7 +505,7 @@ def test_a_row_that_is_not_finite_is_named_by_all_that_look_at_rows(spec, rows, 
 
 
 @pytest.mark.parametrize("kind", PAIRED)
-def test_a_target_that_is_not_finite_is_named(kind, rows):
+def test_fit_on_pairs_names_a_target_that_is_not_finite(kind, rows):
     targets = targets_of(rows)
     targets[123, 2] = np.nan
     with pytest.raises(InputError, match="row 123 "):
@@ -509,14 +514,14 @@ def test_a_target_that_is_not_finite_is_named(kind, rows):
 
 @every
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 4), (3, 0), (0, WIDTH)])
-def test_what_is_not_rows_cannot_be_fitted_on(spec, shape):
+def test_fit_refuses_arrays_that_are_not_rows_of_vectors(spec, shape):
     data = np.ones(shape, np.float32)
     with pytest.raises(InputError, match=r"shape|no rows|no pairs"):
         make(spec).fit(data, targets=np.ones((shape[0], 3), np.float32))
 
 
 @every
-def test_moments_of_no_rows_cannot_be_fitted_on(spec):
+def test_fit_refuses_empty_moments(spec):
     with pytest.raises(InputError):
         make(spec).fit(Moments())
 
@@ -587,12 +592,12 @@ ODD = [
 ]
 
 
-def test_every_odd_data_set_is_tried(odd):
+def test_the_names_of_degenerate_data_cover_every_data_set(odd):
     assert sorted(odd) == sorted(ODD)
 
 
-def works_or_says_why(spec, data):
-    """The fitted step whose outputs are all finite, or None where it gave a reason not to."""
+def fit_or_check_reason(spec, data):
+    """Fit and check that all outputs are finite; return None where the fit is refused with a reason."""
     try:
         step = fit(spec, data)
     except (InputError, StepError) as error:
@@ -609,12 +614,12 @@ def works_or_says_why(spec, data):
 
 @every
 @pytest.mark.parametrize("name", ODD)
-def test_on_odd_data_it_works_or_says_why_not(spec, odd, name):
-    works_or_says_why(spec, odd[name])
+def test_fit_on_degenerate_data_gives_finite_outputs_or_is_refused_with_a_reason(spec, odd, name):
+    fit_or_check_reason(spec, odd[name])
 
 
 @every
-def test_rows_beyond_float32_are_refused_or_learned_from_without_an_infinity(spec, rows):
+def test_fit_on_rows_beyond_float32_is_refused_with_a_reason_or_gives_finite_buffers(spec, rows):
     targets = targets_of(rows)
     try:
         step = make(spec).fit(rows.astype(np.float64) * 1e40, targets=targets)
@@ -625,7 +630,7 @@ def test_rows_beyond_float32_are_refused_or_learned_from_without_an_infinity(spe
         assert torch.isfinite(buffer).all(), name
 
 
-def test_rows_whose_squares_are_beyond_float64_are_refused(rows):
+def test_pca_refuses_rows_whose_squares_overflow_float64(rows):
     with pytest.raises(InputError):
         PCA(2).fit(rows.astype(np.float64) * 1e200)
 
@@ -645,19 +650,19 @@ CANNOT_VARY = ["one row", "two rows that are one", "constant", "constant in floa
     ],
     ids=name_of,
 )
-def test_what_learns_from_differences_refuses_rows_without_any(spec, odd, name):
+def test_steps_that_learn_from_differences_refuse_identical_rows(spec, odd, name):
     with pytest.raises(InputError):
         fit(spec, odd[name])
 
 
 @every
-def test_it_works_on_vectors_384_wide(spec, embeddings):
-    step = works_or_says_why(spec, embeddings(450, 384, decay=0.5))
+def test_every_step_fits_vectors_of_384_dimensions_with_finite_outputs(spec, embeddings):
+    step = fit_or_check_reason(spec, embeddings(450, 384, decay=0.5))
     assert step is not None
 
 
 @pytest.mark.parametrize("kind", ["mc", "normalize", "r1", "rand", "truncation", "random_selection", "int8", "binary"])
-def test_it_works_on_vectors_4096_wide(kind):
+def test_steps_without_a_covariance_fit_vectors_of_4096_dimensions(kind):
     rows = np.random.default_rng(0).normal(size=(20, 4096)).astype(np.float32) + 0.3
     spec = next(spec for spec in SPECS if spec["kind"] == kind)
     step = fit(spec, rows)
@@ -666,7 +671,7 @@ def test_it_works_on_vectors_4096_wide(kind):
     assert np.isfinite(out).all()
 
 
-def test_r2_and_a_random_projection_work_on_vectors_4096_wide():
+def test_r2_and_random_projection_in_a_chain_fit_vectors_of_4096_dimensions():
     rows = np.random.default_rng(0).normal(size=(20, 4096)).astype(np.float32) + 0.3
     chain = Chain([R2(), *build_steps([{"kind": "random_projection", "dimensions": 16}])]).fit(rows)
     out = chain.transform(rows)
@@ -677,8 +682,8 @@ def test_r2_and_a_random_projection_work_on_vectors_4096_wide():
 UNIT_ROWS = ("r1", "r2")
 
 
-@those(lambda spec: spec["kind"] in ("pca", "abtt", "whitening", "mc", "codes", *UNIT_ROWS, *BLIND))
-def test_moments_fit_like_the_rows_they_are_of(spec, rows, fitted):
+@specs_where(lambda spec: spec["kind"] in ("pca", "abtt", "whitening", "mc", "codes", *UNIT_ROWS, *BLIND))
+def test_fit_on_merged_moments_equals_the_fit_on_the_rows(spec, rows, fitted):
     data = rows.astype(np.float64)
     if spec["kind"] in UNIT_ROWS:
         data /= np.linalg.norm(data, axis=1, keepdims=True)
@@ -689,11 +694,11 @@ def test_moments_fit_like_the_rows_they_are_of(spec, rows, fitted):
 
 
 @every
-def test_it_is_undone_as_well_as_it_says(spec, fitted, fresh):
+def test_inverse_is_exact_approximate_or_refused_as_inverse_kind_states(spec, fitted, fresh):
     step = fitted(spec)
     out = step.transform(fresh)
-    assert (step.inverse_kind != "none") == has_a_way_back(spec)
-    if not has_a_way_back(spec):
+    assert (step.inverse_kind != "none") == has_an_inverse(spec)
+    if not has_an_inverse(spec):
         with pytest.raises(StepError, match="cannot be inverted"):
             step.inverse_transform(out)
         return
@@ -708,8 +713,8 @@ def test_it_is_undone_as_well_as_it_says(spec, fitted, fresh):
         assert np.abs(back - fresh).max() > 1e-3, "it is exact and says it is not"
 
 
-@every_with_a_way_back
-def test_the_way_back_of_a_tensor_is_a_tensor(spec, fitted, fresh):
+@every_with_an_inverse
+def test_inverse_transform_of_a_tensor_is_a_tensor_with_the_values_of_the_array(spec, fitted, fresh):
     step = fitted(spec)
     out = step.transform(torch.from_numpy(fresh))
     back = step.inverse_transform(out)
@@ -718,7 +723,7 @@ def test_the_way_back_of_a_tensor_is_a_tensor(spec, fitted, fresh):
 
 
 @every
-def test_a_chain_is_undone_as_well_as_its_only_step(spec, fitted, fresh):
+def test_chain_of_one_step_inverts_like_the_step_and_not_at_all_if_it_normalises(spec, fitted, fresh):
     step = fitted(spec)
     plain, normalised = Chain([step], normalize=False), Chain([step])
     assert plain.inverse_kind == step.inverse_kind
@@ -746,22 +751,23 @@ def test_a_chain_is_undone_as_well_as_its_only_step(spec, fitted, fresh):
     ],
     ids=str,
 )
-def test_what_loses_no_direction_and_no_length_is_undone_exactly(spec, rows, fresh):
+def test_steps_that_lose_no_direction_and_no_length_have_an_exact_inverse(spec, rows, fresh):
     rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(WIDTH, WIDTH)))[0]
     step = make(spec).fit(rows, targets=rows @ rotation + 0.5)
     assert step.inverse_kind == "exact"
     np.testing.assert_allclose(step.inverse_transform(step.transform(fresh)), fresh, atol=1e-4)
 
 
-@those(lambda spec: spec["kind"] not in CODES)
-def test_a_copy_in_float64_agrees(spec, fitted, fresh):
+@specs_where(lambda spec: spec["kind"] not in CODES)
+def test_a_copy_of_a_step_in_float64_has_the_same_outputs(spec, fitted, fresh):
     precise = copy.deepcopy(fitted(spec)).double()
     out = precise.transform(fresh.astype(np.float64))
     np.testing.assert_allclose(out, fitted(spec).transform(fresh), rtol=1e-5, atol=1e-5)
 
 
 @every
-def test_outputs_have_the_width_that_the_outline_foretold(spec, fitted, fresh):
+def test_dimensions_after_predicts_the_output_dimensions(spec, fitted, fresh):
+    """For steps fitted on pairs, only after the fit."""
     chain = Chain([fitted(spec)])
     found = chain.dequantize(chain.transform(fresh)).shape[1]
     assert chain.dimensions_after(WIDTH) == found
@@ -770,13 +776,13 @@ def test_outputs_have_the_width_that_the_outline_foretold(spec, fitted, fresh):
 
 
 @every_fitted
-def test_it_cannot_be_applied_to_other_widths_than_it_was_fitted_on_within_a_chain(spec, fitted, rows):
+def test_a_fitted_step_cannot_follow_a_step_of_other_output_dimensions_in_a_chain(spec, fitted, rows):
     with pytest.raises(StepError, match=f"fitted on vectors of {WIDTH} dimensions and cannot follow vectors of 12"):
         Chain([PCA(12).fit(rows), fitted(spec)])
 
 
 @every
-def test_it_is_fitted_anew_on_another_width(spec, rows):
+def test_a_fitted_step_can_be_refitted_on_vectors_of_other_dimensions(spec, rows):
     step = fit(spec, rows)
     narrower = fit(spec, rows[:, :16])
     refitted = step.fit(rows[:, :16], targets=targets_of(rows[:, :16]))

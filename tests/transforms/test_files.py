@@ -18,7 +18,7 @@ def mode(path):
     return stat.S_IMODE(path.lstat().st_mode)
 
 
-def test_what_is_written_into_a_private_folder_is_private_whatever_the_umask(tmp_path, permissive):
+def test_files_and_folders_created_in_a_private_folder_are_private_whatever_the_umask(tmp_path, permissive):
     make_folder(tmp_path / "private", private=True)
     make_folder(tmp_path / "private" / "a" / "b")
     write_synced(tmp_path / "private" / "a" / "b" / "file", b"x")
@@ -28,7 +28,7 @@ def test_what_is_written_into_a_private_folder_is_private_whatever_the_umask(tmp
         assert mode(path) == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_elsewhere_the_umask_decides(tmp_path, permissive):
+def test_files_and_folders_outside_a_private_folder_follow_the_umask_unless_private_is_set(tmp_path, permissive):
     (tmp_path / "open").mkdir(0o755)
     os.umask(0o027)
     write_synced(tmp_path / "open" / "file", b"x")
@@ -40,7 +40,7 @@ def test_elsewhere_the_umask_decides(tmp_path, permissive):
 
 @pytest.mark.parametrize("link", ["symbolic", "hard"])
 @pytest.mark.parametrize("staged", [False, True], ids=["written", "replaced"])
-def test_a_new_file_replaces_a_link_and_not_what_it_points_to(tmp_path, link, staged):
+def test_writing_a_file_replaces_a_link_and_leaves_its_target_unchanged(tmp_path, link, staged):
     victim, path = tmp_path / "victim", tmp_path / "file"
     victim.write_text("mine")
     planted = tmp_path / ".file" if staged else path
@@ -50,7 +50,7 @@ def test_a_new_file_replaces_a_link_and_not_what_it_points_to(tmp_path, link, st
 
 
 @pytest.mark.parametrize("link", ["symbolic", "hard"])
-def test_a_link_is_never_continued(tmp_path, link):
+def test_continue_file_refuses_symbolic_and_hard_links(tmp_path, link):
     victim, path = tmp_path / "victim", tmp_path / "file"
     victim.write_text("mine")
     path.symlink_to(victim) if link == "symbolic" else path.hardlink_to(victim)
@@ -59,7 +59,7 @@ def test_a_link_is_never_continued(tmp_path, link):
     assert victim.read_text() == "mine"
 
 
-def test_a_folder_behind_a_link_is_refused_unless_an_operator_put_it_there(tmp_path):
+def test_make_folder_refuses_a_link_to_a_folder_and_make_root_accepts_one(tmp_path):
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to("there")
     with pytest.raises(NotADirectoryError):
@@ -67,7 +67,7 @@ def test_a_folder_behind_a_link_is_refused_unless_an_operator_put_it_there(tmp_p
     make_root(tmp_path / "link")
 
 
-def test_a_file_is_opened_empty_for_writing(tmp_path):
+def test_create_file_truncates_an_existing_file(tmp_path):
     (tmp_path / "file").write_text("old and long")
     with create_file(tmp_path / "file") as file:
         file.write(b"new")

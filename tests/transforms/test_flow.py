@@ -8,7 +8,7 @@ from transforms import PCA, Chain, Flow, InputError, Moments, NotFittedError, St
 from transforms.learned.flow import LOG_SCALE_LIMIT
 
 QUICK = {"blocks": 2, "hidden": 16, "steps": 60, "batch": 128, "learning_rate": 1e-2}
-"""Enough for couplings to do something, and quick."""
+"""Parameters of a quick fit in which the couplings still have an effect."""
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +27,14 @@ def fitted(rows):
 
 
 def normal(rows, mean, covariance):
-    """Log-density of a Gaussian."""
+    """Return the log-densities of rows under a Gaussian."""
     y = rows - mean
     squares = np.einsum("ij,ij->i", y, np.linalg.solve(covariance, y.T).T)
     return -0.5 * (squares + np.linalg.slogdet(covariance)[1] + len(mean) * math.log(2 * math.pi))
 
 
 def gaussian(n, seed):
-    """Rows of a Gaussian whose variances differ a hundredfold, away from zero, and their log-densities."""
+    """Return rows of a Gaussian away from zero whose variances differ widely, and their log-densities."""
     spread = np.random.default_rng(99).normal(size=(6, 6))
     mean = np.arange(6.0)
     rows = np.random.default_rng(seed).normal(size=(n, 6)) @ spread.T + mean
@@ -42,7 +42,7 @@ def gaussian(n, seed):
 
 
 def banana(n, seed):
-    """Rows (a, a² + noise), which no Gaussian fits, and their log-densities."""
+    """Return rows (a, a² + noise), which no Gaussian fits, and their log-densities."""
     rng = np.random.default_rng(seed)
     a, noise = rng.normal(size=n), 0.3 * rng.normal(size=n)
     densities = -0.5 * (a**2 + (noise / 0.3) ** 2) - math.log(2 * math.pi * 0.3)
@@ -51,11 +51,11 @@ def banana(n, seed):
 
 @pytest.fixture(scope="module")
 def bent():
-    """A flow of the banana."""
+    """Return a flow fitted on the banana."""
     return Flow(blocks=4, hidden=16, noise=0.0, learning_rate=1e-2).fit(banana(6000, 0)[0])
 
 
-def test_the_way_back_is_exact_on_rows_it_never_saw(fitted, heldout):
+def test_flow_inverse_is_exact_on_rows_that_were_not_fitted(fitted, heldout):
     assert fitted.inverse_kind == "exact"
     z = fitted.transform(heldout)
     assert np.abs(z - heldout).max() > 0.1
@@ -64,13 +64,15 @@ def test_the_way_back_is_exact_on_rows_it_never_saw(fitted, heldout):
     np.testing.assert_allclose(fitted.transform(fitted.inverse_transform(far)), far, atol=1e-4)
 
 
-def test_the_way_back_is_exact_after_a_fit_as_it_comes(rows, heldout):
+def test_flow_with_default_parameters_has_an_exact_inverse(rows, heldout):
     flow = Flow().fit(rows)
     np.testing.assert_allclose(flow.inverse_transform(flow.transform(heldout)), heldout, atol=1e-4)
 
 
 @pytest.mark.parametrize(("d", "blocks", "hidden"), [(2, 1, 1), (3, 1, None), (3, 2, 4), (7, 3, 5)])
-def test_densities_are_those_of_z_and_of_the_volume_by_autograd(embeddings, d, blocks, hidden):
+def test_flow_log_likelihood_equals_the_normal_density_plus_the_log_determinant_of_the_jacobian(
+    embeddings, d, blocks, hidden
+):
     settings = QUICK | {"blocks": blocks, "hidden": hidden}
     flow = Flow(**settings).fit(embeddings(300, d, seed=1)).double()
     some = torch.from_numpy(embeddings(8, d, seed=2)).double()
@@ -83,7 +85,7 @@ def test_densities_are_those_of_z_and_of_the_volume_by_autograd(embeddings, d, b
         assert np.linalg.cond(jacobian) < 1e6
 
 
-def test_a_block_is_the_formula_of_its_docstring(rows):
+def test_a_flow_of_one_block_matches_the_formula_of_its_docstring(rows):
     flow = Flow(**(QUICK | {"blocks": 1})).fit(rows)
     x = torch.from_numpy(rows[:50])
     y = ((x + flow.offset[0]) * flow.log_scale[0].exp()) @ flow.mixing[0].T
@@ -95,13 +97,13 @@ def test_a_block_is_the_formula_of_its_docstring(rows):
     assert s.abs().max() > 0.01
 
 
-def test_couplings_never_scale_by_more_than_their_limit(fitted):
+def test_flow_couplings_limit_their_log_scale(fitted):
     far = 1e4 * torch.randn(100, 5, generator=torch.Generator().manual_seed(0))
     log_scale, _ = fitted.coupling(0, far)
     assert 0.9 * LOG_SCALE_LIMIT < log_scale.abs().max() <= LOG_SCALE_LIMIT
 
 
-def test_a_gaussian_is_learned_to_its_true_density_and_not_above():
+def test_flow_learns_the_log_density_of_a_gaussian_within_0_03():
     (rows, _), (heldout, true) = gaussian(6000, 0), gaussian(4000, 1)
     flow = Flow(blocks=2, noise=0.0, learning_rate=3e-3).fit(rows)
     differences = flow.log_likelihood(heldout) - true
@@ -111,7 +113,8 @@ def test_a_gaussian_is_learned_to_its_true_density_and_not_above():
     np.testing.assert_allclose(np.cov(z.T), np.eye(6), atol=0.15)
 
 
-def test_a_banana_is_learned_where_no_gaussian_fits(bent):
+def test_flow_learns_the_log_density_of_a_banana_within_0_06(bent):
+    """The best Gaussian misses it by more than 1."""
     (rows, _), (heldout, true) = banana(6000, 0), banana(4000, 1)
     differences = bent.log_likelihood(heldout) - true
     best_gaussian = normal(heldout, rows.mean(0), np.cov(rows.T)) - true
@@ -119,7 +122,7 @@ def test_a_banana_is_learned_where_no_gaussian_fits(bent):
     assert -0.06 < differences.mean() < 4 * differences.std() / math.sqrt(len(heldout))
 
 
-def test_what_a_flow_makes_of_normal_numbers_looks_like_its_rows(bent):
+def test_flow_inverse_of_normal_samples_is_distributed_like_the_fitted_rows(bent):
     drawn = bent.inverse_transform(np.random.default_rng(0).normal(size=(4000, 2)).astype(np.float32))
     noise = drawn[:, 1] - drawn[:, 0] ** 2
     assert drawn.std(0) == pytest.approx(banana(4000, 1)[0].std(0), rel=0.1)
@@ -127,21 +130,21 @@ def test_what_a_flow_makes_of_normal_numbers_looks_like_its_rows(bent):
     assert abs(noise.mean()) < 0.1
 
 
-def test_a_density_integrates_to_one(bent):
+def test_flow_density_integrates_to_one(bent):
     step = 0.04
     first, second = np.meshgrid(np.arange(-8, 8, step), np.arange(-8, 24, step))
     densities = np.exp(bent.log_likelihood(np.stack([first.ravel(), second.ravel()], 1)).astype(np.float64))
     assert densities.sum() * step**2 == pytest.approx(1, abs=1e-3)
 
 
-def test_training_raises_the_likelihood_of_rows_it_never_saw(fitted, rows, heldout):
+def test_flow_training_raises_the_likelihood_of_held_out_rows(fitted, rows, heldout):
     start = Flow(**(QUICK | {"steps": 1, "learning_rate": 1e-6})).fit(rows)
     assert fitted.log_likelihood(heldout).mean() > start.log_likelihood(heldout).mean() + 0.5
     assert fitted.training_log.heldout_losses[-1] < fitted.training_log.heldout_losses[0]
     assert Flow().training_log is None
 
 
-def test_it_starts_with_outputs_whose_entries_vary_by_one(rows):
+def test_initial_flow_outputs_have_mean_zero_and_variance_one_per_dimension(rows):
     flow = Flow()
     flow._initialize(torch.from_numpy(rows))
     z = flow(torch.from_numpy(rows))
@@ -149,7 +152,7 @@ def test_it_starts_with_outputs_whose_entries_vary_by_one(rows):
     np.testing.assert_allclose(z.mean(0), np.zeros(10), atol=1e-4)
 
 
-def test_the_density_is_that_of_rows_with_the_noise():
+def test_flow_learns_the_density_of_the_rows_with_the_noise_added():
     rows, _ = gaussian(6000, 0)
     noise = 0.3 * math.sqrt(rows.var(axis=0).mean())
     covariance = np.cov(rows.T) + noise**2 * np.eye(6)
@@ -159,7 +162,7 @@ def test_the_density_is_that_of_rows_with_the_noise():
     assert abs(differences.mean()) < 0.05
 
 
-def test_columns_that_are_always_zero_do_no_harm(rows, heldout):
+def test_flow_with_constant_zero_columns_is_invertible_and_gives_other_rows_a_lower_density(rows, heldout):
     wide, wide_heldout = (np.pad(some, ((0, 0), (0, 4))) for some in (rows, heldout))
     flow = Flow(**QUICK).fit(wide)
     assert np.isfinite(flow.log_likelihood(wide_heldout)).all()
@@ -171,7 +174,7 @@ def test_columns_that_are_always_zero_do_no_harm(rows, heldout):
     assert flow.log_likelihood(odd).max() < flow.log_likelihood(wide_heldout).min()
 
 
-def test_unit_vectors_have_a_density(rows, heldout):
+def test_flow_gives_unit_vectors_a_finite_density_above_that_of_their_opposites(rows, heldout):
     unit, unit_heldout = (some / np.linalg.norm(some, axis=1, keepdims=True) for some in (rows, heldout))
     flow = Flow(**QUICK).fit(unit)
     densities = flow.log_likelihood(unit_heldout)
@@ -180,13 +183,13 @@ def test_unit_vectors_have_a_density(rows, heldout):
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
-def test_the_scale_of_the_rows_shifts_log_densities_by_its_logarithm(rows, heldout, scale):
+def test_scaling_the_rows_shifts_flow_log_likelihoods_by_the_logarithm_of_the_scale(rows, heldout, scale):
     found = Flow(steps=100).fit(rows * np.float32(scale)).log_likelihood(heldout * np.float32(scale))
     expected = Flow(steps=100).fit(rows).log_likelihood(heldout)
     assert found.mean() + 10 * math.log(scale) == pytest.approx(expected.mean(), abs=0.1)
 
 
-def test_rows_of_zeros_stay_zero_both_in_training_and_after(rows):
+def test_flow_maps_zero_rows_among_the_fitted_rows_to_zero(rows):
     some = rows[:300].copy()
     some[::10] = 0
     out = Flow(**QUICK).fit(some).transform(some)
@@ -194,14 +197,14 @@ def test_rows_of_zeros_stay_zero_both_in_training_and_after(rows):
     np.testing.assert_array_equal(out.any(axis=1), some.any(axis=1))
 
 
-def test_a_fit_repeats_bit_for_bit_with_its_seed_and_differs_with_another(rows):
+def test_flow_fit_is_bit_equal_for_the_same_seed_and_differs_for_another(rows):
     one, same, other = (Flow(steps=5, seed=seed).fit(rows) for seed in (3, 3, 4))
     for name, buffer in one.named_buffers():
         np.testing.assert_array_equal(buffer, getattr(same, name))
         assert not torch.equal(buffer, getattr(other, name))
 
 
-def test_a_fit_that_is_stopped_leaves_what_was_learned(rows):
+def test_a_stopped_flow_fit_leaves_the_learned_parameters_unchanged(rows):
     flow = Flow(**QUICK).fit(rows)
     before = {name: buffer.clone() for name, buffer in flow.named_buffers()}
 
@@ -216,7 +219,7 @@ def test_a_fit_that_is_stopped_leaves_what_was_learned(rows):
         assert not buffer.requires_grad
 
 
-def test_a_chain_with_it_saves_and_loads_equal(rows, heldout, tmp_path):
+def test_loaded_chain_with_a_flow_is_equal_and_has_the_same_likelihoods(rows, heldout, tmp_path):
     chain = Chain([PCA(6), Flow(**QUICK)], normalize=False).fit(rows)
     chain.save(tmp_path / "chain")
     loaded = Chain.load(tmp_path / "chain")
@@ -226,27 +229,27 @@ def test_a_chain_with_it_saves_and_loads_equal(rows, heldout, tmp_path):
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 300])
-def test_what_was_saved_gives_the_same_outputs_to_the_bit_however_few_the_rows(fitted, heldout, tmp_path, n):
+def test_loaded_flow_outputs_are_bit_equal_for_few_and_many_rows(fitted, heldout, tmp_path, n):
     chain = Chain([fitted])
     chain.save(tmp_path / "chain")
     np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(heldout[:n]), chain.transform(heldout[:n]))
 
 
-def test_likelihoods_come_as_what_the_rows_are_one_for_each(fitted, heldout):
+def test_flow_log_likelihood_is_one_number_per_row_as_an_array_or_tensor_like_the_input(fitted, heldout):
     found = fitted.log_likelihood(heldout)
     assert isinstance(found, np.ndarray) and found.shape == (300,)
     assert isinstance(fitted.log_likelihood(torch.from_numpy(heldout)), torch.Tensor)
     np.testing.assert_allclose(fitted.log_likelihood(heldout[:7]), found[:7], rtol=1e-4)
 
 
-def test_likelihoods_before_a_fit_or_of_another_width_are_refused(fitted, rows):
+def test_flow_log_likelihood_refuses_an_unfitted_flow_and_rows_of_other_dimensions(fitted, rows):
     with pytest.raises(NotFittedError, match="call fit before log_likelihood"):
         Flow().log_likelihood(rows)
     with pytest.raises(InputError, match="10 dimensions"):
         fitted.log_likelihood(rows[:, :9])
 
 
-def test_vectors_one_wide_are_refused(rows):
+def test_flow_refuses_vectors_of_one_dimension(rows):
     with pytest.raises(StepError, match="at least 2 dimensions, not 1"):
         Flow().fit(rows[:, :1])
     with pytest.raises(StepError, match="at least 2 dimensions, not 1"):
@@ -262,7 +265,7 @@ def test_vectors_one_wide_are_refused(rows):
         (np.array([[0, 1], [2, np.nan], [1, 1], [1, 0]]), "row 1 "),
     ],
 )
-def test_what_it_cannot_learn_from_is_refused_with_the_reason(data, message):
+def test_flow_refuses_moments_identical_rows_and_rows_that_are_not_finite(data, message):
     with pytest.raises(InputError, match=message):
         Flow().fit(data)
 
@@ -286,14 +289,14 @@ def test_what_it_cannot_learn_from_is_refused_with_the_reason(data, message):
         {"seed": -1},
     ],
 )
-def test_a_bad_parameter_is_refused_by_its_name_and_value(parameters):
+def test_flow_refuses_invalid_parameters_by_name_and_value(parameters):
     (name, value), *_ = parameters.items()
     with pytest.raises(StepError, match=f"flow: {name} ") as refusal:
         Chain([Flow(**parameters)])
     assert repr(value) in str(refusal.value)
 
 
-def test_matrices_are_factored_right_by_several_threads(embeddings):
+def test_flow_results_do_not_depend_on_the_number_of_torch_threads(embeddings):
     # A batch of matrices this wide is what torch and MKL factor wrongly with more than one thread.
     rows = embeddings(200, 160, seed=1)
     threads = torch.get_num_threads()

@@ -36,13 +36,13 @@ def unit(rows):
 
 
 def loss(geopres, rows, size):
-    """Positional loss of a prefix of the normalised output, at its best scale."""
+    """Return the positional loss of a prefix of the normalised output, at its best scale."""
     scaled = partial(positional, scaled=True)
     losses, _ = prefix_losses(scaled, torch.from_numpy(unit(rows)), geopres.weight.double(), [size], [0.0])
     return losses[0]
 
 
-def test_the_spectral_start_is_its_formula(rows):
+def test_geopres_spectral_start_matches_its_formula(rows):
     k = 7
     _, singular, directions = np.linalg.svd(unit(rows), full_matrices=False)
     eigenvalues = singular**2 / len(rows)
@@ -52,7 +52,7 @@ def test_the_spectral_start_is_its_formula(rows):
     np.testing.assert_allclose(weight, expected, atol=1e-5)
 
 
-def test_the_spectral_start_minimises_squared_distance_loss_on_gaussian_data():
+def test_geopres_spectral_start_minimises_the_squared_distance_loss_on_gaussian_data():
     variances = np.array([4, 2, 1, 0.5, 0.25, 0.1])
     moments = Moments()
     moments.count, moments.mean, moments.scatter = 1000, np.zeros(6), 1000 * np.diag(variances)
@@ -66,7 +66,7 @@ def test_the_spectral_start_minimises_squared_distance_loss_on_gaussian_data():
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_it_keeps_neighbours_better_than_truncation(embeddings, seed):
+def test_geopres_preserves_neighbours_better_than_truncation(embeddings, seed):
     fitted = GeoPres(10, steps=100).fit(embeddings(600, 40, seed=10 + seed))
     heldout = embeddings(300, 40, seed=20 + seed)
     reduced = fitted.transform(heldout)
@@ -74,24 +74,24 @@ def test_it_keeps_neighbours_better_than_truncation(embeddings, seed):
     assert local_spearman(heldout, reduced) > local_spearman(heldout, heldout[:, :10]) + 0.1
 
 
-def test_refining_lowers_its_own_loss_on_rows_it_never_saw(rows, heldout):
+def test_geopres_training_lowers_the_positional_loss_on_held_out_rows(rows, heldout):
     start, refined = GeoPres(10, steps=0).fit(rows), GeoPres(10, loss="positional", steps=100).fit(rows)
     assert loss(refined, heldout, 10) < 0.99 * loss(start, heldout, 10)
 
 
-def test_refining_by_default_keeps_more_neighbours_and_a_better_order(rows, heldout):
+def test_geopres_default_training_improves_recall_and_local_spearman_on_held_out_rows(rows, heldout):
     start, refined = (GeoPres(10, steps=steps).fit(rows).transform(heldout) for steps in (0, None))
     assert recall_at_k(heldout, refined) > recall_at_k(heldout, start)
     assert local_spearman(heldout, refined) > local_spearman(heldout, start)
 
 
-def test_distances_come_out_about_as_long_as_they_were(rows, heldout, nested):
+def test_geopres_keeps_the_mean_distance_within_five_percent(rows, heldout, nested):
     before = np.linalg.norm(np.diff(unit(heldout), axis=0), axis=1)
     after = np.linalg.norm(np.diff(nested.transform(unit(heldout)), axis=0), axis=1)
     assert after.mean() == pytest.approx(before.mean(), rel=0.05)
 
 
-def test_a_fit_repeats_bit_for_bit_with_its_seed_and_differs_with_another(rows):
+def test_geopres_fit_is_bit_equal_for_the_same_seed_and_differs_for_another(rows):
     def fit(seed):
         return GeoPres(6, steps=5, batch=200, seed=seed).fit(rows).weight.numpy()
 
@@ -99,19 +99,19 @@ def test_a_fit_repeats_bit_for_bit_with_its_seed_and_differs_with_another(rows):
     assert np.abs(fit(3) - fit(4)).max() > 1e-6
 
 
-def test_the_length_of_a_row_does_not_matter_to_the_fit(rows):
+def test_geopres_fit_ignores_row_lengths(rows):
     lengths = 10 ** np.random.default_rng(0).uniform(-3, 3, size=(len(rows), 1)).astype(np.float32)
     stretched, plain = (GeoPres(6, steps=5).fit(data).weight for data in (rows * lengths, rows))
     np.testing.assert_allclose(stretched, plain, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [4, 6, 8, 12, 16])
-def test_every_prefix_of_a_nested_fit_beats_truncation(heldout, nested, size):
+def test_prefixes_of_a_nested_geopres_have_a_recall_a_tenth_above_truncation(heldout, nested, size):
     prefix = nested.transform(heldout)[:, :size]
     assert recall_at_k(heldout, prefix) > recall_at_k(heldout, heldout[:, :size]) + 0.1
 
 
-def test_nesting_helps_the_small_sizes_and_costs_the_whole_little(rows, nested):
+def test_nested_geopres_has_lower_losses_at_smaller_sizes_and_loses_under_a_tenth_at_full_size(rows, nested):
     plain = GeoPres(16).fit(rows)
     assert sum(loss(nested, rows, size) for size in (4, 8, 12)) < sum(loss(plain, rows, size) for size in (4, 8, 12))
     assert loss(nested, rows, 16) < 1.1 * loss(plain, rows, 16)
@@ -119,7 +119,7 @@ def test_nesting_helps_the_small_sizes_and_costs_the_whole_little(rows, nested):
 
 @pytest.mark.parametrize(("n", "k"), [(12, 16), (12, 8), (5, 16), (2, 3)])
 @pytest.mark.parametrize("nested", [False, True])
-def test_fewer_rows_than_dimensions_give_a_map_that_keeps_them_apart(rows, n, k, nested):
+def test_geopres_of_fewer_rows_than_dimensions_keeps_their_cosines_within_0_2(rows, n, k, nested):
     few = rows[:n]
     fitted = GeoPres(k, nested=nested, steps=10).fit(few)
     assert torch.isfinite(fitted.weight).all()
@@ -129,7 +129,7 @@ def test_fewer_rows_than_dimensions_give_a_map_that_keeps_them_apart(rows, n, k,
 
 
 def loss_of(kind, weight, rows, start):
-    """What the normalised outputs of a map lose, by name; a blend is relative to what a start loses."""
+    """Return a loss of a map's normalised outputs by name; `blend` is relative to the map `start`."""
     x = torch.from_numpy(unit(rows))
     y, y_start = (unit_rows(x @ w.double().T) for w in (weight, start))
     objectives = {
@@ -142,20 +142,20 @@ def loss_of(kind, weight, rows, start):
 
 
 @pytest.mark.parametrize("kind", ["blend", "positional", "angular", "spearman"])
-def test_every_loss_is_lowered_on_rows_never_seen_by_asking_for_it(embeddings, kind):
+def test_geopres_trained_for_a_loss_lowers_that_loss_on_held_out_rows(embeddings, kind):
     many, heldout = (embeddings(n, 40, seed, mean=3.0) for n, seed in ((3000, 1), (400, 2)))
     start, refined = (GeoPres(4, loss=kind, steps=steps, batch=128).fit(many).weight for steps in (0, 200))
     assert loss_of(kind, refined, heldout, start) < 0.97 * loss_of(kind, start, heldout, start)
 
 
-def test_without_a_loss_the_lathe_preset_blends_and_the_papers_keeps_distances(rows):
+def test_geopres_default_loss_is_blend_for_preset_lathe_and_positional_for_preset_paper(rows):
     for preset, kind in (("lathe", "blend"), ("paper", "positional")):
         silent, said = (GeoPres(6, preset=preset, loss=loss, steps=5).fit(rows) for loss in (None, kind))
         np.testing.assert_array_equal(silent.weight, said.weight)
 
 
 @pytest.mark.parametrize("dimensions", [5, 24])
-def test_nested_prefixes_of_every_size_beat_truncation(rows, heldout, dimensions):
+def test_prefixes_of_a_nested_geopres_have_a_higher_recall_than_truncation_at_every_size(rows, heldout, dimensions):
     out = GeoPres(dimensions, nested=True, steps=60, batch=256).fit(rows).transform(heldout)
     for size in range(2, dimensions + 1):
         assert recall_at_k(heldout, out[:, :size]) > recall_at_k(heldout, heldout[:, :size]), size
@@ -179,22 +179,22 @@ def correlations(a, b):
     return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 
-def plain_paper(rows, dimensions, recipe, plain):
-    """The map of the paper, trained by a plain loop: the last weight, the best on held-out rows, all those losses."""
+def train_papers_map(rows, dimensions, config, plain):
+    """Train the paper's map in a plain loop; return the last weight, the best by held-out loss, and those losses."""
     weight = random_start(rows.shape[1], dimensions, 0).requires_grad_()
-    batches = Batches(rows, recipe, 0, torch.device("cpu"))
+    batches = Batches(rows, config, 0, torch.device("cpu"))
     optimizer = torch.optim.AdamW([weight], lr=1.0, weight_decay=0.1)
-    warm = int(0.1 * recipe.steps)
+    warm = int(0.1 * config.steps)
     losses, best = [], None
-    for step in range(recipe.steps):
+    for step in range(config.steps):
         optimizer.param_groups[0]["lr"] = 0.01 * min(
-            (step + 1) / max(warm, 1), (recipe.steps - step) / (recipe.steps - warm)
+            (step + 1) / max(warm, 1), (config.steps - step) / (config.steps - warm)
         )
         optimizer.zero_grad()
         x = batches.sample(step)
         plain(x, x @ weight.T).backward()
         optimizer.step()
-        if (step + 1) % recipe.check_every == 0 or step + 1 == recipe.steps:
+        if (step + 1) % config.check_every == 0 or step + 1 == config.steps:
             x = batches.heldout()
             losses.append(float(plain(x, x @ weight.T).detach()))
             best = weight.detach().clone() if losses[-1] == min(losses) else best
@@ -202,14 +202,14 @@ def plain_paper(rows, dimensions, recipe, plain):
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_the_papers_preset_is_a_plain_loop_of_torch(rows, kind):
+def test_geopres_preset_paper_equals_a_plain_torch_training_loop(rows, kind):
     some = 2 * rows[:400] + 0.1  # lengths that matter to Eq. 1
     fitted = GeoPres(6, preset="paper", loss=kind, batch=60, steps=45).fit(some)
-    recipe = fitted.training_log.config
-    assert recipe == TrainingConfig(45, 60, 1e-2, 0.1, 0.1, heldout=10_000, check_every=20, patience=3)
-    last, best, losses = plain_paper(some, 6, recipe, PLAIN[kind])
+    config = fitted.training_log.config
+    assert config == TrainingConfig(45, 60, 1e-2, 0.1, 0.1, heldout=10_000, check_every=20, patience=3)
+    last, best, losses = train_papers_map(some, 6, config, PLAIN[kind])
     start = random_start(40, 6, 0)
-    first = Batches(some, recipe, 0, torch.device("cpu")).sample(0)
+    first = Batches(some, config, 0, torch.device("cpu")).sample(0)
     first = first if kind is None else torch.from_numpy(unit(first)).float()
     np.testing.assert_allclose(
         fitted.training_log.heldout_losses, np.array(losses) / float(PLAIN[kind](first, first @ start.T)), rtol=1e-4
@@ -222,7 +222,7 @@ def test_the_papers_preset_is_a_plain_loop_of_torch(rows, kind):
     np.testing.assert_allclose(fitted.weight, best, atol=1e-4)
 
 
-def test_the_papers_preset_keeps_distances_of_rows_never_seen_and_starts_at_random(rows, heldout):
+def test_geopres_preset_paper_starts_at_random_and_lowers_the_distance_loss_on_held_out_rows(rows, heldout):
     start, fitted = (GeoPres(16, preset="paper", steps=steps).fit(rows) for steps in (0, 150))
     np.testing.assert_array_equal(start.weight, random_start(40, 16, 0))
     assert 0.9 < float(start.weight.abs().max()) * 40**0.5 <= 1  # as a linear layer of torch
@@ -233,20 +233,20 @@ def test_the_papers_preset_keeps_distances_of_rows_never_seen_and_starts_at_rand
 
 @pytest.mark.parametrize(("n", "k", "loss"), [(12, 16, None), (5, 16, "angular"), (4, 3, None), (6, 30, "spearman")])
 @pytest.mark.parametrize("nested", [False, True])
-def test_fewer_rows_than_dimensions_are_enough_for_the_papers_preset(rows, n, k, loss, nested):
+def test_geopres_preset_paper_fits_fewer_rows_than_dimensions_with_finite_outputs(rows, n, k, loss, nested):
     fitted = GeoPres(k, preset="paper", loss=loss, nested=nested, steps=10).fit(rows[:n])
     assert np.isfinite(fitted.transform(rows)).all()
     assert np.isfinite(fitted.training_log.heldout_losses).all()
 
 
-def test_the_papers_preset_refuses_moments_and_rows_that_are_all_the_same(rows):
+def test_geopres_preset_paper_refuses_moments_and_identical_rows(rows):
     with pytest.raises(InputError, match="preset paper is trained on vectors"):
         GeoPres(4, preset="paper").fit(Moments.from_vectors(rows))
     with pytest.raises(InputError, match="rows that differ"):
         GeoPres(4, preset="paper").fit(np.repeat(rows[:1], 50, axis=0))
 
 
-def test_what_happened_in_training_is_on_record_where_there_was_any(rows):
+def test_geopres_has_a_training_log_only_if_it_was_trained(rows):
     fitted = GeoPres(4, steps=7)
     assert fitted.training_log is None
     assert fitted.fit(rows).training_log.steps == 7
@@ -255,7 +255,7 @@ def test_what_happened_in_training_is_on_record_where_there_was_any(rows):
     assert GeoPres(4, steps=0).fit(rows).training_log is None
 
 
-def test_a_fit_that_fails_leaves_the_map_and_its_record(rows):
+def test_a_failed_geopres_fit_leaves_the_weight_and_training_log_unchanged(rows):
     fitted = GeoPres(4, steps=7).fit(rows)
     weight, record = fitted.weight.clone(), fitted.training_log
     with pytest.raises(InputError):
@@ -264,12 +264,12 @@ def test_a_fit_that_fails_leaves_the_map_and_its_record(rows):
     assert fitted.training_log is record
 
 
-def test_one_row_cannot_be_fitted_on(rows):
+def test_geopres_refuses_a_single_row(rows):
     with pytest.raises(InputError):
         GeoPres(4).fit(rows[:1])
 
 
-def test_columns_that_are_always_zero_do_no_harm(rows):
+def test_geopres_with_constant_zero_columns_keeps_the_order_of_neighbours(rows):
     narrow = np.zeros((200, 12), np.float32)
     narrow[:, :3] = rows[:200, :3]
     fitted = GeoPres(6, steps=5).fit(narrow)
@@ -277,7 +277,7 @@ def test_columns_that_are_always_zero_do_no_harm(rows):
     assert local_spearman(narrow, fitted.transform(narrow)) > 0.99
 
 
-def test_rows_that_occur_many_times_do_no_harm(rows):
+def test_geopres_of_repeated_rows_gives_copies_equal_outputs_and_beats_truncation(rows):
     few = np.repeat(rows[:60], 5, axis=0)
     fitted = GeoPres(6, steps=60).fit(few)
     out = fitted.transform(few)
@@ -287,19 +287,19 @@ def test_rows_that_occur_many_times_do_no_harm(rows):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_that_are_all_the_same_are_refused(seed):
+def test_geopres_refuses_identical_rows(seed):
     row = np.random.default_rng(seed).normal(size=(1, 16)).astype(np.float32)
     with pytest.raises(InputError, match="rows that differ"):
         GeoPres(4, steps=2).fit(np.repeat(row, 50, axis=0))
 
 
 @pytest.mark.parametrize("data", [np.zeros((30, 16)), Moments.from_vectors(np.zeros((30, 16)))])
-def test_rows_that_are_all_zero_are_refused(data):
+def test_geopres_refuses_rows_and_moments_that_are_all_zero(data):
     with pytest.raises(InputError, match="rows that differ"):
         GeoPres(4).fit(data)
 
 
-def test_zero_rows_among_others_stay_zero_and_do_no_harm(rows):
+def test_geopres_maps_zero_rows_among_the_fitted_rows_to_zero(rows):
     some = rows[:200].copy()
     some[::10] = 0
     out = GeoPres(6, nested=True, steps=10).fit(some).transform(some)
@@ -307,13 +307,13 @@ def test_zero_rows_among_others_stay_zero_and_do_no_harm(rows):
     np.testing.assert_array_equal(out.any(axis=1), some.any(axis=1))
 
 
-def test_rows_it_cannot_see_come_out_as_exact_zeros(nested):
+def test_geopres_maps_rows_in_its_kernel_to_exact_zeros_folded_or_not(nested):
     kernel = torch.linalg.qr(nested.weight.double().T, mode="complete")[0][:, 16:].T.float()
     assert not nested.transform(kernel).any()
     assert not Chain([nested]).fold().transform(kernel).any()
 
 
-def test_progress_grows_to_one(rows):
+def test_geopres_reports_progress_after_every_step_up_to_one(rows):
     seen = []
     GeoPres(4, steps=7).fit(rows[:50], lambda fraction, message: seen.append(fraction))
     assert seen == sorted(seen)
@@ -322,7 +322,7 @@ def test_progress_grows_to_one(rows):
 
 
 @pytest.mark.parametrize("dimensions", [40, 41, 1000])
-def test_reducing_to_no_fewer_dimensions_is_refused(rows, dimensions):
+def test_geopres_refuses_output_dimensions_that_are_not_fewer_than_its_input(rows, dimensions):
     with pytest.raises(StepError, match=f"geopres to {dimensions} .* more than {dimensions} dimensions, not 40"):
         GeoPres(dimensions).fit(rows)
 
@@ -341,7 +341,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
-def test_a_bad_parameter_is_refused_by_its_name_and_value(name, value):
+def test_geopres_refuses_invalid_parameters_by_name_and_value(name, value):
     with pytest.raises(StepError, match=name) as refusal:
         Chain([GeoPres(**({"dimensions": 8} | {name: value}))])
     assert repr(value) in str(refusal.value)

@@ -16,7 +16,7 @@ def spaces(n, d=24, k=8, seed=0):
 
 
 def signs(n, d, seed):
-    """Rows whose cosines are exact in float32 and often tied."""
+    """Return rows whose cosines are exact in float32 and often tied."""
     return np.random.default_rng(seed).choice([-1.0, 1.0], size=(n, d)).astype(np.float32)
 
 
@@ -27,7 +27,7 @@ def cosines(rows):
 
 
 def others(matrix):
-    """Without the diagonal, `(n, n − 1)`."""
+    """Return the matrix without its diagonal, `(n, n − 1)`."""
     n = len(matrix)
     return matrix[~np.eye(n, dtype=bool)].reshape(n, n - 1)
 
@@ -45,7 +45,7 @@ def brute_recall(before, after, k, oversampling):
 
 
 @pytest.mark.parametrize("n", [3, 10, 60])
-def test_local_spearman_is_the_mean_of_scipys_over_the_rows(n):
+def test_local_spearman_is_the_mean_over_rows_of_scipys_spearmanr(n):
     before, after = spaces(n)
     expected = [spearmanr(a, b).statistic for a, b in zip(others(cosines(before)), others(cosines(after)), strict=True)]
     assert local_spearman(before, after) == pytest.approx(np.mean(expected), abs=1e-6)
@@ -61,7 +61,7 @@ def test_local_spearman_gives_ties_their_average_rank_as_scipy_does():
 
 
 @pytest.mark.parametrize("n", [511, 512, 513, 1100])
-def test_local_spearman_does_not_depend_on_blocks(n):
+def test_local_spearman_of_one_or_several_blocks_equals_a_direct_computation(n):
     before, after = spaces(n)
     a, b = (rankdata(others(cosines(rows)), axis=1) for rows in (before, after))
     a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
@@ -69,7 +69,7 @@ def test_local_spearman_does_not_depend_on_blocks(n):
     assert local_spearman(before, after) == pytest.approx(expected, abs=1e-5)
 
 
-def test_local_spearman_is_one_for_a_rotation_and_nothing_for_a_space_of_one_point():
+def test_local_spearman_is_one_for_a_rotation_zero_for_equal_rows_and_near_zero_for_noise():
     before, _ = spaces(200)
     rotation, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(24, 24)))
     assert local_spearman(before, (3 * before @ rotation).astype(np.float32)) == pytest.approx(1, abs=1e-5)
@@ -80,23 +80,23 @@ def test_local_spearman_is_one_for_a_rotation_and_nothing_for_a_space_of_one_poi
 
 @pytest.mark.parametrize("oversampling", [1, 2, 4])
 @pytest.mark.parametrize(("n", "k"), [(60, 1), (60, 10), (700, 10)])
-def test_recall_is_that_of_brute_force(n, k, oversampling):
+def test_recall_at_k_equals_a_brute_force_search(n, k, oversampling):
     before, after = spaces(n)
     assert recall_at_k(before, after, k, oversampling) == pytest.approx(brute_recall(before, after, k, oversampling))
 
 
 @pytest.mark.parametrize("n", [511, 512, 513, 1100])
-def test_every_row_finds_its_neighbours_again_in_its_own_space(n):
+def test_recall_at_k_of_vectors_against_themselves_is_one(n):
     before, _ = spaces(n)
     assert recall_at_k(before, before) == 1
 
 
-def test_recall_counts_ten_neighbours_unless_told_otherwise():
+def test_recall_at_k_counts_ten_neighbours_without_oversampling_by_default():
     before, after = spaces(100)
     assert recall_at_k(before, after) == recall_at_k(before, after, 10, 1) < recall_at_k(before, after, 10, 4)
 
 
-def test_recall_is_whole_when_every_other_row_is_a_candidate_and_refused_beyond():
+def test_recall_at_k_is_one_if_every_other_row_is_a_candidate_and_refuses_more_candidates():
     before, after = spaces(21)
     assert recall_at_k(before, after, 5, oversampling=4) == 1
     assert recall_at_k(before, after, 20) == 1
@@ -105,19 +105,19 @@ def test_recall_is_whole_when_every_other_row_is_a_candidate_and_refused_beyond(
 
 
 @pytest.mark.parametrize(("k", "oversampling"), [(0, 1), (-1, 1), (5, 0)])
-def test_recall_of_no_neighbours_is_refused(k, oversampling):
+def test_recall_at_k_refuses_k_or_oversampling_below_one(k, oversampling):
     with pytest.raises(InputError):
         recall_at_k(*spaces(30), k, oversampling)
 
 
 @pytest.mark.parametrize("n", [2, 100, 511, 512, 513, 1100])
-def test_positional_stress_is_that_of_all_pairs(n):
+def test_positional_stress_equals_scipys_pdist_over_all_pairs(n):
     before, after = spaces(n)
     expected = np.mean((pdist(before.astype(np.float64)) - pdist(after.astype(np.float64))) ** 2)
     assert positional_stress(before, after) == pytest.approx(expected, rel=1e-5)
 
 
-def test_positional_stress_does_not_see_where_a_space_lies_or_how_it_is_turned():
+def test_positional_stress_ignores_rotation_and_translation_but_not_scale():
     before, _ = spaces(100)
     rotation, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(24, 24)))
     moved = (before @ rotation + 50).astype(np.float32)
@@ -126,7 +126,7 @@ def test_positional_stress_does_not_see_where_a_space_lies_or_how_it_is_turned()
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 2.0])
-def test_isoscore_is_that_of_its_paper(decay):
+def test_isoscore_matches_algorithm_1_of_its_paper(decay):
     d = 12
     rows = np.random.default_rng(0).normal(size=(500, d)) * np.arange(1, d + 1) ** -decay + 5
     variances = np.linalg.eigvalsh(np.cov(rows.T))
@@ -137,7 +137,7 @@ def test_isoscore_is_that_of_its_paper(decay):
     assert isoscore(Moments.from_vectors(rows)) == pytest.approx((d * used - 1) / (d - 1), rel=1e-9)
 
 
-def test_isoscore_runs_from_one_direction_to_all_alike():
+def test_isoscore_is_one_for_isotropic_rows_and_zero_for_one_direction_or_equal_rows():
     corners = np.vstack([np.eye(6), -np.eye(6)])
     assert isoscore(Moments.from_vectors(corners)) == pytest.approx(1)
     assert isoscore(Moments.from_vectors(np.outer(np.arange(9.0), np.arange(1.0, 5.0)))) == pytest.approx(0, abs=1e-12)
@@ -146,7 +146,7 @@ def test_isoscore_runs_from_one_direction_to_all_alike():
 
 
 @pytest.mark.parametrize("n", [60, 600])
-def test_measures_of_single_anchors_are_in_their_order_and_average_to_the_whole(n):
+def test_metrics_of_single_anchors_are_in_row_order_and_average_to_the_metric(n):
     before, after = spaces(n)
     correlations, recalls = local_spearman_of_anchors(before, after), recall_of_anchors(before, after, 5, 2)
     assert correlations.shape == recalls.shape == (n,)
@@ -158,14 +158,14 @@ def test_measures_of_single_anchors_are_in_their_order_and_average_to_the_whole(
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_rows_that_do_not_correspond_are_refused(metric):
+def test_metrics_refuse_different_numbers_of_rows_before_and_after(metric):
     before, after = spaces(20)
     with pytest.raises(InputError, match="20 rows before and 19 after"):
         metric(before, after[:19])
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_too_few_rows_are_refused(metric):
+def test_metrics_refuse_a_single_row(metric):
     before, after = spaces(1)
     with pytest.raises(InputError, match="at least [23] rows, got 1"):
         metric(before, after)
@@ -173,13 +173,13 @@ def test_too_few_rows_are_refused(metric):
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_the_dtype_makes_little_difference(metric, dtype):
+def test_metrics_of_float16_and_float64_are_within_0_02_of_float32(metric, dtype):
     before, after = spaces(80)
     assert metric(before.astype(dtype), after.astype(dtype)) == pytest.approx(metric(before, after), abs=0.02)
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_rows_that_cannot_be_written_or_lie_backwards_are_measured_as_they_are(metric, torch_warns_always):
+def test_metrics_accept_read_only_and_reversed_arrays(metric, torch_warns_always):
     before, after = spaces(80)
     expected = metric(before, after)
     before.flags.writeable = False
@@ -188,7 +188,7 @@ def test_rows_that_cannot_be_written_or_lie_backwards_are_measured_as_they_are(m
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_measuring_changes_nothing_in_what_it_was_given(metric):
+def test_metrics_leave_their_inputs_unchanged(metric):
     before, after = spaces(30)
     copies = before.copy(), after.copy()
     metric(before, after)

@@ -22,7 +22,7 @@ def assert_same(one, other, relative=1e-10):
     offset=st.sampled_from([0.0, 1.0, 1e3]),
     block_rows=st.integers(1, 20),
 )
-def test_shards_merged_in_any_order_and_grouping_equal_the_whole(seed, n, d, shards, offset, block_rows):
+def test_moments_of_shards_merged_in_any_order_equal_those_of_all_rows(seed, n, d, shards, offset, block_rows):
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(n, d)) + offset
     parts = [
@@ -38,7 +38,7 @@ def test_shards_merged_in_any_order_and_grouping_equal_the_whole(seed, n, d, sha
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000), n=st.integers(2, 50), sizes=st.lists(st.integers(0, 9), min_size=1, max_size=9))
-def test_updates_of_any_batch_sizes_equal_the_whole(seed, n, sizes):
+def test_moments_updated_by_batches_of_any_sizes_equal_those_of_all_rows(seed, n, sizes):
     rows = np.random.default_rng(seed).normal(size=(n, 4))
     moments, start = Moments(), 0
     for size in [*sizes, n]:
@@ -48,14 +48,14 @@ def test_updates_of_any_batch_sizes_equal_the_whole(seed, n, sizes):
 
 
 @pytest.mark.parametrize("ddof", [0, 1, 2])
-def test_mean_and_covariance_are_numpys(ddof):
+def test_moments_mean_and_covariance_equal_numpys(ddof):
     rows = np.random.default_rng(0).normal(size=(500, 7)) @ np.random.default_rng(1).normal(size=(7, 7)) + 3
     moments = Moments.from_vectors(rows, block_rows=64)
     np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-12)
     np.testing.assert_allclose(moments.covariance(ddof), np.cov(rows.T, ddof=ddof), rtol=1e-10, atol=1e-12)
 
 
-def test_a_mean_ten_thousand_times_the_spread_costs_no_accuracy():
+def test_covariance_is_accurate_for_a_mean_ten_thousand_times_the_spread():
     # The textbook E[xxᵀ] − μμᵀ loses eight digits here.
     spread = np.random.default_rng(0).normal(size=(3000, 5)) * [1, 0.5, 2, 1, 1]
     rows = spread + 1e4
@@ -63,28 +63,28 @@ def test_a_mean_ten_thousand_times_the_spread_costs_no_accuracy():
     np.testing.assert_allclose(Moments.from_vectors(rows, block_rows=100).covariance(), true, rtol=1e-10, atol=1e-10)
 
 
-def test_the_second_moment_is_uncentred():
+def test_second_moment_is_uncentred():
     rows = np.random.default_rng(0).normal(size=(200, 5)) + 2
     np.testing.assert_allclose(Moments.from_vectors(rows).second_moment(), rows.T @ rows / 200, rtol=1e-12)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_a_row_that_is_not_finite_is_named_whatever_block_it_lies_in(value, dtype):
+def test_moments_name_a_row_that_is_not_finite_in_a_later_block(value, dtype):
     rows = np.ones((50, 3), dtype)
     rows[37, 1] = value
     with pytest.raises(InputError, match="row 37 "):
         Moments.from_vectors(rows, block_rows=10)
 
 
-def test_rows_of_both_infinities_are_named_without_a_warning():
+def test_moments_name_the_first_row_of_opposite_infinities_without_a_warning():
     rows = np.ones((5, 3), np.float32)
     rows[2, 0], rows[4, 0] = np.inf, -np.inf
     with pytest.raises(InputError, match="row 2 "):
         Moments.from_vectors(rows)
 
 
-def test_a_refused_batch_leaves_the_moments_as_they_were():
+def test_a_refused_batch_leaves_the_moments_unchanged():
     moments = Moments.from_vectors(np.arange(12.0).reshape(4, 3))
     before = (moments.count, moments.mean.copy(), moments.scatter.copy())
     for bad in (np.full((1, 3), np.nan), np.ones((2, 4))):
@@ -96,25 +96,25 @@ def test_a_refused_batch_leaves_the_moments_as_they_were():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int16, np.bool_, ">f4"])
-def test_any_numeric_dtype_counts_as_its_exact_float64_copy(dtype):
+def test_moments_of_any_numeric_dtype_equal_those_of_the_float64_copy(dtype):
     rows = (np.random.default_rng(0).normal(size=(100, 4)) * 5).astype(dtype)
     assert_same(Moments.from_vectors(rows), Moments.from_vectors(rows.astype(np.float64)), relative=1e-13)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.bfloat16])
-def test_a_tensor_counts_as_its_array(dtype):
+def test_moments_of_a_tensor_equal_those_of_its_array(dtype):
     rows = torch.from_numpy(np.random.default_rng(0).normal(size=(50, 4))).to(dtype)
     assert_same(Moments.from_vectors(rows), Moments.from_vectors(rows.double().numpy()), relative=1e-13)
 
 
-def test_a_read_only_memmap_counts_as_its_array(tmp_path):
+def test_moments_of_a_read_only_memory_map_equal_those_of_its_array(tmp_path):
     rows = np.random.default_rng(0).normal(size=(300, 4)).astype(np.float32)
     np.save(tmp_path / "rows.npy", rows)
     on_disk = np.load(tmp_path / "rows.npy", mmap_mode="r")
     assert_same(Moments.from_vectors(on_disk, block_rows=37), Moments.from_vectors(rows))
 
 
-def test_merging_empty_moments_changes_nothing_on_either_side():
+def test_merging_with_empty_moments_or_adding_zero_rows_changes_nothing():
     rows = np.random.default_rng(0).normal(size=(20, 3))
     assert_same(Moments.from_vectors(rows).merge(Moments()), Moments.from_vectors(rows))
     assert_same(Moments().merge(Moments.from_vectors(rows)), Moments.from_vectors(rows))
@@ -122,20 +122,20 @@ def test_merging_empty_moments_changes_nothing_on_either_side():
     assert Moments().merge(Moments()).count == 0
 
 
-def test_merging_leaves_the_given_moments_alone():
+def test_merge_leaves_the_other_moments_unchanged():
     rows = np.random.default_rng(0).normal(size=(20, 3))
     given_moments = Moments.from_vectors(rows[:10])
     Moments().merge(given_moments).update(rows[10:])
     assert_same(given_moments, Moments.from_vectors(rows[:10]))
 
 
-def test_moments_merged_with_themselves_are_those_of_the_rows_twice():
+def test_moments_merged_with_themselves_equal_those_of_the_rows_repeated():
     rows = np.random.default_rng(0).normal(size=(20, 3))
     moments = Moments.from_vectors(rows)
     assert_same(moments.merge(moments), Moments.from_vectors(np.vstack([rows, rows])))
 
 
-def test_one_row_has_a_mean_and_no_spread():
+def test_moments_of_one_row_have_a_zero_population_covariance_and_no_sample_covariance():
     moments = Moments.from_vectors(np.array([[1.0, 2.0, 3.0]]))
     np.testing.assert_array_equal(moments.mean, [1, 2, 3])
     np.testing.assert_array_equal(moments.covariance(ddof=0), np.zeros((3, 3)))
@@ -143,13 +143,13 @@ def test_one_row_has_a_mean_and_no_spread():
         moments.covariance()
 
 
-def test_no_rows_have_no_covariance():
+def test_covariance_of_empty_moments_is_refused():
     with pytest.raises(InputError, match="got 0"):
         Moments().covariance(ddof=0)
 
 
 @pytest.mark.parametrize("shape", [(5,), (5, 0), (2, 3, 4)])
-def test_what_is_not_a_matrix_is_refused(shape):
+def test_moments_refuse_arrays_that_are_not_rows_of_vectors(shape):
     with pytest.raises(InputError, match="shape"):
         Moments.from_vectors(np.ones(shape))
     with pytest.raises(InputError, match="shape"):
@@ -157,17 +157,17 @@ def test_what_is_not_a_matrix_is_refused(shape):
 
 
 @pytest.mark.parametrize("rows", [np.array([["a", "b"]]), np.array([[1j, 2]]), np.array([[None, 1]])])
-def test_what_is_not_real_numbers_is_refused(rows):
+def test_moments_refuse_values_that_are_not_real_numbers(rows):
     with pytest.raises(InputError, match="numbers"):
         Moments.from_vectors(rows)
 
 
-def test_moments_of_different_widths_do_not_merge():
+def test_moments_of_different_dimensions_do_not_merge():
     with pytest.raises(InputError, match="4 dimensions into moments of 3"):
         Moments.from_vectors(np.ones((2, 3))).merge(Moments.from_vectors(np.ones((2, 4))))
 
 
-def test_the_noise_floor_is_how_long_a_mean_is_by_chance():
+def test_noise_floor_is_the_expected_mean_norm_of_rows_centred_at_zero():
     rng = np.random.default_rng(0)
     trials = [Moments.from_vectors(rng.normal(size=(200, 50))) for _ in range(50)]
     by_chance = np.sqrt(np.mean([moments.mean_norm() ** 2 for moments in trials]))
@@ -175,12 +175,12 @@ def test_the_noise_floor_is_how_long_a_mean_is_by_chance():
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5])
-def test_a_count_of_rows_that_is_none_is_refused(value):
+def test_moments_refuse_an_invalid_block_size(value):
     with pytest.raises(InputError, match="block_rows must be a whole number from 1"):
         Moments.from_vectors(np.ones((4, 2)), block_rows=value)
 
 
 @pytest.mark.parametrize("rows", [[[1.0, 2.0]], "abc", None])
-def test_what_is_no_array_is_refused_in_words(rows):
+def test_moments_refuse_inputs_that_are_not_arrays_or_tensors(rows):
     with pytest.raises(InputError, match="must be an array or a tensor"):
         Moments.from_vectors(rows)

@@ -10,13 +10,13 @@ from transforms.statistics import drop_rounding_residue, unit_rows
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000), d=st.integers(1, 50), exponent=st.integers(-30, 30))
-def test_rows_of_any_length_come_out_with_norm_one(seed, d, exponent):
+def test_unit_rows_have_norm_one_for_rows_of_any_length(seed, d, exponent):
     rows = np.random.default_rng(seed).normal(size=(4, d)) * 10.0**exponent
     out = unit_rows(torch.from_numpy(rows).float())
     np.testing.assert_allclose(np.linalg.norm(out.double().numpy(), axis=1), 1, atol=1e-6)
 
 
-def test_zero_rows_stay_zero():
+def test_unit_rows_keeps_zero_rows_zero():
     rows = torch.tensor([[0.0, 0.0], [3.0, 4.0], [-0.0, 0.0]])
     out = unit_rows(rows)
     assert not out[[0, 2]].any()
@@ -24,7 +24,7 @@ def test_zero_rows_stay_zero():
 
 
 @pytest.mark.parametrize("build", [Normalize, R2])
-def test_rows_too_short_to_have_a_direction_are_zero(build):
+def test_normalize_and_r2_map_subnormally_short_rows_to_zero(build):
     rows = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32) + 1
     fitted = build().fit(rows)
     shortest = np.finfo(np.float32).smallest_normal
@@ -34,30 +34,30 @@ def test_rows_too_short_to_have_a_direction_are_zero(build):
         assert found.any() != zero, length
 
 
-def test_only_rows_that_are_rounding_error_are_dropped():
+def test_drop_rounding_residue_zeroes_only_rows_within_rounding_error_of_their_input():
     x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
     y = torch.tensor([[1e-7, 0.0], [1e-4, 0.0], [0.0, 0.0]])
     np.testing.assert_array_equal(drop_rounding_residue(y, x), torch.tensor([[0.0, 0.0], [1e-4, 0.0], [0.0, 0.0]]))
     assert not drop_rounding_residue(y, x, gain=1000).any(), "what a map lengthens, it lengthens the error of too"
 
 
-def test_it_is_fitted_from_the_start_and_takes_any_width():
+def test_normalize_needs_no_fit_and_accepts_any_dimensions():
     for d in (1, 2, 384):
         np.testing.assert_allclose(np.linalg.norm(Normalize().transform(np.ones((3, d))), axis=1), 1, rtol=1e-6)
 
 
 @pytest.mark.parametrize("data", [np.ones((0, 3)), Moments()])
-def test_it_cannot_be_fitted_on_no_rows(data):
+def test_normalize_refuses_to_fit_zero_rows(data):
     with pytest.raises(TransformError, match="no rows"):
         Normalize().fit(data)
 
 
-def test_it_takes_no_parameters_and_says_so():
+def test_normalize_refuses_parameters():
     with pytest.raises(StepError, match="it takes none"):
         build_steps([{"kind": "normalize", "power": 2}])
 
 
 @pytest.mark.parametrize("number", [3.0, np.float32(3), torch.tensor(3.0)])
-def test_a_lone_number_is_no_row(number):
+def test_normalize_refuses_a_scalar(number):
     with pytest.raises(InputError, match="dimensions"):
         Normalize().transform(number)

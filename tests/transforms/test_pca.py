@@ -32,12 +32,12 @@ def matrix_of(rows, center):
 
 
 def same_sign(found, expected):
-    """`expected` with the sign of each row that `found` has."""
+    """Return `expected` with each row in the sign of that row of `found`."""
     return expected * np.sign((found * expected).sum(1))[:, None]
 
 
 @pytest.mark.parametrize("k", [1, 7, WIDTH])
-def test_its_directions_and_projections_are_scikit_learns(rows, fresh, k):
+def test_pca_directions_projections_and_inverse_equal_scikit_learns(rows, fresh, k):
     reference = Reference(n_components=k, svd_solver="full").fit(rows.astype(np.float64))
     pca = PCA(k).fit(rows)
     weight = pca.weight.double().numpy()
@@ -52,7 +52,7 @@ def test_its_directions_and_projections_are_scikit_learns(rows, fresh, k):
     )
 
 
-def test_the_variances_of_its_outputs_fall_and_are_scikit_learns(rows):
+def test_pca_output_variances_fall_and_equal_scikit_learns(rows):
     variances = PCA(9).fit(rows).transform(rows).astype(np.float64).var(0, ddof=1)
     reference = Reference(n_components=9).fit(rows.astype(np.float64))
     np.testing.assert_allclose(variances, reference.explained_variance_, rtol=1e-4)
@@ -60,7 +60,7 @@ def test_the_variances_of_its_outputs_fall_and_are_scikit_learns(rows):
 
 
 @pytest.mark.parametrize("center", CENTERS)
-def test_each_form_is_its_formula_in_float64(rows, fresh, center):
+def test_pca_matches_its_formula_in_float64_for_every_center(rows, fresh, center):
     values, vectors = np.linalg.eigh(matrix_of(rows, center))
     pca = PCA(6, center).fit(rows)
     directions = same_sign(pca.weight.double().numpy(), vectors[:, ::-1].T[:6])
@@ -69,14 +69,14 @@ def test_each_form_is_its_formula_in_float64(rows, fresh, center):
     np.testing.assert_allclose(pca.transform(fresh), given @ directions.T, atol=1e-5)
 
 
-def test_its_directions_are_the_singular_vectors_of_the_rows(rows):
+def test_pca_directions_are_the_singular_vectors_of_the_centred_or_uncentred_rows(rows):
     for center, data in (("data", centred(rows)), ("none", rows.astype(np.float64))):
         right = np.linalg.svd(data, full_matrices=False)[2][:5]
         weight = PCA(5, center).fit(rows).weight.double().numpy()
         np.testing.assert_allclose(weight, same_sign(weight, right), atol=1e-5)
 
 
-def test_the_vector_is_centred_in_one_form_and_the_covariance_in_two(rows, fresh):
+def test_pca_center_data_shifts_outputs_and_center_directions_only_centres_the_covariance(rows, fresh):
     data, directions, none = (PCA(5, center).fit(rows) for center in CENTERS)
     assert torch.equal(data.weight, directions.weight)
     assert (data.weight - none.weight).abs().max() > 0.1
@@ -85,14 +85,14 @@ def test_the_vector_is_centred_in_one_form_and_the_covariance_in_two(rows, fresh
     assert not hasattr(none, "mean")
 
 
-def test_the_three_forms_agree_on_rows_whose_mean_is_zero(rows):
+def test_pca_outputs_do_not_depend_on_center_if_the_mean_is_zero(rows):
     opposites = np.concatenate([rows, -rows])
     outs = [PCA(5, center).fit(opposites).transform(rows) for center in CENTERS]
     np.testing.assert_allclose(outs[1], outs[0], atol=1e-5)
     np.testing.assert_allclose(outs[2], outs[0], atol=1e-5)
 
 
-def test_its_projections_are_those_of_faiss(rows, fresh):
+def test_pca_projections_equal_those_of_faiss_up_to_sign(rows, fresh):
     faiss = pytest.importorskip("faiss")
     reference = faiss.PCAMatrix(WIDTH, 6)
     reference.train(rows)
@@ -102,7 +102,7 @@ def test_its_projections_are_those_of_faiss(rows, fresh):
 
 
 @pytest.mark.parametrize("center", CENTERS)
-def test_the_largest_entry_of_every_direction_is_positive(rows, center):
+def test_pca_directions_have_a_positive_largest_entry(rows, center):
     weight = PCA(center=center).fit(rows).weight
     largest = weight.abs().argmax(dim=1, keepdim=True)
     assert (weight.gather(1, largest) > 0).all()
@@ -110,7 +110,7 @@ def test_the_largest_entry_of_every_direction_is_positive(rows, center):
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000), d=st.integers(1, 12), extra=st.integers(1, 40), center=st.sampled_from(CENTERS))
-def test_its_rows_are_orthonormal_and_of_positive_sign_whatever_the_data(seed, d, extra, center):
+def test_pca_directions_are_orthonormal_with_a_positive_largest_entry_for_random_data(seed, d, extra, center):
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(d + extra, d)) @ rng.normal(size=(d, d)) + rng.normal(size=d)
     weight = PCA(center=center).fit(rows).weight.double().numpy()
@@ -118,7 +118,7 @@ def test_its_rows_are_orthonormal_and_of_positive_sign_whatever_the_data(seed, d
     assert (weight[np.arange(d), np.abs(weight).argmax(1)] > 0).all()
 
 
-def test_whatever_their_order_or_sign_rows_fit_alike(rows):
+def test_pca_does_not_depend_on_the_order_or_common_sign_of_the_rows(rows):
     expected = PCA(5).fit(rows).weight
     shuffled = rows[np.random.default_rng(0).permutation(len(rows))]
     np.testing.assert_allclose(PCA(5).fit(shuffled).weight, expected, atol=1e-5)
@@ -126,7 +126,7 @@ def test_whatever_their_order_or_sign_rows_fit_alike(rows):
 
 
 @pytest.mark.parametrize("center", CENTERS)
-def test_every_prefix_is_the_pca_of_that_size(rows, fresh, center):
+def test_pca_prefixes_equal_pca_of_the_smaller_size(rows, fresh, center):
     whole = PCA(10, center).fit(rows)
     assert whole.nested
     for size in (1, 4, 9):
@@ -135,7 +135,7 @@ def test_every_prefix_is_the_pca_of_that_size(rows, fresh, center):
         np.testing.assert_allclose(whole.transform(fresh)[:, :size], smaller.transform(fresh), atol=1e-6)
 
 
-def test_a_chain_serves_every_prefix_normalised(rows, fresh):
+def test_chain_with_pca_serves_smaller_sizes_as_the_normalised_smaller_pca(rows, fresh):
     chain = Chain([PCA(10)]).fit(rows)
     for size in (1, 4, 10):
         np.testing.assert_allclose(
@@ -147,7 +147,7 @@ def test_a_chain_serves_every_prefix_normalised(rows, fresh):
 
 
 @pytest.mark.parametrize("center", CENTERS)
-def test_the_whole_of_it_only_rotates_and_is_undone(rows, fresh, center):
+def test_full_pca_preserves_distances_and_has_an_exact_inverse(rows, fresh, center):
     pca = PCA(center=center).fit(rows)
     out = pca.transform(fresh).astype(np.float64)
     differences = np.linalg.norm(out[:, None] - out, axis=2)
@@ -156,7 +156,7 @@ def test_the_whole_of_it_only_rotates_and_is_undone(rows, fresh, center):
     np.testing.assert_allclose(pca.inverse_transform(out), fresh, atol=1e-5)
 
 
-def test_what_a_smaller_one_gives_back_is_the_closest_there_is(rows):
+def test_pca_inverse_is_the_best_low_rank_approximation_of_the_rows(rows):
     pca = PCA(6).fit(rows)
     assert pca.inverse_kind == "approximate"
     back = pca.inverse_transform(pca.transform(rows)).astype(np.float64)
@@ -166,7 +166,7 @@ def test_what_a_smaller_one_gives_back_is_the_closest_there_is(rows):
 
 
 @pytest.mark.parametrize(("center", "rank"), [("data", 6), ("directions", 6), ("none", 7)])
-def test_more_dimensions_than_directions_that_vary_are_refused_with_the_size_that_works(rows, center, rank):
+def test_pca_refuses_more_dimensions_than_the_rank_of_the_rows_and_names_the_maximum(rows, center, rank):
     few = rows[:7]
     with pytest.raises(
         InputError, match=f"pca needs {rank + 1} directions .* these 7 rows have {rank}: .*most {rank}$"
@@ -177,7 +177,7 @@ def test_more_dimensions_than_directions_that_vary_are_refused_with_the_size_tha
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_rank_is_told_from_rounding_in_every_precision(dtype):
+def test_pca_determines_the_rank_of_the_rows_in_every_float_dtype(dtype):
     rng = np.random.default_rng(0)
     rows = (rng.integers(-4, 5, size=(200, 5)) @ rng.integers(-2, 3, size=(5, 16))).astype(dtype)
     assert np.linalg.matrix_rank(rows.astype(np.float64) - rows.astype(np.float64).mean(0)) == 5
@@ -186,13 +186,13 @@ def test_rank_is_told_from_rounding_in_every_precision(dtype):
         PCA(6).fit(rows)
 
 
-def test_after_r2_one_direction_less_varies(rows):
+def test_pca_after_r2_has_one_direction_without_variance(rows):
     assert Chain([R2(), PCA(WIDTH - 1, "none")]).fit(rows).output_dimensions == WIDTH - 1
     rotated = Chain([R2(), PCA(center="none")], normalize=False).fit(rows).transform(rows)
     assert np.abs(rotated[:, -1]).max() < 1e-6 < np.abs(rotated[:, -2]).max()
 
 
-def test_columns_that_never_vary_are_no_directions(rows):
+def test_pca_does_not_count_constant_columns_as_directions(rows):
     padded = np.concatenate([rows, np.full((400, 3), 0.7, np.float32)], axis=1)
     pca = PCA(WIDTH).fit(padded)
     assert pca.weight[:, WIDTH:].abs().max() < 1e-6
@@ -200,7 +200,7 @@ def test_columns_that_never_vary_are_no_directions(rows):
         PCA(WIDTH + 1).fit(padded)
 
 
-def test_a_mean_ten_thousand_times_the_spread_costs_no_accuracy():
+def test_pca_is_accurate_for_a_mean_ten_thousand_times_the_spread():
     rng = np.random.default_rng(0)
     spread = rng.normal(size=(3000, 6)) * [3, 2.5, 2, 1.5, 1, 0.5]
     expected = PCA(4).fit(spread - spread.mean(0)).weight
@@ -211,7 +211,7 @@ def test_a_mean_ten_thousand_times_the_spread_costs_no_accuracy():
     np.testing.assert_allclose(pca.mean, far.mean(0), rtol=1e-7)
 
 
-def test_moments_of_shards_fit_like_all_rows(rows):
+def test_pca_fitted_on_merged_moments_equals_pca_fitted_on_the_rows(rows):
     parts = [Moments.from_vectors(part) for part in np.array_split(rows, 5)]
     merged = parts[0]
     for part in parts[1:]:
@@ -220,13 +220,13 @@ def test_moments_of_shards_fit_like_all_rows(rows):
         np.testing.assert_allclose(PCA(5, center).fit(merged).weight, PCA(5, center).fit(rows).weight, atol=1e-6)
 
 
-def test_zero_stays_zero_and_the_mean_becomes_nothing(rows):
+def test_pca_maps_zero_rows_and_the_mean_to_zero(rows):
     pca = PCA(5).fit(rows)
     assert not pca.transform(np.zeros((2, WIDTH))).any()
     np.testing.assert_allclose(pca.transform(rows.mean(0, dtype=np.float64)[None]), 0, atol=1e-6)
 
 
-def test_it_may_keep_the_width_and_not_exceed_it(rows):
+def test_pca_accepts_up_to_as_many_dimensions_as_its_input(rows):
     assert Chain([PCA(WIDTH)]).dimensions_after(WIDTH) == WIDTH
     with pytest.raises(StepError, match=f"pca to {WIDTH + 1} .* at least {WIDTH + 1} dimensions, not {WIDTH}"):
         PCA(WIDTH + 1).fit(rows)
@@ -234,25 +234,25 @@ def test_it_may_keep_the_width_and_not_exceed_it(rows):
         Chain([PCA(8), PCA(9)])
 
 
-def test_it_is_written_with_its_dimensions_first():
+def test_pca_step_text_takes_dimensions_as_its_first_value():
     (step,) = parse_steps("pca:8,center=none")
     assert (step.dimensions, step.center) == (8, "none")
     assert parse_steps("pca")[0].dimensions is None
 
 
 @pytest.mark.parametrize("dimensions", [0, -1, 2.0, "8", True])
-def test_sizes_that_make_no_sense_are_refused(dimensions):
+def test_pca_refuses_invalid_dimensions(dimensions):
     with pytest.raises(StepError, match="pca: dimensions must be a whole number from 1"):
         Chain([PCA(dimensions)])
 
 
 @pytest.mark.parametrize("center", ["mean", True, None, ["data"]])
-def test_forms_that_do_not_exist_are_refused(center):
+def test_pca_refuses_an_unknown_center(center):
     with pytest.raises(StepError, match="pca: center must be data or directions or none"):
         Chain([PCA(4, center)])
 
 
-def test_a_refused_fit_leaves_it_unfitted(rows):
+def test_pca_stays_unfitted_after_a_refused_fit(rows):
     pca = PCA(10)
     with pytest.raises(InputError):
         pca.fit(rows[:5])

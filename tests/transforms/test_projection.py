@@ -21,7 +21,7 @@ REDUCTIONS = [RandomProjection, RandomSelection, Truncation]
 
 
 class Closed:
-    """Vectors whose rows must not be looked at."""
+    """Vectors whose rows must not be read."""
 
     shape = (9, WIDTH)
 
@@ -38,7 +38,7 @@ def unit(rows):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def test_a_random_projection_is_drawn_from_a_normal_distribution_of_variance_one_over_k(rows):
+def test_random_projection_weight_is_a_normal_draw_of_numpy_with_variance_one_over_k(rows):
     for seed in (0, 7):
         drawn = np.random.default_rng(seed).standard_normal((8, WIDTH)) / np.sqrt(8)
         projection = RandomProjection(8, seed).fit(rows)
@@ -47,7 +47,7 @@ def test_a_random_projection_is_drawn_from_a_normal_distribution_of_variance_one
 
 
 @pytest.mark.parametrize("k", [1, 8, WIDTH])
-def test_over_many_seeds_a_random_projection_keeps_lengths_and_distances(rows, k):
+def test_random_projections_preserve_squared_norms_and_distances_on_average_over_seeds(rows, k):
     pairs = np.concatenate([rows[:20], rows[:20] - rows[20:40]]).astype(np.float64)
     before = np.square(pairs).sum(1)
     ratios = [np.square(RandomProjection(k, seed).fit(rows).transform(pairs)).sum(1) / before for seed in range(600)]
@@ -56,7 +56,7 @@ def test_over_many_seeds_a_random_projection_keeps_lengths_and_distances(rows, k
     np.testing.assert_allclose(np.var(ratios, axis=0).mean(), 2 / k, rtol=0.2)
 
 
-def test_a_random_projection_is_linear_and_not_normalised(rows):
+def test_random_projection_is_linear_and_does_not_normalise(rows):
     projection = RandomProjection(8).fit(rows)
     both = projection.transform(2 * rows[:50] - 3 * rows[50:])
     np.testing.assert_allclose(
@@ -65,7 +65,7 @@ def test_a_random_projection_is_linear_and_not_normalised(rows):
     assert np.abs(np.linalg.norm(projection.transform(rows), axis=1) - 1).max() > 0.05
 
 
-def test_a_random_selection_is_drawn_without_replacement_and_kept_in_order(rows):
+def test_random_selection_keeps_the_sorted_columns_that_numpys_choice_draws(rows):
     for seed in (0, 7):
         drawn = np.sort(np.random.default_rng(seed).choice(WIDTH, 8, replace=False))
         selection = RandomSelection(8, seed).fit(rows)
@@ -75,7 +75,7 @@ def test_a_random_selection_is_drawn_without_replacement_and_kept_in_order(rows)
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(width=st.integers(1, 60), seed=st.integers(0, 2**70), data=st.data())
-def test_selected_columns_are_distinct_sorted_and_there(width, seed, data):
+def test_random_selection_columns_are_distinct_sorted_and_in_range(width, seed, data):
     k = data.draw(st.integers(1, width))
     columns = RandomSelection(k, seed).fit(np.ones((2, width))).columns.tolist()
     assert len(set(columns)) == k
@@ -84,29 +84,29 @@ def test_selected_columns_are_distinct_sorted_and_there(width, seed, data):
     assert columns[-1] < width
 
 
-def test_over_many_seeds_every_column_is_selected_alike(rows):
+def test_random_selection_chooses_every_column_equally_often_over_seeds(rows):
     counts = np.zeros(WIDTH)
     for seed in range(600):
         counts[RandomSelection(6, seed).fit(rows).columns] += 1
     np.testing.assert_allclose(counts / 600, 6 / WIDTH, atol=5 * np.sqrt(0.25 * 0.75 / 600))
 
 
-def test_a_selection_of_every_column_changes_nothing(rows):
+def test_random_selection_of_every_column_is_the_identity(rows):
     np.testing.assert_array_equal(RandomSelection(WIDTH, 3).fit(rows).transform(rows), rows)
 
 
-def test_a_truncation_is_the_first_columns_renormalised(rows):
+def test_truncation_keeps_the_first_columns_and_renormalises(rows):
     for k in (1, 8, WIDTH):
         np.testing.assert_allclose(Truncation(k).fit(rows).transform(rows), unit(rows[:, :k]), atol=1e-6)
 
 
-def test_a_truncation_of_a_truncation_is_the_smaller_one(rows):
+def test_truncation_of_a_truncation_equals_the_smaller_truncation(rows):
     chain = Chain([Truncation(12), Truncation(5)]).fit(rows)
     np.testing.assert_allclose(chain.transform(rows), Truncation(5).fit(rows).transform(rows), atol=1e-6)
     np.testing.assert_allclose(chain.fold().transform(rows), chain.transform(rows), atol=1e-6)
 
 
-def test_only_a_truncation_is_nested(rows):
+def test_truncation_is_nested_and_random_projection_and_selection_are_not(rows):
     chain = Chain([Truncation(12)]).fit(rows)
     for size in (1, 5, 12):
         expected = Truncation(size).fit(rows).transform(rows)
@@ -116,28 +116,28 @@ def test_only_a_truncation_is_nested(rows):
     assert not Chain([RandomSelection(12)]).nested
 
 
-def test_a_row_whose_kept_columns_are_zero_becomes_zero(rows):
+def test_truncation_maps_a_row_whose_kept_columns_are_zero_to_zero(rows):
     row = np.zeros((1, WIDTH), np.float32)
     row[0, 20] = 5
     assert not Truncation(8).fit(rows).transform(row).any()
     assert not Chain([Truncation(8)]).fit(rows).fold().transform(row).any()
 
 
-def test_rows_in_the_kernel_of_a_random_projection_become_exactly_zero(rows):
+def test_random_projection_maps_rows_in_its_kernel_to_exact_zeros(rows):
     projection = RandomProjection(8, 2).fit(rows)
     kernel = np.linalg.svd(projection.weight.double().numpy())[2][8:]
     assert not projection.transform(kernel.astype(np.float32)).any()
 
 
 @pytest.mark.parametrize("cls", REDUCTIONS)
-def test_it_learns_the_width_only_and_asks_for_no_row(rows, cls):
+def test_reduction_fit_learns_only_the_dimensions_and_reads_no_row(rows, cls):
     step = cls(8).fit(Closed())
     np.testing.assert_array_equal(step.transform(rows), cls(8).fit(rows).transform(rows))
     np.testing.assert_array_equal(cls(8).fit(Moments.from_vectors(rows)).transform(rows), step.transform(rows))
 
 
 @pytest.mark.parametrize("cls", [RandomProjection, RandomSelection])
-def test_its_seed_decides(rows, cls):
+def test_random_reductions_depend_on_their_seed_which_is_0_by_default(rows, cls):
     one, same, other = (cls(8, seed).fit(rows).transform(rows) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, same)
     assert np.abs(one - other).max() > 0.01
@@ -145,7 +145,7 @@ def test_its_seed_decides(rows, cls):
 
 
 @pytest.mark.parametrize("cls", REDUCTIONS)
-def test_it_may_keep_the_width_and_not_exceed_it(rows, cls):
+def test_reductions_accept_up_to_as_many_dimensions_as_their_input(rows, cls):
     assert cls(WIDTH).fit(rows).transform(rows).shape == (100, WIDTH)
     with pytest.raises(StepError, match=f"{cls.kind} to 25 needs vectors of at least 25 dimensions, not 24"):
         cls(25).fit(rows)
@@ -156,7 +156,7 @@ def test_it_may_keep_the_width_and_not_exceed_it(rows, cls):
 @pytest.mark.parametrize("cls", REDUCTIONS)
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("place", ["alone", "first", "last", "between", "twice"])
-def test_folded_equals_unfolded_wherever_it_stands(rows, cls, normalize, place):
+def test_folded_chain_equals_the_chain_for_a_reduction_at_any_place(rows, cls, normalize, place):
     steps = {
         "alone": [cls(8)],
         "first": [cls(8), R2()],
@@ -169,7 +169,7 @@ def test_folded_equals_unfolded_wherever_it_stands(rows, cls, normalize, place):
 
 
 @pytest.mark.parametrize("cls", REDUCTIONS)
-def test_a_chain_of_it_loads_bit_equal(rows, cls, tmp_path):
+def test_loaded_chain_with_a_reduction_has_bit_equal_outputs(rows, cls, tmp_path):
     for steps in ([cls(8)], [R2(), cls(8)], [cls(12), PCA(5)]):
         chain = Chain(steps).fit(rows)
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -177,7 +177,7 @@ def test_a_chain_of_it_loads_bit_equal(rows, cls, tmp_path):
         np.testing.assert_array_equal(Chain.load(folder).transform(rows), chain.transform(rows))
 
 
-def test_what_a_selection_left_out_comes_back_as_zeros(rows):
+def test_random_selection_inverse_fills_dropped_columns_with_zeros(rows):
     selection = RandomSelection(8, 4).fit(rows)
     assert selection.inverse_kind == "approximate"
     back = selection.inverse_transform(selection.transform(rows))
@@ -186,14 +186,14 @@ def test_what_a_selection_left_out_comes_back_as_zeros(rows):
     assert not np.delete(back, columns, axis=1).any()
 
 
-def test_what_a_truncation_shortened_is_not_undone(rows):
+def test_truncation_has_no_inverse(rows):
     truncation = Truncation(8).fit(rows)
     assert truncation.inverse_kind == "none"
     with pytest.raises(StepError, match="truncation cannot be inverted"):
         truncation.inverse_transform(truncation.transform(rows))
 
 
-def test_of_all_rows_that_project_alike_the_shortest_comes_back(rows):
+def test_random_projection_inverse_is_the_pseudoinverse(rows):
     projection = RandomProjection(8).fit(rows)
     weight = projection.weight.double().numpy()
     expected = rows @ weight.T @ np.linalg.pinv(weight).T
@@ -202,20 +202,20 @@ def test_of_all_rows_that_project_alike_the_shortest_comes_back(rows):
 
 @pytest.mark.parametrize("cls", REDUCTIONS)
 @pytest.mark.parametrize("dimensions", [0, -3, 2.0, "8", None, False])
-def test_sizes_that_make_no_sense_are_refused(cls, dimensions):
+def test_reductions_refuse_invalid_dimensions(cls, dimensions):
     with pytest.raises(StepError, match=f"{cls.kind}: dimensions must be a whole number from 1"):
         Chain([cls(dimensions)])
 
 
 @pytest.mark.parametrize("cls", [RandomProjection, RandomSelection])
 @pytest.mark.parametrize("seed", [-1, 0.5, None])
-def test_seeds_that_are_none_are_refused(cls, seed):
+def test_random_reductions_refuse_invalid_seeds(cls, seed):
     with pytest.raises(StepError, match=f"{cls.kind}: seed must be a whole number from 0"):
         Chain([cls(8, seed)])
 
 
 @pytest.mark.parametrize("cls", REDUCTIONS)
-def test_no_rows_say_no_width(cls):
+def test_reductions_refuse_to_fit_zero_rows(cls):
     for data in (np.ones((0, WIDTH)), Moments()):
         with pytest.raises(InputError, match="no rows"):
             cls(8).fit(data)

@@ -50,7 +50,7 @@ def unit(rows):
 
 
 def quantize_linear(x, scale, zero_point):
-    """The formula of ONNX: y = saturate(round to even(x / scale) + zero point)."""
+    """Apply the formula of ONNX: y = saturate(round to even(x / scale) + zero point)."""
     return np.clip(np.rint(x / scale) + zero_point, -128, 127).astype(np.int8)
 
 
@@ -61,7 +61,7 @@ MATRICES = hnp.arrays(
 )
 
 
-def test_int8_is_the_formula_of_onnx(rows, fresh, int8):
+def test_int8_scale_zero_point_and_codes_match_onnx_quantize_linear(rows, fresh, int8):
     low, high = np.minimum(rows.min(0), 0).astype(np.float64), np.maximum(rows.max(0), 0).astype(np.float64)
     scale = (high - low) / 255
     zero_point = np.clip(np.rint(-128 - low / scale), -128, 127)
@@ -74,7 +74,7 @@ def test_int8_is_the_formula_of_onnx(rows, fresh, int8):
     np.testing.assert_allclose(int8.inverse_transform(codes), expected, atol=1e-6)
 
 
-def test_halves_are_rounded_to_even_as_onnx_does():
+def test_int8_rounds_halves_to_even():
     rows = np.array([[-128.0], [127.0]])
     int8 = Int8().fit(rows)
     assert (float(int8.scale), float(int8.zero_point)) == (1.0, 0.0)
@@ -84,7 +84,7 @@ def test_halves_are_rounded_to_even_as_onnx_does():
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(rows=MATRICES)
-def test_within_the_range_codes_are_half_a_step_off_at_most(rows):
+def test_int8_error_within_the_range_is_at_most_half_a_step(rows):
     int8 = Int8().fit(rows)
     back = int8.inverse_transform(int8.transform(rows)).astype(np.float64)
     step = int8.scale.double().numpy()
@@ -94,7 +94,7 @@ def test_within_the_range_codes_are_half_a_step_off_at_most(rows):
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(rows=MATRICES)
-def test_zero_is_exact_and_codes_stay_the_same_when_coded_again(rows):
+def test_int8_represents_zero_exactly_and_requantizes_decoded_codes_to_the_same_codes(rows):
     int8 = Int8().fit(rows)
     zeros = np.zeros((2, rows.shape[1]), np.float32)
     assert not int8.inverse_transform(int8.transform(zeros)).any()
@@ -102,7 +102,7 @@ def test_zero_is_exact_and_codes_stay_the_same_when_coded_again(rows):
     np.testing.assert_array_equal(int8.transform(int8.inverse_transform(codes)), codes)
 
 
-def test_its_error_is_that_of_the_scalar_quantizer_of_faiss(rows):
+def test_int8_error_is_at_most_a_tenth_above_that_of_faiss_scalar_quantizer(rows):
     faiss = pytest.importorskip("faiss")
     reference = faiss.IndexScalarQuantizer(WIDTH, faiss.ScalarQuantizer.QT_8bit)
     reference.train(rows)
@@ -114,7 +114,7 @@ def test_its_error_is_that_of_the_scalar_quantizer_of_faiss(rows):
     np.testing.assert_allclose(np.square(ours - rows).mean(0), int8.scale.numpy() ** 2 / 12, rtol=0.35)
 
 
-def test_what_lies_outside_the_range_is_clipped(rows, int8):
+def test_int8_clips_values_outside_the_fitted_range(rows, int8):
     top = int8.transform(np.full((1, WIDTH), 1e9))
     bottom = int8.transform(np.full((1, WIDTH), -1e9))
     assert (top == 127).all()
@@ -125,7 +125,7 @@ def test_what_lies_outside_the_range_is_clipped(rows, int8):
     assert (np.abs(lowest - np.minimum(rows.min(0), 0)) <= step).all()
 
 
-def test_every_code_is_used_from_end_to_end(embeddings):
+def test_int8_codes_of_the_fitted_rows_reach_both_ends_of_the_code_range(embeddings):
     rows = embeddings(4000, 4, mean=0)
     codes = Int8().fit(rows).transform(rows).astype(int)
     assert codes.min() <= -127
@@ -133,7 +133,7 @@ def test_every_code_is_used_from_end_to_end(embeddings):
 
 
 @pytest.mark.parametrize("value", [0.0, 0.7, -0.7, 1e-30, 1e30])
-def test_a_dimension_that_never_varies_is_coded(rows, value):
+def test_int8_codes_a_constant_dimension_within_one_percent(rows, value):
     flat = rows.copy()
     flat[:, 3] = value
     int8 = Int8().fit(flat)
@@ -142,14 +142,14 @@ def test_a_dimension_that_never_varies_is_coded(rows, value):
     assert float(int8.scale[3]) > 0
 
 
-def test_a_dimension_of_one_sign_covers_zero_too():
+def test_int8_range_of_a_dimension_of_one_sign_includes_zero():
     rows = np.random.default_rng(0).uniform(5, 6, size=(50, 3)) * [1, -1, 1]
     int8 = Int8().fit(rows)
     np.testing.assert_array_equal(int8.zero_point, [-128, 127, -128])
     np.testing.assert_allclose(int8.inverse_transform(int8.transform(rows)), rows, atol=6 / 255 / 2 + 1e-6)
 
 
-def test_of_moments_int8_takes_four_standard_deviations(rows):
+def test_int8_fitted_on_moments_covers_four_standard_deviations(rows):
     moments = Moments.from_vectors(rows[:100]).merge(Moments.from_vectors(rows[100:]))
     int8 = Int8().fit(moments)
     precise = rows.astype(np.float64)
@@ -159,7 +159,7 @@ def test_of_moments_int8_takes_four_standard_deviations(rows):
     assert (np.abs(back - rows) <= 0.5001 * int8.scale.numpy() + 1e-6)[(rows > low) & (rows < high)].all()
 
 
-def test_ranges_are_those_of_all_blocks(embeddings):
+def test_int8_and_binary_learn_from_the_rows_of_every_block(embeddings):
     rows = embeddings(9000, 4)
     rows[8999, 2], rows[0, 1] = 50, -50
     int8 = Int8().fit(rows)
@@ -169,14 +169,14 @@ def test_ranges_are_those_of_all_blocks(embeddings):
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(rows=MATRICES)
-def test_binary_is_packbits(rows):
+def test_binary_codes_equal_numpys_packbits_of_positive_values(rows):
     codes = Binary().fit(rows).transform(rows)
     assert codes.dtype == np.uint8
     np.testing.assert_array_equal(codes, np.packbits(rows > 0, axis=1))
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 9, 16, 23, 384])
-def test_widths_that_fill_no_byte_are_filled_with_zeros(width):
+def test_binary_codes_are_padded_with_zero_bits_to_whole_bytes(width):
     rows = np.random.default_rng(width).normal(size=(30, width))
     binary = Binary().fit(rows)
     codes = binary.transform(rows)
@@ -190,18 +190,19 @@ def test_widths_that_fill_no_byte_are_filled_with_zeros(width):
     np.testing.assert_array_equal(np.sign(back[said]), np.where(rows[said] > 0, 1, -1))
 
 
-def test_a_bit_stands_for_the_mean_size_of_its_dimension(rows, fresh, binary):
+def test_binary_decodes_to_the_mean_absolute_value_of_each_dimension_with_the_sign_of_the_bit(rows, fresh, binary):
     size = np.abs(rows.astype(np.float64)).mean(0)
     expected = np.where(fresh > 0, size, -size)
     np.testing.assert_allclose(binary.inverse_transform(binary.transform(fresh)), expected, rtol=1e-6)
 
 
-def test_of_moments_a_bit_stands_for_the_root_mean_square(rows):
+def test_binary_fitted_on_moments_decodes_to_the_root_mean_square(rows):
     size = Binary().fit(Moments.from_vectors(rows)).size
     np.testing.assert_allclose(size, np.sqrt(np.square(rows.astype(np.float64)).mean(0)), rtol=1e-6)
 
 
-def test_zero_has_no_sign(binary):
+def test_binary_codes_of_zero_and_negative_rows_have_no_bit_set(binary):
+    """The all-zero code decodes to zero."""
     zeros = np.zeros((2, WIDTH), np.float32)
     assert not binary.transform(zeros).any()
     assert not binary.inverse_transform(binary.transform(zeros)).any()
@@ -209,7 +210,7 @@ def test_zero_has_no_sign(binary):
 
 
 @pytest.mark.parametrize("cls", QUANTIZERS)
-def test_what_codes_stand_for_is_coded_alike(rows, fresh, cls):
+def test_decoded_codes_are_quantized_to_the_same_codes(rows, fresh, cls):
     step = cls().fit(rows)
     codes = step.transform(fresh)
     back = step.inverse_transform(codes)
@@ -219,7 +220,7 @@ def test_what_codes_stand_for_is_coded_alike(rows, fresh, cls):
 
 
 @pytest.mark.parametrize("cls", QUANTIZERS)
-def test_one_row_is_coded_as_within_a_batch(rows, fresh, cls):
+def test_codes_of_a_single_row_equal_its_codes_in_a_batch(rows, fresh, cls):
     chain = Chain([MeanCentering(), cls()], normalize=False).fit(rows)
     whole = chain.transform(fresh)
     np.testing.assert_array_equal(np.stack([chain.transform(row) for row in fresh]), whole)
@@ -227,14 +228,14 @@ def test_one_row_is_coded_as_within_a_batch(rows, fresh, cls):
 
 
 @pytest.mark.parametrize("cls", QUANTIZERS)
-def test_its_bits_are_fixed_by_the_fit_and_not_by_what_is_coded(rows, fresh, cls):
+def test_an_outlier_in_a_batch_does_not_change_the_codes_of_other_rows(rows, fresh, cls):
     step = cls().fit(rows)
     with_outlier = np.concatenate([fresh, fresh[:1] * 100])
     np.testing.assert_array_equal(step.transform(with_outlier)[:-1], step.transform(fresh))
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(QUANTIZERS, QUANTIZERS)))
-def test_codes_are_not_quantised_again(first, second):
+def test_a_quantizer_cannot_follow_a_quantizer(first, second):
     reason = f"{first.kind} outputs codes, which {second.kind} cannot follow: quantize once, at the end"
     with pytest.raises(StepError, match=reason):
         Chain([first(), second()])
@@ -244,7 +245,7 @@ def test_codes_are_not_quantised_again(first, second):
 
 @pytest.mark.parametrize("cls", QUANTIZERS)
 @pytest.mark.parametrize("after", [Normalize, R2, lambda: PCA(4), lambda: Truncation(4), MeanCentering])
-def test_nothing_follows_codes(cls, after):
+def test_no_step_can_follow_a_quantizer(cls, after):
     for steps in ([cls(), after()], [R2(), cls(), Normalize(), after()]):
         with pytest.raises(StepError, match=f"{cls.kind} outputs codes, which .* cannot follow: quantize once"):
             Chain(steps)
@@ -253,7 +254,7 @@ def test_nothing_follows_codes(cls, after):
 
 
 @pytest.mark.parametrize(("cls", "bytes_of"), [(Int8, lambda k: k), (Binary, lambda k: -(-k // 8))])
-def test_a_vector_takes_a_byte_or_a_bit_for_each_dimension(rows, cls, bytes_of):
+def test_int8_takes_one_byte_and_binary_one_bit_per_dimension(rows, cls, bytes_of):
     for k in (1, 7, 8, 12, 20):
         chain = Chain([PCA(k), cls()]).fit(rows)
         assert chain.bytes_per_vector == bytes_of(k) == chain.transform(rows[:1]).nbytes
@@ -263,7 +264,7 @@ def test_a_vector_takes_a_byte_or_a_bit_for_each_dimension(rows, cls, bytes_of):
 
 
 @pytest.mark.parametrize("cls", QUANTIZERS)
-def test_the_normalisation_of_a_chain_comes_before_the_codes(rows, fresh, cls):
+def test_a_chain_normalises_before_it_quantizes(rows, fresh, cls):
     chain = Chain([PCA(12, "none"), cls()]).fit(rows)
     before = unit(PCA(12, "none").fit(rows).transform(rows))
     alone = cls().fit(before)
@@ -274,17 +275,18 @@ def test_the_normalisation_of_a_chain_comes_before_the_codes(rows, fresh, cls):
 
 
 def chain_floats(chain, rows):
+    """Return the outputs of a chain before its quantizer."""
     return Chain(chain.float_steps, chain.normalize).transform(rows)
 
 
 @pytest.mark.parametrize("cls", QUANTIZERS)
-def test_without_normalisation_the_lengths_are_coded(rows, fresh, cls):
+def test_a_chain_with_normalize_false_quantizes_unnormalised_vectors(rows, fresh, cls):
     chain = Chain([PCA(12), cls()], normalize=False).fit(rows)
     np.testing.assert_array_equal(chain.transform(fresh), chain.quantizer.transform(PCA(12).fit(rows).transform(fresh)))
 
 
 @pytest.mark.parametrize("cls", QUANTIZERS)
-def test_the_floats_of_a_chain_are_close_to_those_without_codes(rows, cls):
+def test_chain_floats_decode_codes_close_to_the_unquantized_outputs(rows, cls):
     chain = Chain([R2(), PCA(16, "none"), cls()]).fit(rows)
     floats, exact = chain.floats(rows), chain_floats(chain, rows)
     assert floats.dtype == np.float32
@@ -296,7 +298,7 @@ def test_the_floats_of_a_chain_are_close_to_those_without_codes(rows, cls):
 
 @pytest.mark.parametrize("cls", QUANTIZERS)
 @pytest.mark.parametrize("normalize", [True, False])
-def test_a_chain_that_ends_in_codes_folds_and_loads(rows, fresh, cls, normalize, tmp_path):
+def test_chain_with_a_quantizer_loads_bit_equal_and_folds_to_nearly_equal_codes(rows, fresh, cls, normalize, tmp_path):
     chain = Chain([R2(), PCA(9), cls()], normalize).fit(rows)
     folded = chain.fold()
     assert [step.kind for step in folded.transforms][-1] == cls.kind
@@ -315,7 +317,7 @@ def test_a_chain_that_ends_in_codes_folds_and_loads(rows, fresh, cls, normalize,
 
 
 @pytest.mark.parametrize("cls", QUANTIZERS)
-def test_codes_have_one_size(rows, cls):
+def test_chain_with_a_quantizer_serves_only_its_own_dimensions(rows, cls):
     chain = Chain([PCA(12), cls()]).fit(rows)
     assert not chain.nested
     with pytest.raises(InputError, match="only 12 dimensions, not 6"):
@@ -323,7 +325,7 @@ def test_codes_have_one_size(rows, cls):
 
 
 @pytest.mark.parametrize("cls", QUANTIZERS)
-def test_a_tensor_gives_a_tensor_of_codes_and_back(fresh, rows, cls):
+def test_a_quantizer_maps_tensors_to_tensors_of_codes_and_back(fresh, rows, cls):
     step = cls().fit(rows)
     codes = step.transform(torch.from_numpy(fresh))
     assert codes.dtype == (torch.int8 if cls is Int8 else torch.uint8)
@@ -334,7 +336,7 @@ def test_a_tensor_gives_a_tensor_of_codes_and_back(fresh, rows, cls):
 
 @pytest.mark.parametrize("cls", QUANTIZERS)
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_row_that_is_not_finite_is_named_behind_other_steps_too(embeddings, cls, value):
+def test_chain_with_a_quantizer_names_a_row_that_is_not_finite(embeddings, cls, value):
     bad = embeddings(5000, 6)
     bad[4321, 2] = value
     for steps in ([cls()], [Normalize(), cls()], [Truncation(4), cls()]):

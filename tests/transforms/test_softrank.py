@@ -11,12 +11,12 @@ STRENGTHS = st.sampled_from([1e-3, 0.1, 0.5, 1.0, 3.0, 50.0])
 
 
 def average_ranks(values):
-    """1 for the smallest, those that are equal sharing what they would have had."""
+    """Return ranks from 1 for the smallest; equal values share the mean of their ranks."""
     return np.array([(values < value).sum() + ((values == value).sum() + 1) / 2 for value in values])
 
 
 def pooled(values):
-    """The closest sequence that never rises: pool adjacent violators, one at a time."""
+    """Return the closest non-increasing sequence, by pooling adjacent violators one at a time."""
     blocks = []
     for value in values:
         blocks.append([value, 1])
@@ -28,7 +28,7 @@ def pooled(values):
 
 
 def slow_soft_ranks(values, strength):
-    """The projection of one row, values/strength, on the permutahedron of (1, …, n)."""
+    """Return the projection of one row, values/strength, onto the permutahedron of (1, …, n)."""
     scaled = values / strength
     order = np.argsort(-scaled, kind="stable")
     ranks = np.empty_like(scaled)
@@ -42,25 +42,25 @@ def rows(b, n, seed=0, ties=False):
 
 
 def ranks_of(values, strength):
-    """As ranks are counted, from 1."""
+    """Return soft ranks counted from 1."""
     values = np.asarray(values)
     return soft_ranks(torch.from_numpy(values), strength)[0].numpy() + (values.shape[1] + 1) / 2
 
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 7, 40])
-def test_without_smoothing_they_are_the_ranks_with_ties_averaged(n, ties):
+def test_soft_ranks_with_little_smoothing_are_the_ranks_with_ties_averaged(n, ties):
     values = rows(20, n, ties=ties)
     np.testing.assert_allclose(ranks_of(values, 1e-8), [average_ranks(row) for row in values], atol=1e-6)
 
 
-def test_in_float32_little_smoothing_still_gives_the_ranks():
+def test_soft_ranks_in_float32_with_little_smoothing_are_the_ranks():
     values = np.random.default_rng(0).permuted(np.tile(np.linspace(-1, 1, 200), (5, 1)), axis=1).astype(np.float32)
     np.testing.assert_allclose(ranks_of(values, 1e-4), [average_ranks(row) for row in values], atol=2e-3)
 
 
 @pytest.mark.parametrize("strength", [3.0, 1e3])
-def test_with_much_smoothing_they_are_the_values_divided_by_the_strength_and_shifted(strength):
+def test_soft_ranks_with_much_smoothing_are_the_centred_values_over_the_strength_plus_the_mean_rank(strength):
     values = np.random.default_rng(0).uniform(-1, 1, (10, 30))  # neighbours in order differ by less than 3
     expected = (values - values.mean(1, keepdims=True)) / strength + 31 / 2
     np.testing.assert_allclose(ranks_of(values, strength), expected, atol=1e-10)
@@ -69,13 +69,13 @@ def test_with_much_smoothing_they_are_the_values_divided_by_the_strength_and_shi
 @pytest.mark.parametrize("strength", [0.01, 0.05, 0.2, 0.7, 2.0])
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 3, 25, 300])
-def test_in_between_they_agree_with_a_slow_projection(strength, ties, n):
+def test_soft_ranks_with_moderate_smoothing_equal_a_slow_projection_on_the_permutahedron(strength, ties, n):
     values = rows(8, n, seed=n, ties=ties)
     expected = [slow_soft_ranks(row, strength) for row in values]
     np.testing.assert_allclose(ranks_of(values, strength), expected, rtol=1e-9, atol=1e-8)
 
 
-def test_what_never_rises_is_pooled_as_one_by_one_in_long_chains_too():
+def test_non_increasing_regression_equals_pooling_one_violation_at_a_time():
     hard = [np.arange(500.0), np.sin(np.arange(500) / 9), np.cumsum(np.random.default_rng(0).normal(size=500))]
     for values in hard:
         groups, means = non_increasing_regression(torch.from_numpy(values)[None])
@@ -87,7 +87,7 @@ def test_what_never_rises_is_pooled_as_one_by_one_in_long_chains_too():
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(values=VALUES, strength=STRENGTHS)
-def test_they_lie_on_the_permutahedron(values, strength):
+def test_soft_ranks_lie_on_the_permutahedron_and_keep_the_order_of_the_values(values, strength):
     n = len(values)
     ranks = ranks_of([values], strength)[0]
     assert ranks.sum() == pytest.approx(n * (n + 1) / 2, rel=1e-9)
@@ -99,7 +99,7 @@ def test_they_lie_on_the_permutahedron(values, strength):
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(values=VALUES, strength=STRENGTHS, seed=st.integers(0, 1000))
-def test_a_permutation_of_the_values_permutes_the_ranks(values, strength, seed):
+def test_permuting_the_values_permutes_the_soft_ranks(values, strength, seed):
     order = np.random.default_rng(seed).permutation(len(values))
     shuffled = ranks_of([np.array(values)[order]], strength)[0]
     np.testing.assert_allclose(shuffled, ranks_of([values], strength)[0][order], atol=1e-7)
@@ -107,13 +107,13 @@ def test_a_permutation_of_the_values_permutes_the_ranks(values, strength, seed):
 
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(values=VALUES, strength=STRENGTHS, shift=st.floats(-10, 10))
-def test_a_shift_changes_nothing_and_a_factor_is_one_of_the_strength(values, strength, shift):
+def test_soft_ranks_ignore_a_shift_and_a_common_factor_of_values_and_strength(values, strength, shift):
     values = np.array(values)
     np.testing.assert_allclose(ranks_of([values + shift], strength), ranks_of([values], strength), atol=1e-7)
     np.testing.assert_allclose(ranks_of([4 * values], 4 * strength), ranks_of([values], strength), atol=1e-9)
 
 
-def test_rows_do_not_mind_one_another():
+def test_soft_ranks_of_a_row_do_not_depend_on_other_rows():
     values = rows(6, 30)
     alone = np.concatenate([ranks_of(row[None], 0.1) for row in values])
     np.testing.assert_array_equal(ranks_of(values, 0.1), alone)
@@ -121,7 +121,7 @@ def test_rows_do_not_mind_one_another():
 
 @pytest.mark.parametrize("strength", [0.03, 0.3, 1.0])
 @pytest.mark.parametrize("n", [1, 2, 20])
-def test_pull_back_is_the_exact_gradient(strength, n):
+def test_soft_ranks_pull_back_matches_finite_differences(strength, n):
     values = torch.from_numpy(rows(4, n, seed=5))
     towards = torch.from_numpy(rows(4, n, seed=6))
     gradient = soft_ranks(values, strength)[1](towards)
@@ -134,7 +134,7 @@ def test_pull_back_is_the_exact_gradient(strength, n):
         np.testing.assert_allclose(gradient[:, column], expected, rtol=1e-6, atol=1e-6)
 
 
-def test_the_gradient_is_zero_where_ranks_are_hard_and_passes_where_they_are_smooth():
+def test_soft_ranks_gradient_is_zero_with_little_smoothing_and_that_of_centring_with_much():
     values, towards = torch.from_numpy(rows(3, 12)), torch.from_numpy(rows(3, 12, seed=1))
     assert not soft_ranks(values, 1e-6)[1](towards).any()
     centred = towards - towards.mean(1, keepdim=True)

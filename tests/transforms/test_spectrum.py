@@ -5,7 +5,7 @@ from transforms.statistics import Spectrum
 
 
 def tied(width):
-    """A matrix whose directions have all entries of one size: the rows of a Hadamard matrix."""
+    """Return a matrix whose eigenvectors are rows of a Hadamard matrix: all entries of equal size."""
     signs = np.ones((1, 1))
     while len(signs) < width:
         signs = np.block([[signs, signs], [signs, -signs]])
@@ -14,7 +14,7 @@ def tied(width):
 
 
 @pytest.mark.parametrize("width", [2, 4, 16])
-def test_rounding_does_not_choose_the_sign_of_a_direction_whose_entries_are_equal_in_size(width):
+def test_rounding_noise_does_not_change_the_sign_of_a_direction_with_entries_of_equal_size(width):
     matrix = tied(width)
     first = Spectrum.of(matrix).directions
     assert (first[:, 0] > 0).all()
@@ -24,7 +24,7 @@ def test_rounding_does_not_choose_the_sign_of_a_direction_whose_entries_are_equa
         np.testing.assert_allclose(found, first, atol=1e-12)
 
 
-def test_the_largest_entry_of_a_direction_is_positive_and_rows_lie_in_order():
+def test_spectrum_directions_have_a_positive_largest_entry_and_reconstruct_the_matrix():
     rows = np.random.default_rng(0).normal(size=(50, 9))
     found = Spectrum.of(rows.T @ rows)
     assert found.directions.flags.c_contiguous

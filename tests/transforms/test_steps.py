@@ -31,11 +31,11 @@ NESTED = geopres(dimensions=128, nested=True)
         ('{"kind": "geopres", "dimensions": 128},nested=true,r2', [NESTED, {"kind": "r2"}]),
     ],
 )
-def test_steps_are_read_from_a_command_line(text, expected):
+def test_parse_steps_reads_steps_from_text(text, expected):
     assert [step.spec() for step in parse_steps(text)] == expected
 
 
-def test_steps_are_built_from_json():
+def test_build_steps_builds_steps_from_json():
     first, second, third = build_steps(
         [{"kind": "r2"}, {"kind": "geopres", "dimensions": 8, "nested": True}, {"kind": "normalize"}]
     )
@@ -44,7 +44,7 @@ def test_steps_are_built_from_json():
     assert not first.fitted
 
 
-def test_there_are_these_kinds_of_step():
+def test_transforms_registers_exactly_these_kinds_of_step():
     assert sorted(TRANSFORMS) == [
         "abtt",
         "autoencoder",
@@ -104,34 +104,34 @@ def test_there_are_these_kinds_of_step():
         ('{"kind" "r2"}', "is not JSON"),
     ],
 )
-def test_steps_that_make_no_sense_are_refused_with_the_reason(text, reason):
+def test_parse_steps_refuses_invalid_text_with_the_reason(text, reason):
     with pytest.raises(StepError, match=reason):
         parse_steps(text)
 
 
 @pytest.mark.parametrize("specs", [[], [{}], [{"kind": "r2", "power": 2}], [{"kind": "geopres"}], [{"kind": ["r2"]}]])
-def test_json_that_makes_no_step_is_refused(specs):
+def test_build_steps_refuses_json_that_defines_no_valid_step(specs):
     with pytest.raises(StepError):
         build_steps(specs)
 
 
 @pytest.mark.parametrize("specs", [["r2"], {"kind": "r2"}, [None], [3]])
-def test_json_that_is_not_a_list_of_objects_is_refused(specs):
+def test_build_steps_refuses_json_that_is_not_a_list_of_objects(specs):
     with pytest.raises(StepError):
         build_steps(specs)
 
 
-def test_commas_within_json_do_not_separate_steps():
+def test_parse_steps_does_not_split_at_commas_within_json():
     with pytest.raises(StepError, match="no parameter 'note'"):
         parse_steps('{"kind": "r2", "note": "a, \\"b\\", [c"}')
 
 
-def test_a_list_in_json_reads_as_the_same_list_over_http():
+def test_parse_steps_accepts_a_json_list_of_steps():
     text = '[{"kind": "r2"}, {"kind": "geopres", "dimensions": 8}]'
     assert [step.kind for step in parse_steps(text)] == ["r2", "geopres"]
 
 
-def test_a_bare_value_is_the_first_parameter_of_its_kind():
+def test_parse_steps_takes_a_bare_value_as_the_first_parameter_of_the_kind():
     assert parse_steps("abtt:3")[0].directions == 3
     assert parse_steps("rand:42")[0].seed == 42
     assert parse_steps("pca : 8")[0].dimensions == 8
@@ -148,6 +148,6 @@ def test_a_bare_value_is_the_first_parameter_of_its_kind():
         ("whitening:shrinkage=auto", "must be ledoit-wolf or a number from 0 to 1, got 'auto'"),
     ],
 )
-def test_a_slip_is_told_what_would_be_right(text, reason):
+def test_parse_steps_refusals_name_what_is_allowed(text, reason):
     with pytest.raises(StepError, match=reason):
         parse_steps(text)

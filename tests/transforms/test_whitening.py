@@ -34,7 +34,7 @@ def fresh(embeddings):
 
 
 def spectrum_of(rows, ddof=1):
-    """Mean, variances and directions (rows), both falling, in float64."""
+    """Return the mean, the variances and the directions (rows) by falling variance, in float64."""
     rows = np.asarray(rows, np.float64)
     values, vectors = np.linalg.eigh(np.cov(rows.T, ddof=ddof))
     return rows.mean(0), values[::-1], vectors[:, ::-1].T
@@ -49,25 +49,25 @@ def in_the_sign_of(found, expected):
 
 
 @pytest.mark.parametrize("form", ["pca", "zca"])
-def test_the_covariance_of_its_outputs_is_the_identity(rows, form):
+def test_whitening_outputs_have_identity_covariance_and_mean_zero(rows, form):
     out = Whitening(form=form, **EXACT).fit(rows).transform(rows).astype(np.float64)
     np.testing.assert_allclose(np.cov(out.T), np.eye(WIDTH), atol=1e-4)
     np.testing.assert_allclose(out.mean(0), 0, atol=1e-5)
 
 
-def test_the_first_k_of_pca_whitening_have_the_identity_too(rows):
+def test_pca_whitening_to_five_dimensions_has_identity_covariance(rows):
     out = Whitening(5, **EXACT).fit(rows).transform(rows).astype(np.float64)
     np.testing.assert_allclose(np.cov(out.T), np.eye(5), atol=1e-4)
 
 
 @pytest.mark.parametrize("k", [1, 5, WIDTH])
-def test_it_is_scikit_learns_whitening(rows, fresh, k):
+def test_pca_whitening_equals_scikit_learns_whitened_pca(rows, fresh, k):
     reference = Reference(n_components=k, whiten=True, svd_solver="full").fit(rows.astype(np.float64))
     out = Whitening(k, **EXACT).fit(rows).transform(fresh)
     np.testing.assert_allclose(out, in_the_sign_of(out, reference.transform(fresh)), atol=1e-4)
 
 
-def test_zca_is_the_symmetric_root_of_the_inverse_covariance(rows, fresh):
+def test_zca_whitening_is_the_symmetric_root_of_the_inverse_covariance(rows, fresh):
     mean, values, directions = spectrum_of(rows)
     root = directions.T @ np.diag(values**-0.5) @ directions
     whitening = Whitening(form="zca", **EXACT).fit(rows)
@@ -76,19 +76,19 @@ def test_zca_is_the_symmetric_root_of_the_inverse_covariance(rows, fresh):
     np.testing.assert_allclose(whitening.transform(fresh), (fresh - mean) @ root, atol=1e-4)
 
 
-def test_zca_stays_closer_to_the_vectors_than_pca(rows):
+def test_zca_whitening_changes_the_vectors_less_than_pca_whitening(rows):
     centred = rows - rows.mean(0)
     far, close = (Whitening(form=form, **EXACT).fit(rows).transform(rows) for form in ("pca", "zca"))
     assert np.square(close - centred).sum() < np.square(far - centred).sum()
 
 
-def test_its_two_forms_have_the_same_distances(rows, fresh):
+def test_pca_and_zca_whitening_have_the_same_distances(rows, fresh):
     outs = [Whitening(form=form, **EXACT).fit(rows).transform(fresh).astype(np.float64) for form in ("pca", "zca")]
     first, second = (np.linalg.norm(out[:, None] - out, axis=2) for out in outs)
     np.testing.assert_allclose(first, second, atol=1e-4)
 
 
-def test_by_default_outputs_are_unit(rows, fresh):
+def test_whitening_outputs_have_norm_one_by_default(rows, fresh):
     plain = Whitening(epsilon=0, renormalize=False).fit(rows).transform(fresh)
     out = Whitening(epsilon=0).fit(rows).transform(fresh)
     np.testing.assert_allclose(out, unit(plain), atol=1e-5)
@@ -96,7 +96,7 @@ def test_by_default_outputs_are_unit(rows, fresh):
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(power=st.floats(0, 2), epsilon=st.floats(1e-6, 10), relative=st.booleans(), form=st.sampled_from(["pca", "zca"]))
-def test_power_and_epsilon_are_their_formula(rows, fresh, power, epsilon, relative, form):
+def test_whitening_power_and_epsilon_match_their_formula(rows, fresh, power, epsilon, relative, form):
     mean, values, directions = spectrum_of(rows)
     ridge = epsilon * values.mean() if relative else epsilon
     weight = np.diag((values + ridge) ** (-power / 2)) @ directions
@@ -107,35 +107,36 @@ def test_power_and_epsilon_are_their_formula(rows, fresh, power, epsilon, relati
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
-def test_the_setting_of_the_mean_bias_paper_divides_by_the_root_of_each_variance_and_a_millionth(rows, fresh):
+def test_whitening_with_an_absolute_epsilon_divides_by_the_root_of_each_variance_plus_epsilon(rows, fresh):
+    """This is the setting of the mean-bias paper, with an epsilon of 1e-6."""
     mean, values, directions = spectrum_of(rows)
     expected = unit((fresh - mean) @ directions.T / np.sqrt(values + 1e-6))
     out = Whitening(epsilon=1e-6, relative=False).fit(rows).transform(fresh)
     np.testing.assert_allclose(out, in_the_sign_of(out, expected), atol=1e-5)
 
 
-def test_a_relative_epsilon_is_in_units_of_the_mean_variance(rows):
+def test_whitening_relative_epsilon_is_in_units_of_the_mean_variance(rows):
     _, values, _ = spectrum_of(rows)
     relative = Whitening(epsilon=0.3, renormalize=False).fit(rows)
     absolute = Whitening(epsilon=0.3 * values.mean(), relative=False, renormalize=False).fit(rows)
     np.testing.assert_allclose(relative.weight, absolute.weight, rtol=1e-5, atol=1e-6)
 
 
-def test_the_scale_of_the_rows_does_not_matter_with_a_relative_epsilon(rows, fresh):
+def test_whitening_with_a_relative_epsilon_does_not_depend_on_the_scale_of_the_rows(rows, fresh):
     expected = Whitening(epsilon=0.1).fit(rows).transform(fresh)
     for factor in (1e-6, 1e6):
         out = Whitening(epsilon=0.1).fit(rows * factor).transform(fresh * factor)
         np.testing.assert_allclose(out, expected, atol=1e-4)
 
 
-def test_without_power_it_only_rotates(rows, fresh):
+def test_whitening_with_power_zero_is_pca_or_for_zca_the_identity(rows, fresh):
     whitening = Whitening(power=0, renormalize=False).fit(rows)
     np.testing.assert_allclose(whitening.transform(fresh), PCA().fit(rows).transform(fresh), atol=1e-5)
     zca = Whitening(form="zca", power=0, renormalize=False).fit(rows)
     np.testing.assert_allclose(zca.weight, np.eye(WIDTH), atol=1e-5)
 
 
-def test_half_the_power_twice_is_the_whole(rows, fresh):
+def test_zca_whitening_at_power_one_half_applied_twice_is_zca_whitening(rows, fresh):
     half = Whitening(form="zca", power=0.5, **EXACT).fit(rows)
     whole = Whitening(form="zca", **EXACT).fit(rows)
     np.testing.assert_allclose(half.weight @ half.weight, whole.weight, atol=1e-4)
@@ -143,7 +144,7 @@ def test_half_the_power_twice_is_the_whole(rows, fresh):
 
 @pytest.mark.parametrize("rcond", [0.2, 0.5, 1.0])
 @pytest.mark.parametrize("form", ["pca", "zca"])
-def test_directions_below_rcond_come_out_as_exact_zeros(rows, fresh, rcond, form):
+def test_whitening_drops_directions_whose_variance_is_below_rcond(rows, fresh, rcond, form):
     mean, values, directions = spectrum_of(rows)
     kept = values > rcond * values[0]
     whitening = Whitening(form=form, rcond=rcond, **EXACT).fit(rows)
@@ -158,14 +159,14 @@ def test_directions_below_rcond_come_out_as_exact_zeros(rows, fresh, rcond, form
         np.testing.assert_allclose(whitening.weight, expected, atol=1e-4)
 
 
-def test_rcond_drops_what_an_epsilon_alone_would_scale(rows):
+def test_whitening_rcond_drops_directions_even_with_an_epsilon(rows):
     _, values, _ = spectrum_of(rows)
     both = Whitening(rcond=0.2, epsilon=0.1, renormalize=False).fit(rows).weight.norm(dim=1).numpy()
     expected = np.where(values > 0.2 * values[0], (values + 0.1 * values.mean()) ** -0.5, 0)
     np.testing.assert_allclose(both, expected, rtol=1e-4)
 
 
-def test_an_rcond_of_zero_drops_only_what_has_no_variance(rows, fresh):
+def test_whitening_with_rcond_zero_drops_only_directions_without_variance(rows, fresh):
     flat = rows.copy()
     flat[:, 3] = 0.25
     out = Whitening(rcond=0, **EXACT).fit(flat).transform(flat).astype(np.float64)
@@ -174,7 +175,7 @@ def test_an_rcond_of_zero_drops_only_what_has_no_variance(rows, fresh):
 
 
 @pytest.mark.parametrize("n", [2, 5, 30, 500])
-def test_the_weight_of_ledoit_and_wolf_is_scikit_learns(embeddings, n):
+def test_ledoit_wolf_weight_equals_scikit_learns(embeddings, n):
     rows = embeddings(n, WIDTH, seed=n).astype(np.float64)
     expected = ledoit_wolf_shrinkage(rows)
     assert ledoit_wolf_weight(Moments.from_vectors(rows)) == pytest.approx(expected, abs=1e-8)
@@ -184,7 +185,7 @@ def test_the_weight_of_ledoit_and_wolf_is_scikit_learns(embeddings, n):
 @given(
     seed=st.integers(0, 10_000), n=st.integers(3, 80), d=st.integers(2, 12), offset=st.floats(-100, 100), data=st.data()
 )
-def test_merged_moments_choose_the_weight_that_all_rows_choose(seed, n, d, offset, data):
+def test_ledoit_wolf_weight_of_merged_moments_equals_scikit_learns_on_all_rows(seed, n, d, offset, data):
     rng = np.random.default_rng(seed)
     rows = rng.standard_t(4, size=(n, d)) @ rng.normal(size=(d, d)) + offset
     cuts = sorted(data.draw(st.lists(st.integers(0, n), max_size=4)))
@@ -194,7 +195,7 @@ def test_merged_moments_choose_the_weight_that_all_rows_choose(seed, n, d, offse
     assert ledoit_wolf_weight(merged) == pytest.approx(ledoit_wolf_shrinkage(rows), abs=1e-8)
 
 
-def test_a_shrinkage_mixes_in_the_equal_spectrum(rows, fresh):
+def test_whitening_shrinkage_mixes_the_variances_with_their_mean(rows, fresh):
     mean, values, directions = spectrum_of(rows, ddof=0)
     for shrinkage in (0.25, 1.0, "ledoit-wolf"):
         weight = ledoit_wolf_shrinkage(rows.astype(np.float64)) if shrinkage == "ledoit-wolf" else shrinkage
@@ -204,7 +205,7 @@ def test_a_shrinkage_mixes_in_the_equal_spectrum(rows, fresh):
         np.testing.assert_allclose(whitening.weight, zca, atol=1e-4)
 
 
-def test_a_shrinkage_makes_fewer_rows_than_dimensions_enough(rows):
+def test_whitening_with_shrinkage_accepts_fewer_rows_than_dimensions(rows):
     few = rows[:6]
     for shrinkage in (0.1, "ledoit-wolf"):
         out = Whitening(shrinkage=shrinkage, **EXACT).fit(few).transform(rows)
@@ -213,7 +214,7 @@ def test_a_shrinkage_makes_fewer_rows_than_dimensions_enough(rows):
         Whitening(epsilon=0).fit(few)
 
 
-def test_moments_fit_like_the_rows(rows):
+def test_whitening_fitted_on_merged_moments_equals_whitening_fitted_on_the_rows(rows):
     moments = Moments.from_vectors(rows[:200]).merge(Moments.from_vectors(rows[200:]))
     for parameters in ({}, {"form": "zca"}, {"shrinkage": "ledoit-wolf"}, {"rcond": 0.3}):
         found, expected = Whitening(**parameters).fit(moments), Whitening(**parameters).fit(rows)
@@ -221,7 +222,7 @@ def test_moments_fit_like_the_rows(rows):
         np.testing.assert_allclose(found.mean, expected.mean, atol=1e-6)
 
 
-def test_zca_of_the_top_k_keeps_the_width_and_has_rank_k(rows, fresh):
+def test_zca_whitening_to_k_directions_keeps_the_dimensions_and_has_rank_k(rows, fresh):
     mean, values, directions = spectrum_of(rows)
     whitening = Whitening(4, form="zca", **EXACT).fit(rows)
     expected = directions[:4].T @ np.diag(values[:4] ** -0.5) @ directions[:4]
@@ -233,7 +234,7 @@ def test_zca_of_the_top_k_keeps_the_width_and_has_rank_k(rows, fresh):
     np.testing.assert_allclose(spread[:-4], 0, atol=1e-6)
 
 
-def test_only_pca_is_nested_and_its_prefixes_are_the_smaller_whitenings(rows, fresh):
+def test_pca_whitening_is_nested_with_smaller_whitenings_as_prefixes_and_zca_is_not(rows, fresh):
     whole = Chain([Whitening(epsilon=0)]).fit(rows)
     assert whole.nested
     assert not Chain([Whitening(form="zca")]).nested
@@ -256,7 +257,7 @@ STARTS = [
 
 @pytest.mark.parametrize(("steps", "missing"), STARTS)
 @pytest.mark.parametrize("form", ["pca", "zca"])
-def test_after_steps_that_zero_variance_directions_it_is_refused_before_any_row_is_read(steps, missing, form):
+def test_whitening_is_refused_after_steps_that_zero_directions_and_the_error_names_what_works(steps, missing, form):
     message = f"leave {missing} directions .*whitening:{WIDTH - missing} or fewer.* rcond, or shrinkage"
     for dimensions in (None, WIDTH - missing + 1):
         with pytest.raises(StepError, match=message):
@@ -264,24 +265,26 @@ def test_after_steps_that_zero_variance_directions_it_is_refused_before_any_row_
 
 
 @pytest.mark.parametrize("steps", ["r2", "abtt:3", "r1,r2,normalize"])
-def test_it_is_refused_though_no_width_is_known_and_names_no_size_then(steps):
+def test_whitening_of_unknown_dimensions_after_steps_that_zero_directions_is_refused(steps):
+    """The error then names no size."""
     with pytest.raises(StepError, match=r"without variance.*give the dimensions to keep, or rcond"):
         Chain([*parse_steps(steps), Whitening()])
 
 
-def test_zca_keeps_a_width_that_is_not_known_yet():
+def test_zca_whitening_keeps_unknown_dimensions_unknown():
     assert Chain([Whitening(12, form="zca")]).signature().dimensions is None
     assert Chain([Whitening(12, form="zca"), PCA(12)]).dimensions_after(WIDTH) == 12
     assert Chain([Whitening(12, form="zca"), PCA(14, "directions")]).dimensions_after(WIDTH) == 14
 
 
 @pytest.mark.parametrize("form", ["pca", "zca"])
-def test_directions_that_rcond_dropped_stay_known_as_empty(form):
+def test_whitening_after_a_whitening_that_dropped_directions_by_rcond_is_refused(form):
     with pytest.raises(StepError, match="without variance"):
         Chain([PCA(WIDTH), R2(), Whitening(form=form, rcond=1e-5), Whitening()])
 
 
-def test_the_literal_form_of_abtt_that_keeps_lengths_leaves_its_directions_without_variance(rows):
+def test_whitening_after_literal_abtt_without_renormalising_is_refused(rows):
+    """Such an ABTT leaves its removed directions without variance."""
     abtt = ABTT(2, literal=True, renormalize=False)
     spread = np.linalg.eigvalsh(np.cov(abtt.fit(rows).transform(rows).T.astype(np.float64)))
     np.testing.assert_allclose(spread[:2], 0, atol=1e-9)
@@ -289,13 +292,13 @@ def test_the_literal_form_of_abtt_that_keeps_lengths_leaves_its_directions_witho
         Chain([ABTT(2, literal=True, renormalize=False), Whitening()])
 
 
-def test_the_message_names_a_size_as_soon_as_the_width_is_known():
+def test_whitening_refusal_names_the_largest_size_for_known_dimensions():
     with pytest.raises(StepError, match=r"whitening:11 or fewer"):
         Chain([PCA(12), R2(), Whitening()])
 
 
 @pytest.mark.parametrize(("steps", "missing"), STARTS)
-def test_the_size_that_the_message_names_works(rows, steps, missing):
+def test_whitening_to_the_size_named_in_the_refusal_gives_unit_outputs(rows, steps, missing):
     chain = Chain([*parse_steps(steps), Whitening(WIDTH - missing, epsilon=0)], normalize=False)
     out = chain.fit(rows).transform(rows)
     assert out.shape == (500, WIDTH - missing)
@@ -316,14 +319,14 @@ def test_the_size_that_the_message_names_works(rows, steps, missing):
     ],
     ids=str,
 )
-def test_after_r2_it_is_taken_where_something_says_what_to_do(rows, parameters):
+def test_whitening_after_r2_is_accepted_with_any_parameter_that_handles_the_zeroed_direction(rows, parameters):
     chain = Chain([R2(), Whitening(**parameters)]).fit(rows)
     out = chain.transform(rows)
     np.testing.assert_allclose(np.linalg.norm(out, axis=1), 1, atol=1e-6)
     np.testing.assert_allclose(chain.fold().transform(rows), out, atol=1e-5)
 
 
-def test_without_variance_in_a_direction_and_without_epsilon_it_is_refused(rows):
+def test_whitening_without_epsilon_refuses_a_constant_column_and_the_default_accepts_one(rows):
     flat = rows.copy()
     flat[:, 3] = 0.25
     with pytest.raises(InputError, match=f"whitening needs {WIDTH} directions .* have {WIDTH - 1}"):
@@ -336,12 +339,12 @@ def test_without_variance_in_a_direction_and_without_epsilon_it_is_refused(rows)
 @pytest.mark.parametrize(
     "parameters", [{}, {"rcond": 0.1}, {"shrinkage": 0.5}, {"power": 0.0}, {"epsilon": 0}], ids=str
 )
-def test_rows_without_differences_are_refused(rows, parameters):
+def test_whitening_refuses_identical_rows(rows, parameters):
     with pytest.raises(InputError):
         Whitening(**parameters).fit(np.repeat(rows[:1], 20, axis=0))
 
 
-def test_the_small_default_epsilon_changes_next_to_nothing(rows, fresh):
+def test_whitening_default_epsilon_changes_outputs_by_at_most_1e_5(rows, fresh):
     np.testing.assert_allclose(
         Whitening().fit(rows).transform(fresh), Whitening(epsilon=0).fit(rows).transform(fresh), atol=1e-5
     )
@@ -349,7 +352,9 @@ def test_the_small_default_epsilon_changes_next_to_nothing(rows, fresh):
 
 @pytest.mark.parametrize("form", ["pca", "zca"])
 @pytest.mark.parametrize("dimensions", [None, 5])
-def test_without_renormalising_it_is_undone_as_far_as_it_kept_directions(rows, fresh, form, dimensions):
+def test_whitening_without_renormalising_inverts_to_the_projection_on_its_kept_directions(
+    rows, fresh, form, dimensions
+):
     whitening = Whitening(dimensions, form, renormalize=False).fit(rows)
     assert whitening.inverse_kind == ("exact" if dimensions is None else "approximate")
     mean, _, directions = spectrum_of(rows)
@@ -376,12 +381,12 @@ def test_without_renormalising_it_is_undone_as_far_as_it_kept_directions(rows, f
     ],
     ids=str,
 )
-def test_parameters_out_of_range_are_refused_by_name(parameters, reason):
+def test_whitening_refuses_invalid_parameters_by_name(parameters, reason):
     with pytest.raises(StepError, match=f"whitening: {reason}"):
         Chain([Whitening(**parameters)])
 
 
-def test_a_loaded_one_is_bit_equal(rows, fresh, tmp_path):
+def test_loaded_whitening_is_bit_equal(rows, fresh, tmp_path):
     chain = Chain([Whitening(9, shrinkage="ledoit-wolf")]).fit(rows)
     chain.save(tmp_path / "chain")
     loaded = Chain.load(tmp_path / "chain")
@@ -389,14 +394,14 @@ def test_a_loaded_one_is_bit_equal(rows, fresh, tmp_path):
     np.testing.assert_array_equal(loaded.transform(fresh), chain.transform(fresh))
 
 
-def test_fewer_rows_than_directions_are_refused_though_an_epsilon_is_set(embeddings):
+def test_whitening_without_shrinkage_refuses_fewer_rows_than_directions_despite_its_epsilon(embeddings):
     few = embeddings(20, 64)
     with pytest.raises(InputError, match="these 20 rows have 19: fit on more rows that differ, or ask for at most 19"):
         Whitening(50).fit(few)
     assert np.isfinite(Whitening(50, shrinkage="ledoit-wolf").fit(few).transform(few)).all()
 
 
-def test_a_fit_that_fails_leaves_what_was_learned_as_it_was(rows):
+def test_a_failed_whitening_fit_leaves_its_outputs_unchanged(rows):
     whitening = Whitening().fit(rows)
     close = (whitening.mean * (1 + 1e-7)).numpy()[None]
     expected, gain = whitening.transform(close), whitening.gain

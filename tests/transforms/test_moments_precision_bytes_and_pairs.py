@@ -7,6 +7,7 @@ from transforms import ArtifactError, InputError, Moments, PairedMoments
 
 
 def direct(rows):
+    """Return third and fourth moments of rows, computed directly from the centred rows."""
     y = rows - rows.mean(0)
     squares = (y**2).sum(1)
     return (squares[:, None] * y).sum(0), (squares**2).sum()
@@ -20,7 +21,7 @@ def direct(rows):
     shards=st.integers(1, 6),
     offset=st.sampled_from([0.0, 1.0, 100.0]),
 )
-def test_third_and_fourth_moments_merge_to_those_of_the_whole(seed, n, d, shards, offset):
+def test_third_and_fourth_moments_of_merged_shards_equal_those_of_all_rows(seed, n, d, shards, offset):
     rng = np.random.default_rng(seed)
     rows = rng.normal(size=(n, d)) * rng.uniform(0.1, 3, d) + offset
     moments = Moments()
@@ -33,7 +34,7 @@ def test_third_and_fourth_moments_merge_to_those_of_the_whole(seed, n, d, shards
 
 @pytest.mark.parametrize("offset", [0, 1, 1e4])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
-def test_the_fast_mode_is_as_close_as_it_says(offset, dtype):
+def test_float32_moments_have_the_exact_mean_and_a_covariance_within_1e_5(offset, dtype):
     rng = np.random.default_rng(0)
     rows = (rng.normal(size=(9000, 24)) @ rng.normal(size=(24, 24)) + offset).astype(dtype)
     exact = Moments.from_vectors(rows.astype(np.float64))
@@ -43,23 +44,23 @@ def test_the_fast_mode_is_as_close_as_it_says(offset, dtype):
     assert (np.abs(fast.covariance() - exact.covariance()) / scale).max() < 1e-5
 
 
-def test_the_fast_mode_and_the_exact_one_merge():
+def test_float32_moments_merge_with_float64_moments():
     rows = np.random.default_rng(0).normal(size=(400, 5)).astype(np.float32)
     both = Moments.from_vectors(rows[:200]).merge(Moments.from_vectors(rows[200:], precision="float32"))
     np.testing.assert_allclose(both.covariance(), Moments.from_vectors(rows).covariance(), atol=1e-5)
 
 
-def test_another_precision_is_refused():
+def test_moments_refuse_a_precision_other_than_float64_or_float32():
     with pytest.raises(InputError, match="float64 or float32"):
         Moments("float16")
 
 
-def test_numbers_whose_sum_overflows_are_not_taken_for_infinite():
+def test_moments_of_float32_rows_whose_sum_overflows_are_finite():
     rows = np.full((4, 2), 3e38, np.float32)
     assert Moments.from_vectors(rows).mean == pytest.approx(rows[0].astype(float))
 
 
-def test_moments_come_back_from_bytes_bit_equal():
+def test_moments_from_bytes_are_bit_equal_and_can_be_merged():
     moments = Moments.from_vectors(np.random.default_rng(0).normal(size=(50, 4)))
     back = Moments.from_bytes(moments.to_bytes())
     assert (back.count, back.fourth) == (moments.count, moments.fourth)
@@ -69,12 +70,12 @@ def test_moments_come_back_from_bytes_bit_equal():
 
 
 @pytest.mark.parametrize("payload", [b"", b"no moments", Moments().to_bytes()[:20]])
-def test_bytes_that_are_no_moments_are_refused(payload):
+def test_moments_from_bytes_refuses_bytes_that_are_not_saved_moments(payload):
     with pytest.raises(ArtifactError, match="not saved moments"):
         Moments.from_bytes(payload)
 
 
-def test_pairs_in_shards_are_the_pairs_of_the_whole():
+def test_paired_moments_of_merged_shards_equal_those_of_all_pairs_and_numpys():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(90, 4)), rng.normal(size=(90, 3))
     whole = PairedMoments.from_pairs(x, y)
@@ -89,7 +90,7 @@ def test_pairs_in_shards_are_the_pairs_of_the_whole():
     np.testing.assert_allclose(whole.target_mean(), y.mean(0))
 
 
-def test_pairs_that_do_not_correspond_are_refused():
+def test_paired_moments_refuse_other_counts_rows_that_are_not_finite_and_other_splits():
     with pytest.raises(InputError, match="5 vectors and 4 targets are not pairs"):
         PairedMoments.from_pairs(np.ones((5, 2)), np.ones((4, 2)))
     with pytest.raises(InputError, match="row 1 "):
@@ -98,7 +99,7 @@ def test_pairs_that_do_not_correspond_are_refused():
         PairedMoments(split=2).merge(PairedMoments.from_pairs(np.ones((3, 3)), np.ones((3, 2))))
 
 
-def test_the_variance_of_squared_norms_follows_from_the_moments():
+def test_squared_norm_variance_of_moments_equals_that_of_the_rows():
     rows = np.random.default_rng(3).normal(0.3, 1, (700, 9)) * np.linspace(0.5, 2, 700)[:, None]
     moments = Moments.from_vectors(rows[:200]).merge(Moments.from_vectors(rows[200:]))
     assert moments.squared_norm_variance() == pytest.approx(np.square(rows).sum(1).var(), rel=1e-10)

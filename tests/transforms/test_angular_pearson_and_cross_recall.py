@@ -36,14 +36,14 @@ def cosines(rows, others=None):
 
 
 @pytest.mark.parametrize("n", [2, 9, 1500])
-def test_angular_stress_is_the_mean_square_over_the_pairs(n):
+def test_angular_stress_is_the_mean_squared_difference_of_cosines_over_all_pairs(n):
     before, after = spaces(n)
     upper = np.triu_indices(n, 1)
     expected = ((cosines(before) - cosines(after))[upper] ** 2).mean()
     assert angular_stress(before, after) == pytest.approx(expected, rel=1e-9)
 
 
-def test_angular_stress_does_not_see_lengths_and_is_nothing_for_a_rotation():
+def test_angular_stress_ignores_row_lengths_and_is_zero_for_a_rotation():
     before, after = spaces(50)
     scaled = before * np.random.default_rng(0).uniform(0.1, 9, size=(50, 1)).astype(np.float32)
     assert angular_stress(scaled, after) == pytest.approx(angular_stress(before, after), rel=1e-5)
@@ -52,7 +52,7 @@ def test_angular_stress_does_not_see_lengths_and_is_nothing_for_a_rotation():
 
 
 @pytest.mark.parametrize("n", [3, 40, 1500])
-def test_pearson_compat_is_numpys_correlation_of_each_row_without_itself(n):
+def test_pearson_compat_is_the_mean_over_rows_of_numpys_correlation_of_cosines_to_other_rows(n):
     before, after = spaces(n)
     first, second = cosines(before), cosines(after)
     rows = range(0, n, max(1, n // 40))
@@ -77,14 +77,14 @@ def compat_by_hand(before, after, k, oversampling):
 
 @pytest.mark.parametrize("oversampling", [1, 3])
 @pytest.mark.parametrize("k", [1, 5])
-def test_compat_recall_counts_distances_as_ann_benchmarks_does(k, oversampling):
+def test_compat_recall_counts_neighbours_by_distance_as_ann_benchmarks_does(k, oversampling):
     before, after = spaces(200)
     expected = compat_by_hand(before, after, k, oversampling)
     np.testing.assert_allclose(recall_of_anchors(before, after, k, oversampling, compat=True), expected)
     assert (expected >= recall_of_anchors(before, after, k, oversampling)).all()
 
 
-def test_a_copy_of_the_neighbour_is_a_miss_in_the_strict_count_and_none_in_compat():
+def test_near_copies_of_a_neighbour_are_misses_in_recall_at_k_and_hits_in_compat_recall():
     rng = np.random.default_rng(0)
     before = np.repeat(rng.normal(size=(30, 8)), 4, axis=0).astype(np.float32)
     before += rng.normal(size=before.shape).astype(np.float32) * 1e-5
@@ -94,7 +94,7 @@ def test_a_copy_of_the_neighbour_is_a_miss_in_the_strict_count_and_none_in_compa
 
 
 @pytest.mark.parametrize("n", [12, 1500])
-def test_cross_recall_is_that_of_brute_force(n):
+def test_cross_recall_equals_a_brute_force_search(n):
     rng = np.random.default_rng(0)
     targets = rng.normal(size=(n, 12)).astype(np.float32)
     outputs = targets + rng.normal(size=(n, 12)).astype(np.float32) * 0.5
@@ -107,7 +107,7 @@ def test_cross_recall_is_that_of_brute_force(n):
     assert cross_recall_at_k(targets, targets) == 1
 
 
-def test_cross_recall_wants_pairs_and_enough_of_them():
+def test_cross_recall_refuses_different_numbers_of_rows_and_fewer_than_11_rows():
     with pytest.raises(InputError, match="do not correspond"):
         cross_recall_at_k(np.ones((20, 2)), np.ones((19, 2)))
     with pytest.raises(InputError, match="at least 11 rows"):
@@ -118,6 +118,6 @@ def test_cross_recall_wants_pairs_and_enough_of_them():
 @pytest.mark.parametrize(
     "metric", ["local_spearman", "pearson_compat", "recall_at_k", "positional_stress", "angular_stress"]
 )
-def test_memory_does_not_grow_with_the_square_of_the_rows(metric):
+def test_metrics_of_6000_rows_take_less_memory_than_one_matrix_of_all_pairs(metric):
     out = subprocess.run([sys.executable, "-c", PEAK, metric, "6000"], capture_output=True, text=True, check=True)
     assert float(out.stdout) < 250  # one matrix of 6,000 × 6,000 in float64 is 288 MB, and each has several

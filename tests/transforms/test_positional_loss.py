@@ -9,7 +9,7 @@ from transforms.statistics import distances
 
 
 def positional_losses(x, weight, sizes, importance):
-    """Of normalised outputs, each at its best scale."""
+    """Return losses of normalised outputs, each at its best scale, and the gradient."""
     return prefix_losses(partial(positional, scaled=True), x, weight, sizes, importance)
 
 
@@ -21,7 +21,7 @@ def batch(m, d, k, seed=0):
 
 
 def by_autograd(x, weight, sizes, importance):
-    """The same losses written down plainly; the scale takes part in the gradient here."""
+    """Return the same losses and gradient by autograd; the scale takes part in the gradient here."""
     weight = weight.clone().requires_grad_()
     original = torch.pdist(x)
     losses = []
@@ -45,7 +45,7 @@ def by_autograd(x, weight, sizes, importance):
         (1100, [2, 8], [0.1, 1.0]),  # several blocks, the last one shorter
     ],
 )
-def test_losses_and_gradient_are_those_of_autograd_for_any_sizes_and_number_of_blocks(m, sizes, importance):
+def test_positional_losses_and_gradient_equal_autograds_for_any_prefix_sizes_and_number_of_blocks(m, sizes, importance):
     x, weight = batch(m, 12, sizes[-1])
     losses, gradient = positional_losses(x, weight, sizes, importance)
     expected_losses, expected_gradient = by_autograd(x, weight, sizes, importance)
@@ -53,7 +53,7 @@ def test_losses_and_gradient_are_those_of_autograd_for_any_sizes_and_number_of_b
     np.testing.assert_allclose(gradient, expected_gradient, rtol=0, atol=1e-8 * expected_gradient.abs().max())
 
 
-def test_rows_that_occur_twice_pull_on_nothing():
+def test_positional_losses_and_gradient_of_repeated_rows_equal_autograds():
     x, weight = batch(40, 12, 5)
     x = torch.cat([x, x[:15], x[:1].expand(10, -1)])
     losses, gradient = positional_losses(x, weight, [5], [1.0])
@@ -63,7 +63,7 @@ def test_rows_that_occur_twice_pull_on_nothing():
 
 
 @pytest.mark.parametrize("factor", [1e-3, 0.5, 40.0])
-def test_the_scale_of_the_map_changes_no_loss_and_divides_the_gradient(factor):
+def test_scaling_the_map_leaves_scaled_positional_losses_equal_and_divides_the_gradient(factor):
     x, weight = batch(80, 12, 6)
     losses, gradient = positional_losses(x, weight, [3, 6], [1.0, 1.0])
     scaled_losses, scaled_gradient = positional_losses(x, factor * weight, [3, 6], [1.0, 1.0])
@@ -71,7 +71,7 @@ def test_the_scale_of_the_map_changes_no_loss_and_divides_the_gradient(factor):
     np.testing.assert_allclose(scaled_gradient * factor, gradient, rtol=1e-8, atol=1e-12)
 
 
-def test_the_order_of_the_rows_does_not_matter():
+def test_positional_losses_and_gradient_do_not_depend_on_the_order_of_the_rows():
     x, weight = batch(700, 10, 4)
     shuffled = x[torch.from_numpy(np.random.default_rng(1).permutation(700))]
     for one, other in zip(
@@ -80,7 +80,7 @@ def test_the_order_of_the_rows_does_not_matter():
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-14)
 
 
-def test_a_rotation_has_no_loss_and_no_gradient():
+def test_scaled_positional_loss_and_gradient_of_a_scaled_rotation_are_zero():
     x, _ = batch(50, 8, 8)
     rotation = torch.linalg.qr(torch.from_numpy(np.random.default_rng(1).normal(size=(8, 8))))[0]
     losses, gradient = positional_losses(x, 3 * rotation, [8], [1.0])
@@ -88,14 +88,14 @@ def test_a_rotation_has_no_loss_and_no_gradient():
     assert gradient.abs().max() < 1e-9
 
 
-def test_float32_gradients_are_those_of_float64():
+def test_positional_gradients_in_float32_are_within_1e_4_of_float64():
     x, weight = batch(600, 32, 8)
     _, exact = positional_losses(x, weight, [4, 8], [0.5, 1.0])
     _, single = positional_losses(x.float(), weight.float(), [4, 8], [0.5, 1.0])
     np.testing.assert_allclose(single, exact, rtol=0, atol=1e-4 * exact.abs().max())
 
 
-def test_rows_in_a_narrow_cone_lose_little_to_float32():
+def test_positional_loss_of_rows_in_a_narrow_cone_is_accurate_in_float32():
     # Not centred first, such rows cost the losses forty times the error.
     x, weight = batch(300, 32, 8)
     x = torch.nn.functional.normalize(x + 50 * x[:1])

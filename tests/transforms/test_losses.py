@@ -21,7 +21,7 @@ def batch(m, d, k, seed=0):
 
 
 def others(z):
-    """Cosines of every row to all others, written without the diagonal."""
+    """Return the cosines of every row to all others, without the diagonal."""
     m = len(z)
     return (z @ z.T)[~torch.eye(m, dtype=torch.bool)].view(m, m - 1)
 
@@ -54,7 +54,7 @@ def plain_blend(x, z, start):
 
 
 class SoftRank(torch.autograd.Function):
-    """`soft_ranks`, which has a test of its own, for autograd."""
+    """`soft_ranks` as an autograd function."""
 
     @staticmethod
     def forward(ctx, values, strength):
@@ -90,6 +90,7 @@ OBJECTIVES = {
 
 @pytest.fixture(params=OBJECTIVES)
 def asked(request):
+    """Return an objective, the same written plainly, and whether outputs are normalised first."""
     return OBJECTIVES[request.param]
 
 
@@ -98,6 +99,7 @@ HELD_AT_ONCE = {"whole": None, "blocks": (700, 17), "single anchors": (1, 1)}
 
 
 def by_autograd(plain, normalized, x, weight, sizes, importance):
+    """Return the losses of a plain objective and the gradient of their weighted sum, by autograd."""
     weight = weight.clone().requires_grad_()
     outputs = [x @ weight[:p].T for p in sizes]
     if normalized:
@@ -107,7 +109,8 @@ def by_autograd(plain, normalized, x, weight, sizes, importance):
     return [loss.item() for loss in losses], weight.grad
 
 
-def close(found, expected, tolerance):
+def assert_close(found, expected, tolerance):
+    """Assert that arrays differ by at most `tolerance` of the largest expected entry."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
 
 
@@ -116,7 +119,7 @@ def close(found, expected, tolerance):
     [(4, [4], [1.0]), (60, [8], [1.0]), (60, [2, 4, 8], [0.3, 0.0, 2.0]), (61, [3, 8], [5.0, 1.0])],
 )
 @pytest.mark.parametrize("held_at_once", HELD_AT_ONCE)
-def test_losses_and_gradient_are_those_of_autograd_for_any_sizes_and_number_of_blocks(
+def test_losses_and_gradient_equal_autograds_for_any_prefix_sizes_and_block_size(
     asked, held_at_once, m, sizes, importance
 ):
     objective, plain, normalized = asked
@@ -131,19 +134,19 @@ def test_losses_and_gradient_are_those_of_autograd_for_any_sizes_and_number_of_b
     expected_losses, expected_gradient = by_autograd(plain, normalized, x, weight, sizes, importance)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-8)
     assert expected_gradient.any() or m == 4  # the hard ranks of three others stay as they are
-    close(gradient, expected_gradient, 1e-7)
+    assert_close(gradient, expected_gradient, 1e-7)
 
 
-def test_a_batch_of_many_real_blocks_gives_the_losses_and_gradients_of_autograd(asked):
+def test_losses_and_gradient_of_800_rows_in_several_blocks_equal_autograds(asked):
     objective, plain, normalized = asked
     x, weight = batch(800, 12, 8)  # two blocks of anchors, four tiles of pairs, the last ones shorter
     losses, gradient = prefix_losses(objective, x, weight, [3, 8], [0.1, 1.0], normalized)
     expected_losses, expected_gradient = by_autograd(plain, normalized, x, weight, [3, 8], [0.1, 1.0])
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-8)
-    close(gradient, expected_gradient, 1e-7)
+    assert_close(gradient, expected_gradient, 1e-7)
 
 
-def test_angular_is_the_mean_over_pairs_of_the_squared_difference_of_their_cosines():
+def test_angular_loss_is_the_mean_squared_difference_of_cosines_over_pairs():
     x, weight = batch(9, 6, 3)
     z = torch.nn.functional.normalize(x @ weight.T)
     total = sum((float(x[i] @ x[j]) - float(z[i] @ z[j])) ** 2 for i in range(9) for j in range(9) if i != j)
@@ -151,14 +154,14 @@ def test_angular_is_the_mean_over_pairs_of_the_squared_difference_of_their_cosin
     assert loss == pytest.approx(total / (9 * 8), rel=1e-10)
 
 
-def test_spearman_at_its_published_strength_is_one_minus_pearson():
+def test_spearman_loss_at_strength_one_is_one_minus_the_pearson_correlation_of_cosines():
     x, weight = batch(200, 20, 6)
     z = torch.nn.functional.normalize(x @ weight.T)
     [(loss, _)] = spearman(x, [z], 1.0)
     assert loss == pytest.approx(float(plain_one_minus_pearson(x, z)), rel=1e-9)
 
 
-def test_spearman_with_little_smoothing_is_the_correlation_of_ranks():
+def test_spearman_loss_with_little_smoothing_is_one_minus_the_correlation_of_hard_ranks():
     x, weight = batch(60, 20, 6)
     z = torch.nn.functional.normalize(x @ weight.T)
     ranks = [others(t).argsort(1).argsort(1).double() for t in (x, z)]
@@ -166,7 +169,7 @@ def test_spearman_with_little_smoothing_is_the_correlation_of_ranks():
     assert loss == pytest.approx(1 - float(plain_pearson(*ranks)), rel=1e-6)
 
 
-def test_a_blend_is_its_shares_where_it_starts():
+def test_blend_loss_at_its_start_is_one():
     x, weight = batch(80, 12, 8)
     outputs = [torch.nn.functional.normalize(x @ weight[:p].T) for p in (2, 8)]
     graded = blend(x, outputs, blend_starts(x, outputs))
@@ -174,14 +177,14 @@ def test_a_blend_is_its_shares_where_it_starts():
     assert [loss for loss, _ in graded] == pytest.approx([1, 1], rel=1e-10)
 
 
-def test_the_starts_of_a_blend_are_its_three_losses():
+def test_blend_starts_are_the_angular_pearson_and_divergence_losses():
     x, weight = batch(80, 12, 8)
     outputs = [torch.nn.functional.normalize(x @ weight[:p].T) for p in (2, 8)]
     expected = [[float(f(x, z)) for f in (plain_angular, plain_one_minus_pearson, plain_divergence)] for z in outputs]
     np.testing.assert_allclose(blend_starts(x, outputs), expected, rtol=1e-9)
 
 
-def test_the_divergence_has_the_gradient_of_its_own_difference_quotients():
+def test_neighbour_divergence_gradient_matches_finite_differences():
     before, after = (torch.from_numpy(np.random.default_rng(s).uniform(-1, 1, (2, 5))) for s in (0, 1))
     nearness = (before / TEMPERATURE).softmax(1)
     _, gradient = neighbour_divergence(nearness, after)
@@ -193,7 +196,7 @@ def test_the_divergence_has_the_gradient_of_its_own_difference_quotients():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rows_that_occur_twice_give_finite_losses_and_gradients(asked, dtype):
+def test_losses_of_repeated_rows_equal_autograds_and_gradients_are_finite(asked, dtype):
     objective, plain, normalized = asked
     x, weight = (t.to(dtype) for t in batch(40, 12, 5))
     x = torch.cat([x, x[:15], x[:1].expand(10, -1)])
@@ -205,7 +208,7 @@ def test_rows_that_occur_twice_give_finite_losses_and_gradients(asked, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("outputs", ["all zero", "all equal"])
-def test_outputs_that_are_all_zero_or_equal_give_finite_losses_and_gradients(asked, outputs, dtype):
+def test_losses_of_all_zero_or_all_equal_outputs_are_positive_with_finite_gradients(asked, outputs, dtype):
     objective, _, normalized = asked
     x, weight = (t.to(dtype) for t in batch(40, 12, 5))
     if outputs == "all zero":
@@ -220,7 +223,7 @@ def test_outputs_that_are_all_zero_or_equal_give_finite_losses_and_gradients(ask
 
 
 @pytest.mark.parametrize("m", [2, 3])
-def test_the_smallest_batches_give_finite_losses_and_gradients(asked, m):
+def test_losses_and_gradients_of_two_or_three_rows_are_finite(asked, m):
     objective, _, normalized = asked
     x, weight = batch(m, 12, 5)
     losses, gradient = prefix_losses(objective, x, weight, [5], [1.0], normalized)
@@ -229,7 +232,7 @@ def test_the_smallest_batches_give_finite_losses_and_gradients(asked, m):
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-9])
-def test_outputs_too_short_to_have_a_direction_pull_on_nothing(scale):
+def test_outputs_too_short_to_have_a_direction_do_not_inflate_the_gradient(scale):
     x, weight = batch(30, 12, 5)
     unseen = torch.linalg.qr(weight.T, mode="complete")[0][:, -1]
     x[0] = unseen + scale * x[1]  # 1e-9: what rounding may leave of a row the map cannot see
@@ -240,16 +243,16 @@ def test_outputs_too_short_to_have_a_direction_pull_on_nothing(scale):
         assert float(gradient.abs().max()) < 10 * float(ordinary.abs().max())
 
 
-def test_float32_gradients_are_those_of_float64(asked):
+def test_float32_losses_and_gradients_are_within_1e_4_of_float64(asked):
     objective, _, normalized = asked
     x, weight = batch(600, 32, 8)
     losses, exact = prefix_losses(objective, x, weight, [4, 8], [0.5, 1.0], normalized)
     single_losses, single = prefix_losses(objective, x.float(), weight.float(), [4, 8], [0.5, 1.0], normalized)
     np.testing.assert_allclose(single_losses, losses, rtol=1e-4)
-    close(single, exact, 1e-4)
+    assert_close(single, exact, 1e-4)
 
 
-def test_a_rotation_has_no_loss_and_no_gradient(asked):
+def test_losses_and_gradients_of_a_rotation_are_zero(asked):
     objective, _, normalized = asked
     x, _ = batch(50, 8, 8)
     rotation = torch.linalg.qr(torch.from_numpy(np.random.default_rng(1).normal(size=(8, 8))))[0]
@@ -258,7 +261,7 @@ def test_a_rotation_has_no_loss_and_no_gradient(asked):
     assert gradient.abs().max() < 1e-6
 
 
-def test_losses_of_cosines_do_not_mind_the_scale_of_the_map_and_the_published_one_does(asked):
+def test_losses_of_normalised_outputs_ignore_the_scale_of_the_map_and_the_positional_loss_does_not(asked):
     objective, _, normalized = asked
     x, weight = batch(50, 12, 6)
     losses, _ = prefix_losses(objective, x, weight, [6], [1.0], normalized)

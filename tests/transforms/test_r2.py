@@ -22,7 +22,7 @@ def unit(rows):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def test_it_is_the_formula_of_the_paper(rows, r2):
+def test_r2_matches_the_papers_formula_in_float64(rows, r2):
     mean = unit(rows).mean(0)
     direction = mean / np.linalg.norm(mean)
     e = unit(rows)
@@ -32,25 +32,25 @@ def test_it_is_the_formula_of_the_paper(rows, r2):
     assert float(r2.mean_norm) == pytest.approx(np.linalg.norm(mean), rel=1e-6)
 
 
-def test_outputs_are_unit_and_orthogonal_to_the_mean_direction(rows, r2):
+def test_r2_outputs_have_norm_one_and_are_orthogonal_to_the_mean_direction(rows, r2):
     out = r2.transform(rows).astype(np.float64)
     np.testing.assert_allclose(np.linalg.norm(out, axis=1), 1, atol=1e-6)
     np.testing.assert_allclose(out @ r2.direction.double().numpy(), 0, atol=1e-6)
 
 
-def test_applying_it_twice_is_applying_it_once(rows, r2):
+def test_r2_is_idempotent(rows, r2):
     once = r2.transform(rows)
     np.testing.assert_allclose(r2.transform(once), once, atol=1e-6)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(factor=st.floats(1e-15, 1e15), sign=st.sampled_from([-1, 1]))
-def test_a_row_parallel_to_the_mean_becomes_exactly_zero(rows, r2, factor, sign):
+def test_r2_maps_a_row_parallel_to_the_mean_to_exactly_zero(rows, r2, factor, sign):
     mean = unit(rows).mean(0, keepdims=True)
     assert not r2.transform((sign * factor * mean).astype(np.float32)).any()
 
 
-def test_a_row_close_to_the_mean_keeps_what_it_has_of_its_own(r2):
+def test_r2_maps_a_row_close_to_the_mean_to_its_normalised_orthogonal_part(r2):
     direction = r2.direction.double().numpy()
     own = np.zeros(24)
     own[:2] = direction[1], -direction[0]
@@ -59,7 +59,7 @@ def test_a_row_close_to_the_mean_keeps_what_it_has_of_its_own(r2):
     np.testing.assert_allclose(out[0], own, atol=1e-3)
 
 
-def test_the_length_of_a_row_does_not_matter_to_the_fit(rows, r2):
+def test_r2_fit_ignores_row_lengths(rows, r2):
     lengths = 10 ** np.random.default_rng(0).uniform(-3, 3, size=(len(rows), 1))
     np.testing.assert_allclose(R2().fit(rows * lengths).direction, r2.direction, atol=1e-6)
     # … and it would, were the mean taken of the rows as they are.
@@ -67,35 +67,35 @@ def test_the_length_of_a_row_does_not_matter_to_the_fit(rows, r2):
     assert np.abs(plain / np.linalg.norm(plain) - r2.direction.numpy()).max() > 1e-2
 
 
-def test_the_length_of_a_row_does_not_matter_to_its_output(rows, r2):
+def test_r2_output_does_not_depend_on_the_length_of_a_row(rows, r2):
     lengths = 10 ** np.random.default_rng(0).uniform(-10, 10, size=(len(rows), 1))
     np.testing.assert_allclose(r2.transform(rows * lengths), r2.transform(rows), atol=1e-6)
 
 
-def test_half_precision_rows_fit_like_their_exact_float32_copies(rows):
+def test_r2_fitted_on_float16_rows_equals_r2_fitted_on_their_float32_copies(rows):
     half = rows.astype(np.float16)
     expected = R2().fit(half.astype(np.float32))
     np.testing.assert_allclose(R2().fit(half).direction, expected.direction, atol=1e-6)
 
 
-def test_moments_of_unit_rows_fit_like_the_rows_themselves(rows, r2):
+def test_r2_fitted_on_merged_moments_of_unit_rows_equals_r2_fitted_on_the_rows(rows, r2):
     moments = Moments.from_vectors(unit(rows)[:150]).merge(Moments.from_vectors(unit(rows)[150:]))
     fitted = R2().fit(moments)
     for name, buffer in r2.named_buffers():
         np.testing.assert_allclose(fitted.get_buffer(name), buffer, atol=1e-7)
 
 
-def test_more_rows_than_a_block_fit_like_their_moments(embeddings):
+def test_r2_fitted_on_5000_rows_in_two_blocks_equals_r2_fitted_on_their_moments(embeddings):
     rows = embeddings(5000, 4)
     expected = R2().fit(Moments.from_vectors(unit(rows)))
     np.testing.assert_allclose(R2().fit(rows).direction, expected.direction, atol=1e-7)
 
 
-def test_the_noise_floor_is_that_of_unit_rows(rows, r2):
+def test_r2_noise_floor_is_the_standard_error_of_the_mean_of_unit_rows(rows, r2):
     assert float(r2.noise_floor) == pytest.approx(np.sqrt(unit(rows).var(0).sum() / len(rows)), rel=1e-5)
 
 
-def test_a_mean_of_exactly_zero_has_no_direction_and_is_refused(rows):
+def test_r2_refuses_rows_whose_mean_is_exactly_zero(rows):
     opposites = np.stack([rows, -rows], axis=1).reshape(-1, 24)
     for data in (opposites, np.zeros((3, 24)), Moments.from_vectors(opposites)):
         with pytest.raises(InputError, match="exactly zero"):
@@ -103,7 +103,7 @@ def test_a_mean_of_exactly_zero_has_no_direction_and_is_refused(rows):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_a_tensor_of_any_float_gives_a_float32_tensor(rows, r2, dtype):
+def test_r2_transforms_a_tensor_of_any_float_dtype_to_a_float32_tensor(rows, r2, dtype):
     tensor = torch.from_numpy(rows).to(dtype)
     out = r2.transform(tensor)
     assert isinstance(out, torch.Tensor)
@@ -112,24 +112,24 @@ def test_a_tensor_of_any_float_gives_a_float32_tensor(rows, r2, dtype):
     np.testing.assert_allclose(out, r2.transform(tensor.float().numpy()), atol=1e-6)
 
 
-def test_it_must_be_fitted_before_it_is_applied(rows):
+def test_r2_must_be_fitted_before_transform(rows):
     with pytest.raises(NotFittedError, match="R2"):
         R2().transform(rows)
 
 
-def test_a_refused_fit_leaves_it_unfitted(rows):
+def test_r2_stays_unfitted_after_a_refused_fit(rows):
     r2 = R2()
     with pytest.raises(InputError):
         r2.fit(np.zeros((3, 24)))
     assert not r2.fitted
 
 
-def test_what_is_not_a_matrix_is_refused():
+def test_r2_fit_refuses_a_one_dimensional_array():
     with pytest.raises(InputError, match="shape"):
         R2().fit(np.ones(5, np.float32))
 
 
-def test_vectors_of_width_one_and_no_rows_are_refused():
+def test_r2_refuses_vectors_of_one_dimension_and_zero_rows():
     with pytest.raises(StepError, match="at least 2 dimensions"):
         R2().fit(np.ones((4, 1)))
     for data in (np.ones((0, 4)), Moments()):

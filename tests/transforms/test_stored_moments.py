@@ -31,7 +31,7 @@ def rewrite(path, change):
     return path.with_name("changed")
 
 
-def test_moments_come_back_as_they_were_saved(saved, rows):
+def test_moments_stored_in_an_artifact_load_bit_equal(saved, rows):
     chain = Chain(parse_steps("r2,pca:6")).fit(rows)
     expected, found = Stages.of(chain).take_moments(chain, rows), load_moments(saved)
     assert found.keys() == expected.keys() == {1, 2}
@@ -40,14 +40,14 @@ def test_moments_come_back_as_they_were_saved(saved, rows):
             np.testing.assert_array_equal(found[stage].arrays()[name], array)
 
 
-def test_the_manifest_says_of_how_many_rows_they_are_and_the_artifact_is_still_two_files(saved):
+def test_the_manifest_describes_the_stored_moments_and_the_artifact_has_no_third_file(saved):
     said = json.loads((saved / MANIFEST).read_text())["moments"]
     about = {"dimensions": 12, "rows": "unit"}
     assert said == {"count": 200, "stages": {"1": about, "2": about}}
     assert {file.name for file in saved.iterdir()} == {MANIFEST, TENSORS}
 
 
-def test_a_loaded_chain_serves_the_same_and_holds_no_moments(saved, rows, tmp_path):
+def test_a_chain_loaded_from_an_artifact_with_moments_has_equal_outputs_and_no_moments(saved, rows, tmp_path):
     loaded, plain = Chain.load(saved), Chain(parse_steps("r2,pca:6")).fit(rows)
     np.testing.assert_array_equal(loaded.transform(rows), plain.transform(rows))
     assert loaded == plain
@@ -56,13 +56,13 @@ def test_a_loaded_chain_serves_the_same_and_holds_no_moments(saved, rows, tmp_pa
     assert load_moments(tmp_path / "again") == {}
 
 
-def test_an_artifact_without_moments_has_none(rows, tmp_path):
+def test_load_moments_of_an_artifact_without_moments_returns_an_empty_dict(rows, tmp_path):
     Chain(parse_steps("r2")).fit(rows).save(tmp_path / "plain")
     assert "moments" not in json.loads((tmp_path / "plain" / MANIFEST).read_text())
     assert load_moments(tmp_path / "plain") == {}
 
 
-def test_moments_with_any_bit_flipped_are_refused_for_adding_and_for_serving(saved, with_flipped_bits):
+def test_loading_moments_or_the_chain_refuses_a_tensor_file_with_one_bit_flipped(saved, with_flipped_bits):
     for _ in with_flipped_bits(saved / TENSORS, 40):
         for read in (load_moments, Chain.load):
             with pytest.raises(ArtifactError):
@@ -83,7 +83,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_moments_that_are_none_are_refused_for_adding_while_the_chain_serves_on(saved, rows, change):
+def test_load_moments_refuses_invalid_moments_while_the_chain_still_loads(saved, rows, change):
     changed = rewrite(saved, CHANGES[change])
     with pytest.raises(ArtifactError, match="moments"):
         load_moments(changed)
@@ -104,7 +104,7 @@ print(resident() - before)
 
 
 @pytest.mark.trial
-def test_a_served_chain_takes_the_memory_of_one_without_moments(embeddings, tmp_path):
+def test_loading_a_chain_takes_less_than_a_quarter_of_the_memory_of_its_stored_moments(embeddings, tmp_path):
     gc.collect()
     rows = embeddings(300, 1024)
     chain = Chain(parse_steps("r2,pca:8")).fit(rows)

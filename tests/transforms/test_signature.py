@@ -35,7 +35,7 @@ from transforms.base import Signature
         ([Truncation(3), ABTT(3)], "removes 3 directions: it needs vectors of more dimensions than 3"),
     ],
 )
-def test_an_order_that_cannot_work_is_refused_when_it_is_put_together(steps, reason):
+def test_chain_refuses_an_impossible_order_of_steps_when_it_is_built(steps, reason):
     with pytest.raises(StepError, match=reason):
         Chain(steps)
 
@@ -55,33 +55,33 @@ def test_an_order_that_cannot_work_is_refused_when_it_is_put_together(steps, rea
         [Procrustes(), PCA(8)],
     ],
 )
-def test_an_order_that_makes_sense_is_taken(steps):
+def test_chain_accepts_a_possible_order_of_steps(steps):
     assert len(Chain(steps)) == len(steps)
 
 
-def test_the_refusal_names_the_largest_size_that_works_once_the_width_is_known():
+def test_signature_refusal_of_whitening_names_the_largest_size_for_known_dimensions():
     with pytest.raises(StepError, match="whitening:23 or fewer"):
         Chain([R2(), Whitening(24)]).signature(24)
     assert Chain([R2(), Whitening(23)]).signature(24) == Signature(23)
 
 
 @pytest.mark.parametrize("dimensions", [8, 22, 23])
-def test_a_reduction_to_no_more_than_the_rank_leaves_nothing_empty(dimensions):
+def test_signature_of_pca_to_at_most_the_rank_has_no_empty_directions(dimensions):
     assert Chain([R2(), PCA(dimensions)]).signature(24) == Signature(dimensions, 0)
 
 
-def test_a_reduction_that_reduces_less_than_is_missing_leaves_the_rest_empty():
+def test_signature_counts_directions_without_variance_that_a_reduction_keeps():
     assert Chain([ABTT(4), PCA(22)]).signature(24) == Signature(22, 2)
     assert Chain([Whitening(20, form="zca")]).signature(24) == Signature(24, 4)
 
 
-def test_a_fitted_step_takes_no_other_width(embeddings):
+def test_a_fitted_step_cannot_follow_a_step_of_other_dimensions(embeddings):
     pca = PCA(8).fit(embeddings(60, 24))
     with pytest.raises(StepError, match="fitted on vectors of 24 dimensions and cannot follow vectors of 16"):
         Chain([Truncation(16), pca])
     assert Chain([pca, Truncation(4)]).signature() == Signature(4)
 
 
-def test_a_fitted_step_that_is_fitted_anew_may_take_another_width(embeddings):
+def test_a_fitted_chain_can_be_refitted_on_other_dimensions(embeddings):
     chain = Chain([PCA(8)]).fit(embeddings(60, 24))
     assert chain.fit(embeddings(60, 16)).input_dimensions == 16

@@ -14,7 +14,7 @@ def rows(embeddings):
 
 
 @pytest.mark.parametrize("bias", [None, torch.linspace(-1, 1, 5, dtype=torch.float64)])
-def test_moments_through_an_affine_map_are_those_of_the_mapped_rows(rows, bias):
+def test_moments_propagated_through_an_affine_map_equal_those_of_the_mapped_rows(rows, bias):
     affine = Affine(torch.from_numpy(np.random.default_rng(0).normal(size=(5, 12))), bias)
     through, direct = (
         propagate_moments(Moments.from_vectors(rows), affine),
@@ -25,7 +25,7 @@ def test_moments_through_an_affine_map_are_those_of_the_mapped_rows(rows, bias):
     np.testing.assert_allclose(through.scatter, direct.scatter, rtol=1e-11, atol=1e-9)
 
 
-def test_what_an_affine_map_does_not_tell_is_no_number(rows):
+def test_propagated_third_and_fourth_moments_are_nan(rows):
     through = propagate_moments(Moments.from_vectors(rows), Affine(torch.eye(12, dtype=torch.float64)))
     assert np.isnan(through.third).all() and np.isnan(through.fourth)
 
@@ -34,11 +34,11 @@ def test_what_an_affine_map_does_not_tell_is_no_number(rows):
     ("step", "maps"),
     [(R2(), 1), (R1(), 1), (MeanCentering(), 1), (ABTT(), 1), (PCA(3), 1), (Whitening(3), 1), (Truncation(3), 1)],
 )
-def test_a_step_is_its_affine_maps_and_normalisations(rows, step, maps):
+def test_affine_parts_of_each_linear_step_are_one_affine_map(rows, step, maps):
     assert len(affine_parts(step.fit(rows))) == maps
 
 
-def test_what_bends_is_no_affine_map(rows):
+def test_affine_parts_of_an_autoencoder_is_none(rows):
     assert affine_parts(Autoencoder(3, steps=1).fit(rows)) is None
 
 
@@ -46,7 +46,7 @@ def unit(rows):
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def test_carried_over_without_a_change_nothing_changes(rows):
+def test_approximate_normalized_moments_of_an_unchanged_map_are_unchanged(rows):
     moments = Moments.from_vectors(unit(rows))
     same = approximate_normalized_moments(moments, Moments.from_vectors(rows), Moments.from_vectors(rows))
     np.testing.assert_allclose(same.mean, moments.mean, atol=1e-12)
@@ -54,7 +54,8 @@ def test_carried_over_without_a_change_nothing_changes(rows):
 
 
 @pytest.mark.parametrize("change", [1e-1, 1e-2, 1e-3])
-def test_a_small_change_of_the_map_is_carried_over_with_a_smaller_error_than_left_out(rows, change):
+def test_approximate_normalized_moments_remove_over_60_percent_of_the_error_of_the_old_moments(rows, change):
+    """The map changes slightly; the direction the new map removes has no variance in the result."""
     other = np.random.default_rng(1).normal(size=12)
     first = R2().fit(rows)
     second = R2().fit(Moments.from_vectors(unit(rows) + change * other / np.linalg.norm(other)))
@@ -69,7 +70,7 @@ def test_a_small_change_of_the_map_is_carried_over_with_a_smaller_error_than_lef
     assert abs(second.direction.double().numpy() @ carried.second_moment() @ second.direction.double().numpy()) < 1e-12
 
 
-def test_lengths_that_are_all_the_same_leave_no_error():
+def test_approximate_normalized_moments_are_exact_for_rows_of_equal_length():
     rng = np.random.default_rng(2)
     rows = np.sign(rng.normal(size=(300, 8)))  # every row, and every reflection of one, is √8 long
     rotation = np.linalg.qr(rng.normal(size=(8, 8)))[0]
@@ -79,7 +80,7 @@ def test_lengths_that_are_all_the_same_leave_no_error():
     np.testing.assert_allclose(carried.scatter, expected.scatter, atol=1e-10)
 
 
-def test_a_folded_chain_says_the_same_as_its_parts(rows):
+def test_moments_propagated_through_a_folded_chain_equal_those_through_its_affine_parts(rows):
     chain = Chain([MeanCentering(), PCA(4)], normalize=False).fit(rows)
     moments = Moments.from_vectors(rows)
     (folded,) = chain.fold().transforms

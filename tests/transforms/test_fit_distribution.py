@@ -1,4 +1,4 @@
-"""What fitted rows look like travels with a chain, and tells rows of another kind from theirs."""
+"""The fit distribution stored with a chain: quantile ranks of rows, outlier norms and the discarded variance."""
 
 import json
 
@@ -37,16 +37,17 @@ def chain(rows):
 
 
 @pytest.fixture(scope="module")
-def reference(rows, heldout, chain):
+def distribution(rows, heldout, chain):
     return FitDistribution.measure(rows, heldout, retained_subspace(chain))
 
 
-def ranks(reference, rows):
-    gaussian = reference.gaussian
-    return reference.quantile_ranks(gaussian.score(gaussian.standardize(rows)))
+def ranks(distribution, rows):
+    """Return the quantile ranks of rows in a fit distribution, in [0, 1]."""
+    gaussian = distribution.gaussian
+    return distribution.quantile_ranks(gaussian.score(gaussian.standardize(rows)))
 
 
-def test_scores_are_the_distances_that_the_written_out_covariance_gives(rows, fresh):
+def test_gaussian_scores_equal_mahalanobis_distances_of_the_full_covariance(rows, fresh):
     gaussian = Gaussian.fit(Moments.from_vectors(rows))
     moments = gaussian.to_moments(50)
     apart = fresh.astype(np.float64) - moments.mean
@@ -54,7 +55,7 @@ def test_scores_are_the_distances_that_the_written_out_covariance_gives(rows, fr
     np.testing.assert_allclose(gaussian.score(gaussian.standardize(fresh)), expected, rtol=1e-4)
 
 
-def test_the_gaussian_keeps_the_total_variance_and_the_largest_directions(rows):
+def test_gaussian_keeps_the_total_variance_and_the_largest_directions(rows):
     moments = Moments.from_vectors(rows)
     gaussian = Gaussian.fit(moments)
     assert gaussian.directions.shape == (MAX_DIRECTIONS, WIDTH)
@@ -65,62 +66,66 @@ def test_the_gaussian_keeps_the_total_variance_and_the_largest_directions(rows):
     assert 0 < sum(gaussian.shares) < 1 and gaussian.shares == sorted(gaussian.shares, reverse=True)
 
 
-def test_rows_of_the_same_kind_have_even_percentiles_and_others_lie_beyond(reference, fresh, embeddings):
-    same = ranks(reference, fresh)
+def test_quantile_ranks_are_uniform_for_rows_like_the_fitted_ones_and_near_one_for_others(
+    distribution, fresh, embeddings
+):
+    same = ranks(distribution, fresh)
     assert abs(same.mean() - 0.5) < 4 * 0.29 / np.sqrt(len(same))
     assert np.abs(np.quantile(same, [0.1, 0.5, 0.9]) - [0.1, 0.5, 0.9]).max() < 0.06
     turned = fresh[:, ::-1]
-    assert ranks(reference, turned).mean() > 0.95
+    assert ranks(distribution, turned).mean() > 0.95
 
 
-def test_percentiles_are_exact_on_the_heldout_rows_themselves(reference, heldout):
-    found = np.sort(ranks(reference, heldout))
+def test_quantile_ranks_of_the_held_out_rows_are_exact(distribution, heldout):
+    found = np.sort(ranks(distribution, heldout))
     np.testing.assert_allclose(found, np.linspace(0, 1, len(found)), atol=0.01)
 
 
-def test_the_middle_of_weighted_values_is_their_median():
+def test_weighted_percentiles_of_few_values_interpolate_between_their_weights():
     found = _weighted_percentiles(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 1.0]))
     assert [found[level] for level in (0, 50, 100)] == pytest.approx([1, 2, 3])
     found = _weighted_percentiles(np.array([1.0, 2.0]), np.array([3.0, 1.0]))  # whose middles lie at 1.5 and 3.5 of 4
     assert found[50] == pytest.approx(1.25)
 
 
-def test_rows_that_are_all_the_same_are_in_the_middle_of_themselves():
+def test_fit_distribution_of_identical_rows_ranks_them_0_5_and_others_1():
     same = np.ones((60, 8), np.float32)
-    reference = FitDistribution.measure(same, same[:20], None)
-    np.testing.assert_allclose(ranks(reference, same[:3]), 0.5)
-    np.testing.assert_allclose(ranks(reference, -same[:3]), 1.0)
+    distribution = FitDistribution.measure(same, same[:20], None)
+    np.testing.assert_allclose(ranks(distribution, same[:3]), 0.5)
+    np.testing.assert_allclose(ranks(distribution, -same[:3]), 1.0)
 
 
 @pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
-def test_the_scale_of_rows_does_not_matter(rows, heldout, fresh, reference, scale):
+def test_quantile_ranks_do_not_depend_on_the_scale_of_the_rows(rows, heldout, fresh, distribution, scale):
     other = FitDistribution.measure(rows * np.float32(scale), heldout * np.float32(scale), None)
-    np.testing.assert_allclose(ranks(other, fresh * np.float32(scale)), ranks(reference, fresh), atol=1e-3)
+    np.testing.assert_allclose(ranks(other, fresh * np.float32(scale)), ranks(distribution, fresh), atol=1e-3)
 
 
-def test_rows_past_float32_are_farther_than_all(reference):
+def test_rows_close_to_the_float32_maximum_have_rank_one_and_outlier_norms(distribution):
     huge = np.full((2, WIDTH), 3e38, np.float32)
-    np.testing.assert_array_equal(ranks(reference, huge), 1.0)
-    assert reference.outlier_norms(vector_norms(huge)).all()
+    np.testing.assert_array_equal(ranks(distribution, huge), 1.0)
+    assert distribution.outlier_norms(vector_norms(huge)).all()
 
 
 @pytest.mark.parametrize(("count", "width"), [(4, 30), (40, 30), (5, 1), (300, 2)])
-def test_few_rows_and_few_dimensions_have_one_too(count, width):
+def test_fit_distribution_of_few_rows_or_few_dimensions_gives_finite_ranks(count, width):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(count, width)).astype(np.float32)
-    reference = FitDistribution.measure(rows, rng.normal(size=(3, width)).astype(np.float32), None)
-    assert np.isfinite(ranks(reference, rows)).all() and reference.outside is None
+    distribution = FitDistribution.measure(rows, rng.normal(size=(3, width)).astype(np.float32), None)
+    assert np.isfinite(ranks(distribution, rows)).all() and distribution.outside is None
 
 
-def test_lengths_of_unit_rows_differ_by_rounding_and_that_is_not_odd(rows, heldout):
+def test_outlier_norms_of_unit_rows_ignore_rounding_and_flag_differences_of_one_percent(rows, heldout):
+    """Norms that are zero, infinite or NaN are outliers."""
+
     def unit(some):
         return some / np.linalg.norm(some, axis=1, keepdims=True)
 
-    reference = FitDistribution.measure(unit(rows), unit(heldout), None)
-    assert not reference.outlier_norms(vector_norms(unit(rows) * np.float32(1.0005))).any()
-    assert reference.outlier_norms(vector_norms(unit(rows) * np.float32(1.01))).all()
-    assert reference.outlier_norms(vector_norms(unit(rows) * np.float32(0.99))).all()
-    assert reference.outlier_norms(np.array([np.nan, np.inf, 0.0])).all()
+    distribution = FitDistribution.measure(unit(rows), unit(heldout), None)
+    assert not distribution.outlier_norms(vector_norms(unit(rows) * np.float32(1.0005))).any()
+    assert distribution.outlier_norms(vector_norms(unit(rows) * np.float32(1.01))).all()
+    assert distribution.outlier_norms(vector_norms(unit(rows) * np.float32(0.99))).all()
+    assert distribution.outlier_norms(np.array([np.nan, np.inf, 0.0])).all()
 
 
 SUBSPACES = {
@@ -135,7 +140,8 @@ SUBSPACES = {
 
 
 @pytest.mark.parametrize("steps", SUBSPACES)
-def test_what_lies_outside_changes_no_output_and_what_lies_inside_does(rows, steps):
+def test_components_outside_the_retained_subspace_do_not_change_the_outputs(rows, steps):
+    """The energy outside equals the squared norm of those components."""
     chain = Chain(parse_steps(steps), normalize=False).fit(rows)
     kept = retained_subspace(chain)
     assert len(kept.directions) == min(SUBSPACES[steps], WIDTH - SUBSPACES[steps])
@@ -150,41 +156,43 @@ def test_what_lies_outside_changes_no_output_and_what_lies_inside_does(rows, ste
     np.testing.assert_allclose(after, before, atol=2e-4 * np.abs(before).max())
 
 
-def test_a_chain_that_is_more_than_affine_maps_or_takes_any_width_keeps_no_subspace(rows):
+def test_retained_subspace_of_a_flow_or_a_normalize_step_is_none(rows):
     assert retained_subspace(Chain(parse_steps("flow:steps=2")).fit(rows[:200])) is None
     assert retained_subspace(Chain(parse_steps("normalize")).fit(rows)) is None
 
 
-def test_the_share_outside_is_what_the_chain_loses_of_the_spread(rows, heldout, reference, chain):
-    apart = heldout - reference.gaussian.mean
+def test_fit_distribution_outside_is_the_share_of_variance_that_the_chain_discards(rows, heldout, distribution, chain):
+    apart = heldout - distribution.gaussian.mean
     back = np.linalg.qr(np.linalg.pinv(jacobian(chain)))[0]
     lost = apart - (apart @ back) @ back.T
-    assert reference.outside == pytest.approx((lost**2).sum() / (apart**2).sum(), abs=1e-4)
-    assert 0.02 < reference.outside < 0.9
+    assert distribution.outside == pytest.approx((lost**2).sum() / (apart**2).sum(), abs=1e-4)
+    assert 0.02 < distribution.outside < 0.9
 
 
 def jacobian(chain):
-    """The product of the affine maps of `r2,pca`, `(k, d)`."""
+    """Return the product of the affine maps of `r2,pca`, `(k, d)`."""
     direction, weight = chain[0].direction.double().numpy(), chain[1].weight.double().numpy()
     return weight @ (np.eye(WIDTH) - np.outer(direction, direction))
 
 
-def test_a_reference_comes_back_as_it_was_saved_and_the_tensors_are_those_without_it(chain, reference, fresh, tmp_path):
+def test_a_saved_fit_distribution_loads_equal_and_leaves_the_tensor_file_unchanged(
+    chain, distribution, fresh, tmp_path
+):
     plain = Chain(chain.transforms)
     plain.save(tmp_path / "plain")
-    manifest = plain.save(tmp_path / "known", statistics=FitStatistics(distribution=reference))
+    manifest = plain.save(tmp_path / "known", statistics=FitStatistics(distribution=distribution))
     assert {file.name for file in (tmp_path / "known").iterdir()} == {MANIFEST, TENSORS, DISTRIBUTION}
     assert (tmp_path / "plain" / TENSORS).read_bytes() == (tmp_path / "known" / TENSORS).read_bytes()
     found = FitDistribution.load(tmp_path / "known")
-    np.testing.assert_array_equal(ranks(found, fresh), ranks(reference, fresh))
+    np.testing.assert_array_equal(ranks(found, fresh), ranks(distribution, fresh))
     assert found.describe() == manifest["reference"]
-    assert (found.count, found.heldout, found.norms) == (3000, 1000, reference.norms)
+    assert (found.count, found.heldout, found.norms) == (3000, 1000, distribution.norms)
     assert manifest["reference"]["mean_norm"] == pytest.approx(0.5, abs=0.05)
 
 
-def test_a_loaded_chain_holds_no_reference_and_says_nothing_of_one_when_it_is_saved_again(chain, reference, tmp_path):
+def test_saving_a_loaded_chain_again_writes_no_fit_distribution(chain, distribution, tmp_path):
     known = Chain(chain.transforms)
-    known.save(tmp_path / "known", statistics=FitStatistics(distribution=reference))
+    known.save(tmp_path / "known", statistics=FitStatistics(distribution=distribution))
     loaded = Chain.load(tmp_path / "known")
     loaded.save(tmp_path / "again")
     assert "reference" not in Chain.load(tmp_path / "again").metadata
@@ -192,7 +200,8 @@ def test_a_loaded_chain_holds_no_reference_and_says_nothing_of_one_when_it_is_sa
         FitDistribution.load(tmp_path / "again")
 
 
-def say(path, **changes):
+def edit_manifest(path, **changes):
+    """Change what the manifest says of the fit distribution, with a correct digest."""
     manifest = json.loads((path / MANIFEST).read_bytes())
     manifest["reference"] = manifest["reference"] | changes
     manifest["manifest_sha256"] = manifest_digest(manifest)
@@ -203,23 +212,25 @@ DAMAGE = {
     "altered": lambda path: (path / DISTRIBUTION).write_bytes((path / DISTRIBUTION).read_bytes()[:-1] + b"\x00"),
     "cut": lambda path: (path / DISTRIBUTION).write_bytes((path / DISTRIBUTION).read_bytes()[:100]),
     "missing": lambda path: (path / DISTRIBUTION).unlink(),
-    "said to be another": lambda path: say(path, sha256="0" * 64),
-    "said to have no norms": lambda path: say(path, norms=None),
-    "said to be one number": lambda path: say(path, norms=[1.0]),
+    "said to be another": lambda path: edit_manifest(path, sha256="0" * 64),
+    "said to have no norms": lambda path: edit_manifest(path, norms=None),
+    "said to be one number": lambda path: edit_manifest(path, norms=[1.0]),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_reference_is_refused_while_the_chain_serves_on(chain, reference, fresh, tmp_path, damage):
+def test_loading_a_damaged_fit_distribution_is_refused_while_the_chain_still_loads(
+    chain, distribution, fresh, tmp_path, damage
+):
     known = Chain(chain.transforms)
-    known.save(tmp_path / "known", statistics=FitStatistics(distribution=reference))
+    known.save(tmp_path / "known", statistics=FitStatistics(distribution=distribution))
     DAMAGE[damage](tmp_path / "known")
     with pytest.raises(ArtifactError, match="the distribution of its rows"):
         FitDistribution.load(tmp_path / "known")
     np.testing.assert_array_equal(Chain.load(tmp_path / "known").transform(fresh), chain.transform(fresh))
 
 
-def test_rows_that_are_added_are_merged_into_nearly_the_reference_of_all(rows, heldout, fresh, embeddings):
+def test_fit_distribution_merged_with_added_rows_is_close_to_that_of_all_rows(rows, heldout, fresh, embeddings):
     first = FitDistribution.measure(rows, heldout, None)
     more, more_heldout = embeddings(1000, WIDTH, seed=7, mean=0.9), embeddings(400, WIDTH, seed=8, mean=0.9)
     added = FitDistribution.measure(more, more_heldout, None, first)
@@ -230,7 +241,8 @@ def test_rows_that_are_added_are_merged_into_nearly_the_reference_of_all(rows, h
     assert abs(ranks(added, fresh).mean() - 0.5) < 0.05
 
 
-def test_weighted_percentiles_of_equal_weights_are_plain_ones():
+def test_weighted_percentiles_of_equal_weights_equal_numpys_quantiles():
+    """A heavy tail of outliers shifts the percentiles by its weight."""
     values = np.random.default_rng(0).normal(size=5000)
     found = _weighted_percentiles(values, np.ones(5000))
     np.testing.assert_allclose(found, np.quantile(values, np.linspace(0, 1, 101)), atol=0.02)
