@@ -29,7 +29,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_imports_nothing_heavy_that_it_does_not_use(case, tmp_path):
+def test_importing_loads_no_heavy_library_that_is_not_needed(case, tmp_path):
     code, words, unwanted = CASES[case]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
     done = subprocess.run(

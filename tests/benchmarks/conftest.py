@@ -11,8 +11,8 @@ ROWS, WIDTH = 400, 32
 
 
 @pytest.fixture(autouse=True, scope="module")
-def own_home(tmp_path_factory):
-    """Points are processes that import the package from where they start, and chains come from the state folder."""
+def isolated_home(tmp_path_factory):
+    """Start in the repository root, without LATHE_ variables and with an empty state folder."""
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("LATHE_")]:
             patch.delenv(name)
@@ -22,7 +22,7 @@ def own_home(tmp_path_factory):
 
 
 def make_clusters(rows, width, seed=0):
-    """Vectors `(rows, width)` of 20 clusters, of any length."""
+    """Return vectors `(rows, width)` of 20 clusters, of any length."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(20, width))
     return (centres[rng.integers(20, size=rows)] + 0.4 * rng.normal(size=(rows, width))).astype(np.float32)
@@ -30,17 +30,17 @@ def make_clusters(rows, width, seed=0):
 
 @pytest.fixture(scope="session")
 def clusters():
-    """A maker of clustered vectors."""
+    """Return the maker of clustered vectors."""
     return make_clusters
 
 
 @pytest.fixture(scope="session")
 def vectors():
-    """400 of them, 32 wide; none is a copy of another."""
+    """Return 400 distinct vectors of 32 dimensions."""
     return make_clusters(ROWS, WIDTH)
 
 
 @pytest.fixture(scope="session")
 def unit(vectors):
-    """The same, of length 1."""
+    """Return `vectors` scaled to length 1."""
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

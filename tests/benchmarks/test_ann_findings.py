@@ -13,7 +13,7 @@ GRID = Grid(methods=("none", "pca:8"), engines=("hnswlib", "flat"), sizes=SIZES,
 
 
 def result(rows=1000, method="none", engine="hnswlib", seed=0, settings=((10, 1, 0.9, 100.0),), size=100, build=10.0):
-    """A point as the grid keeps it; a setting is its effort, oversampling, recall and microseconds."""
+    """Return a measured point; a setting is its effort, oversampling, recall and microseconds."""
     return {
         "seed": seed,
         "rows": rows,
@@ -31,6 +31,7 @@ def result(rows=1000, method="none", engine="hnswlib", seed=0, settings=((10, 1,
 
 
 def by_series(costs):
+    """Index costs by series, rows and target recall."""
     return {(cost.series, cost.rows, cost.target): cost for cost in costs}
 
 
@@ -38,12 +39,12 @@ def found_of(results, targets=TARGETS):
     return find(results, 32, targets, "flat")
 
 
-def said_of(results, grid=GRID):
+def sentences_of(results, grid=GRID):
     return sentences(find(results, 32, grid.targets, "flat"), grid, 32)
 
 
 @pytest.mark.parametrize(("factor", "exponent"), [(3.0, 0.25), (0.01, 1.0), (50.0, 0.0)])
-def test_the_growth_of_a_power_law_is_recovered_exactly(factor, exponent):
+def test_find_recovers_the_exponent_of_a_power_law_of_search_time(factor, exponent):
     results = [result(rows, settings=[(10, 1, 0.9, factor * rows**exponent)]) for rows in SIZES]
     (growth,) = found_of(results).growth
     assert growth.exponent == pytest.approx(exponent, abs=1e-9)
@@ -52,25 +53,25 @@ def test_the_growth_of_a_power_law_is_recovered_exactly(factor, exponent):
     assert (growth.series, growth.target) == ("none · hnswlib", 0.9)
 
 
-def test_bytes_grow_with_the_rows():
+def test_find_extrapolates_graph_bytes_in_proportion_to_rows():
     (growth,) = found_of([result(rows, size=132) for rows in SIZES]).growth
     assert growth.far_bytes == pytest.approx(132 * FAR)
 
 
-def test_growth_takes_three_sizes():
+def test_find_reports_growth_only_for_series_that_reach_the_target_at_three_sizes():
     assert found_of([result(rows) for rows in SIZES[:2]]).growth == ()
     missed = [result(rows, settings=[(10, 1, 0.9 if rows < 10_000 else 0.8, 1.0)]) for rows in SIZES]
     assert found_of(missed).growth == ()
 
 
-def test_a_series_that_not_every_seed_reaches_is_left_out():
+def test_find_drops_series_whose_target_recall_not_every_seed_reaches():
     reached = [result(seed=seed) for seed in range(3)]
     missed = [result(seed=seed, engine="flat", settings=[(1, 1, 0.9 - 0.1 * (seed == 1), 1.0)]) for seed in range(3)]
     assert set(by_series(found_of(reached + missed).costs)) == {("none · hnswlib", 1000, 0.9)}
     assert len(found_of(reached + missed, (0.7, 0.9)).costs) == 3
 
 
-def test_a_cost_is_the_mean_over_seeds_and_its_speed_is_paired_with_full_width():
+def test_costs_are_means_over_seeds_and_speeds_are_ratios_to_full_width_paired_by_seed():
     times = (100.0, 200.0, 400.0)
     full = [result(seed=seed, settings=[(10, 1, 0.95, time)]) for seed, time in enumerate(times)]
     ours = [
@@ -86,7 +87,7 @@ def test_a_cost_is_the_mean_over_seeds_and_its_speed_is_paired_with_full_width()
     assert cost.setting == "M 16, ef 40, rescored 4×"
 
 
-def test_a_speed_needs_full_width_in_the_same_engine_and_seeds():
+def test_speed_is_none_without_full_width_in_the_same_engine_and_seeds():
     full = [result(seed=0), result(seed=1, settings=[(10, 1, 0.5, 1.0)])]
     ours = [result(seed=seed, method="pca:8") for seed in (0, 1)]
     assert by_series(found_of(full + ours).costs)["pca:8 · hnswlib", 1000, 0.9].speed is None
@@ -94,14 +95,14 @@ def test_a_speed_needs_full_width_in_the_same_engine_and_seeds():
     assert by_series(other.costs)["pca:8 · hnswlib", 1000, 0.9].speed is None
 
 
-def test_points_that_failed_change_nothing():
+def test_failed_points_do_not_change_the_findings_and_are_counted():
     whole = [result(), result(method="pca:8")]
     broken = {"seed": 0, "rows": 1000, "method": "none", "engine": "nothing", "m": 0, "error": "KeyError: 'nothing'"}
     assert found_of([*whole, broken]) == found_of(whole)
     assert [counted(whole), counted([*whole, broken])] == ["2 points", "3 points, 1 failed"]
 
 
-def test_depth_at_ten_million_follows_the_line_of_logits():
+def test_recall_at_ten_million_rows_is_extrapolated_linearly_in_logits():
     def recall(times, rows):
         return 1 / (1 + math.exp(-(4 + times - 0.5 * math.log(rows))))
 
@@ -117,11 +118,13 @@ def test_depth_at_ten_million_follows_the_line_of_logits():
     assert logit(depth.far_recall[1]) < logit(depth.recall[1][16_000])
 
 
-def test_depth_far_away_takes_three_sizes_too():
+def test_recall_is_not_extrapolated_from_fewer_than_three_sizes():
     results = [result(rows, "pca:8", "flat", settings=[(1, 1, 0.5, 1.0), (1, 4, 0.95, 2.0)]) for rows in SIZES[:2]]
     (depth,) = found_of(results).depths
     assert depth.far_recall == {} and depth.recall == {1: {1000: 0.5, 4000: 0.5}, 4: {1000: 0.95, 4000: 0.95}}
-    assert said_of(results)[-1] == "pca:8 must be rescored 4 × at 1,000, 4 × at 4,000 to reach 0.9 by exact search."
+    assert (
+        sentences_of(results)[-1] == "pca:8 must be rescored 4 × at 1,000, 4 × at 4,000 to reach 0.9 by exact search."
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,16 +132,16 @@ def test_depth_far_away_takes_three_sizes_too():
     [("hnswlib", 16, 40, 1, "M 16, ef 40"), ("hnswlib", 32, 80, 8, "M 32, ef 80, rescored 8×")]
     + [("opq48", 0, 8, 4, "nprobe 8, rescored 4×"), ("flat", 0, 1, 1, "exact"), ("flat", 0, 1, 2, "rescored 2×")],
 )
-def test_a_setting_is_said_in_words(engine, m, effort, times, words):
+def test_words_of_describes_a_setting_by_its_parameters(engine, m, effort, times, words):
     assert words_of({"engine": engine, "m": m, "effort": effort, "oversampling": times}) == words
 
 
 @pytest.mark.parametrize(("quickest", "time"), [("none", 400.0), ("pca:8", 50.0)])
-def test_the_verdict_names_the_quickest_at_the_largest_corpus_and_the_smallest(quickest, time):
+def test_the_summary_recommends_the_fastest_series_and_the_smallest_at_the_largest_corpus(quickest, time):
     results = [result(rows, settings=[(10, 1, 0.9, 100.0)], size=100) for rows in SIZES]
     results += [result(rows, "pca:8", settings=[(40, 4, 0.9, time)], size=25, build=5.0) for rows in SIZES]
     flat = [result(rows, "pca:8", "flat", settings=[(1, 4, 0.9, 500.0)], size=20) for rows in SIZES]
-    first, memory, against, *others = said_of(results + flat)
+    first, memory, against, *others = sentences_of(results + flat)
     names = {"none": "full width in hnswlib (M 16, ef 10)", "pca:8": "pca:8 in hnswlib (M 16, ef 40, rescored 4×)"}
     rate = f"{1e6 / min(time, 100):,.0f} queries a second on one thread"
     assert first.startswith(f"At recall@10 0.9 of 16,000 vectors, use {names[quickest]} for speed: {rate}")
@@ -149,36 +152,36 @@ def test_the_verdict_names_the_quickest_at_the_largest_corpus_and_the_smallest(q
     assert any(f"{100 / time:.2f} × at 1,000" in line and "Computed for 10,000,000" in line for line in others)
 
 
-def test_a_recall_that_is_never_reached_is_said():
+def test_the_summary_names_a_target_recall_that_no_setting_reaches():
     grid = Grid(methods=("none",), engines=("hnswlib",), sizes=(1000,), targets=(0.9, 0.99))
-    first, last = said_of([result()], grid)
+    first, last = sentences_of([result()], grid)
     assert first.startswith("At recall@10 0.9 of 1,000 vectors, use full width")
     assert last == "No setting reaches a recall@10 of 0.99 in every seed."
 
 
-def test_ratios_and_depths_are_said_with_what_is_known_of_them():
+def test_ratios_are_formatted_with_their_interval_and_unknown_rescoring_depths_in_words():
     assert ratio(Mean(1.5, None, (1.5,))) == "1.50 ×"
     assert ratio(Mean(1.5, math.log(2), (1.5,))) == "1.50 × [0.75, 3.00]"
     assert [times_of(times) for times in (1, 8, None)] == ["not at all", "8 ×", "deeper than was measured"]
 
 
-def test_growth_is_compared_where_both_reach_the_recall():
+def test_growth_sentence_compares_only_sizes_where_both_series_reach_the_target():
     grid = Grid(methods=("none", "pca:8"), engines=("flat",), sizes=(100, 200, 400, 800), targets=(0.9,))
     results = [result(engine="flat", rows=rows) for rows in grid.sizes[1:]]
     results.append(result(engine="flat", rows=100, settings=[(10, 1, 0.5, 100.0)]))
     rescored = [(10, 4, 0.9, 50.0)]
     results += [result(method="pca:8", engine="flat", rows=rows, settings=rescored) for rows in grid.sizes]
-    (growing,) = [sentence for sentence in said_of(results, grid) if sentence.startswith("Growing")]
+    (growing,) = [sentence for sentence in sentences_of(results, grid) if sentence.startswith("Growing")]
     assert "2.00 × at 200, 2.00 × at 400, 2.00 × at 800 the" in growing
 
 
-def test_a_grid_without_exact_search_says_what_it_can():
+def test_the_summary_of_a_grid_without_exact_search_has_no_rescoring_depths():
     grid = Grid(methods=("none", "pca:8"), engines=("hnswlib",), sizes=(1000,), targets=(0.9,))
-    said = said_of([result(), result(method="pca:8")], grid)
+    said = sentences_of([result(), result(method="pca:8")], grid)
     assert said[0].startswith("At recall@10 0.9 of 1,000 vectors") and not any("deep" in sentence for sentence in said)
 
 
-def test_ten_million_are_computed_by_logarithm_and_power_and_exact_search_in_a_line():
+def test_time_at_ten_million_rows_is_extrapolated_by_logarithm_and_power_or_linearly_if_exact():
     by_log = [result(rows, settings=[(10, 1, 0.9, 5 + 3 * math.log(rows))]) for rows in SIZES]
     least, most = found_of(by_log).growth[0].far_microseconds
     assert least == pytest.approx(5 + 3 * math.log(FAR)) and most > least

@@ -28,13 +28,13 @@ def pairs(settings):
         ([(0.5, 1), (0.6, 5), (0.7, 4), (0.8, 2), (1.0, 9), (0.9, 9)], [(0.5, 1), (0.8, 2), (1.0, 9)]),
     ],
 )
-def test_a_frontier_is_what_nothing_beats(given, best):
+def test_frontier_is_the_pareto_set_of_recall_and_time_in_order(given, best):
     for order in (given, given[::-1]):
         assert pairs(frontier([setting(*pair) for pair in order])) == best
 
 
 @pytest.mark.parametrize("target", [0.75, 0.9, 0.93, 0.9625, 0.985])
-def test_between_two_settings_the_logarithm_of_time_is_straight_along_the_logit(target):
+def test_at_recall_interpolates_log_time_linearly_in_the_logit_of_recall(target):
     def time_of(recall):
         return math.exp(1.5 + 0.8 * logit(recall))
 
@@ -44,50 +44,50 @@ def test_between_two_settings_the_logarithm_of_time_is_straight_along_the_logit(
     assert found.setting["recall"] == min(recall for recall in (0.8, 0.92, 0.99) if recall >= target)
 
 
-def test_a_recall_that_was_measured_costs_what_was_measured():
+def test_at_recall_of_a_measured_recall_is_the_measured_time():
     found = at_recall([setting(0.8, 1.0), setting(0.95, 7.0), setting(0.99, 9.0)], 0.95)
     assert (found.microseconds, found.p99, found.setting["microseconds"]) == (7.0, 21.0, 7.0)
 
 
-def test_what_is_beaten_does_not_bend_the_line():
+def test_at_recall_ignores_settings_outside_the_frontier():
     best = [setting(0.8, 1.0), setting(0.99, 9.0)]
     assert at_recall([*best, setting(0.94, 50.0), setting(0.79, 2.0)], 0.95) == at_recall(best, 0.95)
 
 
-def test_nothing_is_extrapolated_above_what_was_reached():
+def test_at_recall_above_the_highest_measured_recall_is_none():
     assert at_recall([setting(0.8, 1.0), setting(0.94, 2.0)], 0.95) is None
     assert at_recall([], 0.95) is None
 
 
-def test_where_every_setting_has_more_than_was_asked_the_quickest_is_the_cost():
+def test_at_recall_below_every_measured_recall_is_the_fastest_setting():
     found = at_recall([setting(0.99, 9.0), setting(0.97, 4.0), setting(0.96, 5.0)], 0.9)
     assert (found.microseconds, found.p99, found.setting["recall"]) == (4.0, 12.0, 0.97)
 
 
-def test_exact_recall_is_a_finite_end_of_the_line():
+def test_at_recall_interpolates_up_to_a_recall_of_one():
     found = at_recall([setting(0.9, 1.0), setting(1.0, 2.0)], 0.99)
     assert 1 < found.microseconds < 2
     assert at_recall([setting(0.9, 1.0), setting(1.0, 2.0)], 1.0).microseconds == 2
 
 
-def test_logits_are_finite_and_turn_round_at_a_half():
+def test_logit_is_antisymmetric_around_one_half_and_finite_at_0_and_1():
     assert [logit(0.5), logit(0.75), logit(0.25)] == pytest.approx([0, math.log(3), -math.log(3)])
     assert logit(0) == pytest.approx(-logit(1)) and logit(0.9999) < logit(1) < math.inf
 
 
 @pytest.mark.parametrize("values", [(3.0, 5.0), (1.0, 2.0, 4.0), (7.0, 7.5, 6.0, 9.0, 8.25)])
-def test_a_mean_over_seeds_has_the_interval_of_scipy(values):
+def test_mean_of_seeds_has_scipys_95_percent_t_interval(values):
     low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
     found = mean_of(values)
     assert (found.value, found.values) == (pytest.approx(np.mean(values)), values)
     assert (found.value - found.half, found.value + found.half) == pytest.approx((low, high))
 
 
-def test_one_seed_has_no_interval():
+def test_mean_of_one_seed_has_no_interval():
     assert (mean_of([4.0]).value, mean_of([4.0]).half) == (4.0, None)
 
 
-def test_a_ratio_is_paired_by_seed():
+def test_ratio_of_is_paired_by_seed():
     found = ratio_of([10.0, 200.0, 3000.0], [5.0, 100.0, 1500.0])
     assert found.value == pytest.approx(2) and found.values == pytest.approx((2, 2, 2))
     assert found.half == pytest.approx(0, abs=1e-9)  # seeds may differ as they like
@@ -95,21 +95,21 @@ def test_a_ratio_is_paired_by_seed():
         ratio_of([1.0, 2.0], [1.0])
 
 
-def test_a_half_and_a_double_cancel_out():
+def test_ratio_of_is_a_geometric_mean_with_an_interval_in_logarithms():
     found = ratio_of([1.0, 4.0], [2.0, 2.0])
     assert found.value == pytest.approx(1)
     low, high = stats.t.interval(0.95, 1, 0, stats.sem([-math.log(2), math.log(2)]))
     assert (-found.half, found.half) == pytest.approx((low, high))
 
 
-def test_settings_know_their_point_and_points_that_failed_have_none():
+def test_flat_adds_the_point_to_each_setting_and_drops_failed_points():
     point = {"method": "none", "engine": "flat", "rows": 9, "seed": 0, "concurrency": {}}
     results = [point | {"settings": [{"effort": 1}, {"effort": 2}]}, point | {"error": "no"}]
     own = {"method": "none", "engine": "flat", "rows": 9, "seed": 0}
     assert flat(results) == [own | {"effort": 1}, own | {"effort": 2}]
 
 
-def test_settings_are_grouped_by_method_rescoring_engine_and_rows_then_by_seed():
+def test_grouped_orders_settings_by_method_rescoring_engine_and_rows_then_by_seed():
     settings = [
         {"method": "pca:8", "engine": engine, "oversampling": times, "rows": rows, "seed": seed}
         for engine in ("flat", "hnswlib")

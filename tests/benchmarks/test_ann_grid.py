@@ -39,14 +39,14 @@ def data(unit):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory, data):
-    """The one run that these tests look at."""
+    """Run the grid once for all tests of this module; return its folder and results."""
     folder = tmp_path_factory.mktemp("grid")
     return SimpleNamespace(folder=folder, results=Runner(GRID, data, folder).run())
 
 
 @pytest.fixture
 def copied(first, tmp_path):
-    """What it left, to go on with."""
+    """Return a copy of the folder of the first run, to resume from."""
     return shutil.copytree(first.folder, tmp_path / "grid")
 
 
@@ -62,7 +62,7 @@ def settings_of(result):
     return {(one["effort"], one["oversampling"]): one for one in result["settings"]}
 
 
-def test_every_point_is_measured_at_every_setting_it_can_be_asked_with(first):
+def test_grid_run_measures_every_point_at_every_valid_effort_and_oversampling(first):
     found = measured(first.results)
     assert {key: set(settings_of(result)) for key, result in found.items()} == ASKED
     assert {key: result["dimensions"] for key, result in found.items()} == {
@@ -70,7 +70,7 @@ def test_every_point_is_measured_at_every_setting_it_can_be_asked_with(first):
     }
 
 
-def test_recalls_are_shares_and_exact_search_has_them_all(first):
+def test_recalls_are_at_most_one_and_exact_search_of_full_vectors_has_a_recall_of_one(first):
     found = measured(first.results)
     (exact,) = found["none", "flat"]["settings"]
     assert (exact["recall"], exact["recall_p5"], exact["index_recall"]) == (1, 1, 1)
@@ -85,7 +85,7 @@ def test_recalls_are_shares_and_exact_search_has_them_all(first):
     assert graph[40, 1]["recall"] == pytest.approx(reduced[1, 1]["recall"], abs=0.05)
 
 
-def test_points_say_what_they_took_and_what_several_callers_get(first):
+def test_points_record_bytes_build_time_and_the_rates_of_several_callers(first):
     found = measured(first.results)
     assert found["pca:8", "hnswlib"]["graph_bytes"] < found["none", "hnswlib"]["graph_bytes"]
     assert 300 * 32 * 4 <= found["none", "flat"]["graph_bytes"] < 300 * 32 * 4 + 1000
@@ -97,7 +97,7 @@ def test_points_say_what_they_took_and_what_several_callers_get(first):
         assert all(caller["queries_per_second"] > 0 < caller["p99"] for caller in at["callers"])
 
 
-def test_raw_rows_and_times_are_kept(first):
+def test_grid_run_stores_raw_result_rows_and_times(first):
     (found,) = [result for result in first.results if (result["method"], result["engine"]) == ("none", "flat")]
     raw = np.load(first.folder / "raw" / f"{found['key']}.npz")
     truth = np.load(next(first.folder.glob("*/seed-0/truth-300-10.npy")))
@@ -105,7 +105,7 @@ def test_raw_rows_and_times_are_kept(first):
     np.testing.assert_array_equal(np.sort(raw["rows_1_1"], axis=1), np.sort(truth, axis=1))
 
 
-def test_what_cannot_be_done_is_an_error_and_the_rest_goes_on(first):
+def test_a_point_that_fails_is_recorded_with_its_error_and_the_others_are_measured(first):
     errors = {(r["method"], r["engine"]): r["error"] for r in first.results if "error" in r}
     assert set(errors) == {("none", "nothing"), *((BAD, engine) for engine in GRID.engines)}
     assert errors["none", "nothing"] == "KeyError: 'nothing'"
@@ -115,14 +115,14 @@ def test_what_cannot_be_done_is_an_error_and_the_rest_goes_on(first):
     assert [json.loads(line) for line in lines(first.folder)] == first.results
 
 
-def test_a_second_run_measures_nothing_again(copied, data, first):
+def test_a_second_grid_run_measures_no_finished_point_again(copied, data, first):
     before = (copied / "points.jsonl").stat().st_mtime_ns, lines(copied)
     again = Runner(GOOD, data, copied).run()
     assert ((copied / "points.jsonl").stat().st_mtime_ns, lines(copied)) == before
     assert measured(again) == measured(first.results) and len(again) == 4
 
 
-def test_a_last_line_that_was_cut_off_is_measured_again(copied, data):
+def test_a_point_whose_line_was_cut_off_is_measured_again(copied, data):
     *kept, last = lines(copied)
     (copied / "points.jsonl").write_text("\n".join([*kept, last[:30]]))
     again = Runner(GOOD, data, copied).run()
@@ -133,14 +133,14 @@ def test_a_last_line_that_was_cut_off_is_measured_again(copied, data):
     assert Runner(GOOD, data, copied).run() == again and lines(copied) == before
 
 
-def test_a_whole_last_line_without_a_newline_counts(copied, data, first):
+def test_a_complete_last_line_without_a_newline_is_not_measured_again(copied, data, first):
     text = (copied / "points.jsonl").read_text()
     (copied / "points.jsonl").write_text(text.rstrip("\n"))
     assert measured(Runner(GOOD, data, copied).run()) == measured(first.results)
     assert (copied / "points.jsonl").read_text() == text.rstrip("\n")
 
 
-def test_what_failed_is_tried_again_by_the_next_run(copied, data):
+def test_the_next_grid_run_retries_failed_points(copied, data):
     grid = replace(GRID, methods=("none", BAD), engines=("hnswlib", "flat"))
     before = lines(copied)
     assert len(failed(Runner(grid, data, copied).run())) == 2
@@ -152,7 +152,8 @@ def test_what_failed_is_tried_again_by_the_next_run(copied, data):
     assert len(failed(Runner(grid, data, copied).run())) == 1
 
 
-def test_a_key_is_of_the_data_the_grid_and_the_chain(data, unit, tmp_path, clusters):
+def test_the_key_of_a_point_depends_on_the_data_the_grid_settings_and_the_chain(data, unit, tmp_path, clusters):
+    """It does not depend on the grid's other methods and engines."""
     point = Point(0, 300, "pca:8", "flat", 0)
     runner = Runner(GRID, data, tmp_path)
     others = [replace(point, **{name: 1}) for name in ("seed", "m")] + [replace(point, method="pca:9")]
@@ -166,7 +167,8 @@ def test_a_key_is_of_the_data_the_grid_and_the_chain(data, unit, tmp_path, clust
     assert wide.key(replace(point, method="compact")) != wide.key(replace(point, method="debias"))
 
 
-def test_only_the_judged_meet_every_engine_and_codes_meet_full_width():
+def test_points_of_a_grid_pair_methods_engines_and_sizes_as_planned():
+    """Only full width and the chain meet every engine at the largest size; codes of engines meet full width."""
     grid = Grid(("none", "compact", "pca:8"), ("hnswlib", "flat", "rabitq", "lathe"), (100, 1000), seeds=2, ms=(8, 16))
     found = [asdict(point) for point in points(grid, 500)]
     assert {p["rows"] for p in found} == {100, 500} and [p["seed"] for p in found] == sorted(p["seed"] for p in found)
@@ -183,11 +185,11 @@ def test_only_the_judged_meet_every_engine_and_codes_meet_full_width():
     [("none", "flat", (1,)), ("none", "rabitq", (1, 2, 4)), ("none", "faiss-hnsw-sq8", (1, 2, 4))]
     + [("pca:8", "flat", (1, 2, 4)), ("compact", "lathe", (1, 4)), ("none", "lathe", (1,))],
 )
-def test_only_what_lost_something_is_rescored(method, engine, times):
+def test_oversampling_is_planned_only_for_methods_and_engines_that_lose_precision(method, engine, times):
     assert oversampling_of(Point(0, 9, method, engine, 0), replace(GRID, oversampling=(1, 2, 4))) == times
 
 
-def test_sizes_are_of_chains_there_are():
+def test_size_of_reads_the_dimensions_only_from_names_of_stored_chains():
     assert [size_of(method) for method in ("none", "compact", "compact:64", "compact@1:32", "pca:8")] == [
         *(None, None, 64, 32, None)
     ]

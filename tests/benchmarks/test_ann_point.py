@@ -13,7 +13,7 @@ from benchmarks.ann.spaces import Space, find_space
 
 @pytest.fixture
 def job():
-    """What `timed` and `figures` read of a job."""
+    """Return the parts of a job that `timed` and `figures` read."""
     return SimpleNamespace(k=5, runs=3, engine="flat")
 
 
@@ -33,13 +33,13 @@ def setting(recall, microseconds):
         ([1, 1, 1], [1, 2, 3], 1 / 3),
     ],
 )
-def test_overlap_is_the_share_of_what_was_wanted(found, wanted, share):
+def test_overlap_is_the_share_of_wanted_rows_that_were_found(found, wanted, share):
     assert overlap(np.array([found]), np.array([wanted])) == pytest.approx([share])
     other = overlap(np.array([found, wanted + [-1] * (len(found) - len(wanted))]), np.array([wanted, wanted]))
     assert other == pytest.approx([share, 1])
 
 
-def test_rows_of_other_queries_do_not_count():
+def test_overlap_does_not_count_rows_found_for_other_queries():
     np.testing.assert_array_equal(overlap(np.array([[1, 2], [3, 4]]), np.array([[3, 4], [1, 2]])), [0, 0])
 
 
@@ -47,7 +47,7 @@ def test_rows_of_other_queries_do_not_count():
     ("wanted", "chosen"),
     [(0.9, (0.95, 2.0)), (0.95, (0.95, 2.0)), (0.96, (0.99, 5.0)), (0.3, (0.4, 1.0)), (0.999, (0.99, 5.0))],
 )
-def test_the_operating_point_is_the_quickest_with_enough_recall_or_the_one_with_most(wanted, chosen):
+def test_operating_point_is_the_fastest_setting_with_enough_recall_or_that_of_highest_recall(wanted, chosen):
     settings = [setting(0.99, 6.0), setting(0.4, 1.0), setting(0.95, 2.0), setting(0.99, 5.0), setting(0.8, 3.0)]
     if wanted == 0.999:
         settings = settings[1:]
@@ -55,7 +55,7 @@ def test_the_operating_point_is_the_quickest_with_enough_recall_or_the_one_with_
 
 
 @pytest.mark.parametrize("candidates", [1, 4, 5, 6, 40])
-def test_rescoring_keeps_the_best_by_the_originals(unit, candidates):
+def test_rescorer_keeps_the_k_candidates_with_the_best_scores_by_the_original_vectors(unit, candidates):
     originals = unit.astype(np.float16)
     rescore = Rescorer(originals, 5)
     rng = np.random.default_rng(0)
@@ -68,7 +68,7 @@ def test_rescoring_keeps_the_best_by_the_originals(unit, candidates):
 
 
 @pytest.mark.parametrize("name", ["hnswlib", "faiss-hnsw", "faiss-hnsw-sq8", "flat", "rabitq"])
-def test_an_engine_finds_neighbours_and_says_what_it_keeps(unit, name):
+def test_engine_finds_nearest_neighbours_and_reports_its_bytes(unit, name):
     engine = make_engine(name, 400, 16, 100, 0)
     engine.build(unit)
     engine.set_effort(max(efforts_of(name, (10, 200))))
@@ -80,7 +80,7 @@ def test_an_engine_finds_neighbours_and_says_what_it_keeps(unit, name):
     assert least < engine.bytes < 4 * unit.nbytes
 
 
-def test_more_effort_finds_no_less_in_a_graph_and_in_lists(unit):
+def test_more_effort_raises_the_recall_of_graph_and_list_engines(unit):
     truth = nearest(unit[:50], unit, 10)
     for name, little, much in (("hnswlib", 10, 200), ("faiss-hnsw", 10, 200), ("rabitq", 2, 32)):
         engine = make_engine(name, 400, 4, 20, 0)
@@ -92,7 +92,7 @@ def test_more_effort_finds_no_less_in_a_graph_and_in_lists(unit):
         assert recalls[0] < recalls[1]
 
 
-def test_the_same_seed_gives_the_same_graph(unit):
+def test_hnswlib_results_are_equal_for_the_same_seed_and_differ_for_another(unit):
     found = []
     for seed in (1, 1, 2):
         engine = make_engine("hnswlib", 400, 4, 10, seed)
@@ -103,14 +103,14 @@ def test_the_same_seed_gives_the_same_graph(unit):
     assert (found[0] != found[2]).any()
 
 
-def test_efforts_are_candidates_of_graphs_and_lists_of_codes():
+def test_efforts_of_are_candidates_for_graphs_and_probes_for_lists():
     efs = (10, 20, 40, 80)
     assert [efforts_of(name, efs) for name in ("hnswlib", "faiss-hnsw-sq8")] == [list(efs)] * 2
     assert [efforts_of(name, efs) for name in ("opq48", "rabitq")] == [list(PROBES)] * 2
     assert [efforts_of(name, efs) for name in ("flat", "flat-gpu", "lathe")] == [[1], [1], [20, 80]]
 
 
-def test_exact_search_of_full_width_finds_everything_and_its_times_add_up(job, unit):
+def test_exact_search_has_a_recall_of_one_and_figures_that_equal_its_raw_times(job, unit):
     engine = make_engine("flat", 380, 0, 0, 0)
     engine.build(unit[:380])
     library = Library(job, Space("none", None), engine, unit[:380].astype(np.float16))
@@ -127,7 +127,7 @@ def test_exact_search_of_full_width_finds_everything_and_its_times_add_up(job, u
     assert parts == pytest.approx(times[..., [0, 2]].sum() / 60 / 1000)
 
 
-def test_rescoring_wins_back_what_few_floats_lose(job, unit):
+def test_rescoring_raises_the_recall_of_reduced_vectors_and_leaves_the_index_recall_at_one(job, unit):
     space = find_space("pca:4", unit, 0)
     engine = make_engine("flat", 380, 0, 0, 0)
     engine.build(space.reduce(unit[:380]))
@@ -144,7 +144,7 @@ def test_rescoring_wins_back_what_few_floats_lose(job, unit):
     assert found[8]["rescoring_microseconds"] > found[1]["rescoring_microseconds"]
 
 
-def test_a_process_is_held_to_its_last_core_and_let_go_again():
+def test_one_core_pins_the_process_to_its_last_core_and_restores_the_cores_after_an_error():
     before = os.sched_getaffinity(0)
     with pytest.raises(RuntimeError), one_core():
         assert os.sched_getaffinity(0) == {max(before)}

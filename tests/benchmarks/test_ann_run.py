@@ -27,7 +27,7 @@ ELSEWHERE = re.compile(r"(?:src|href)\s*=\s*['\"]?(?:https?:|//)|url\(\s*['\"]?(
 
 
 def ann(*arguments):
-    """A run in this process, which need not import everything again, as a process of its own would have ended."""
+    """Run the command in this process; return its exit status and output as of a process of its own."""
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         patch.setattr(sys, "argv", ["benchmarks.ann", *map(str, arguments)])
         try:
@@ -40,14 +40,14 @@ def ann(*arguments):
 
 
 def ann_alone(*arguments):
-    """A run in a process of its own."""
+    """Run the command in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.ann", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory, vectors):
-    """The one run that these tests look at: of vectors of which one is zero and one a copy."""
+    """Run once for all tests of this module, on vectors of which one is zero and one a duplicate."""
     folder = tmp_path_factory.mktemp("run")
     np.save(folder / "sets.npy", np.vstack([vectors, 2 * vectors[:1], 0 * vectors[:1]]))
     given = ["--vectors", folder / "sets.npy", *SMALL]
@@ -57,15 +57,16 @@ def first(tmp_path_factory, vectors):
 
 @pytest.fixture
 def asked():
-    """The grid of some options."""
+    """Return a function from options to their grid."""
     return lambda *arguments: grid_of(options(arguments))
 
 
 def refuse(name):
+    """Fail on a JSON constant such as NaN."""
     raise AssertionError(f"{name} is no JSON")
 
 
-def test_a_run_ends_well_and_writes_its_files(first):
+def test_ann_run_exits_with_0_and_writes_json_csv_html_and_two_svg_files(first):
     assert first.ended.returncode == 0, first.ended.stderr
     written = {path.name for path in first.out.iterdir() if path.is_file()}
     assert written == {"ann.json", "ann.csv", "ann.html", "ann-frontiers.svg", "ann-equal-bytes.svg"}
@@ -73,7 +74,7 @@ def test_a_run_ends_well_and_writes_its_files(first):
         assert ElementTree.parse(path).getroot().tag.endswith("svg")
 
 
-def test_the_json_has_everything_but_no_nan_and_no_folder_of_the_machine(first):
+def test_ann_json_has_all_figures_and_no_nan_or_path_of_the_machine(first):
     text = (first.out / "ann.json").read_text()
     report = json.loads(text, parse_constant=refuse)
     for folder in (first.out.parent, ROOT, Path.home(), Path(sys.prefix)):
@@ -87,7 +88,7 @@ def test_the_json_has_everything_but_no_nan_and_no_folder_of_the_machine(first):
     assert figures["engines"]["hnswlib"] and figures["grid"]["sizes"] == [300]
 
 
-def test_what_was_left_out_and_the_verdict_are_said_everywhere(first):
+def test_ann_notes_and_summary_are_in_the_json_the_page_and_on_stdout(first):
     said = json.loads((first.out / "ann.json").read_text())["figures"]["sentences"]
     assert said[:2] == [
         "1 of 402 vectors are zero and were left out.",
@@ -99,7 +100,7 @@ def test_what_was_left_out_and_the_verdict_are_said_everywhere(first):
         assert sentence in first.ended.stdout and sentence in page
 
 
-def test_the_page_needs_nothing_but_itself(first):
+def test_ann_page_refers_to_no_outside_resource(first):
     page = (first.out / "ann.html").read_text()
     assert not ELSEWHERE.search(page)
     assert page.count("<svg") == 2 and page.count("<table") >= 4
@@ -107,7 +108,7 @@ def test_the_page_needs_nothing_but_itself(first):
     assert str(first.out.parent) not in page
 
 
-def test_the_csv_has_a_line_for_every_setting(first):
+def test_ann_csv_has_one_row_per_setting(first):
     with (first.out / "ann.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == FIELDS and len(rows) == sum(SETTINGS.values())
@@ -116,7 +117,7 @@ def test_the_csv_has_a_line_for_every_setting(first):
     assert float(exact["recall"]) == 1 and exact["dimensions"] == "32"
 
 
-def test_a_point_that_fails_is_in_the_report_and_in_the_exit_code(first, tmp_path):
+def test_a_failed_point_is_reported_and_makes_the_exit_status_1(first, tmp_path):
     shutil.copytree(first.out, tmp_path / "out")
     ended = ann(*first.given, "--out", tmp_path / "out", "--method", "geopres:999", *ENGINES)
     line = "hnswlib M=16 on 300 of geopres:999, seed 0: StepError: geopres to 999 needs vectors of more than 999"
@@ -133,7 +134,7 @@ def test_a_point_that_fails_is_in_the_report_and_in_the_exit_code(first, tmp_pat
     [(None, "there is no file or folder"), (9, "9 distinct vectors leave 7 to search with 1 queries")],
     ids=["missing", "too few"],
 )
-def test_bad_input_ends_with_one_sentence(tmp_path, vectors, rows, sentence):
+def test_bad_input_makes_ann_exit_with_1_and_one_line_on_stderr(tmp_path, vectors, rows, sentence):
     if rows is not None:
         np.save(tmp_path / "sets.npy", vectors[:rows])
     ended = ann("--vectors", tmp_path / "sets.npy", *SMALL, "--out", tmp_path / "out", *ENGINES)
@@ -141,7 +142,7 @@ def test_bad_input_ends_with_one_sentence(tmp_path, vectors, rows, sentence):
     assert ended.stderr.startswith(f"benchmarks.ann: {sentence}") and len(ended.stderr.splitlines()) == 1
 
 
-def test_full_width_is_always_measured_first_and_nothing_twice(asked):
+def test_grid_options_put_full_width_first_drop_duplicates_and_sort_values(asked):
     assert asked().methods == ("none", "compact")
     given = ("--method", "pca:8", "--method", "none", "--method", "pca:8", "--method", "compact:64")
     assert asked(*given).methods == ("none", "pca:8", "compact:64")
@@ -149,7 +150,7 @@ def test_full_width_is_always_measured_first_and_nothing_twice(asked):
     assert (grid.efs, grid.oversampling, grid.targets, grid.ms) == ((10, 80), (1, 8), (0.9, 0.99), (8,))
 
 
-def test_a_quick_run_is_small_but_for_what_is_asked(asked):
+def test_quick_sets_a_small_grid_that_explicit_options_override(asked):
     grid = asked("--quick", "--seeds", "9")
     assert (grid.seeds, grid.runs, grid.queries, grid.sizes, grid.ms) == (9, 1, 300, (20_000,), (16,))
     assert not {"opq48", "lathe"} & set(grid.engines) and {"hnswlib", "flat"} <= set(grid.engines)
@@ -157,7 +158,7 @@ def test_a_quick_run_is_small_but_for_what_is_asked(asked):
     assert asked("--sizes", "500", "100000").sizes == (500, 100_000) != Grid().sizes
 
 
-def test_what_was_measured_with_the_same_key_is_kept(tmp_path):
+def test_kept_measures_again_only_for_another_key(tmp_path):
     path, calls = tmp_path / "sizes.json", []
 
     def measure():

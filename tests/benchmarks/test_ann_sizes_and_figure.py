@@ -25,7 +25,7 @@ def cut(unit):
 
 @pytest.fixture(scope="module")
 def sizes(cut):
-    """Two seeds at 32 bytes."""
+    """Return the recalls of two seeds at 32 bytes, and check the progress reports."""
     told = []
     found = at_equal_bytes([cut, cut], [32], 10, False, lambda fraction, message: told.append(fraction))
     assert told == sorted(told) and len(told) == len(found) and 0 <= told[0] <= told[-1] < 1
@@ -34,7 +34,7 @@ def sizes(cut):
 
 @pytest.fixture(scope="module")
 def figure(clusters):
-    """One run of few points; it holds this process to one core, which the tests after it must not be."""
+    """Return one run of the figure on few vectors, and restore the CPU cores it restricts."""
     rows = clusters(700, 32)
     data = Data("clusters", rows / np.linalg.norm(rows, axis=1, keepdims=True), None, ())
     cores = os.sched_getaffinity(0)
@@ -58,16 +58,16 @@ def by_kind(figure, kind):
         (30, True, [f"{kind}:30,int8" for kind in REDUCERS]),
     ],
 )
-def test_methods_of_384_floats_take_so_many_bytes(size, codes, methods):
+def test_methods_of_lists_the_methods_that_take_a_byte_budget_for_384_dimensions(size, codes, methods):
     assert methods_of(size, 384, codes) == methods
 
 
-def test_codes_of_faiss_are_rivals_at_their_own_sizes():
+def test_methods_of_includes_faiss_codes_of_the_byte_budget():
     assert methods_of(48, 384, True)[-3:] == ["binary", "RaBitQ", "OPQ48,PQ48"]
     assert methods_of(24, 384, True)[-1] == "OPQ24,PQ24"
 
 
-def test_recall_at_equal_bytes_grows_with_rescoring(sizes):
+def test_recall_at_equal_bytes_never_falls_with_rescoring(sizes):
     methods = [*(f"{kind}:8" for kind in REDUCERS), "int8"]
     assert [(row["seed"], row["method"]) for row in sizes] == [(seed, name) for seed in (0, 1) for name in methods]
     assert {row["bytes"] for row in sizes} == {32}
@@ -79,7 +79,7 @@ def test_recall_at_equal_bytes_grows_with_rescoring(sizes):
     assert by_method["pca:8"]["1"] > by_method["truncation:8"]["1"]
 
 
-def test_the_recall_of_a_method_is_that_of_plain_numpy(cut, sizes):
+def test_truncation_recall_with_and_without_rescoring_equals_plain_numpys(cut, sizes):
     truth = np.argsort(-(cut.queries @ cut.corpus.T), axis=1)[:, :10]
     few = [rows[:, :8] / np.linalg.norm(rows[:, :8], axis=1, keepdims=True) for rows in (cut.queries, cut.corpus)]
     found = np.argsort(-(few[0] @ few[1].T), axis=1)
@@ -90,21 +90,21 @@ def test_the_recall_of_a_method_is_that_of_plain_numpy(cut, sizes):
     assert row["recall"]["4"] == pytest.approx(overlap(best, truth).mean(), abs=0.005)
 
 
-def test_codes_of_faiss_are_searched_exactly(cut):
+def test_rabitq_candidates_have_more_recall_among_80_than_among_10(cut):
     found = candidates_of("RaBitQ", cut, 0, 80)
     truth = nearest(cut.queries, cut.corpus, 10)
     assert found.shape == (40, 80)
     assert 0.3 < overlap(found[:, :10], truth).mean() < overlap(found, truth).mean()
 
 
-def test_rescoring_is_by_the_originals_and_passes_over_rows_that_are_not_there():
+def test_rescored_ranks_by_the_original_vectors_and_skips_missing_candidates():
     originals = np.array([[1, 0], [0.9, 0.1], [0, 1], [0.5, 0.5]], np.float16)
     query = np.array([[1, 0]], np.float32)
     assert rescored(np.array([[3, -1, 2, 1, 0]]), query, originals, 2).tolist() == [[0, 1]]
     assert rescored(np.array([[3, 2]]), query, originals, 2).tolist() == [[3, 2]]
 
 
-def test_the_figure_has_every_kind_at_every_dimension_once(figure):
+def test_recall_by_dimension_has_one_row_per_kind_and_dimensions(figure):
     dimensions = (16, 32, 64, 128, 192, 256, 384, 768, 1536)
     wanted = [(NORMAL, d) for d in dimensions] + [(REDUCED, 16)] + [(TURNED, d) for d in (32, 768, 1536)]
     assert [(row["kind"], row["dimensions"]) for row in figure] == wanted
@@ -113,7 +113,7 @@ def test_the_figure_has_every_kind_at_every_dimension_once(figure):
         assert all(0 <= row[side][str(k)] <= 1 for side in ("index_recall", "recall") for k in KS)
 
 
-def test_only_what_was_reduced_loses_more_than_the_graph_does(figure):
+def test_only_reduced_vectors_have_less_recall_than_index_recall(figure):
     for row in by_kind(figure, NORMAL).values():
         assert row["recall"] == row["index_recall"]
     for row in by_kind(figure, TURNED).values():
@@ -122,13 +122,13 @@ def test_only_what_was_reduced_loses_more_than_the_graph_does(figure):
     assert reduced["recall"]["10"] < reduced["index_recall"]["10"] - 0.05
 
 
-def test_normal_vectors_get_harder_with_dimensions(figure):
+def test_index_recall_of_normal_vectors_is_lower_at_the_most_than_at_the_fewest_dimensions(figure):
     recalls = [row["index_recall"]["10"] for row in by_kind(figure, NORMAL).values()]
     assert recalls[0] > recalls[-1]
 
 
 @pytest.mark.parametrize("dimensions", [32, 100, 768])
-def test_turning_into_more_dimensions_is_an_isometry(cut, dimensions):
+def test_rotating_vectors_into_more_dimensions_preserves_inner_products(cut, dimensions):
     rng = np.random.default_rng(0)
     corpus, queries, originals = vectors_of(TURNED, dimensions, cut.corpus, cut.queries, cut.fit, rng, 0)
     assert corpus.shape[1] == queries.shape[1] == dimensions
@@ -137,7 +137,7 @@ def test_turning_into_more_dimensions_is_an_isometry(cut, dimensions):
     assert np.abs(corpus[:, :32] - cut.corpus).max() > 0.1
 
 
-def test_normal_vectors_are_their_own_truth(cut):
+def test_normal_vectors_are_unit_float32_and_their_own_originals(cut):
     rng = np.random.default_rng(0)
     corpus, queries, originals = vectors_of(NORMAL, 16, cut.corpus, cut.queries, cut.fit, rng, 0)
     assert (corpus.shape, queries.shape, corpus.dtype) == ((280, 16), (40, 16), np.float32)
@@ -145,7 +145,7 @@ def test_normal_vectors_are_their_own_truth(cut):
     assert originals[0] is queries and originals[1] is corpus
 
 
-def test_tables_are_means(sizes, figure):
+def test_size_and_figure_tables_show_means_over_seeds(sizes, figure):
     changed = [row | {"recall": {times: r / 2 for times, r in row["recall"].items()}} for row in sizes[4:]]
     header, *rows = size_table([*sizes[:4], *changed])
     assert len(header) == 5 and [row[1] for row in rows] == [row["method"] for row in sizes[:4]]
@@ -155,7 +155,7 @@ def test_tables_are_means(sizes, figure):
     assert rows[0][2] == f"{figure[0]['index_recall']['1']:.3f}"
 
 
-def test_pictures_are_drawn_of_what_there_is(sizes, figure):
+def test_pictures_are_drawn_only_for_results_that_exist(sizes, figure):
     drawn = pictures([], NOTHING, sizes, figure)
     assert set(drawn) == {"equal-bytes", "dimensions"}
     for picture in drawn.values():

@@ -12,7 +12,7 @@ def vectors():
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def test_every_method_stays_within_its_budget_and_finds_something(vectors):
+def test_neighbour_methods_stay_within_the_byte_budget_and_find_half_of_the_vectors_themselves(vectors):
     pytest.importorskip("faiss")
     names = []
     for method in neighbour_methods(vectors[:1600], vectors[1600:], 12, seed=0):
@@ -25,7 +25,8 @@ def test_every_method_stays_within_its_budget_and_finds_something(vectors):
     assert {family(name) for name in names} >= {"OPQ+PQ", "PCA, RaBitQ", "PCA, integers", "truncation, int8"}
 
 
-def test_recall_counts_neighbours_and_leaves_out_the_query(vectors):
+def test_measured_recall_of_codes_is_below_the_rescored_recall_and_paired_with_itself_zero(vectors):
+    """Full-width search finds each query itself first."""
     rows = measure_neighbours(vectors[:600], [12], seeds=1)
     ours = next(row for row in rows if row["method"] == "codes")
     assert 0.2 < ours["recall_at_10"] < ours["recall_at_10_rescored_4x"] <= 1
@@ -34,7 +35,7 @@ def test_recall_counts_neighbours_and_leaves_out_the_query(vectors):
     assert (full[:, 0] == np.arange(50)).all()
 
 
-def test_ndcg_is_that_of_trec_eval():
+def test_ndcg_matches_trec_evals_formula():
     ids = np.array([[3, 1, 9], [5, 6, 7]])
     found = ndcg(ids, [{3: 1, 9: 2, 4: 1}, {8: 1}])
     ideal = 2 + 1 / np.log2(3) + 1 / np.log2(4)

@@ -47,11 +47,11 @@ INPUTS = Inputs(
 )
 
 
-def test_encoding_is_texts_by_rate_and_cores():
+def test_encoding_time_is_texts_over_rate_and_cores():
     assert encoding(7_200_000, INPUTS) == {"bfloat16": 10, "float32": 20, "days": pytest.approx(1 / 12)}
 
 
-def test_a_pass_is_as_quick_as_the_slower_of_cores_and_disk():
+def test_a_fit_pass_takes_the_longer_of_computing_and_reading_from_disk():
     rows = 60_000_000
     assert fitting(rows, INPUTS)["pass"] == pytest.approx(rows * 4 * FULL / 1e9 / 60)  # 92 s against 60 s
     assert fitting(rows, Inputs(**vars(INPUTS) | {"disk": 1e6}))["pass"] == pytest.approx(1)
@@ -59,7 +59,7 @@ def test_a_pass_is_as_quick_as_the_slower_of_cores_and_disk():
     assert fitting(1, INPUTS)["trained"] == fitting(rows, INPUTS)["trained"] == 1
 
 
-def test_the_bytes_of_a_graph_are_those_that_were_measured():
+def test_graph_bytes_match_the_recorded_measurements():
     figures = json.loads((RESULTS / "ann.json").read_text())["figures"]
     measured = graphs(figures)
     assert len(measured) >= 5
@@ -67,14 +67,14 @@ def test_the_bytes_of_a_graph_are_those_that_were_measured():
         assert graph_bytes(dimensions, m) == pytest.approx(count, rel=1e-3)
 
 
-def test_an_index_keeps_originals_in_its_record_and_halves_of_them_with_its_rows():
+def test_keeping_counts_float32_originals_in_the_record_and_float16_originals_with_the_rows():
     kept = keeping(1000, INPUTS, 128)
     assert kept["record"] == 1000 * (1536 + 64)
     assert kept["rows"] == 1000 * (768 + 512 + 8)
     assert kept["memory"] - kept["graph"] == pytest.approx(1000 * 100)
 
 
-def test_graphs_larger_than_a_machine_are_shared_and_every_machine_is_asked():
+def test_a_graph_beyond_one_machines_memory_takes_more_machines_and_each_searches_every_query():
     fits = most_rows(INPUTS, FULL)
     one, three = (keeping(int(times * fits), INPUTS, FULL) for times in (0.999, 2.999))
     assert (one["machines"], three["machines"]) == (1, 3)
@@ -82,7 +82,7 @@ def test_graphs_larger_than_a_machine_are_shared_and_every_machine_is_asked():
         assert most == pytest.approx(3 * least, rel=1e-2)
 
 
-def test_a_graphs_time_grows_between_a_logarithm_and_a_power():
+def test_search_time_is_extrapolated_between_a_logarithm_and_a_power_of_the_rows():
     growing = Growing(micros=100, growth=0.5, rows=100)
     assert growing.at(100) == (100, 100)
     assert growing.at(400) == pytest.approx((100 * (1 + 0.5 * math.log(4)), 200))
@@ -90,13 +90,14 @@ def test_a_graphs_time_grows_between_a_logarithm_and_a_power():
     assert rows * growing.at(rows)[1] == pytest.approx(1e6)
 
 
-def test_one_process_is_enough_for_what_it_does_in_the_hours_given():
+def test_takeovers_give_the_rows_one_process_or_machine_can_handle():
     enough = dict((what, rows) for what, rows, _ in takeovers(INPUTS))
     assert enough["one process encodes within 1 h, float32"] == 100 * 10 * 3600
     assert enough["one machine's memory holds the graph, full width"] == most_rows(INPUTS, FULL)
 
 
-def test_every_measured_input_is_read_and_says_from_where():
+def test_read_rates_reads_every_measured_input_with_its_file_and_key():
+    """Computed index bytes match the recorded ones, and every format has a recorded recall."""
     rates = read_rates(RESULTS)
     wanted = {name for name, value in vars(Inputs()).items() if math.isnan(value)}
     assert rates.keys() == wanted
@@ -127,11 +128,11 @@ def test_every_measured_input_is_read_and_says_from_where():
         (lasting(99), "99 days"),
     ],
 )
-def test_numbers_are_said_as_people_say_them(said, expected):
+def test_amounts_sizes_ranges_and_durations_are_formatted_for_reading(said, expected):
     assert said == expected
 
 
-def test_an_option_takes_the_place_of_what_was_measured(capsys):
+def test_scaling_options_override_measured_inputs_and_zero_cores_are_refused(capsys):
     main(["--results", str(RESULTS), "--cores", "64", "--bfloat16", "100", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["from"]["cores"] == found["from"]["bfloat16"] == "given"

@@ -6,8 +6,8 @@ import pytest
 
 
 @pytest.fixture(autouse=True, scope="module")
-def libraries_speak():
-    """Importing torch and others warns of their own affairs."""
+def default_warnings():
+    """Show warnings of libraries while they are imported instead of raising them."""
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         import service.cli.main  # noqa: F401
@@ -15,6 +15,6 @@ def libraries_speak():
         yield
 
 
-def test_the_block_does_what_its_page_says(block, reader, recorded):
+def test_block_runs_without_error_and_prints_what_its_page_shows(block, reader, recorded):
     with recorded(block):
         reader(block)

@@ -37,20 +37,20 @@ def broken_rows(text):
 
 
 @written_pages
-def test_no_line_is_longer_than_the_limit(page):
+def test_page_has_no_line_over_120_characters(page):
     assert long_lines(page.read_text()) == []
 
 
 @written_pages
-def test_no_row_of_a_table_is_wrapped(page):
+def test_page_has_no_wrapped_table_row(page):
     assert broken_rows(page.read_text()) == []
 
 
-def test_only_lines_that_could_be_wrapped_count():
+def test_long_lines_ignores_code_tables_and_link_targets():
     long = "word " * 30
     text = f"# Page\n\n{long}\n\n```sh\n{long}\n```\n\n| {long} |\n\n[a link](http://{'x' * 200})\n\n- {long}\n"
     assert long_lines(text) == [3, 13]
 
 
-def test_a_row_that_goes_on_in_the_next_line_is_noticed():
+def test_broken_rows_finds_a_table_row_that_continues_on_the_next_line():
     assert broken_rows("| a | b |\n| --- | --- |\n| c | d\ne |\n\n```sh\n| f\n```\n") == [3]

@@ -11,13 +11,13 @@ CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 
 
 def anchors(text):
-    """Headings as GitHub makes them into anchors."""
+    """Return the headings as GitHub turns them into anchors."""
     found = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_lead_somewhere(page):
+def test_local_links_of_a_page_lead_to_existing_files_and_headings(page):
     lost = []
     for target in LINK.findall(CODE.sub("", page.read_text())):
         if target.startswith(("http://", "https://")):

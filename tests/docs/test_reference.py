@@ -11,16 +11,17 @@ from service.settings import Settings
 
 @pytest.fixture(scope="module")
 def made():
+    """Return the reference pages as generated from the code."""
     return pages()
 
 
-def test_the_reference_is_what_the_code_says(made):
+def test_reference_pages_equal_the_generated_ones(made):
     written = {path.name: path.read_text() for path in OUT.glob("*.md")}
     stale = [name for name, text in made.items() if written.get(name) != text]
     assert not stale and written.keys() == made.keys(), f"run `make reference`: {stale}"
 
 
-def test_nothing_public_is_missing(made):
+def test_reference_names_every_export_and_setting_and_the_main_routes_and_commands(made):
     named = re.compile(r"^### (\w+)$|`(\w+)`", re.MULTILINE).findall(made["python.md"])
     assert set(transforms.__all__) <= {name for pair in named for name in pair}
     assert [n for n in Settings.model_fields if f"`LATHE_{n.upper()}`" not in made["settings.md"]] == []

@@ -9,13 +9,13 @@ from tests.docs.record import Run, merged, read_rows
 from tests.docs.shape import missing
 
 
-def one(text, language="", directive=""):
-    """A block alone on a page."""
+def single_block(text, language="", directive=""):
+    """Return the only block of a page made of this text."""
     comment = f"<!-- run: {directive} -->\n" if directive else ""
     return blocks_of(f"# Page\n\n{comment}```{language}\n{text}\n```\n", "page.md")[0]
 
 
-def test_a_block_knows_where_it_stands_and_how_it_is_run():
+def test_blocks_of_reads_line_language_text_and_directive_of_each_block():
     page = "a\n\n```python\nx = 1\n```\n\n<!-- run: {when: long,\n swap: {a: b}} -->\n```sh\na\n```\n"
     first, second = blocks_of(page, "page.md")
     assert (first.line, first.language, first.text, first.directive.when) == (3, "python", "x = 1\n", "quick")
@@ -34,12 +34,12 @@ def test_a_block_knows_where_it_stands_and_how_it_is_run():
     ],
     ids=["indented", "tildes", "comment apart", "unknown time", "no reason", "reason without need"],
 )
-def test_a_page_that_would_hide_a_block_is_refused(page):
+def test_blocks_of_refuses_pages_with_malformed_fences_or_directives(page):
     with pytest.raises(ValueError, match="page.md"):
         blocks_of(page, "page.md")
 
 
-def test_the_words_of_commands_are_found_between_what_the_shell_reads():
+def test_commands_of_splits_a_script_into_simple_commands():
     script = (
         'A=1 lathe serve --port 1  # say\ncp a b && (cd k && make \\\n  it) > log\ncurl x -d \'{"a": "b c"}\' | cat'
     )
@@ -70,16 +70,16 @@ def test_the_words_of_commands_are_found_between_what_the_shell_reads():
         "if true",
     ],
 )
-def test_a_command_that_cannot_work_is_noticed_without_running_it(script):
+def test_check_refuses_a_script_with_a_command_that_cannot_work(script):
     with pytest.raises(ValueError, match=r"."):
         check(script)
 
 
-def test_commands_that_could_work_pass():
+def test_check_accepts_a_script_whose_commands_parse():
     check("A=b lathe fit --name x --steps r2,pca:8 --source s3://b/  # words\npip install 'lathe[ray]' && make serve")
 
 
-def test_what_was_printed_is_compared_but_for_its_numbers():
+def test_missing_compares_printed_lines_in_order_and_ignores_numbers_hashes_and_elisions():
     printed = 'chain  live\nmine 3  0.871\n{"a":[[0.1,-2e-05,0.3]],"b":"x"}'
     assert missing("chain      live\nmine  1  0.9", printed) == []
     assert missing("mine  1 …", printed) == []
@@ -103,29 +103,29 @@ def test_what_was_printed_is_compared_but_for_its_numbers():
     ],
     ids=["a command fails", "no program", "nothing to swap", "code fails", "bad job", "no reader", "no command"],
 )
-def test_a_block_that_does_not_work_fails(scratch_page, text, language, directive):
+def test_running_a_block_that_fails_raises_block_error(scratch_page, text, language, directive):
     with pytest.raises(BlockError, match="page.md:"):
-        scratch_page.run(one(text, language, directive))
+        scratch_page.run(single_block(text, language, directive))
 
 
-def test_blocks_of_a_page_share_a_folder_names_and_what_was_printed(scratch_page):
-    scratch_page.run(one("echo first > said.txt"))
-    scratch_page.run(one("from pathlib import Path\n\nsaid = Path('said.txt').read_text()", "python"))
-    scratch_page.run(one("print(said, 12)", "python"))
-    scratch_page.run(one("first\n7", "text"))
+def test_blocks_of_a_page_share_a_folder_python_names_and_printed_output(scratch_page):
+    scratch_page.run(single_block("echo first > said.txt"))
+    scratch_page.run(single_block("from pathlib import Path\n\nsaid = Path('said.txt').read_text()", "python"))
+    scratch_page.run(single_block("print(said, 12)", "python"))
+    scratch_page.run(single_block("first\n7", "text"))
     with pytest.raises(BlockError, match="not printed"):
-        scratch_page.run(one("second", "text"))
+        scratch_page.run(single_block("second", "text"))
 
 
-def test_the_table_lists_exactly_the_blocks_there_are_and_all_did_well():
+def test_the_recorded_runs_cover_exactly_the_current_blocks_and_none_failed():
     """Whoever edits a block runs it and records it: python -m tests.docs PAGE."""
     listed = [(row["page"], row["digest"]) for row in read_rows()]
     assert listed == [(block.page, block.digest) for block in all_blocks()]
     assert [row for row in read_rows() if row["result"] not in ("ran", "checked")] == []
 
 
-def test_a_block_that_changed_loses_its_earlier_run():
-    old, new = one("echo a"), one("echo b")
+def test_merged_drops_the_earlier_run_of_a_changed_block():
+    old, new = single_block("echo a"), single_block("echo b")
     rows = [Run(old, 1.0).row()]
     assert merged(rows, [], [old]) == rows
     assert merged(rows, [], [new]) == []
