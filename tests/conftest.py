@@ -1,4 +1,4 @@
-"""What the tests of several packages share."""
+"""Fixtures shared by the tests of several packages."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ HEADER = "query-id\tcorpus-id\tscore\n"
 
 @pytest.fixture(scope="session")
 def encoder() -> Encoder:
-    """The real default encoder, from its offline package."""
+    """Return the real default encoder, from its offline package."""
     with warnings.catch_warnings():
         warnings.simplefilter("default")  # importing torch and transformers warns of their own affairs
         return Encoder(DEFAULT_ENCODER)
@@ -44,9 +44,9 @@ def encoder() -> Encoder:
 
 @pytest.fixture(scope="session")
 def out_of_domain(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) -> Path:
-    """A folder with vectors of out-of-domain text, as the first fit of the default encoder leaves them.
+    """Return a folder with cached vectors of out-of-domain text, as the first fit of the default encoder leaves them.
 
-    They are of some texts, where a fit takes a thousand: on those every run of the tests would spend a minute.
+    There are 100 texts where a fit encodes a thousand, which would take a minute of every run of the tests.
     """
     root = tmp_path_factory.getbasetemp()
     folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "out_of_domain"
@@ -61,7 +61,7 @@ def out_of_domain(tmp_path_factory: pytest.TempPathFactory, encoder: Encoder) ->
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Path:
-    """A folder with a random BERT of one narrow layer that reads with MiniLM's tokenizer."""
+    """Return a folder with a random one-layer BERT that uses MiniLM's tokenizer."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
     from transformers import AutoTokenizer, BertConfig, BertModel
@@ -85,7 +85,7 @@ def tiny_model(tmp_path_factory) -> Path:
 
 
 def write(folder, meta=None, files=None, qrels=None):
-    """A data set folder: META.json, files by their names, judgements by split."""
+    """Write a data set folder (META.json, files by name, judgements by split) and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     if meta is not None:
         (folder / "META.json").write_bytes(meta if isinstance(meta, bytes) else orjson.dumps(meta))
@@ -101,13 +101,13 @@ def write(folder, meta=None, files=None, qrels=None):
 
 @pytest.fixture(scope="session")
 def write_data_set():
-    """A writer of data set folders."""
+    """Return the writer of data set folders."""
     return write
 
 
 @pytest.fixture(scope="session")
 def scoring_process() -> Iterator[Any]:
-    """A real process that scores, kept for all evaluations of the tests: mteb takes it seconds to import."""
+    """Start one scoring process for all evaluations of the tests, since importing mteb takes seconds."""
     from training.evaluation.pool import Workers
 
     with Workers(1) as workers:
@@ -116,7 +116,7 @@ def scoring_process() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def kept_scoring_process(scoring_process) -> Iterator[None]:
-    """Evaluations, comparisons and experiments take that one, and leave it running."""
+    """Let evaluations, comparisons and experiments use the shared scoring process and leave it running."""
     with pytest.MonkeyPatch.context() as patch:
         for name in (
             "training.evaluation.run",
@@ -129,7 +129,7 @@ def kept_scoring_process(scoring_process) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def start_nginx(tmp_path_factory) -> Iterator[Callable[..., int]]:
-    """Starts a real nginx with the configuration as shipped, but for addresses and what a test replaces; its port."""
+    """Return a function that starts nginx with the shipped configuration, with replacements, and returns its port."""
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
     assert program, "nginx is missing: apt-get install nginx, or `make test` for the tests that take no services"
     running = []
@@ -154,7 +154,7 @@ def start_nginx(tmp_path_factory) -> Iterator[Callable[..., int]]:
 
 
 def write_configuration(folder: Path, port: int, api: list[int], index: int, replaced: dict[str, str]) -> None:
-    """The shipped files, with 127.0.0.1 in place of names, and a folder in place of /tmp."""
+    """Write the shipped nginx files with 127.0.0.1 in place of host names and `folder` in place of /tmp."""
     main = (ROOT / "docker/nginx/nginx.conf").read_text()
     for old, new in {"listen 8080;": f"listen 127.0.0.1:{port};", " /tmp/": f" {folder}/", **replaced}.items():
         assert old in main, f"{old} is not in nginx.conf"
@@ -180,10 +180,9 @@ WORDS = (
 
 
 class ChatServer(ThreadingHTTPServer):
-    """An endpoint of chat completions whose model always has something to say, the same for the same prompt.
+    """A chat-completions endpoint that answers the same prompt with the same text.
 
-    `script(server, body)`, where a test sets one, may answer in its place: with a text, or with status, headers, bytes
-    or parts of them.
+    A test may set `script(server, body)` to answer instead: with a text, or with a status, headers and bytes or parts.
     """
 
     daemon_threads = True
@@ -199,12 +198,12 @@ class ChatServer(ThreadingHTTPServer):
 
     @property
     def prompts(self):
-        """What was asked, but for probes."""
+        """Prompts received, without probes."""
         asked = (body["messages"][0]["content"] for body in self.bodies)
         return [prompt for prompt in asked if prompt != "Say yes."]
 
     def handle_error(self, request, client_address):
-        """Clients may hang up."""
+        """Ignore client disconnects."""
 
 
 class ChatHandler(BaseHTTPRequestHandler):
@@ -233,14 +232,14 @@ class ChatHandler(BaseHTTPRequestHandler):
 
 
 def completion(text, finish_reason="stop", **usage):
-    """An answer as the protocol has it."""
+    """Return a chat completion as JSON."""
     counts = {"prompt_tokens": 50, "completion_tokens": 20} | usage
     message = {"role": "assistant", "content": text}
     return json.dumps({"choices": [{"message": message, "finish_reason": finish_reason}], "usage": counts}).encode()
 
 
 def imagined(prompt):
-    """What a model would say to one of the shipped prompts."""
+    """Return a plausible model answer to one of the shipped prompts."""
     chance = random.Random(prompt)
 
     def some(count):
@@ -260,7 +259,7 @@ def imagined(prompt):
 
 @pytest.fixture(scope="session")
 def running_chat_server() -> Iterator[ChatServer]:
-    """One server for all."""
+    """Start one chat server for all tests."""
     with ChatServer() as server:
         yield server
         server.shutdown()
@@ -268,20 +267,20 @@ def running_chat_server() -> Iterator[ChatServer]:
 
 @pytest.fixture
 def chat_server(running_chat_server) -> ChatServer:
-    """An endpoint as if just started."""
+    """Return the chat server with its recorded requests cleared."""
     running_chat_server.reset()
     return running_chat_server
 
 
 @pytest.fixture(scope="session")
 def chat_completion():
-    """A writer of answers as the protocol has them."""
+    """Return the function that builds a chat completion."""
     return completion
 
 
 @pytest.fixture
 def synthesis_job(tmp_path, chat_server):
-    """A writer of a synthesis in YAML, with seeds beside it, against the endpoint; gives its path."""
+    """Return a function that writes a synthesis job and its seeds for the chat server, and returns the job's path."""
 
     def build(seeds=4, **given):
         rows = [

@@ -78,29 +78,29 @@ class Block:
 
     @property
     def first_words(self) -> str:
-        """What it begins with, in one line."""
+        """Beginning of the block, in one line."""
         line = next((line.strip() for line in self.text.splitlines() if line.strip()), "")
         return line if len(line) <= FIRST_WORDS else line[: FIRST_WORDS - 1].rstrip() + "…"
 
     @property
     def digest(self) -> str:
-        """Tells the block from what it was before an edit, its directive included."""
+        """Hash of language, text and directive, which changes with every edit."""
         said = "\0".join([self.language, self.text, self.directive.model_dump_json()])
         return hashlib.sha256(said.encode()).hexdigest()[:12]
 
 
 def pages(root: Path = ROOT) -> list[Path]:
-    """The README and all pages of docs/."""
+    """Return the README and all pages of docs/."""
     return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 
 
 def all_blocks(root: Path = ROOT) -> list[Block]:
-    """Every block of every page, in order."""
+    """Return every block of every page, in order."""
     return [block for page in pages(root) for block in blocks_of(page.read_text(), page.relative_to(root).as_posix())]
 
 
 def blocks_of(text: str, page: str) -> list[Block]:
-    """The blocks of a page.
+    """Return the blocks of a page.
 
     Raises:
         ValueError: for a fence or a comment that is not as described above, with the page.
@@ -115,7 +115,7 @@ def blocks_of(text: str, page: str) -> list[Block]:
 
 
 def block_of(match: re.Match[str], page: str) -> Block:
-    """What was found on a page; errors as above."""
+    """Build a block from a match on a page; raise as `blocks_of` does."""
     line = match.string.count("\n", 0, match.start("language")) + 1
     try:
         said = yaml.safe_load(match["directive"])["run"] if match["directive"] else {}

@@ -19,7 +19,7 @@ TAKEN = {"cd", "curl", "export", "kustomize", "ray"}
 
 
 def commands_of(script: str) -> list[list[str]]:
-    """Each simple command of a script as words, without the variables set before it, comments and redirections."""
+    """Return each simple command of a script as words, without variables set before it, comments and redirections."""
     found: list[list[str]] = []
     for line in re.sub(r"\\\n", " ", script).splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
@@ -40,7 +40,7 @@ def commands_of(script: str) -> list[list[str]]:
 
 
 def check(script: str) -> None:
-    """Raise `ValueError` for what is wrong with a script, as far as can be told."""
+    """Raise `ValueError` if a script cannot work, as far as can be told without running it."""
     parsed = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
     if parsed.returncode:
         raise ValueError(parsed.stderr)
@@ -52,7 +52,7 @@ def check(script: str) -> None:
 
 
 def check_lathe(words: list[str]) -> None:
-    """Every command and option of ours is one there is, with a value of its type."""
+    """Raise `ValueError` unless a `lathe` command and its options exist and the values have their types."""
     command = typer.main.get_command(app)
     while hasattr(command, "commands"):
         name, words = (words or [""])[0], words[1:]
@@ -66,26 +66,26 @@ def check_lathe(words: list[str]) -> None:
 
 
 def check_make(words: list[str]) -> None:
-    """The targets are in the Makefile."""
+    """Raise `ValueError` unless the targets are in the Makefile."""
     made = subprocess.run(["make", "--dry-run", *words], cwd=ROOT, capture_output=True, text=True)
     if made.returncode:
         raise ValueError(made.stderr)
 
 
 def check_pip(words: list[str]) -> None:
-    """The extras are those of pyproject.toml."""
+    """Raise `ValueError` unless the extras are in pyproject.toml."""
     if missing := unknown_extras(words):
         raise ValueError(f"Lathe has no extra {', '.join(missing)}")
 
 
 def check_python(words: list[str]) -> None:
-    """The module is there."""
+    """Raise `ValueError` unless the module exists."""
     if words[0] != "-m" or find_spec(words[1]) is None:
         raise ValueError(f"there is no module {words[1:2]}")
 
 
 def check_serve(words: list[str]) -> None:
-    """The application that Ray Serve builds is there."""
+    """Raise `ValueError` unless the application that Ray Serve builds exists."""
     for word in words:
         module, colon, name = word.partition(":")
         if colon and f"\ndef {name}(" not in (ROOT / f"{module.replace('.', '/')}.py").read_text():
@@ -93,7 +93,7 @@ def check_serve(words: list[str]) -> None:
 
 
 def check_files(words: list[str]) -> None:
-    """The first path, which is copied, or each that an option names, is in the repository."""
+    """Raise `ValueError` unless the copied path and each path named by an option are in the repository."""
     named = [value for option, value in zip(words, words[1:], strict=False) if option in ("--file", "--kustomize")]
     plain = [word for word in words[:1] if "/" in word]
     for path in named + plain:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def read_encoders(path: Path, _workshop: "Workshop") -> None:
-    """`LATHE_ENCODERS`."""
+    """Read a value of `LATHE_ENCODERS`."""
     read_settings(encoders=path.read_text())
 
 
 def read_log_line(path: Path, workshop: "Workshop") -> None:
-    """A line of the log: its keys are those of the lines that the server writes."""
+    """Raise `ValueError` unless the server writes every key of this log line."""
     workshop.embed(["a request to be logged"])
     written = [json.loads(line) for line in workshop.log.read_text().splitlines() if line.startswith("{")]
     known = {key for line in written for key in line}

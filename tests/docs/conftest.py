@@ -57,7 +57,7 @@ def pytest_sessionfinish(session):
 
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory, out_of_domain):
-    """Servers and a state folder; nothing is started before a block needs it."""
+    """Return the shared servers and state folder; each server starts when a block first needs it."""
     made = Workshop(tmp_path_factory.mktemp("docs"), out_of_domain)
     yield made
     made.close()
@@ -65,7 +65,7 @@ def workshop(tmp_path_factory, out_of_domain):
 
 @pytest.fixture(scope="session")
 def reader(workshop):
-    """Runs a block on its page, which is closed when the next begins."""
+    """Return a function that runs a block on its page; a page is closed when the next begins."""
     current: dict[str, Page] = {}
 
     known, layouts = dict(Transform.defined), dict(LAYOUTS)
@@ -91,7 +91,7 @@ def reader(workshop):
 
 @pytest.fixture
 def recorded(request):
-    """Notes how a block did."""
+    """Return a context manager that records the seconds and the error of a block."""
 
     @contextmanager
     def noting(block):
@@ -109,7 +109,7 @@ def recorded(request):
 
 @pytest.fixture
 def scratch_page(workshop, tmp_path: Path):
-    """A page of nobody's, to try the runner on."""
+    """Return an empty page to test the runner with."""
     page = Page(workshop, tmp_path / "page")
     yield page
     page.close()

@@ -32,7 +32,7 @@ HEADER = "query-id\tcorpus-id\tscore\n"
 
 @cache
 def texts_of(module: str) -> tuple[str, ...]:
-    """Short paragraphs of one module's docstrings."""
+    """Return short paragraphs of one module's docstrings."""
     path = Path(sysconfig.get_paths()["stdlib"]) / f"{module}.py"
     return (
         tuple(text for text in distinct_paragraphs(read_docstrings(path)) if len(text) <= LONGEST)
@@ -43,18 +43,18 @@ def texts_of(module: str) -> tuple[str, ...]:
 
 @cache
 def texts() -> tuple[str, ...]:
-    """Distinct texts of many modules."""
+    """Return distinct texts of many modules."""
     return tuple(dict.fromkeys(text for module in MODULES for text in texts_of(module)))[:ROWS]
 
 
 def lines(path: Path, rows: Iterable[object]) -> None:
-    """Write JSON lines, and the folders above them."""
+    """Write rows as JSON lines, and create the folders above the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def labelled(start: int, count: int) -> list[dict[str, str]]:
-    """Texts and the modules they come from, in turns."""
+    """Return texts labelled with their modules, alternating between the modules."""
     return [
         {"text": texts_of(label)[start + row // len(LABELS)], "label": label.partition("/")[0]}
         for row, label in zip(range(count), LABELS * count, strict=False)
@@ -62,7 +62,7 @@ def labelled(start: int, count: int) -> list[dict[str, str]]:
 
 
 def halves(start: int, count: int) -> list[dict[str, str]]:
-    """The two halves of texts, as questions and what answers them."""
+    """Return the first halves of texts as queries and the second halves as positives."""
     cut = [text.split() for text in texts()[start : start + count]]
     return [
         {"anchor": " ".join(words[: len(words) // 2]), "positive": " ".join(words[len(words) // 2 :])} for words in cut
@@ -70,14 +70,14 @@ def halves(start: int, count: int) -> list[dict[str, str]]:
 
 
 def classification(folder: Path, start: int = 0) -> None:
-    """A data set of texts by module."""
+    """Write a classification data set of texts labelled by module."""
     lines(folder / "META.json", [{"task": "classification", "language": "en"}])
     lines(folder / "train.jsonl", labelled(start, 2 * SPLIT))
     lines(folder / "test.jsonl", labelled(start + SPLIT // 2, SPLIT))
 
 
 def retrieval(folder: Path, start: int = 0) -> None:
-    """A data set of first halves that look for their second ones."""
+    """Write a retrieval data set of first halves whose answers are the second halves."""
     pairs = halves(start, 3 * SPLIT)
     lines(folder / "META.json", [{"task": "retrieval", "language": "en"}])
     lines(folder / "corpus.jsonl", [{"_id": f"d{i}", "text": pair["positive"]} for i, pair in enumerate(pairs)])
@@ -88,7 +88,7 @@ def retrieval(folder: Path, start: int = 0) -> None:
 
 
 def sts(folder: Path, start: int = 0) -> None:
-    """A data set of pairs: halves of one text are alike, of two texts not."""
+    """Write an STS data set of halves: those of one text are similar, those of two texts are not."""
     pairs = halves(start, 2 * SPLIT)
     rows = [
         {"sentence1": a["anchor"], "sentence2": (a if i % 2 else b)["positive"], "score": 1.0 + 4 * (i % 2)}
@@ -100,7 +100,7 @@ def sts(folder: Path, start: int = 0) -> None:
 
 
 def suite(start: int = 0) -> Callable[[Path, Workshop], None]:
-    """A maker of a folder with one data set of each kind, two of what can be drawn from in samples."""
+    """Return a function that writes a folder of five data sets: two of classification and retrieval, one of STS."""
 
     def make(folder: Path, _workshop: Workshop) -> None:
         classification(folder / "modules", start // 40)
@@ -113,19 +113,19 @@ def suite(start: int = 0) -> Callable[[Path, Workshop], None]:
 
 
 def json_lines(start: int, end: int) -> Callable[[Path, Workshop], None]:
-    """A maker of a file of texts with a year each."""
+    """Return a function that writes a file of texts with a year each."""
     return lambda path, _: lines(
         path, ({"text": text, "year": 2015 + row % 10} for row, text in enumerate(texts()[start:end]))
     )
 
 
 def plain(path: Path, _workshop: Workshop) -> None:
-    """A text a line."""
+    """Write one text per line."""
     path.write_text("".join(f"{text}\n" for text in texts()))
 
 
 def vectors(path: Path, workshop: Workshop) -> None:
-    """What the server says of the texts: (rows, 384) float32."""
+    """Write the server's embeddings of the texts: (rows, 384) float32."""
     path.write_bytes(workshop.embed(list(texts())))
 
 
@@ -146,7 +146,7 @@ SHELF: dict[str, Callable[[Path, Workshop], None]] = {
 
 
 def put(text: str, folder: Path, workshop: Workshop) -> None:
-    """Make in a folder what a block's text names and is not there yet."""
+    """Create the data that a block's text names and the folder lacks."""
     for name, make in SHELF.items():
         if name in text and not (folder / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def unknown_extras(words: list[str]) -> list[str]:
-    """Those of `lathe[A,B]` and `.[A,B]` that pyproject.toml does not define."""
+    """Return the extras of `lathe[A,B]` and `.[A,B]` that pyproject.toml does not define."""
     known = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     named = [re.fullmatch(r"(?:lathe|\.)\[([\w,-]+)\]", word) for word in words]
     return [extra for match in named if match for extra in match[1].split(",") if extra not in known]

@@ -27,7 +27,7 @@ class BlockError(AssertionError):
 
 
 class Page:
-    """A reader at work.
+    """The state of one page while its blocks run.
 
     Args:
         workshop: the servers and the state folder, which all pages share.
@@ -63,7 +63,7 @@ class Page:
             raise BlockError(f"{block.page}:{block.line}: {type(error).__name__}: {error}") from error
 
     def text_of(self, block: Block) -> str:
-        """The block with what stands in for a reader's own, its data in place."""
+        """Return the block's text with its swaps and addresses, and create the data it names."""
         text = block.text
         for shown, used in block.directive.swap.items():
             if shown not in text:
@@ -75,12 +75,12 @@ class Page:
         return LOCAL.sub(lambda _: self.own_address or self.workshop.address, text)
 
     def environment(self) -> dict[str, str]:
-        """Variables of a command; a server that a page starts listens where its page expects it."""
+        """Return the variables of a command; a server that a page starts listens where its page expects it."""
         own = {"LATHE_PORT": self.own_address.rpartition(":")[2]} if self.own_address else {}
         return self.workshop.environment | own
 
     def shell(self, block: Block) -> None:
-        """Commands, by bash, which stops at the first that fails."""
+        """Run commands by bash, which stops at the first that fails."""
         script = self.folder / f"line-{block.line}.sh"
         script.write_text(self.text_of(block))
         if FORKED.search(block.text):
@@ -102,7 +102,7 @@ class Page:
             )
 
     def python(self, block: Block) -> None:
-        """Code, with the names of the page's blocks before it."""
+        """Run code in the namespace of the page's earlier blocks."""
         code = compile("\n" * block.line + self.text_of(block), block.page, "exec")
         said = io.StringIO()
         with contextlib.chdir(self.folder), contextlib.redirect_stdout(said), warnings.catch_warnings():
@@ -111,7 +111,7 @@ class Page:
         self.printed = said.getvalue()
 
     def read(self, block: Block) -> None:
-        """A configuration, by what reads it."""
+        """Read a configuration by the reader its directive names."""
         if block.directive.reads not in READERS:
             raise BlockError(f"{block.page}:{block.line}: `reads` names one of {', '.join(READERS)}")
         path = self.folder / (block.directive.file or f"line-{block.line}.{block.language}")
@@ -119,12 +119,12 @@ class Page:
         READERS[block.directive.reads](path, self.workshop)
 
     def compare(self, block: Block) -> None:
-        """What the block before printed."""
+        """Compare the block with what the block before printed."""
         if lost := missing(block.text, self.printed):
             raise BlockError(f"{block.page}:{block.line}: not printed: {lost}\nbut:\n{self.printed[-4000:]}")
 
     def check(self, block: Block) -> None:
-        """What can be told without running it."""
+        """Check a block without running it."""
         if block.language == "python":
             compile(block.text, f"{block.page}:{block.line}", "exec")
         elif block.language in ("", "sh"):
@@ -142,5 +142,5 @@ class Page:
 
 
 def folder_of(page: str) -> str:
-    """A page's name as a folder's."""
+    """Return a folder name for a page."""
     return Path(page).with_suffix("").as_posix().replace("/", "-")

@@ -25,14 +25,14 @@ say](../../tests/docs/blocks.py)). {count} blocks, {seconds} seconds.
 
 @dataclass(frozen=True)
 class Run:
-    """How a block did: seconds, and what went wrong, or nothing."""
+    """Result of running a block: seconds, and the error or an empty text."""
 
     block: Block
     seconds: float
     problem: str = ""
 
     def row(self) -> dict[str, Any]:
-        """The run as JSON."""
+        """Return the run as a JSON object."""
         block = self.block
         return {
             "page": block.page,
@@ -48,13 +48,13 @@ class Run:
 
 
 def is_checked(block: Block) -> bool:
-    """Whether it is looked at and not run."""
+    """Return whether a block is checked without being run."""
     directive = block.directive
     return directive.drawing or directive.when == "elsewhere" or block.language in (*CONFIGURATION, "text")
 
 
 def manner(block: Block) -> str:
-    """How a block is run, in words."""
+    """Describe how a block is run."""
     directive = block.directive
     if directive.drawing:
         return f"a drawing: {directive.reason}"
@@ -70,13 +70,13 @@ def manner(block: Block) -> str:
 
 
 def read_rows(folder: Path = RESULTS) -> list[dict[str, Any]]:
-    """What was recorded last."""
+    """Return the recorded rows."""
     path = folder / "blocks.json"
     return json.loads(path.read_text())["figures"] if path.exists() else []
 
 
 def merged(old: Iterable[dict[str, Any]], runs: Iterable[Run], blocks: Iterable[Block]) -> list[dict[str, Any]]:
-    """A row for each block there is: of its new run, else of an earlier one if it has not changed since."""
+    """Return a row for each block: of its new run, or of an earlier run if the block has not changed."""
     known = {(row["page"], row["digest"]): row for row in old}
     known |= {(run.block.page, run.block.digest): run.row() for run in runs}
     found = [(block, known.get((block.page, block.digest))) for block in blocks]
@@ -84,7 +84,7 @@ def merged(old: Iterable[dict[str, Any]], runs: Iterable[Run], blocks: Iterable[
 
 
 def record(runs: Iterable[Run], folder: Path = RESULTS) -> None:
-    """Write both files anew, with these runs."""
+    """Rewrite blocks.json and blocks.md with these runs."""
     path = write_report(folder, "blocks", merged(read_rows(folder), runs, all_blocks()))
     report = json.loads(path.read_text())
     rows = report["figures"]
@@ -110,5 +110,5 @@ def record(runs: Iterable[Run], folder: Path = RESULTS) -> None:
 
 
 def link_to(page: str) -> str:
-    """A page, from where the table lies."""
+    """Return the link from the table to a page."""
     return "../../README.md" if page == "README.md" else f"../{page.removeprefix('docs/')}"

@@ -8,20 +8,20 @@ ELISION = "…"
 
 
 def masked(text: str) -> list[str]:
-    """Its lines, with `#` for numbers, hashes and lists of numbers, and without spaces that only line columns up."""
+    """Return the lines with `#` for numbers, hashes and lists of numbers, and without aligning spaces."""
     text = re.sub(NUMBER, "#", re.sub(HASH, "#", text))
     text = re.sub(r"#(?:,\s*#)*(?:,\s*…)?", "#", text)
     return [compact(line) for line in text.splitlines() if line.strip()]
 
 
 def compact(line: str) -> str:
-    """A line without the spaces that JSON may have or not, and with single ones elsewhere."""
+    """Return a line without optional JSON spaces, and with single spaces elsewhere."""
     line = " ".join(line.split())
     return re.sub(r"\s*([,:{}\[\]])\s*", r"\1", line) if line.startswith(("{", "[")) else line
 
 
 def missing(shown: str, printed: str) -> list[str]:
-    """The lines that a page shows and that were not printed, in this order; `…` stands for anything."""
+    """Return the shown lines that were not printed in this order; `…` matches anything."""
     rest, lost = masked(printed), []
     for line in masked(shown):
         pattern = re.compile(".*".join(re.escape(part) for part in line.split(ELISION)))

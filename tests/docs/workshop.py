@@ -99,7 +99,7 @@ class CommandServer:
 
 
 class Workshop:
-    """What all blocks share.
+    """State shared by all blocks: a state folder, a server and a Redis.
 
     Args:
         root: an empty folder.
@@ -123,7 +123,7 @@ class Workshop:
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """Variables of a block; a reader has none of ours, so the state folder is ~/.lathe."""
+        """Variables of a block, without those of this process for Lathe: the state folder is ~/.lathe."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("LATHE_", "PYTEST_"))}
         return kept | {
             "PATH": f"{self.programs}:{os.environ['PATH']}:/usr/sbin",
@@ -141,12 +141,12 @@ class Workshop:
 
     @cached_property
     def log(self) -> Path:
-        """What the server writes: its log and its greeting."""
+        """File with the server's log and greeting."""
         return self.root / "server.log"
 
     @cached_property
     def address(self) -> str:
-        """HOST:PORT of the server that stands where pages say localhost:8080."""
+        """HOST:PORT of the server that replaces localhost:8080 of the pages; started at first use."""
         self.commands.listen()
         command = [sys.executable, "-S", "-E", str(HERE / "client.py"), "--wait", "lathe", "serve", "--port", "0"]
         with self.log.open("w") as log:
@@ -161,7 +161,7 @@ class Workshop:
 
     @cached_property
     def redis(self) -> str:
-        """The URL of a Redis with a password."""
+        """URL of a Redis with a password; started at first use."""
         port = find_free_port()
         command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(self.root), "--save", ""]
         self.processes.append(subprocess.Popen([*command, "--requirepass", PASSWORD], stdout=subprocess.DEVNULL))
@@ -169,7 +169,7 @@ class Workshop:
         return f"redis://default:{PASSWORD}@127.0.0.1:{port}/0"
 
     def embed(self, texts: list[str]) -> bytes:
-        """Their raw vectors as .npy, from the server."""
+        """Return the server's embeddings of texts as .npy bytes."""
         body = {"inputs": texts}
         answer = httpx.post(
             f"http://{self.address}/embed", json=body, headers={"accept": "application/x-npy"}, timeout=120
@@ -189,7 +189,7 @@ class Workshop:
                     client.delete(f"/indexes/{index['name']}").raise_for_status()
 
     def close(self) -> None:
-        """End everything; commands end with their clients."""
+        """Stop all servers and commands, and remove the folder."""
         self.clear()
         for process in reversed(self.processes):
             process.terminate()
