@@ -17,6 +17,7 @@ import torch
 from benchmarks.codes.data import CORPORA, TASKS, EncodedData, list_encoders
 from benchmarks.codes.measure import OURS, measure_neighbours, measure_task
 from benchmarks.codes.methods import family
+from benchmarks.codes.plot import write_plot
 from benchmarks.codes.rates import measure_rates
 from benchmarks.held_out import read_held_out
 from benchmarks.report import markdown_table, parser, write_report
@@ -50,9 +51,11 @@ def main() -> None:
         figures["encoders"][encoder.name] = orjson.loads(kept.read_bytes())
         print_encoder(encoder.name, figures["encoders"][encoder.name])
     first = EncodedData(given.data, given.work, list_encoders(given.encoders, given.encoder)[0])
+    given.out.mkdir(parents=True, exist_ok=True)
     figures["rates"] = measure_rates(first.corpus(next(iter(CORPORA))), budgets)
     for one in figures["rates"]:
         print(one["budget"], {name: f"{rate:,.0f}" for name, rate in one["per_second"].items()})
+    print("picture:", write_plot(given.out, list_panels(figures["encoders"], next(iter(CORPORA)))), file=sys.stderr)
     print("raw figures:", write_report(given.out, "codes", figures), file=sys.stderr)
 
 
@@ -103,6 +106,14 @@ def best_of_families(methods: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if key not in found or row["recall_at_10"] > found[key]["recall_at_10"]:
             found[key] = row | {"family": key[1]}
     yield from found.values()
+
+
+def list_panels(encoders: dict[str, Any], corpus: str) -> dict[str, list[dict[str, Any]]]:
+    """Return the best methods on a corpus by encoder, under titles that name the norm of the mean vector."""
+    found = {name: encoder["neighbours"][corpus] for name, encoder in encoders.items()}
+    return {
+        f"{name}, ‖μ‖ {one['mean_norm']:.2f}": list(best_of_families(one["methods"])) for name, one in found.items()
+    }
 
 
 def cell(row: dict[str, Any]) -> str:

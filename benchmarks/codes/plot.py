@@ -1,0 +1,43 @@
+"""Picture of the benchmark: recall by bytes, one panel for each encoder."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from training.reporting.figures import STYLE, new_panels, to_svg
+
+SHOWN = {
+    "codes, learned codebooks": ("product_codes", "C0", "-"),
+    "codes": ("codes", "C0", "--"),
+    "OPQ+PQ, decoded vectors normalized": ("OPQ+PQ, normalized", "C1", "-"),
+    "PCA, RaBitQ": ("RaBitQ after PCA", "C2", "-"),
+    "PCA, integers": ("integers after PCA", "C3", "-"),
+    "truncation, int8": ("truncation, int8", "C7", "-"),
+}
+"""Label, colour and line of each method in the picture."""
+
+
+def write_plot(out: Path, panels: dict[str, list[dict[str, Any]]]) -> Path:
+    """Write `codes.svg`: the recall@10 of codes alone by their bytes, a panel for each encoder.
+
+    Args:
+        out: folder to write to.
+        panels: by title, the best method of every family at every budget.
+    """
+    with plt.rc_context(STYLE):
+        figure, axes = new_panels(len(panels), columns=2, size=(4, 3), sharey=True)
+        for axis, (title, rows) in zip(axes, panels.items(), strict=True):
+            for method, (label, color, line) in SHOWN.items():
+                points = sorted((row["budget"], row["recall_at_10"]) for row in rows if row["family"] == method)
+                axis.plot(*zip(*points, strict=True), line, color=color, marker="o", markersize=3, label=label)
+            budgets = sorted({row["budget"] for row in rows})
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(budgets, [str(budget) for budget in budgets])
+            axis.set_title(title)
+            axis.set_xlabel("bytes of a vector")
+            axis.set_ylabel("recall@10")
+        axes[0].legend(frameon=False, fontsize=7)
+        path = out / "codes.svg"
+        path.write_text(to_svg(figure))
+    return path
