@@ -11,6 +11,7 @@ SHOWN = {
     "codes, learned codebooks": ("product_codes", "C0", "-"),
     "codes": ("codes", "C0", "--"),
     "OPQ+PQ, decoded vectors normalized": ("OPQ+PQ, normalized", "C1", "-"),
+    "residual quantizer": ("residual quantizer", "C4", "-"),
     "PCA, RaBitQ": ("RaBitQ after PCA", "C2", "-"),
     "PCA, integers": ("integers after PCA", "C3", "-"),
     "truncation, int8": ("truncation, int8", "C7", "-"),
@@ -30,7 +31,8 @@ def write_plot(out: Path, panels: dict[str, list[dict[str, Any]]]) -> Path:
         for axis, (title, rows) in zip(axes, panels.items(), strict=True):
             for method, (label, color, line) in SHOWN.items():
                 points = sorted((row["budget"], row["recall_at_10"]) for row in rows if row["family"] == method)
-                axis.plot(*zip(*points, strict=True), line, color=color, marker="o", markersize=3, label=label)
+                sizes, recalls = [point[0] for point in points], [point[1] for point in points]
+                axis.plot(sizes, recalls, line, color=color, marker="o", markersize=3, label=label)
             budgets = sorted({row["budget"] for row in rows})
             axis.set_xscale("log", base=2)
             axis.set_xticks(budgets, [str(budget) for budget in budgets])

@@ -4,15 +4,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from service.chains.chain_ref import ChainRef
 from service.chains.file_stamp import get_file_stamp
 from transforms.artifact import Manifest, display_name, require_field_types
 from transforms.errors import ArtifactError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from transforms.artifact import FitDistribution
     from transforms.chain import Chain
 
@@ -75,7 +75,7 @@ class LoadedChain:
         as_fitted = self.chain.quantizer is not None  # the ranges of codes are those of what was fitted
         return self.chain.normalize and (wanted or as_fitted)
 
-    def clipped_share(self, rows: NDArray[np.float32]) -> float | None:
+    def clipped_share(self, rows: "NDArray[np.float32]") -> float | None:
         """Return the share of values beyond the fitted range of the codes of rows `(n, d)`; None without a range."""
         quantizer = self.chain.quantizer
         return None if quantizer is None else quantizer.clipped_share(self.fold(None, True, False).transform(rows))
