@@ -31,6 +31,7 @@ from service.errors import (
     UriTooLongError,
     error_body,
 )
+from service.http.joined_writes import JoinedWrites
 
 HEAD_BYTES = 65_536
 """Maximum bytes of the request line and headers, of one parsed piece, and between two pieces of a body."""
@@ -129,7 +130,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """Accept a connection, or answer 503 and close it if there are too many."""
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self.deadline = self.loop.time() + HEAD_SECONDS
         descriptor = transport.get_extra_info("socket").fileno()
         if self.limits.are_reached(len(self.connections), descriptor):

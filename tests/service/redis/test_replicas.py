@@ -42,7 +42,7 @@ class Replicas:
 
 
 class Callers:
-    """Callers that ask through nginx all the time; what they were answered."""
+    """Callers that ask through nginx all the time; what they were answered, or the error that they met."""
 
     def __init__(self, replicas, count=3):
         self.replicas, self.answers, self.stopping = replicas, [], threading.Event()
@@ -51,8 +51,12 @@ class Callers:
     def run(self):
         with httpx.Client(base_url=self.replicas.client.base_url, timeout=60) as client:
             while not self.stopping.wait(PAUSE_SECONDS):
-                status, chain, answer = self.replicas.ask(client)
-                self.answers.append((status, chain, answer.content))
+                try:
+                    status, chain, answer = self.replicas.ask(client)
+                except httpx.HTTPError as error:
+                    self.answers.append((repr(error), None, b""))
+                else:
+                    self.answers.append((status, chain, answer.content))
 
     def __enter__(self):
         for thread in self.threads:
