@@ -126,7 +126,14 @@ class Registry(ChainFolder):
         return self._copy_chain(name, shipped, read_serialized_artifact)
 
     def _copy_chain(self, name: str, source: "Registry", check: Callable[[Path, Path | None], object]) -> bool:
-        """Copy all versions of a chain after `check`, unless the name was ever used; return whether it was copied."""
+        """Copy all versions of a chain, unless the name was ever used; return whether it was copied.
+
+        Args:
+            name: name of the chain in both registries.
+            source: registry to copy from.
+            check: called with each version's folder and `source.links_within` before it is copied; it raises if the
+                version is damaged.
+        """
         if (self.root / name / "pointer.json").exists():
             return False
         with self.lock(name):

@@ -77,9 +77,14 @@ class SizeRoutes:
         return None
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Route a size (`route`) to a chain if the route is free or `replace` is set; return the route's chain.
+        """Let requests for vectors of some dimensions get a chain, and return the chain they get from now on.
 
-        A route is also free if its chain is deleted or does not serve the size, see `find_chain`.
+        Args:
+            encoder_fingerprint: encoder whose vectors the chain takes.
+            route: number of dimensions, or `NESTED`, for all that a nested chain can be cut to.
+            ref: chain, as `name` or `name@version`.
+            replace: whether to replace a chain that the route leads to already. It is always replaced if it was
+                deleted or does not give these dimensions.
         """
         with self.lock():
             size_routes = self.read()

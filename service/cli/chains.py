@@ -94,7 +94,8 @@ def delete(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
 def import_chains(folder: Annotated[Path, typer.Argument(help="Another state folder")]) -> None:
     """Copy the chains of another state folder, for instance into the Redis that replicas are to share.
 
-    Its size routes are copied too, except for dimensions that have a route here already.
+    A chain whose name exists here is left as it is. The choice of a chain for each number of dimensions is copied too,
+    where none is made here.
     """
     from service.chains.registry import Registry
     from service.chains.size_routes import SizeRoutes
@@ -120,13 +121,13 @@ def import_chains(folder: Annotated[Path, typer.Argument(help="Another state fol
 
 
 def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder: str, route: str, ref: str) -> str:
-    """Set a size route of an encoder to a chain if it is free, and return the outcome for the user.
+    """Let requests for vectors of a size get a copied chain unless another serves them here; return a line to print.
 
     Args:
         size_routes: routes to change.
-        before: the encoder's routes before any was copied.
+        before: the encoder's routes before any was copied; the line says "as before" for one that was the same.
         encoder: fingerprint of the encoder.
-        route: dimensions, or the route of nested chains.
+        route: number of dimensions, or `NESTED`, for all that a nested chain can be cut to.
         ref: chain, as `name` or `name@version`.
     """
     holder = size_routes.import_route(encoder, route, ref)

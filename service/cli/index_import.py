@@ -39,7 +39,7 @@ class LazyEncoders:
         self.loaded: dict[str, Encoder] = {}
 
     def load(self, name: str | None) -> "Encoder":
-        """Return an encoder, named as in `find_encoder`; load it if it is not loaded yet."""
+        """Return the encoder of that name or alias, the default one for None; load it if it is not loaded yet."""
         spec = find_encoder(self.settings, name)
         if spec.name not in self.loaded:
             self.loaded[spec.name] = load_encoder(self.settings, name)

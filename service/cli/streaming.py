@@ -119,7 +119,12 @@ def _write_file(source: Source, out: Path, target: Target, transform: Callable[[
 
 
 def _build_records(batch: Batch, field: str) -> list[Record]:
-    """Return the fields to write beside each vector: those of the source's row, without an input vector in `field`."""
+    """Return the fields to write beside each vector: all of the source's row, except the vector that was read from it.
+
+    Args:
+        batch: rows of texts or vectors, with their fields if the source has any.
+        field: name of the field that held the input, dropped if that is a vector.
+    """
     if not isinstance(batch.values, list):
         return [{k: v for k, v in record.items() if k != field} for record in batch.records] or [
             {} for _ in batch.values

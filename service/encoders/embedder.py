@@ -110,7 +110,14 @@ class Pending:
         return np.stack(found) if found else np.empty((0, 0), np.float32)
 
     def _notify_observers(self, *raw: NDArray[np.float32]) -> NDArray[np.float32] | None:
-        """Pass the vectors before the chain to observers and return them joined; None without a chain or observers."""
+        """Pass the encoder's vectors to the drift and shadow observers of the chain, and return them as one array.
+
+        Args:
+            raw: vectors before the chain, such as those from the cache and those just encoded; empty ones are left out.
+
+        Returns:
+            All rows `(n, d)`; None, and nothing is passed on, if the request has no chain or nothing observes.
+        """
         loaded = self.target.loaded
         if loaded is None or self.observers is None:
             return None

@@ -58,14 +58,15 @@ class Bridge:
 
 
 def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) -> None:
-    """Fit an alignment on pairs of vectors and save it in the new generation's folder; save nothing for under 60 pairs.
+    """Fit the linear map from a new encoder's vectors to the old one's, and save it in the new generation's folder.
 
-    Too few pairs would make an alignment that misleads. Every fifth pair is held out to measure the recall.
+    Queries by the new encoder can search the old vectors through it while an index is embedded anew. Every fifth pair
+    is held out to measure the recall. Nothing is saved for under 60 pairs, because the map would mislead.
 
     Args:
         new: vectors of texts by the new encoder `(n, d)`.
         old: vectors of the same texts by the old encoder `(n, k)`.
-        spec: settings that the index is moving to.
+        spec: settings that the index is moving to; saved beside the map, to know later what it was fitted for.
         folder: folder of the new generation.
     """
     held_out = slice(None, None, HELDOUT_SHARE)

@@ -76,7 +76,8 @@ class SpecResolver:
         """Return the settings of a new index and its chain files, as a request asks for them.
 
         Raises:
-            ServiceError: if a name is unknown, or spaces or dimensions do not fit together.
+            ServiceError: if an encoder or chain is unknown, the chain was fitted on vectors of another encoder, or the
+                dimensions do not fit.
         """
         encoder = self._find_encoder(request.encoder, request.chain, request.width)
         target, fingerprint, width = self._resolve_target(encoder, request.chain, request.dimensions, request.width)

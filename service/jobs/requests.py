@@ -37,7 +37,10 @@ INPUT_NAMES = frozenset(
 
 
 def require_input_name(name: str) -> str:
-    """Return the name if it is one of `INPUT_NAMES`; raise `ValueError` for any other path."""
+    """Return the name if it is a file that jobs read, such as their texts; raise `ValueError` otherwise.
+
+    Names come from outside, so that any other could be a path to a file that is none of the job's.
+    """
     if name not in INPUT_NAMES:
         raise ValueError("no job has an input of that name")
     return name

@@ -45,7 +45,14 @@ class SharedRegistry(RegistryCopy):
     ) -> tuple[int, bool]:
         """Add a fitted chain as the next version, in Redis and on disk; return the version and whether it is live.
 
-        A job that runs twice publishes once. See `Registry.publish`.
+        A job that runs twice publishes once.
+
+        Args:
+            chain: fitted chain.
+            name: name of the chain.
+            promote: whether to make the version live; None does so if no version is live.
+            job: id of the job that fitted it, if one did.
+            statistics: statistics of the rows it was fitted on, stored with the version.
 
         Raises:
             UnavailableError: if Redis is unreachable.

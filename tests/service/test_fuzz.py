@@ -284,7 +284,7 @@ def test_parse_filter_refuses_a_filter_or_evaluates_at_most_max_conditions(wante
 
 @pytest.fixture(scope="module")
 def chains(tmp_path_factory):
-    """Return a registry with two copies of a starter chain, `good` and `odd`."""
+    """Return a registry with two copies of a starter chain: `good`, and `odd`, whose files get random content."""
     root = tmp_path_factory.mktemp("chains")
     for name in ("good", "odd"):
         shutil.copytree(STARTERS / "compact", root / name)

@@ -49,7 +49,7 @@ def test_a_fit_stopped_in_training_resumes_from_its_checkpoint_with_an_equal_res
     assert resumed == fit(vectors, tmp_path / "elsewhere")
 
 
-def test_a_fit_of_other_steps_does_not_resume_from_a_stopped_fits_checkpoint(vectors, stopped_fit):
+def test_a_fit_of_another_chain_does_not_resume_from_a_stopped_fits_checkpoint(vectors, stopped_fit):
     seen = []
     other = [STEPS[0], STEPS[1] | {"seed": 1}]
     fit(vectors, stopped_fit, lambda _fraction, message: seen.append(message), other)

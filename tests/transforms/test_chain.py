@@ -182,7 +182,7 @@ def test_loaded_nested_chain_has_bit_equal_outputs_at_every_size_tried(rows, com
 
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("kinds", [["r2"], ["geopres", "r2", "geopres"], ["normalize", "geopres"], ["normalize"]])
-def test_loaded_chain_of_other_steps_has_bit_equal_outputs(rows, tmp_path, kinds, normalize):
+def test_loaded_chain_with_or_without_normalization_has_bit_equal_outputs(rows, tmp_path, kinds, normalize):
     chain = Chain(make(kinds), normalize).fit(rows)
     chain.save(tmp_path / "chain")
     np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(rows), chain.transform(rows))

@@ -195,7 +195,13 @@ def _join_steps(measurer: SizeMeasurer, step: str) -> str:
 
 
 def _take_reducers(measurer: SizeMeasurer, sizes: SizeComparison, budget: int) -> Iterator[BudgetTrial]:
-    """Yield the measurements of fitted reducers whose floats take exactly `budget` bytes."""
+    """Yield the reducers of a size comparison whose floats take exactly `budget` bytes; nothing is measured anew.
+
+    Args:
+        measurer: measurer of that comparison; it gives the steps that the user chose to come first.
+        sizes: the comparison, with recall and loss of each reducer at each size.
+        budget: bytes of a vector.
+    """
     for one in sizes.trials:
         if one.bytes == budget and one.reducer != "truncation":
             recall = Interval(one.recall_at_10, None, None)

@@ -105,7 +105,7 @@ class TextCutter:
     """
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
-        """Set the lengths to examine for a model.
+        """Set how many characters of a long text are tokenized to find where to cut it.
 
         Args:
             tokenizer: a transformers tokenizer.

@@ -45,7 +45,10 @@ class Findings:
 
 
 def compute_findings(results: Results) -> Findings:
-    """Compute all statistics that the scores of an evaluation allow."""
+    """Compute what a report says about scores: differences from the raw vectors, their intervals and correlations.
+
+    What needs methods, languages or sizes that were not evaluated is empty.
+    """
     grid = Grid(results)
     labels = grid.labels("ladder", "chain")
     cells = comparison.compare_with_raw(grid, labels)

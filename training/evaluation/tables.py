@@ -155,7 +155,8 @@ def _build_effect_table(findings: Findings) -> Table:
 def _build_effect_summary_table(findings: Findings, by: Literal["encoder", "task"]) -> Table:
     """Build the table of large effects by method and encoder, or task: count, mean and largest, upward and downward.
 
-    Values are scores, not points (Tables 8 and 9 of the mean-bias paper).
+    Effects are differences of scores from 0 to 1, as in Tables 8 and 9 of the mean-bias paper; see `list_large_effects`
+    for how large.
     """
     groups: dict[tuple[str, str], list[float]] = {}
     for effect in findings.large_effects:

@@ -85,7 +85,14 @@ def _index_binary(faiss: Any, step: Binary) -> CodeIndex:
 
 
 def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
-    """Return an IndexPQ of the levels; documents and queries are mapped to coordinates in different ways."""
+    """Return a FAISS `IndexPQ` that searches the codes of a step, and the linear maps of documents and queries for it.
+
+    Each byte of a code is a centroid number of the product quantizer. Documents are mapped to coordinates by the
+    encoder; queries by the decoder's transpose, so that inner products of both are scores.
+
+    Raises:
+        ExportError: if a coordinate of the codes lies in two bytes.
+    """
     try:
         centroids, places = (tensor.cpu().numpy() for tensor in step.product_centroids())
     except InputError as error:

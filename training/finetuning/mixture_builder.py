@@ -77,7 +77,9 @@ class MixtureBuilder:
         self.known: set[tuple[str, str]] = set()
 
     def open_data_sets(self, source: SourceSettings) -> Iterator[DataSet]:
-        """Yield the usable data sets of a source; add a report for each other one, including the target.
+        """Yield the usable data sets of a source; note in `reports` why each of the rest is left out.
+
+        The target, on which the model will be evaluated, is always left out.
 
         Raises:
             JobError: if there is no such folder, or no data set in it.

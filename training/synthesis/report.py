@@ -147,7 +147,13 @@ def count_reasons(outcome: Outcome, stage: str) -> dict[str, int]:
 
 
 def build_stage_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Build the table of stages from the contents of report.json, as rows of text, the header first."""
+    """Build the table of the pipeline's stages (seeds, then each prompt) as rows of text, the header first.
+
+    Columns: calls, answers, kept, left out by reason, answers that could not be used.
+
+    Args:
+        found: contents of report.json.
+    """
     table: list[tuple[str, ...]] = [("stage", "calls", "answers", "kept", "left out", "answers that could not be used")]
     seeds = found["seeds"]
     table.append(("seeds", "", "", f"{seeds['kept']:,}", format_counts(seeds["rejected"]), ""))

@@ -313,7 +313,12 @@ class Dispatcher:
                 wait = BatchWait.after_batch(self.sent.popleft(), reply.seconds)
 
     def _deliver(self, parts: list[Part], reply: Reply) -> None:
-        """Deliver a reply's results or errors to the requests of its parts, and update the metrics."""
+        """Give each part's vectors or error, as the worker replied them in order, to its request; update the metrics.
+
+        Args:
+            parts: the texts that the worker was sent, by request.
+            reply: the worker's reply, with one result for each part.
+        """
         engine = self.engine
         engine.queue.record_batch(sum(part.tokens for part in parts), reply.seconds, len(engine.ready_dispatchers))
         metrics.observe_batches(engine.spec.name, reply)

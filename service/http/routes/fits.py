@@ -144,10 +144,16 @@ def _build_new_chain(body: FitBody) -> Chain:
 
 
 def _locate_queries(source: SourceBody, services: Services, files: dict[str, bytes], dimensions: int | None) -> str:
-    """Return where a job reads the queries of a fit; those sent with the request are added to the job's files.
+    """Return the path or file name from which a fitting job reads example queries, which weight its codes.
+
+    Args:
+        source: queries in the body, an uploaded file, or a path on the server.
+        services: for the folder that paths must lie in.
+        files: the job's files by name; queries sent with the request are added.
+        dimensions: of the vectors to fit on; None for texts.
 
     Raises:
-        ServiceError: if they cannot be used.
+        ServiceError: if they cannot be used, for instance vectors with other dimensions.
     """
     received = receive(source, services.settings.data_root)
     if None not in (dimensions, received.width) and dimensions != received.width:

@@ -43,7 +43,7 @@ class RecordChecks:
             self.thread.join(STOP_SECONDS)
 
     def queue(self, name: str, path: Path) -> None:
-        """Queue the check of the record of an index, discarding its last result; return at once."""
+        """Let the thread check an index's SQLite file for damage, discarding the last result; return at once."""
         with self.changed:
             self.waiting[name] = path
             self.results.pop(name, None)

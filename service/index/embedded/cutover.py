@@ -143,7 +143,10 @@ class Cutover:
             shutil.rmtree(generation.folder / done, ignore_errors=True)
 
     def _copy_originals(self, generation: Generation) -> None:
-        """Copy the original vectors of a re-embedding into the record's next table, in batches between other writes."""
+        """Copy the new encoder's vectors of all items from the generation's file into the index's SQLite record.
+
+        Batches are written between other writes.
+        """
         spec, labels = generation.spec, generation.rows.take_view().labels
         vectors = np.memmap(generation.folder / VECTORS, np.float32, "r", shape=(len(labels), spec.width))
         for start in range(0, len(labels), REPLAY_ROWS):

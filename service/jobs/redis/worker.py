@@ -184,12 +184,14 @@ def run_worker(settings: Settings, own: bool, burst: bool) -> None:
 
 
 def require_live_worker(settings: Settings) -> str:
-    """Check that this machine has a live worker, and return a sentence on their number, for health checks.
+    """Check that this machine has a worker that sent a heartbeat to Redis lately; return a sentence for health checks.
+
+    The sentence states how many there are or, if Redis is unreachable, that this is unknown. That is no error, because
+    workers wait for Redis and a running job goes on meanwhile.
 
     Raises:
         ValueError: if no Redis is set.
-        UnavailableError: if no worker is alive. An unreachable Redis is no error: workers wait for it, and a running
-            job goes on meanwhile.
+        UnavailableError: if no worker is alive.
     """
     require_redis(settings)
     machine = socket.gethostname()

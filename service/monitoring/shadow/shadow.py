@@ -85,7 +85,7 @@ class Shadow:
         return len(block)
 
     def _measure(self, block: NDArray[np.float32]) -> None:
-        """Apply both versions to the rows, in alternating order; count the rows and bad outputs.
+        """Apply both versions to the rows, in alternating order; count the rows and those with NaN or infinite values.
 
         Both times are recorded if neither version failed, else none.
         """
@@ -142,7 +142,7 @@ class Shadow:
         return {"latency_ms": {"live": float(live), "candidate": float(candidate), "ratio": paired}}
 
     def report(self) -> dict[str, Any]:
-        """Return the JSON of `GET /chains/{name}/shadow`."""
+        """Return the JSON of `GET /chains/{name}/shadow`: versions, rows seen, their figures, gates met or not."""
         figures = self.compute_figures(REPORT_SECONDS)
         live, candidate = self.live.loaded, self.candidate.loaded
         return {

@@ -46,10 +46,17 @@ class Shadows:
         self.observing = False
 
     def start(self, name: str, version: int, plan: ShadowPlan) -> Shadow:
-        """Start a shadow of a version, in place of any other of that chain, and return it.
+        """Start a shadow: apply a version beside the live one to live traffic, to compare them; return it.
+
+        A running shadow of the same chain ends.
+
+        Args:
+            name: name of the chain.
+            version: the candidate version.
+            plan: share of the traffic that is compared, and gates: limits that the figures must meet for a promotion.
 
         Raises:
-            BadValueError: if a gate is not one that shadows measure.
+            BadValueError: if a gate limits a figure that shadows do not measure.
             UnknownNameError: if there is no such chain or version, or none is live.
             ConflictError: if the version is live, or takes other vectors than the live one.
             ArtifactError: if one of the versions is damaged.

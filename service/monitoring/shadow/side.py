@@ -38,7 +38,10 @@ class ShadowSide:
             return None
 
     def measure(self, rows: NDArray[np.float32]) -> float | None:
-        """Apply the version to rows and count bad outputs; return milliseconds per 1,000 rows, None if it failed."""
+        """Apply the version to rows, and count rows with NaN or infinite values; return milliseconds per 1,000 rows.
+
+        None if it failed.
+        """
         begun = time.perf_counter()
         outputs = self.apply(rows)
         took = time.perf_counter() - begun

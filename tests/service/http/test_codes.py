@@ -119,7 +119,7 @@ def test_reduce_gives_the_same_headers_for_codes_and_floats(app, name, raw):
     assert codes.headers["x-dimensions"] == str(WIDTHS[name]) and codes.headers["x-chain"] == f"{name}@1"
 
 
-def test_zero_vectors_are_zero_as_codes_and_as_floats(app, name, chain):
+def test_zero_vectors_are_answered_as_zero_floats_and_as_codes_that_decode_to_zero(app, name, chain):
     rows = np.zeros((2, 384), np.float32)
     assert not floats_of(app, rows, name).any()
     assert not chain.dequantize(npy_of(reduce(app, rows, name, accept=NPY))).any()

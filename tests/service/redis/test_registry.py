@@ -562,7 +562,7 @@ def test_the_data_of_a_newer_lathe_in_redis_is_refused_and_left_unchanged(open_r
     assert redis_server.client.keys() == [IDENTITY.encode()]
 
 
-def test_an_unrelated_value_under_the_identity_key_is_warned_of_and_left_unchanged(open_replica, redis_server):
+def test_an_unreadable_value_under_the_key_of_the_registrys_id_is_warned_of_and_kept(open_replica, redis_server):
     redis_server.client.set(IDENTITY, "not ours")
     replica = open_replica("replica")
     assert any(IDENTITY in warning for warning in replica.warnings())

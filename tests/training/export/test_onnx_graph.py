@@ -289,7 +289,7 @@ def test_a_whole_model_maps_tokens_to_the_vectors_of_encoder_and_chain(whole, en
         np.testing.assert_allclose(found[clear[rows]], expected[rows][clear[rows]], atol=1e-4)
 
 
-def test_a_whole_model_with_codes_gives_the_chains_codes(whole, encoder, decided):
+def test_a_graph_of_encoder_and_chain_turns_token_ids_into_the_chains_codes(whole, encoder, decided):
     chain, exported, session = whole
     batch = AutoTokenizer.from_pretrained(exported.folder)(TEXTS[:2], padding=True, return_tensors="np")
     codes = session.run(["codes"], {i.name: batch[i.name] for i in session.get_inputs()})[0]

@@ -92,7 +92,8 @@ def to_json(shrinkage: Shrinkage, geometry: Geometry) -> dict[str, float | int]:
 def build_shrinkage_rows(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> list[list[str]]:
     """Build the table of how each source is shrunk, as rows of text, the header first.
 
-    Columns: pairs, dimensions shrunk, mean and largest pull in these, mean cosine of relation and target.
+    Columns: pairs, dimensions shrunk, mean and largest part of the way to the mean of all sources that they are moved,
+    and mean cosine of each pair's relation vector before and after.
     """
     share = pull_fractions(shrinkage)
     rows = [["source", "pairs", "dimensions shrunk", "mean pull there", "largest pull", "mean cos(r, r̂)"]]

@@ -69,7 +69,10 @@ def plot_factors(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> 
 
 
 def plot_between_variance(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot the cumulative between-source variance over active dimensions, before and after; None if none is active."""
+    """Plot the between-source variance, cumulative over the dimensions that are shrunk, before and after shrinking.
+
+    Return a matplotlib figure; None if no dimension is shrunk.
+    """
     if not shrinkage.active:
         return None
     counts = np.bincount(mixture.sources, minlength=len(mixture.names))[:, None] / len(mixture)

@@ -51,8 +51,7 @@ class RankCorrelation:
 def compare_rankings(type_: str, first: dict[str, float], second: dict[str, float]) -> RankCorrelation:
     """Compute Spearman's ρ of the mean scores in two suites, with its p-value, over the encoders that both suites have.
 
-    With fewer than 3 encoders, or if all means in a suite are equal, the result has a `problem` and no ρ. `within` is
-    not set.
+    With fewer than 3 encoders, or if all means in a suite are equal, the result has a `problem` and no ρ.
 
     Args:
         type_: task type.

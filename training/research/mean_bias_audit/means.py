@@ -219,7 +219,10 @@ def sample_means(vectors: FloatArray, sizes: list[int], draws: int, seed: int) -
 
 
 def measure_run_error(vectors: FloatArray, size: int, whole: Array) -> float:
-    """Return the mean of ‖μ_n − whole‖² over up to ten disjoint runs of n = `size` consecutive rows, spread evenly."""
+    """Return the mean squared error of a mean estimated from n = `size` consecutive rows.
+
+    It is averaged over up to ten runs of rows, spread evenly over all of them; `whole` is the mean of all rows `(d,)`.
+    """
     count = min(MAX_RUNS, len(vectors) // size)
     starts = np.linspace(0, len(vectors) - size, count).astype(int)
     means = [vectors[start : start + size].mean(axis=0, dtype=np.float64) for start in starts]

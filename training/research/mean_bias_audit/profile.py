@@ -105,7 +105,11 @@ def measure_random_controls(grid: Grid) -> list[RandomControl]:
 
 
 def profile_outliers(grid: Grid) -> Profile:
-    """Compute the z-scores of R2's differences and the shares of outliers; all parts are empty if R2 was not scored."""
+    """Compute z-scores of each task's gain by R2 (mean removal) over the raw vectors, and the shares of outliers.
+
+    Outliers are more than 2 standard deviations from the mean; they are counted by encoder and by task. All parts are
+    empty if R2 was not scored.
+    """
     z: dict[str, dict[str, float]] = {}
     for encoder in grid.encoders:
         methods = grid.methods(encoder, R2)
