@@ -109,7 +109,7 @@ class Home:
             raise ValueError(f"{problem}: {self.root}; set LATHE_HOME to a folder that can be written")
 
     def require_safe(self) -> None:
-        """Raise `ValueError` if other users can write to the state folder, or own it or a folder in it.
+        """Raise `ValueError` if every user can write to the state folder or a folder in it, or another user owns one.
 
         The owner must be this process's user, or root, who can do anything anyway. Folders that are missing or cannot
         be read are skipped: another error reports them.

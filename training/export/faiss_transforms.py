@@ -163,6 +163,8 @@ def _require_same_scores(
 ) -> float:
     """Return the largest difference of scores after checking that FAISS encodes and scores probes as the chain does.
 
+    The codes of the probes stay in the index.
+
     Args:
         chain: fitted chain with a quantizer.
         probes: vectors `(n, d)`, none of them zero.

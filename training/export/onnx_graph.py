@@ -82,7 +82,10 @@ decoder.run(["embeddings"], {"codes": codes})
 
 
 def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
-    """Write a chain as chain.onnx and, with an encoder, both as model.onnx; check them, and return what was written.
+    """Write a chain as ONNX graphs, check that they give its vectors, and return what was written.
+
+    chain.onnx maps vectors to outputs; decode.onnx decodes the codes of a chain that has them; with an encoder,
+    model.onnx maps token ids to outputs, and the tokenizer's files are written beside it.
 
     Args:
         chain: fitted chain.

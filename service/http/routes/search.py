@@ -77,10 +77,13 @@ async def search(name: str, request: Request, services: ServicesDep) -> Response
 
 
 def _check_search(name: str, request: Request, services: Services, body: SearchBody) -> SearchRequest:
-    """Check a search's parameters, filter, encoder and space against the index.
+    """Check a search's parameters, and that its queries belong to the vectors of the index; return it with the index.
+
+    Queries may be texts, vectors of the index's encoder, vectors reduced by its chain or, while the index moves to
+    another encoder, vectors of that one; reduced ones cannot be rescored.
 
     Raises:
-        ServiceError: if a parameter is not valid, or the queries belong to another space.
+        ServiceError: if a parameter is not valid, or the queries belong to another encoder or chain.
     """
     if body.ef is not None and body.ef < body.k:
         raise BadValueError(f"ef ({body.ef}) must be at least k ({body.k})", param="ef")

@@ -154,7 +154,9 @@ class Cutover:
             self.index.record.add_vectors(spec.vectors, labels[part], vectors[part], spec.originals)
 
     def _catch_up(self, generation: Generation, text_field: str | None) -> None:
-        """Add items to the new generation that were written since its job read the record, encoding texts if needed.
+        """Add items to the new generation that were written since its job read the record.
+
+        If the encoder changes, their texts are encoded, and the vectors are also written to the record.
 
         Args:
             generation: new generation.

@@ -43,9 +43,11 @@ class Condition:
 
 
 def build_conditions(settings: ExperimentSettings) -> list[Condition]:
-    """Build the conditions for the requested methods, followed by the sweeps over loss weights, centres and variants.
+    """Build the conditions for the requested methods: what is trained and evaluated under one name.
 
-    Values of a sweep that equal those of the main condition are skipped.
+    `none` and `ft` share a condition, as do `pft` and all methods that post-process it. Each regularized method is
+    followed by its sweep over loss weights, `reze` by those over centres and variants; values that equal the main
+    condition's are skipped.
     """
     methods, base = settings.methods, settings.regularizer
     found = [Condition("ft" if "ft" in methods else "none", False)] if {"none", "ft"} & set(methods) else []
