@@ -37,8 +37,8 @@ def embed_source(
 ) -> None:
     """Embed the texts of a source into a file, and print a summary; parameters are the options of `lathe embed`.
 
-    The local engine writes as it encodes. Others, such as Ray, first encode the whole source into a working folder, from
-    which a run that was stopped continues; then the file is written.
+    The local engine writes as it encodes. Others, such as Ray, first encode the whole source into a working folder,
+    from which a run that was stopped continues; then the file is written.
 
     Raises:
         SourceError: if the source holds vectors.

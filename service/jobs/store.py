@@ -209,7 +209,7 @@ class JobStore:
             return job
 
     def end_orphan(self, job: Job) -> Job:
-        """Mark a job without a process as cancelled, if that was requested, or failed, and delete its inputs; return it.
+        """Mark a job without a process as cancelled, if that was requested, or failed; delete its inputs, return it.
 
         The caller holds its lock. A disk that is full is no error.
         """

@@ -52,8 +52,8 @@ LASTING, BOUND = b"lasting", b"bound"
 class ForkLoop:
     """A loop that forks on request, until the other side of its socket is closed.
 
-    It sets the process's handlers of SIGCHLD, to notice that a fork has ended, and of SIGIO, to end at once, also in the
-    middle of an import, when the server is gone.
+    It sets the process's handlers of SIGCHLD, to notice that a fork has ended, and of SIGIO, to end at once when the
+    server is gone, even in the middle of an import.
     """
 
     def __init__(self, control: socket.socket) -> None:
