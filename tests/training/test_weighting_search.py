@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
 
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
 from training.errors import FitError
 from training.fitting import code_search
 from training.fitting.code_search import HeldOutHalves, choose_weighting, read_queries
@@ -24,9 +22,9 @@ def rows():
     return unit(rng.normal(size=(3000, WIDTH)) * np.arange(1, WIDTH + 1) ** -0.5 + 0.2)
 
 
-def fit(source, encoder, tmp_path, **request):
+def fit(source, encoder, workspace, **request):
     asked = FitRequest("name", source=str(source), **request)
-    with fit_chain(asked, encoder, tmp_path / "work", no_progress) as fitted:
+    with fit_chain(asked, encoder, workspace, no_progress) as fitted:
         return fitted
 
 
@@ -95,7 +93,13 @@ def test_fit_refuses_byte_budgets_and_queries_that_the_steps_cannot_use(rows, tm
         fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "int8"}], bytes=8)
     np.save(tmp_path / "queries.npy", rows[:20])
     with pytest.raises(InputError, match="no step is fitted on queries"):
-        fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "r2"}], queries=str(tmp_path / "queries.npy"))
+        fit(
+            tmp_path / "rows.npy",
+            None,
+            tmp_path / "work",
+            steps=[{"kind": "r2"}],
+            queries=str(tmp_path / "queries.npy"),
+        )
 
 
 def test_read_queries_takes_vectors_of_the_fitted_dimensions_and_texts_only_with_an_encoder(rows, tmp_path):
@@ -110,13 +114,13 @@ def test_read_queries_takes_vectors_of_the_fitted_dimensions_and_texts_only_with
     assert fitted.certificate["codes"]["query_count"] == 20
 
 
-def test_fit_of_texts_to_a_byte_budget_tries_the_weightings_by_split_half_retrieval(tmp_path):
+def test_fit_of_texts_to_a_byte_budget_tries_the_weightings_by_split_half_retrieval(tmp_path, brief_encoder, workspace):
     from training.sources.docstrings import read_docstring_paragraphs
 
     long = [text for text in read_docstring_paragraphs() if len(text.split()) > 12]
     texts = [long[i] for i in np.linspace(0, len(long) - 1, 700).astype(int)]
     (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()[:24]) for text in texts))
-    fitted = fit(tmp_path / "texts.txt", Encoder(DEFAULT_ENCODER, "cpu"), tmp_path, steps=[], bytes=24)
+    fitted = fit(tmp_path / "texts.txt", brief_encoder, workspace, steps=[], bytes=24)
     found = fitted.certificate["codes"]
     assert found["chosen_by"] == "split-half retrieval"
     assert [trial["weighting"] for trial in found["tried"]] == list(code_search.WEIGHTINGS)
