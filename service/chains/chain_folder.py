@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cachetools import LRUCache
+
 from service.chains.file_stamp import MISSING, FileStamp, get_file_stamp
 from service.chains.loaded_chain import LoadedChain, load_chain, require_fit_fields
 from service.chains.names import is_name, parse_number, split_ref
@@ -39,9 +41,10 @@ class ChainFolder:
     def __init__(self, root: Path, shipped: bool = False) -> None:
         self.root = root
         self.links_within = None if shipped else root
-        self.loaded: dict[tuple[str, int], LoadedChain] = {}
+        self.loaded: LRUCache[tuple[str, int], LoadedChain] = LRUCache(MAX_LOADED)
         self.pointers: dict[str, tuple[FileStamp, int | None]] = {}
         self.loading = threading.Lock()
+        self.cache_lock = threading.Lock()  # held for moments; a disk is read under `loading`
 
     def names(self) -> list[str]:
         """List the names of chains that have a version, sorted."""
@@ -122,7 +125,10 @@ class ChainFolder:
         return name, live
 
     def get_loaded(self, ref: str) -> LoadedChain | None:
-        """Return the chain from memory if its files have not changed since it was loaded; None otherwise."""
+        """Return a chain from memory if its files have not changed since it was loaded; None otherwise.
+
+        A bare name means the live version. The live version is remembered and read again if the pointer file changes.
+        """
         name, version = split_ref(ref)
         if version is None:
             stamp, live = self.pointers.get(name, (MISSING, None))
@@ -131,27 +137,33 @@ class ChainFolder:
                 live = self.live(name)
                 self.pointers[name] = now, live
             version = live
-        found = None if version is None else self.loaded.get((name, version))
+        return None if version is None else self._get_unchanged(name, version)
+
+    def _get_unchanged(self, name: str, version: int) -> LoadedChain | None:
+        """Return a version from memory, marking it as used; None if it is not there or its files have changed."""
+        with self.cache_lock:
+            found = self.loaded.get((name, version))
         return found if found is not None and found.file_stamp == get_file_stamp(found.folder) else None
 
     def load(self, ref: str) -> LoadedChain:
         """Return a chain ready to apply, from memory if its files have not changed, else from disk.
 
+        A chain read from disk is kept in memory; over `MAX_LOADED` chains, the least recently used one is dropped.
+
         Raises:
-            UnknownNameError: if there is no such chain or version.
+            UnknownNameError: if there is no such chain or version, or none is live.
             ArtifactError: if its files are damaged.
         """
         if (known := self.get_loaded(ref)) is not None:
             return known
         name, version = self.resolve(ref)
-        folder = self.root / name / str(version)
         with self.loading:
-            found = self.loaded.pop((name, version), None)
-            if found is None or found.file_stamp != get_file_stamp(folder):  # the version was replaced on disk
+            found = self._get_unchanged(name, version)  # another thread may have loaded it meanwhile
+            if found is None:
+                folder = self.root / name / str(version)
                 found = LoadedChain(name, version, self.read(name, version), folder)
-            self.loaded[name, version] = found  # last in the dictionary: used last
-            while len(self.loaded) > MAX_LOADED:
-                self.loaded.pop(next(iter(self.loaded)))
+                with self.cache_lock:
+                    self.loaded[name, version] = found
         return found
 
     def manifest(self, name: str, version: int) -> Manifest:
@@ -166,10 +178,10 @@ class ChainFolder:
         return manifest
 
     def describe(self, ref: str) -> dict[str, Any]:
-        """Describe a chain with all its versions as JSON; damaged versions are marked as corrupt.
+        """Return a chain as JSON: live and earlier live versions, gates overridden for the live one, and all versions.
 
-        Steps, provenance and certificate at the top level are those of the version in `ref`, else of the live one, else
-        of the newest.
+        Each version has its manifest, or is marked as corrupt if damaged. The manifest at the top level is that of the
+        version in `ref`, else of the live one, else of the newest.
 
         Raises:
             UnknownNameError: if there is no such chain or version.

@@ -42,7 +42,9 @@ def promote_with_gates(
     force: bool = False,
     others: Sequence[FailedGate] = (),
 ) -> Pointer:
-    """Make a version live and assign it free size routes, if it passes its gates; return the new live pointer.
+    """Make a version live if it passes its gates, and return the new live pointer.
+
+    The chain is also assigned free size routes: it answers requests for dimensions that no chain answers yet.
 
     Args:
         size_routes: size routes of the registry that has the chain.
@@ -55,7 +57,8 @@ def promote_with_gates(
     Raises:
         ConflictError: with the code `gate_failed` and each failed gate.
         FitError: if a gate is not a measure of the certificate.
-        UnknownNameError, ArtifactError: as in `Registry.promote`.
+        UnknownNameError: if there is no such version.
+        ArtifactError: if its files are damaged.
     """
     requested = gates or {}
     require_gates(requested)
@@ -76,7 +79,10 @@ def promote_with_gates(
 
 
 def find_failed_gates(manifest: Manifest, requested: Mapping[str, float]) -> list[FailedGate]:
-    """List the gates that a version's certificate fails: those in its provenance, then those asked for now."""
+    """List the gates that the metrics in a version's certificate fail: those set by its fit, then those in `requested`.
+
+    A metric that was not measured fails its gate.
+    """
     certificate = manifest.get("certificate") or {}
     fitted_with = (manifest.get("provenance") or {}).get("gates") or {}
     found = []

@@ -21,7 +21,14 @@ FIT_FIELDS = {"encoder": dict, "target_encoder": dict, "provenance": dict, "cert
 
 
 class LoadedChain:
-    """A version of a chain in memory, with a cache of its folded forms by size."""
+    """A version of a chain in memory, with a cache of its folded forms by size: affine steps multiplied into one.
+
+    Args:
+        name: name of the chain.
+        version: number of the version.
+        chain: the chain as it was read from disk.
+        folder: artifact folder of the version; its stamp is stored, to notice later that it was replaced.
+    """
 
     def __init__(self, name: str, version: int, chain: "Chain", folder: Path) -> None:
         self.folder = folder
@@ -82,10 +89,14 @@ class LoadedChain:
 
 
 def load_chain(folder: Path, root: Path | None) -> "Chain":
-    """Load a chain from its artifact folder, and check the manifest fields that a fit added; `root` as in `read_file`.
+    """Load a chain from its artifact folder, and check the manifest fields that a fit added.
+
+    Args:
+        folder: the artifact folder.
+        root: folder that no link may lead out of; None follows links anywhere.
 
     Raises:
-        ArtifactError: if the files are damaged.
+        ArtifactError: if the files are damaged, or a field has a wrong type.
     """
     from transforms.chain import Chain  # imports torch, which listing chains does not need
 
@@ -95,7 +106,10 @@ def load_chain(folder: Path, root: Path | None) -> "Chain":
 
 
 def require_fit_fields(folder: Path, manifest: Manifest) -> None:
-    """Raise `ArtifactError` unless the fields that a fit added to a manifest have the types that the service reads."""
+    """Raise `ArtifactError` unless the manifest fields in `FIT_FIELDS`, and the gates in `provenance`, are objects.
+
+    Fields may be missing, but each encoder that is given needs a fingerprint. `folder` is for the message.
+    """
     require_field_types(folder, manifest, FIT_FIELDS)
     require_field_types(folder, manifest.get("provenance") or {}, {"gates": dict})
     for name in ("encoder", "target_encoder"):

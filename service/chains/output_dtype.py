@@ -38,6 +38,8 @@ def encode_output(floats: NDArray[np.float32], dtype: OutputDtype, quantizer: Qu
 def find_dtype_problem(dtype: OutputDtype, quantizer: Quantizer | None, is_query: bool, normalized: bool) -> str | None:
     """Return why floats cannot be encoded as `dtype`; None if they can.
 
+    Codes need a quantizer and no query; int8 and uint8 need norms of at most 1, or a chain that ends in int8.
+
     Args:
         dtype: the encoding.
         quantizer: the chain's last step if it is a quantizer.

@@ -73,7 +73,10 @@ class Pointer:
         return pointer.promote(version) if live else pointer
 
     def promote(self, version: int, failed_gates: Sequence[str] = ()) -> "Pointer":
-        """Return the pointer after promoting a version in spite of `failed_gates`; unchanged if it is live already."""
+        """Return the pointer with the version live and the previously live one at the end of `earlier`.
+
+        `failed_gates`, which were overridden, are recorded in `forced`. Unchanged if the version is live already.
+        """
         if self.live == version:
             return self
         earlier = self.earlier if self.live is None else (*self.earlier, self.live)
@@ -82,6 +85,8 @@ class Pointer:
 
     def roll_back(self, name: str, versions: Collection[int]) -> "Pointer":
         """Return the pointer after a rollback to the most recent earlier version that exists.
+
+        The version that was live is not added to `earlier`.
 
         Args:
             name: name of the chain, for the message.
@@ -96,7 +101,12 @@ class Pointer:
         return replace(self, live=earlier[-1], earlier=tuple(earlier[:-1]))
 
     def remove_version(self, name: str, version: int, versions: Collection[int]) -> "Pointer":
-        """Return the pointer after deleting a version; if it was the only one, none is live. Arguments as `roll_back`.
+        """Return the pointer without a version that is being deleted; if it was live, none is live.
+
+        Args:
+            name: name of the chain, for the message.
+            version: version to delete.
+            versions: existing versions, with this one.
 
         Raises:
             ConflictError: if the version is live and there are others, one of which must be promoted first.

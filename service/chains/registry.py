@@ -56,6 +56,9 @@ class Registry(ChainFolder):
 
         Returns:
             The version, and whether it is live.
+
+        Raises:
+            BadValueError: if the name is not valid.
         """
         require_name(name)
         with self.lock(name):
@@ -72,7 +75,8 @@ class Registry(ChainFolder):
         Args:
             name: name of the chain.
             version: version to promote.
-            gate: called with the manifest first; if it raises, nothing changes.
+            gate: called with the manifest first; if it raises, nothing changes. It returns the names of gates that the
+                version fails, which the pointer records as overridden.
 
         Raises:
             UnknownNameError: if there is no such version.
@@ -126,7 +130,9 @@ class Registry(ChainFolder):
         return self._copy_chain(name, shipped, read_serialized_artifact)
 
     def _copy_chain(self, name: str, source: "Registry", check: Callable[[Path, Path | None], object]) -> bool:
-        """Copy all versions of a chain, unless the name was ever used; return whether it was copied.
+        """Copy all versions of a chain and its pointer, unless it has a pointer here; return whether it was copied.
+
+        Versions that exist here are left as they are.
 
         Args:
             name: name of the chain in both registries.
@@ -156,7 +162,8 @@ class Registry(ChainFolder):
         doomed = self.root / name / f".{version}.{secrets.token_hex(6)}"
         (self.root / name / str(version)).rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
-        self.loaded.pop((name, version), None)
+        with self.cache_lock:
+            self.loaded.pop((name, version), None)
 
     def write_pointer(self, name: str, pointer: Pointer) -> Pointer:
         """Replace the chain's pointer file atomically and return the pointer."""
@@ -168,7 +175,7 @@ class Registry(ChainFolder):
 def _copy_artifact(source: Path, target: Path, root: Path | None) -> None:
     """Copy tensors, fit distribution and manifest of an artifact folder to `target`, skipping missing ones.
 
-    `target` appears when it is complete; `root` as in `read_file`.
+    `target` appears when it is complete. Links in `source` must not lead out of `root`, unless it is None.
     """
     staging = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
     try:

@@ -31,7 +31,8 @@ class Target:
         folded: the chain with its steps multiplied into one, for queries without a quantizer; None for raw vectors.
         chain_ref: reference from which a worker process loads the same chain; None for raw vectors.
         dimensions: dimensions of the outputs.
-        space_id: id of the space of the outputs, of both sides.
+        space_id: id of the vector space of the outputs, the same for queries and documents; only vectors with the same
+            id may be compared.
         input_type: side of a search that the outputs stand on.
         normalized: whether the norms of the outputs are at most 1.
         output_dtype: requested encoding of the outputs; None leaves it to the format of the response.
@@ -61,10 +62,11 @@ class Target:
         return self.loaded.chain.quantizer if self.loaded else None
 
     def choose_dtype(self, as_codes: bool) -> OutputDtype:
-        """Return the encoding of the outputs: the requested one, else floats.
+        """Return the encoding of the outputs: the requested one, else floats or, with `as_codes`, codes.
 
         Args:
-            as_codes: whether the response holds codes rather than floats where the chain gives codes, as .npy does.
+            as_codes: whether the format of the response, like .npy, holds codes by default. Queries and chains without
+                a quantizer get floats all the same.
         """
         coded = as_codes and self.input_type == "document" and self.quantizer is not None
         return self.output_dtype or ("codes" if coded else "float")
@@ -99,12 +101,19 @@ class ChainResolver:
     ) -> Target:
         """Resolve a chain name and dimensions for an encoder's vectors.
 
-        If `chain` is None, `dimensions` decides: None or the encoder's own select raw vectors, any others the chain of
-        their size route.
+        The chain name `none` selects raw vectors. If `chain` is None, `dimensions` decides: None or the encoder's own
+        select raw vectors, any other number the chain that its size route names.
+
+        Args:
+            encoder: the encoder.
+            chain: name or reference of the chain.
+            dimensions: dimensions of the outputs; None for all.
+            normalize: whether unit vectors are wanted.
+            input_type: `query` leaves a quantizer out.
 
         Raises:
-            BadValueError: if no chain, or not the named one, serves the dimensions.
-            ConflictError: if the chain was fitted on another encoder's vectors.
+            BadValueError: if no chain, or not the named one, serves the dimensions; `none` serves only the encoder's.
+            ConflictError: if the chain was fitted on another encoder's vectors, or takes other dimensions.
             UnknownNameError: if there is no such chain.
             ArtifactError: if the chain's files are damaged.
         """
@@ -135,7 +144,8 @@ class ChainResolver:
     ) -> Target:
         """Resolve a chain name and dimensions for the caller's vectors of `width` dimensions.
 
-        The outputs are in the space of the encoder that the chain was fitted on.
+        The vectors count as those of the encoder that the chain was fitted on. `dimensions` None selects all outputs;
+        `input_type` `query` leaves a quantizer out.
 
         Raises:
             WrongShapeError: if the chain takes vectors of other dimensions.
@@ -160,7 +170,15 @@ class ChainResolver:
         width: int,
         input_type: InputType,
     ) -> Target:
-        """Build the target of a loaded chain with the given output dimensions; None selects all.
+        """Build the target of a loaded chain.
+
+        Args:
+            loaded: the chain.
+            fingerprint: fingerprint of the encoder of the vectors, for the space id; None if unknown.
+            dimensions: dimensions of the outputs; None for all.
+            normalize: whether unit vectors are wanted.
+            width: dimensions of the inputs, and of the outputs if the chain and `dimensions` set none.
+            input_type: `query` leaves a quantizer out.
 
         Raises:
             BadValueError: if the chain does not serve the dimensions.

@@ -101,7 +101,18 @@ class SizeRoutes:
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
     def promote(self, name: str, version: int, gate: Gate = accept_any) -> Pointer:
-        """Make a version live, then assign its chain free size routes; see `Registry.promote`."""
+        """Make a version live, then assign its chain free size routes; return the new pointer.
+
+        Args:
+            name: name of the chain.
+            version: version to promote.
+            gate: called with the manifest first; if it raises, nothing changes. It returns the names of gates that the
+                version fails, which the pointer records as overridden.
+
+        Raises:
+            UnknownNameError: if there is no such version.
+            ArtifactError: if its files are damaged.
+        """
         pointer = self.registry.promote(name, version, gate)
         self.assign_free_routes(name)
         return pointer
@@ -110,7 +121,8 @@ class SizeRoutes:
         """Make the previously live version live again, then assign its chain free size routes.
 
         Raises:
-            UnknownNameError, ConflictError: as in `Registry.rollback`.
+            UnknownNameError: if there is no such chain.
+            ConflictError: if no earlier version exists.
         """
         pointer = self.registry.rollback(name)
         self.assign_free_routes(name)
@@ -134,11 +146,11 @@ class SizeRoutes:
         return [route for route in wanted if self.assign(fingerprint, route, name, replace=False) == name]
 
     def import_route(self, encoder_fingerprint: str, route: str, ref: str) -> str | None:
-        """Give a free size route to the chain that has it in another state folder.
+        """Give a size route to `ref`, the chain that has it in another state folder, if it is free here.
 
         Returns:
-            The chain that has the route afterwards; None if it stays free because that chain is missing here or does
-            not serve it.
+            The chain that has the route afterwards; None if it stays free because `ref` is missing here, does not serve
+            it, or was fitted on another encoder.
         """
         mine = self.read().get(encoder_fingerprint, {})
         if self.find_chain(mine, route) is None:
@@ -148,7 +160,9 @@ class SizeRoutes:
         return self.assign(encoder_fingerprint, route, ref, replace=False)
 
     def find_chain_for(self, encoder_fingerprint: str, dimensions: int, width: int) -> LoadedChain:
-        """Return the chain to which a size of an encoder's vectors routes: its own route, else the nested one.
+        """Return the chain that answers requests for `dimensions`: that of their own route, else of the route `nested`.
+
+        `width` is the encoder's own number of dimensions, for the message.
 
         Raises:
             BadValueError: if no chain serves the size; the message lists the sizes that are served.

@@ -110,19 +110,22 @@ class RaBitQSearch:
 
         self._faiss: Any = faiss
         self._seed = seed
-        self._done: dict[tuple[int, int], DatabaseSearch] = {}
+        self._done: dict[tuple[int, int, int], DatabaseSearch] = {}
         axes = Spectrum.of(moments.covariance(ddof=0)).directions
         self._rows: FloatArray = ((rows - moments.mean) @ axes.T).astype(np.float32)
 
     def search(self, budget: int, k: int) -> Iterator[DatabaseSearch]:
-        """Search by codes of every number of bits that fits the budget; yield each search for k candidates."""
+        """Yield a search for k candidates for each of `RABITQ_BITS`, on as many axes as fit in `budget` bytes.
+
+        A number of bits of which no code fits is skipped.
+        """
         for bits in RABITQ_BITS:
             sizes = range(RABITQ_MULTIPLE, self._rows.shape[1] + 1, RABITQ_MULTIPLE)
             allowed = [size for size in sizes if self._index(size, bits).sa_code_size() <= budget]
             if allowed:
-                wanted = allowed[-1], bits
+                wanted = allowed[-1], bits, k
                 # All dimensions fit several budgets.
-                self._done[wanted] = self._done.get(wanted) or self._search(*wanted, k)
+                self._done[wanted] = self._done.get(wanted) or self._search(*wanted)
                 yield self._done[wanted]
 
     def _index(self, dimensions: int, bits: int) -> Any:

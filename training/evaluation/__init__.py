@@ -1,8 +1,7 @@
 """Evaluation of encoders and chains on labelled data sets, with mteb's evaluators.
 
 suites.py      which data sets and encoders a suite names   ┐
-hub.py         data sets of the Hugging Face hub            │ what is evaluated
-tasks.py       tasks and benchmarks of mteb                 │
+tasks.py       tasks and benchmarks of mteb                 │ what is evaluated
 limits.py      a fixed subset of the rows                   ┘
 encoders.py    models, layers of models, bag of words       ┐
 store.py       their raw vectors on disk                    │

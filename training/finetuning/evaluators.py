@@ -60,7 +60,10 @@ class HeldOutEvaluator:
         return self.settings.metric or "mrr"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the held-out texts and return the metric, averaged over sources."""
+        """Encode the held-out texts; return mean reciprocal rank or, if the settings say so, accuracy at rank 1.
+
+        The metric is computed for each source and averaged over sources.
+        """
         texts = list(dict.fromkeys([*self.pairs.anchors, *self.pairs.positives]))
         vectors = dict(zip(texts, encode(texts), strict=True))
         found = []
@@ -123,6 +126,9 @@ def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[
 class TaskEvaluator:
     """Evaluation on a data set's test, with mteb's evaluator.
 
+    Creating one reads the test, reduced to the settings' limit, and runs mteb's evaluator once on random vectors, to
+    learn which texts it encodes and which metrics it measures.
+
     Args:
         data: the data set.
         settings: prompts, metric and limit.
@@ -157,7 +163,10 @@ class TaskEvaluator:
         return f"{self.settings.metric or self.task.metadata.main_score} of {self.name}"
 
     def measure(self, encode: Encode) -> float:
-        """Encode the test's texts, run mteb's evaluator, and return the metric; random states stay as they were."""
+        """Encode the test's texts, run mteb's evaluator, and return the settings' metric, or the task's main score.
+
+        Random states stay as they were.
+        """
         from training.evaluation.model import PromptedModel
         from training.evaluation.store import MemoryStore
         from training.evaluation.worker import measure
@@ -207,6 +216,8 @@ def preserve_random_state() -> Iterator[None]:
     """
     states = random.getstate(), np.random.get_state()  # noqa: NPY002  what mteb seeds is numpy's old generator
     with torch.random.fork_rng(), contextlib.redirect_stderr(io.StringIO()):
-        yield
-    random.setstate(states[0])
-    np.random.set_state(states[1])  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002

@@ -50,7 +50,13 @@ def read_sources(
 
 
 class MixtureBuilder:
-    """Mixture under construction, made by `read_sources`.
+    """Mixture under construction, made by `read_sources`. Creating one reads the target's texts.
+
+    Args:
+        settings: sources, caps, and what to do about overlap with the target.
+        target: data set to leave out; None for none.
+        whole: whether texts of the target's training split are forbidden too, not only those of its test.
+        evaluated: normalized texts of the evaluation during training; pairs that share one are dropped.
 
     Attributes:
         forbidden: normalized texts of the target that must not be trained on.
@@ -58,6 +64,8 @@ class MixtureBuilder:
         sources: the job's settings of each data set, by name.
         kept: training pairs of each data set, by name.
         reports: what was kept and dropped of each data set, including unused ones.
+        known: anchor and positive of every pair kept so far.
+        notes: notes for the user.
     """
 
     def __init__(
@@ -96,7 +104,8 @@ class MixtureBuilder:
     def add_data_set(self, data: DataSet, source: SourceSettings) -> None:
         """Add the training pairs of a data set, and a report of what was kept and dropped.
 
-        A data set that cannot be used is only reported if it was found in a folder of data sets.
+        A data set of which no pair is kept is only reported. So is one that cannot be used, if it was found in a folder
+        of data sets.
 
         Raises:
             JobError: if another data set has the same name.
@@ -121,9 +130,10 @@ class MixtureBuilder:
     ) -> tuple[list[Pair], SourceReport]:
         """Select the training pairs of a data set, and return them with the completed report.
 
-        Duplicates, pairs that share texts with the evaluation during training, false negatives and pairs over the cap
-        are dropped. Pairs that share texts with the target are dropped if `overlap` is `drop`, else only counted. The
-        pairs are added to `known`, so that later sources count them as repeated.
+        Duplicates, pairs that share texts with the evaluation during training, and false negatives are dropped. Pairs
+        over the cap are dropped at random, with the job's seed. Pairs that share texts with the target are dropped if
+        `overlap` is `drop`, else only counted. The pairs are added to `known`, so that later sources count them as
+        repeated.
 
         Raises:
             DataSetError: if the job wants the negatives that rows give, and none can be used.
@@ -164,7 +174,7 @@ class MixtureBuilder:
             negatives=sum(len(pair.negatives) for pair in pairs),
             anchors=Lengths.from_texts([pair.anchor for pair in pairs]) if pairs else None,
             positives=Lengths.from_texts([pair.positive for pair in pairs]) if pairs else None,
-            problem=None if pairs else "every pair shares a text with the target",
+            problem=None if pairs else _explain_no_pairs(dropped),
         )
 
     def require_pairs(self) -> None:
@@ -201,3 +211,11 @@ def _locate(data: DataSet) -> Path:
     if isinstance(data, FolderDataSet):
         return data.folder.resolve()
     return data.path.resolve() if isinstance(data, FileDataSet) else Path()
+
+
+def _explain_no_pairs(dropped: dict[str, int]) -> str:
+    """Return why no pair of a data set was selected, from the numbers of dropped pairs by reason."""
+    reasons = [why for why in dropped if why != "duplicate pair"]
+    if reasons == ["shares a text with the target"]:
+        return "every pair shares a text with the target"
+    return f"no pair is left; dropped: {', '.join(reasons)}" if reasons else "it has no pairs"

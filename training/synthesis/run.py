@@ -3,7 +3,7 @@
 OUT/
 ├── job.json          what the answers depend on, to resume only the same job
 ├── templates/        the prompt templates used
-├── answers/          every answer with its provenance         log.py
+├── answers/          every answer with its provenance         answer_log.py
 ├── pairs.jsonl       an anchor and a positive on each line    ┐
 ├── rejected.jsonl    rejected texts with reasons              │ report.py
 └── report.json       statistics                               ┘

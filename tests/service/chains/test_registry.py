@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pytest
+from cachetools import LRUCache
 
 from service.chains.registry import Registry
 from service.chains.size_routes import SizeRoutes
@@ -44,6 +45,17 @@ def test_publish_numbers_versions_from_1_and_makes_the_first_live(registry):
     assert registry.publish(fitted(seed=1), "mine", None) == (2, False)
     assert registry.publish(fitted(seed=2), "mine", True) == (3, True)
     assert registry.resolve("mine") == registry.resolve("mine@live") == registry.resolve("mine@3") == ("mine", 3)
+
+
+def test_over_the_limit_of_loaded_chains_the_least_recently_used_one_is_dropped_from_memory(files):
+    files.loaded = LRUCache(2)
+    for name in ("first", "second", "third"):
+        files.publish(fitted(), name, None)
+    first, second = files.load("first"), files.load("second")
+    assert files.load("first") is first
+    files.load("third")
+    assert files.load("first") is first
+    assert files.load("second") is not second
 
 
 def test_rollback_returns_to_earlier_live_versions_and_then_raises_conflict_error(registry):

@@ -14,7 +14,7 @@ characteristics.py  lengths and vocabulary of texts                       ┐ fr
 tokens.py           token counts by an encoder's tokenizer; parser.py     ┘
 work.py             the part of the work that worker processes do
 compare.py          runs everything in order → comparison.py
-words.py            the result as sentences; tables.py, plots.py, report.py: the files
+summary.py          the result as sentences; tables.py, plots.py, report.py: the files
 """
 
 from training.research.domains.compare import compare, require_different

@@ -12,6 +12,6 @@ run.py        runs all units in processes, resumes where it was stopped
 findings.py   averages, paired differences and their intervals             ┐
 tables.py     Tables 2 and 3, per task                                     │ output
 plots.py      Figures 2, 3 and 4                                           │
-words.py      the findings in sentences                                    │
+summary.py    the findings in sentences                                    │
 report.py     CSV, PNG, JSON and one HTML page                             ┘
 """

@@ -43,7 +43,7 @@ class Condition:
 
 
 def build_conditions(settings: ExperimentSettings) -> list[Condition]:
-    """Build the conditions for the requested methods: what is trained and evaluated under one name.
+    """Build the conditions for the requested methods; a condition is one way of pre-finetuning the encoder, or none.
 
     `none` and `ft` share a condition, as do `pft` and all methods that post-process it. Each regularized method is
     followed by its sweep over loss weights, `reze` by those over centres and variants; values that equal the main

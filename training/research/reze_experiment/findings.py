@@ -220,9 +220,10 @@ def _compute_differences(scores: Scores, rate: float, rows: int, measure: str) -
 
 
 def compute_shifts(scores: Scores) -> Iterator[Shift]:
-    """Average drift, IsoScore and step time of each condition over the targets and seeds measured for all conditions.
+    """Yield, by learning rate, each condition's mean drift and IsoScore before fine-tuning, and its median step time.
 
-    The base model is among the conditions. A learning rate without a seed complete for all conditions has none.
+    Only targets that some seed measured for all conditions count, and of the seeds those complete on these targets. A
+    learning rate without such a seed yields nothing. The base model is among the conditions.
     """
     for rate, some in scores.frame.dropna(subset="drift").groupby("learning_rate"):
         methods = some["method"].unique()

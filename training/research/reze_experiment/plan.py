@@ -106,8 +106,9 @@ def build_units(
 ) -> Iterator[Unit]:
     """Yield a unit for every combination of seed, learning rate, target and condition, in that order of loops.
 
-    Seeds are the outer loop, so that an experiment that is stopped early has complete rows in its tables. Relations for
-    the plot of the shift are stored for the first seed only.
+    Seeds are the outer loop, so that an experiment that is stopped early has complete rows in its tables. Vectors of
+    pairs, for the plot of the shift, are stored for the first seed only. A unit fine-tunes on no more rows than its
+    target has.
 
     Args:
         settings: settings of the experiment.

@@ -87,7 +87,7 @@ def plot_weights(experiment: Experiment, findings: Findings) -> Any:
 
 
 def plot_isotropy(experiment: Experiment, findings: Findings) -> Any:
-    """Draw Figure 3, bars of IsoScore and drift before fine-tuning; return None for fewer than 2 of them."""
+    """Draw Figure 3, bars of IsoScore and drift before fine-tuning; None for fewer than 2 shifts."""
     if len(findings.shifts) < 2:
         return None
     rates = sorted({shift.learning_rate for shift in findings.shifts})
@@ -111,8 +111,8 @@ def plot_isotropy(experiment: Experiment, findings: Findings) -> Any:
 def plot_relations(experiment: Experiment, findings: Findings) -> Any:
     """Draw Figure 4, each model's relations in the base model's top two principal directions; None without data.
 
-    A panel each for the base model, PFT, distillation and REZE, at the highest learning rate, for the first target that
-    has the relations of PFT and REZE.
+    A relation is the vectors of a pair side by side. There is a panel each for the base model, PFT, distillation and
+    REZE, at the highest learning rate, for the first target that has the relations of PFT and REZE.
     """
     rate = max(unit.training.learning_rate for unit in experiment.units)
     found = [(one, _find_relations(experiment, one.target.name, rate)) for one in experiment.prepared]
@@ -139,7 +139,7 @@ def plot_relations(experiment: Experiment, findings: Findings) -> Any:
 
 
 def _find_relations(experiment: Experiment, target: str, rate: float) -> dict[str, Path]:
-    """Return the files with stored relations of a target at a learning rate, by method; of the first seed."""
+    """Return the files with vectors of pairs stored for a target and learning rate, by method, of the first seed."""
     paths = {
         unit.condition.method: unit.out / "relations" / f"{unit.key}.npy"
         for unit in reversed(experiment.units)  # of the first seed, where there are several

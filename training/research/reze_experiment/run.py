@@ -114,7 +114,9 @@ def encode_reference(encoder: Encoder, planned: Plan, out: Path, on_progress: Pr
 
 
 def run_units(units: Sequence[Unit], processes: int, on_progress: Progress) -> Iterator[str]:
-    """Run the units that lack results in worker processes, and yield a message for each failure.
+    """Run the units that lack results in worker processes, and yield a message for each failed unit or cell.
+
+    Each unit appends its results to its own results log.
 
     Args:
         units: all units; complete ones are skipped.

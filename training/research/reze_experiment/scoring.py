@@ -37,9 +37,18 @@ class Scorer:
     A classification is scored as its pairs are trained on: the label whose text is nearest is predicted. mteb's own
     logistic regression on the vectors is reported as the linear probe.
 
+    Construction reads the test, and runs its task once on random vectors to record the texts that it encodes.
+
     Args:
         target: data set.
         limit: maximum number of rows, queries or documents; None for all.
+
+    Attributes:
+        metric: name of the main metric.
+        asked: texts that mteb encodes, without prompts.
+        labels: text of each label, by label; empty unless the target is a classification.
+        inputs: texts of a classification's test rows; else `asked`.
+        truth: text of each input's label; only of a classification.
     """
 
     def __init__(self, target: Target, limit: int | None) -> None:

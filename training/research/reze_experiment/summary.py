@@ -14,7 +14,7 @@ TEMPLATE = Path(__file__).with_name("summary.txt.j2")
 
 
 def summarize_experiment(findings: Findings) -> list[str]:
-    """Return all sentences about the findings, in reading order."""
+    """Return the findings as sentences: REZE against its rivals, drift, what plain pre-finetuning changes."""
     shifts: dict[float, dict[str, Shift]] = {}
     for shift in findings.shifts:
         shifts.setdefault(shift.learning_rate, {})[shift.method] = shift
@@ -35,7 +35,10 @@ def summarize_experiment(findings: Findings) -> list[str]:
 
 
 def judge_difference(one: Difference) -> str:
-    """Return what the interval of a difference says: better, worse, no difference, or that one seed says nothing."""
+    """Return in words what a difference's interval says: better, worse, or that no difference can be told.
+
+    Of one seed it says nothing; of several without bounds, the difference is the same with every seed.
+    """
     if one.seeds == 1:
         return "one seed tells nothing"
     if one.points.low is None:

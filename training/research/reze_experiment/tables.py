@@ -37,7 +37,10 @@ def format_stage(rows: int) -> str:
 
 
 def build_tables(experiment: Experiment, findings: Findings) -> dict[str, Table]:
-    """Build every table for which there are results, by title; without those of the sources."""
+    """Build the tables of averages, differences, drift, targets and conditions, by title, without empty ones.
+
+    Scores have a table for each learning rate.
+    """
     tables = {}
     for rate in list_rates(experiment):
         at = f"learning rate {rate:g}"
@@ -165,12 +168,15 @@ def _build_center_table(experiment: Experiment, rate: float) -> Table:
 
 
 def _build_geometry_table(experiment: Experiment) -> Table:
-    """Build the table of what shrinking changes in the relations before any training, per target and condition."""
+    """Build the table of what REZE's shrinkage changes before any training, per target and condition.
+
+    It shrinks the vectors of pairs; the columns are dimensions, what is left of the variance, and mean cosine.
+    """
     return Table.from_records(
         (
             {
                 "target left out": found["target"],
-                "condition": name_method(found["arm"]),
+                "condition": name_method(found["condition"]),
                 "active": f"{found['active']} of {found['dimensions']}",
                 "shrunk": found["changed"],
                 "between sources": format_share(found["between_after"], found["between_before"]),
@@ -184,10 +190,14 @@ def _build_geometry_table(experiment: Experiment) -> Table:
 
 
 def read_geometries(experiment: Experiment) -> list[dict[str, Any]]:
-    """Read the summaries of the shrinkage that are stored, one for each target and regularized condition, as dicts."""
+    """Read the stored summaries of REZE's shrinkage (dimensions, variances and cosines of pairs' vectors), as dicts.
+
+    Each also holds the names of its target and condition. Conditions that differ only in the loss
+    weight share a summary, which holds the name of one of them.
+    """
     units = {unit.targets: unit for unit in experiment.units if unit.condition.regularizer.settings}
     return [
-        {"target": unit.target.name, "arm": unit.condition.method} | orjson.loads((path / GEOMETRY).read_bytes())
+        {"target": unit.target.name, "condition": unit.condition.method} | orjson.loads((path / GEOMETRY).read_bytes())
         for path, unit in units.items()
         if (path / GEOMETRY).is_file()
     ]

@@ -95,7 +95,8 @@ def choose_targets(settings: ExperimentSettings) -> list[Target]:
 def choose_by_protocol(settings: ExperimentSettings) -> Iterator[Target]:
     """Yield the targets of Section 4.1.1: per task type, the eligible data sets with the most training rows.
 
-    At most `targets_per_task` of a task type are yielded, largest first; `choose_targets` says which are eligible.
+    At most `targets_per_task` of a task type are yielded, largest first. Eligible are English data sets in folders that
+    have a training and a test split, one of which has more than `min_rows` rows.
     """
     eligible: dict[str, list[tuple[int, Target]]] = {}
     for source in settings.sources:

@@ -152,7 +152,10 @@ class Work:
         self.reference.encode(unit.domain, ignore_progress)
 
     def run(self) -> None:
-        """Pre-finetune and score the encoder, then fine-tune and score it for each n; skip cells that have results."""
+        """Pre-finetune and score the encoder, then fine-tune and score it for each n; skip cells that have results.
+
+        Results are appended to the results log. If `unit.shown`, vectors of pairs are stored for the plot of the shift.
+        """
         unit = self.unit
         pretrained, trained = self.pretrain()
         missing = unit.list_missing()
@@ -169,9 +172,9 @@ class Work:
                 self.fine_tune(pretrained, n, methods, trained)
 
     def pretrain(self) -> tuple[Path | None, TrainingResult | None]:
-        """Pre-finetune and save the encoder, unless a finished model is in the work folder.
+        """Pre-finetune the encoder and save it with its training summary, unless both are in the work folder.
 
-        The regularizer is prepared first.
+        First the regularizer computes what it needs in `unit.targets`, or loads it, under a lock.
 
         Returns:
             the model's folder and the training summary; (None, None) for a condition without pre-finetuning.
