@@ -6,11 +6,13 @@ Every method is trained on the same rows and searches the same others; differenc
 """
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import faiss
+import numpy as np
 import orjson
 import torch
 
@@ -50,6 +52,8 @@ def main() -> None:
             kept.write_bytes(orjson.dumps(found))
         figures["encoders"][encoder.name] = orjson.loads(kept.read_bytes())
         print_encoder(encoder.name, figures["encoders"][encoder.name])
+    figures["averages"] = average_encoders(figures["encoders"])
+    print_averages(figures["averages"])
     first = EncodedData(given.data, given.work, list_encoders(given.encoders, given.encoder)[0])
     given.out.mkdir(parents=True, exist_ok=True)
     figures["rates"] = measure_rates(first.corpus(next(iter(CORPORA))), budgets)
@@ -96,6 +100,45 @@ def print_encoder(name: str, found: dict[str, Any]) -> None:
             for row in task["methods"]
         ]
         print(markdown_table(["bytes", "method", "nDCG@10 − full"], lines))
+
+
+def average_encoders(encoders: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the mean recall of each family over corpora, and the mean loss of each method over tasks, by budget."""
+    corpora, tasks = defaultdict(list), defaultdict(list)
+    for found in encoders.values():
+        for one in found["neighbours"].values():
+            for row in best_of_families(one["methods"]):
+                corpora[row["family"], row["budget"]].append((row["recall_at_10"], row["recall_at_10_rescored_4x"]))
+        for task in found["tasks"].values():
+            for row in task["methods"]:
+                tasks[row["method"], row["budget"]].append(row["loss"]["mean"])
+    return {
+        "neighbours": [
+            {"family": which, "budget": budget, "corpora": len(found)}
+            | dict(zip(("recall_at_10", "recall_at_10_rescored_4x"), np.mean(found, axis=0).tolist(), strict=True))
+            for (which, budget), found in corpora.items()
+        ],
+        "tasks": [
+            {"method": which, "budget": budget, "tasks": len(found), "loss": float(np.mean(found))}
+            for (which, budget), found in tasks.items()
+        ],
+    }
+
+
+def print_averages(averages: dict[str, list[dict[str, Any]]]) -> None:
+    """Print the averages as two tables, with a column for each budget."""
+    for title, rows, name, cell_of in (
+        ("recall", averages["neighbours"], "family", "{recall_at_10:.3f} / {recall_at_10_rescored_4x:.3f} ({corpora})"),
+        ("nDCG@10 − full", averages["tasks"], "method", "{loss:+.2f} ({tasks})"),
+    ):
+        budgets = sorted({row["budget"] for row in rows})
+        cells = {(row[name], row["budget"]): cell_of.format(**row) for row in rows}
+        lines = [
+            [which, *(cells.get((which, budget), "") for budget in budgets)]
+            for which in dict.fromkeys(row[name] for row in rows)
+        ]
+        print(f"\n**Average, {title}** (number of corpora or tasks)\n")
+        print(markdown_table(["", *(f"{budget} bytes" for budget in budgets)], lines))
 
 
 def best_of_families(methods: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
