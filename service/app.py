@@ -133,8 +133,8 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
 def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     """Build the components of a server without starting them.
 
-    Create the state folder and restrict its permissions. If the folder cannot be written, the server serves the chains
-    in it, or those shipped with Lathe; fits and administration answer 503.
+    Create the state folder, restrict its permissions, and generate an admin key if none is set. If the folder cannot be
+    written, the server serves the chains in it, or those shipped with Lathe; fits and administration answer 503.
 
     Raises:
         ValueError: if others can write to the state folder, or a setting needs a package that is not installed.
@@ -174,7 +174,10 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
 
 
 def _open_drift(settings: Settings, embedder: Embedder, jobs: Jobs | None) -> Drift:
-    """Build the drift monitor and, if drift is on, let it observe live traffic; without `jobs` it refits no chain."""
+    """Build the drift monitor and, if drift is on, let it observe live traffic.
+
+    It submits refits of stale chains to `jobs` if the settings ask for that and `jobs` is not None.
+    """
     refits = None
     if settings.drift and settings.drift_refit and jobs is not None:
         refits = Refits(embedder.registry, jobs, embedder.find_spec, settings.drift_window)
@@ -228,7 +231,10 @@ def build_job_environment(settings: Settings) -> dict[str, str]:
 
 
 def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
-    """Return the lifespan that starts engines, local replica, jobs and indexes, and stops them in order at shutdown."""
+    """Return the lifespan that starts engines, local replica, jobs and indexes, and stops them in order at shutdown.
+
+    What needs the state folder is not started if the folder cannot be written.
+    """
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

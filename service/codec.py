@@ -71,7 +71,7 @@ def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:
 
     Raises:
         MalformedError: if the body is not a .npy file, or its length does not match its header.
-        WrongShapeError: if the array is not of floats in two dimensions.
+        WrongShapeError: if the array is not of floats in two dimensions, or rows are empty or over `MAX_DIMENSIONS`.
         BadValueError, TooLargeError: as in `as_vectors`.
     """
     file = io.BytesIO(body)
@@ -104,7 +104,7 @@ def as_vectors(values: list[Any], max_rows: int, dimensions: int | None = None) 
         dimensions: dimensions that each row must have; None for those of the first row.
 
     Raises:
-        WrongShapeError: if rows differ in dimensions or hold entries that are not numbers.
+        WrongShapeError: if rows differ in dimensions, are empty or over `MAX_DIMENSIONS`, or hold other than numbers.
         BadValueError: if there are no rows, or numbers are NaN, inf or beyond float32.
         TooLargeError: if there are more rows than allowed.
     """

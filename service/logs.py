@@ -20,7 +20,7 @@ HEAD = ("timestamp", "level", "logger", "event")
 def configure(level: str) -> None:
     """Write this process's logs to stdout as JSON: the service's from `level` on, other libraries' from warning on.
 
-    Below warning, some libraries quote addresses and headers.
+    The root logger's handlers are replaced. Below warning, some libraries quote addresses and headers.
     """
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(build_formatter())

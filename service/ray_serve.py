@@ -92,7 +92,10 @@ def make_app_builder(settings: Settings) -> Callable[[], ASGIApp]:
     variables["LATHE_THREADS"] = str(settings.threads)  # of the replica, not of the process that builds it
 
     def build_app() -> ASGIApp:
-        """Set environment, threads and logging of the replica's process, and build the app."""
+        """Set up the replica's process (environment, allocator, threads, logging) and build the app.
+
+        The app starts only when its encoders have loaded or failed.
+        """
         import torch
 
         os.environ.update(variables)  # the processes of jobs read them

@@ -7,7 +7,9 @@ from service.home import Home
 
 
 def open_registry(home: Home, redis_url: str = "") -> tuple[Registry, SizeRoutes]:
-    """Open the registry and size routes of a state folder, or those shared in Redis; install the starter chains.
+    """Open the registry and size routes of a state folder, and install the starter chains that ship with Lathe.
+
+    With `redis_url`, open those shared in Redis instead, after copying them once to the state folder.
 
     Raises:
         UnavailableError: if Redis cannot be reached.

@@ -223,7 +223,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def check_combination(self) -> "Settings":
-        """Raise `ValueError` for settings that contradict each other; return the settings."""
+        """Return the settings; raise `ValueError` if the memory for bodies is less than the largest body allowed.
+
+        Also if two encoders share a name, or the first one, the default, is not served from the start.
+        """
         if self.body_memory < self.max_body_bytes:
             raise ValueError(
                 f"LATHE_BODY_MEMORY_BYTES is {self.body_memory}; it must be at least LATHE_MAX_BODY_BYTES, "

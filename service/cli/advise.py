@@ -84,7 +84,10 @@ def advise(
 def _fit_recommended(
     advice: "Advice", name: str, advice_request: AdviceRequest, encoder: "Encoder | None", settings: "Settings"
 ) -> dict[str, Any]:
-    """Fit the recommended chain, and return `{"fit": result}`; with `fit_error` if the advice recommends none."""
+    """Fit the recommended chain on the whole source, register it under the name, and return `{"fit": result}`.
+
+    If the advice recommends none, return `{"fit": None, "fit_error": message}`.
+    """
     from service.jobs.kinds.advise import fit_recommended
 
     try:

@@ -158,7 +158,10 @@ def _encode_texts(encoder: "Encoder | None", texts: list[str]) -> Any:
 
 
 def _require_gates(cost: "Cost", gates: Mapping[str, float]) -> None:
-    """Raise `BadValueError` if the measured quality fails a gate, or a gate names no measure."""
+    """Raise `BadValueError` if a measure of the chain's quality is missing or does not reach its threshold in `gates`.
+
+    Thresholds of `UPPER_BOUNDS` are maxima, others minima. A gate that names no measure raises it too.
+    """
     unknown = set(gates) - set(cost.quality)
     if unknown:
         raise BadValueError(f"there is no gate {', '.join(sorted(unknown))}; there are {', '.join(cost.quality)}")

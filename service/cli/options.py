@@ -77,7 +77,10 @@ def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
 
 
 def load_encoder(settings: "Settings", name: str | None) -> "Encoder":
-    """Load an encoder, named as in `find_encoder`, and set torch's number of threads as the settings say."""
+    """Load an encoder of the settings, or one by a model's folder or hub id; None: the default.
+
+    Sets torch's number of threads as the settings say.
+    """
     import torch
 
     from training.encoder.encoder import Encoder

@@ -65,7 +65,9 @@ class Server(uvicorn.Server):
 
 
 def run_server(settings: Settings, processes: ProcessStarter, sockets: list[socket.socket]) -> None:
-    """Set up the process, and serve until a signal stops the server; exit with status 1 if it cannot start.
+    """Serve until a signal stops the server; exit with status 1 if it cannot start, with 0 after a signal.
+
+    First sets the process's memory allocator, torch threads, logging and signal handlers. Prints a greeting when ready.
 
     Args:
         settings: settings of the server.
@@ -73,7 +75,8 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
         sockets: sockets bound to the server's addresses, not listening yet.
 
     Raises:
-        ValueError: if the settings are not safe, or need a package that is not installed; see `create_app`.
+        ValueError: if others could reach the server without keys or write to its state folder, or if the settings need
+            a package that is not installed.
     """
     keep_freed_blocks()
     torch.set_num_threads(settings.threads)
@@ -124,7 +127,10 @@ async def _greet(server: uvicorn.Server, settings: Settings, services: Services)
 
 
 def _format_greeting(settings: Settings, services: Services, port: int) -> str:
-    """Return the server's URL and three example requests; those with an API key need only the key filled in."""
+    """Return the greeting: URL, encoders, chains, where the admin key is, and three example requests for curl.
+
+    Keys that only the user knows are the placeholders `API_KEY` and `ADMIN_KEY`.
+    """
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     key_file = shlex.quote(str(services.home.admin_key))
     if settings.admin_keys or services.home_problem:
@@ -144,7 +150,10 @@ def _format_greeting(settings: Settings, services: Services, port: int) -> str:
 
 
 def _format_example_dimensions(services: Services) -> str:
-    """Return the JSON field `dimensions` for the examples, by a size route of the default encoder; empty if none."""
+    """Return the JSON field `dimensions` of the examples: the first size for which the default encoder has a chain.
+
+    Empty if it has none, or is not ready.
+    """
     info = services.embedder.default.info
     size_routes = services.size_routes.get_current().get(info.fingerprint, {}) if info else {}
     return next((f', "dimensions": {size}' for size in size_routes if size.isdecimal()), "")

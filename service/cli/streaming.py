@@ -111,7 +111,14 @@ def reduce_source(source: str, out: Path, chain: str, dimensions: int | None) ->
 
 
 def _write_file(source: Source, out: Path, target: Target, transform: Callable[[Batch], NDArray[np.float32]]) -> None:
-    """Write each batch's records and transformed vectors to a file, show progress, and print a summary to stderr."""
+    """Write a source's fields and vectors to a file, show progress, and print a summary to stderr.
+
+    Args:
+        source: rows to read, batch by batch.
+        out: file to write; vectors are written as codes if the chain ends in a quantizer.
+        target: the chain with its dimensions and encoding of outputs; it is not applied here.
+        transform: returns the vectors of a batch after the chain.
+    """
     total, written, started = source.count(), 0, time.monotonic()
     with ProgressBar() as progress, open_writer(out) as writer:
         for batch in source.batches():

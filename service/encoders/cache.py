@@ -61,7 +61,10 @@ class VectorCache:
         return self.max_bytes > 0 and options.truncate
 
     def compute_keys(self, encoder: EncoderInfo, options: EncodeOptions, texts: Iterable[str]) -> list[bytes]:
-        """Return each text's cache key, a hash of the text, the encoder's fingerprint and dtype, and the options."""
+        """Return each text's cache key, a hash of all that its vector depends on.
+
+        That is the text, the encoder's fingerprint and dtype, the prompt's text, truncation side and normalization.
+        """
         prompt = encoder.find_prompt(options.prompt_name)
         context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, options.truncation_side, options.normalize))
         start = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16)

@@ -225,7 +225,9 @@ class Embedder:
         input_type: InputType = "document",
         output_dtype: OutputDtype | None = None,
     ) -> "Pending":
-        """Resolve the chain, look texts up in the cache and queue missing ones for the encoder; never blocks.
+        """Resolve the chain, look texts up in the cache and queue missing ones for the encoder, without waiting for it.
+
+        Texts are first cut to what the encoder can read. Only a second-level cache may block, briefly.
 
         Args:
             texts: the texts.
@@ -282,8 +284,11 @@ class Embedder:
             output_dtype: requested encoding of the outputs.
 
         Raises:
-            ServiceError: as in `ChainResolver.resolve_for_vectors`; 400 if outputs overflow float32, or cannot be
-                encoded as requested.
+            BadValueError: if the chain does not serve the dimensions, or outputs overflow float32 or cannot be encoded
+                as requested.
+            WrongShapeError: if the chain takes vectors of other dimensions.
+            UnknownNameError: if there is no such chain.
+            ArtifactError: if the chain's files are damaged.
         """
         target = self.resolver.resolve_for_vectors(vectors.shape[1], chain, dimensions, input_type)
         target = target.require_output_dtype(output_dtype)
@@ -298,7 +303,8 @@ class Embedder:
     def list_models(self) -> list[str]:
         """List the values of a request's `model`: encoders, then `ENCODER+CHAIN` for each matching live chain.
 
-        Encoders that are not ready are listed without chains, and chains that cannot be read are left out.
+        A chain matches the encoder it was fitted on, or all if it was fitted without one. Encoders that were never
+        ready are listed without chains, and chains that cannot be read are left out.
         """
         names = list(self.engines)
         ready = [engine.info for engine in self.engines.values() if engine.info is not None]

@@ -74,7 +74,7 @@ class Observers:
                 self.queued_observers = (*self.queued_observers, observer)
 
     def remove(self, observer: Observer) -> None:
-        """Remove an observer."""
+        """Stop calling an observer, immediate or not; an unknown one is ignored."""
         with self.changing:
             self.queued_observers = tuple(other for other in self.queued_observers if other != observer)
             self.immediate_observers = tuple(other for other in self.immediate_observers if other != observer)
@@ -94,7 +94,10 @@ class Observers:
             self.thread = None
 
     def notify(self, seen: ObservedVectors) -> None:
-        """Pass a request's vectors to the observers without blocking; if the queue is full, count them as dropped."""
+        """Call the immediate observers with a request's vectors now, and queue one call of the others.
+
+        If the queue is full, the vectors are counted as dropped. Errors of observers are logged, not raised.
+        """
         for observer in self.immediate_observers:
             _run_safely(partial(observer, seen))
         if self.queued_observers and not self.submit(partial(self._call_observers, seen)):

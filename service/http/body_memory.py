@@ -61,7 +61,10 @@ class BodyMemoryMiddleware:
         self.parse_memory = ParseMemory(parse_limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app on one request with `held_body` and `parse_reservation` in its scope; release both afterwards."""
+        """Run the app on an HTTP request with `held_body` and `parse_reservation` in its scope; pass other scopes on.
+
+        The reservation is released when the response begins, the body's memory when the app ends, also by an error.
+        """
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

@@ -129,7 +129,11 @@ class Connection(HttpToolsProtocol):
         self.unsent, self.unsent_since = 0, 0.0
 
     def connection_made(self, transport: Any) -> None:
-        """Accept a connection, or answer 503 and close it if there are too many."""
+        """Accept a connection and start the time limit of its first head; answer 503 and log it if there are too many.
+
+        A refused connection is closed after `LINGER_SECONDS`, or at once if descriptors are nearly used up. Writes go
+        through `JoinedWrites`, which sends the head and the body of a response together.
+        """
         super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self.deadline = self.loop.time() + HEAD_SECONDS
         descriptor = transport.get_extra_info("socket").fileno()
@@ -145,7 +149,10 @@ class Connection(HttpToolsProtocol):
                 transport.close()  # refused connections that linger would use up the descriptors
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes in pieces of at most `HEAD_BYTES`; refuse a head that exceeds the limit."""
+        """Parse received bytes in pieces of at most `HEAD_BYTES`; refuse a head that exceeds the limit.
+
+        The first bytes after a request start the time limit of the next head. After a refusal, bytes are dropped.
+        """
         if self.deadline is None:
             self.deadline = self.loop.time() + HEAD_SECONDS
         for piece in _split(data):
@@ -161,8 +168,8 @@ class Connection(HttpToolsProtocol):
         """Start the request and the time limit of its body.
 
         Raises:
-            ServiceError: if the head is too large, or too many requests are pipelined; the parser then stops and
-                calls `send_400_response`.
+            ServiceError: for over `HEADERS` headers, a path and query over `LINE_BYTES`, or over `MAX_PIPELINED`
+                requests sent ahead. It is stored as `refusal`; the parser then stops and calls `send_400_response`.
         """
         self.progressed = True
         if len(self.headers) > HEADERS:
@@ -200,7 +207,11 @@ class Connection(HttpToolsProtocol):
         self.refuse(self.refusal or MalformedError(msg, code="malformed_request"))
 
     def refuse(self, error: ServiceError) -> None:
-        """Send an error response if none has begun, and close the connection after `LINGER_SECONDS`."""
+        """Count the refusal, send the error as a response, and set the deadline to close after `LINGER_SECONDS`.
+
+        If the response to a request has begun, or its whole body was received, close at once without the error. A
+        request whose body is incomplete is ended as if its client had disconnected. A second refusal does nothing.
+        """
         if self.refused:
             return
         self.refused = True
@@ -243,7 +254,10 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def _check_response(self, now: float) -> None:
-        """Abort the connection if its client took under `SENT_BYTES` of a finished response since the last check."""
+        """Abort and count the connection if its client took under `SENT_BYTES` of a response since the last check.
+
+        Only finished responses count. Their unsent bytes and the time `now` are stored for the next check.
+        """
         earlier, self.unsent_since = self.unsent, now
         self.unsent = 0
         if self.cycle is not None and self.cycle.response_complete:
@@ -272,7 +286,10 @@ def _serialize_response(error: ServiceError) -> bytes:
 
 
 def check_connections(connections: Iterable[object], now: float) -> None:
-    """End the connections that are past a deadline; `now` is the time of the event loop."""
+    """End each `Connection` that is past its deadline or whose client reads too slowly; skip other objects.
+
+    `now` is the time of the event loop.
+    """
     for connection in tuple(connections):
         if isinstance(connection, Connection):
             connection.check(now)

@@ -6,7 +6,11 @@ from service.services import Services
 
 
 def describe_encoders(services: Services) -> list[dict[str, Any]]:
-    """Describe each served encoder: model, state and, once it was ready, its properties, workers and size routes."""
+    """Describe each served encoder: name, model, state, and why it is not ready, if that is known.
+
+    Once it was ready, also its properties, its number of ready workers, and the chains that answer requests for fewer
+    dimensions: `size_routes` by number of dimensions, and `nested` for the numbers that have none.
+    """
     size_routes = services.size_routes.read()
     descriptions = []
     for engine in services.embedder.engines.values():

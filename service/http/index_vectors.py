@@ -21,7 +21,7 @@ def get_space_id(body: TextsOrVectors, request: Request) -> str | None:
 
 
 def require_space(space_id: str | None, spec: IndexSpec, originals_only: bool) -> None:
-    """Raise `ConflictError` if the named space is not the index's.
+    """Raise `ConflictError` if the space id, which names a set of comparable vectors, is not the index's.
 
     Args:
         space_id: space that the request names; None passes.
@@ -49,7 +49,7 @@ def require_space_id(space_id: str | None, spec: IndexSpec) -> None:
 
 
 async def encode_body_texts(request: Request, body: TextsOrVectors, spec: IndexSpec, services: Services) -> Vectors:
-    """Encode the texts of a body by the index's encoder, `(n, d)`; cancel that if the client disconnects.
+    """Encode the texts of a body by the index's encoder, not reduced, `(n, d)`; cancel if the client disconnects.
 
     Raises:
         ServiceError: if the texts are not valid, or the encoder is not served, not ready or overloaded.
@@ -64,10 +64,11 @@ async def encode_body_texts(request: Request, body: TextsOrVectors, spec: IndexS
 
 
 def parse_body_vectors(body: TextsOrVectors, spec: IndexSpec, services: Services, reduced: bool = False) -> Vectors:
-    """Return the vectors of a body as an array: original ones `(n, d)`, or reduced ones `(n, k)`.
+    """Convert the vectors of a body to an array: original ones `(n, d)`, or with `reduced` reduced ones `(n, k)`.
 
     Raises:
-        ServiceError: if the vectors have other dimensions than the index's, or are zero where their direction counts.
+        ServiceError: if there are none or too many, their dimensions differ from the index's, a number or norm is not
+            finite in float32, or one is zero although the metric is cosine.
     """
     dimensions = spec.dimensions if reduced else spec.width
     vectors = as_vectors(body.vectors or [], services.settings.max_vectors, dimensions)

@@ -29,7 +29,7 @@ class JoinedWrites:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send bytes with those that are kept; keep them if there are none, until the iteration ends."""
+        """Keep the bytes if none are kept, else send both in one call; kept bytes go alone when the iteration ends."""
         self._unsent.append(data)
         if len(self._unsent) > 1:
             self._send()
@@ -51,7 +51,7 @@ class JoinedWrites:
         return sum(map(len, self._unsent)) + int(self._transport.get_write_buffer_size())
 
     def _send(self) -> None:
-        """Send what is kept, if the connection is still open."""
+        """Send the kept bytes, or drop them if the connection is closing."""
         unsent, self._unsent = self._unsent, []
         if unsent and not self._transport.is_closing():
             self._transport.writelines(unsent)

@@ -141,7 +141,8 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
     """Parse a JSON object and validate it by the schema.
 
     Raises:
-        MalformedError, TooLargeError: as `parse_json`.
+        MalformedError: if the body is not valid JSON.
+        TooLargeError: if the body holds too many lists and objects for its size.
         WrongShapeError: if the body is no JSON object, or a field has a wrong type or is missing.
         BadValueError: if a field has a wrong value.
     """
@@ -187,7 +188,10 @@ def count_containers(body: bytes) -> int:
 
 
 def convert_validation_error(error: ValidationError) -> ServiceError:
-    """Convert a pydantic error to a `ServiceError` on one field: 400 for a wrong value, 422 for a wrong type."""
+    """Convert a pydantic error to a `ServiceError` on one field: 400 for a wrong value, 422 for a wrong type.
+
+    Of several problems, the first with a wrong value is reported, else the first. A missing field counts as a type.
+    """
     details = error.errors(include_url=False, include_input=False)
     # Of a union's alternatives the value error says most; else the first.
     detail = next((d for d in details if not _is_type_problem(d["type"])), details[0])

@@ -26,7 +26,11 @@ class SheddingMiddleware:
         self.embedder = embedder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on; if it sends texts while all queues are full, drain its body and answer 429."""
+        """Answer 429 to a POST to a path of `TAKES_TEXTS` while all queues are full; pass other requests on.
+
+        The body of a refused request is first read and discarded, up to `DRAINED_BYTES`. The response says when to try
+        again.
+        """
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in TAKES_TEXTS:
             await self.app(scope, receive, send)
             return

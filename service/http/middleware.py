@@ -37,7 +37,11 @@ class RequestMiddleware:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the app on one HTTP request within an `Exchange`; pass other scopes on."""
+        """Run the app on an HTTP request, then update the metrics and log the request; pass other scopes on.
+
+        An unhandled exception is logged and, if no response has begun, answered with the error it converts to. Log
+        lines of the request hold its id.
+        """
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

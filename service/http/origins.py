@@ -36,7 +36,10 @@ class OriginMiddleware:
         self.hosts = Hosts(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer 403 if its `Host` or the origin of its page is not allowed."""
+        """Pass a request on, or answer 403 if its `Host` or the origin of its page is not allowed.
+
+        Health checks may name any `Host`. The origin is checked only for methods that may change something.
+        """
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -52,8 +55,9 @@ class OriginMiddleware:
             await self.app(scope, receive, send)
 
     def is_cross_origin(self, scope: Scope, hosts: list[bytes]) -> bool:
-        """Return whether a page of an origin that is not allowed sent a request.
+        """Return whether a page of an origin that is neither this server's nor allowed sent a request.
 
+        `Sec-Fetch-Site` tells, if it is there; else `Origin` is compared with `hosts`, the request's `Host` values.
         Follows Go's `CrossOriginProtection`: browsers send `Sec-Fetch-Site` to https and to loopback addresses, and
         `Origin` with every method that is not safe; a client that sends neither is no browser.
         """
@@ -73,9 +77,9 @@ class OriginMiddleware:
 class Hosts:
     """The values of the `Host` header that a server answers to.
 
-    Loopback names and addresses are always allowed, and the names in LATHE_ALLOWED_HOSTS. If that is empty and clients
-    need keys, all are. Other IP addresses, which no page can use as its domain, are allowed unless the server is for
-    this machine alone.
+    Loopback names and addresses are always allowed, as are the host of the settings and the names in
+    LATHE_ALLOWED_HOSTS. If that holds `*`, or is empty and clients need keys, all are. Other IP addresses, which no
+    page can use as its domain, are allowed unless the server is for this machine alone.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -86,7 +90,10 @@ class Hosts:
         self.allow = lru_cache(maxsize=256)(self._allow)
 
     def _allow(self, header: bytes) -> bool:
-        """Return whether the server answers to a `Host` header's value."""
+        """Return whether the server answers to a `Host` header's value, whose port is ignored, by the class's rules.
+
+        A malformed value is not allowed, unless all values are.
+        """
         if self.any:
             return True
         match = HOST.fullmatch(header.decode("latin-1").lower())

@@ -36,10 +36,11 @@ def wants_out_of_domain(request: Request) -> bool:
 
 
 def measure_out_of_domain(answer: Answer) -> Answer:
-    """Return the answer with the mean percentile of its vectors among the chain's held-out rows.
+    """Return a copy of the answer with `out_of_domain`: how far its vectors lie from the rows of the chain's fit.
 
-    It is "unknown" without a chain, if the chain has no readable fit distribution, or if nothing observes live vectors,
-    as the vectors before the chain are not kept then.
+    For each vector before the chain, it takes the fraction of held-out rows that lie nearer to the fitted mean, by
+    Mahalanobis distance; their mean is text such as "0.500". It is "unknown" without a chain, if the chain has no
+    readable fit distribution, or if nothing observes live vectors, as the vectors before the chain are not kept then.
     """
     distribution = answer.target.loaded.fit_distribution if answer.target.loaded else None
     if answer.raw is None or distribution is None or isinstance(distribution, ArtifactError):

@@ -64,7 +64,10 @@ def describe_indexes(settings: Settings, home: Home) -> list[dict[str, Any]]:
 
 
 def describe_folder(folder: Path) -> dict[str, Any]:
-    """Describe the embedded index in a folder by its record: name, counts, settings, bytes; or name and error."""
+    """Describe the index in a folder from its SQLite file, opened read-only: name, counts, settings and file size.
+
+    If the file cannot be read, return name and error instead.
+    """
     try:
         with closing(IndexRecord(folder / "record.db", read_only=True)) as record:
             return {

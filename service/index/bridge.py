@@ -60,8 +60,8 @@ class Bridge:
 def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) -> None:
     """Fit the linear map from a new encoder's vectors to the old one's, and save it in the new generation's folder.
 
-    Queries by the new encoder can search the old vectors through it while an index is embedded anew. Every fifth pair
-    is held out to measure the recall. Nothing is saved for under 60 pairs, because the map would mislead.
+    Queries by the new encoder can search the old vectors through it while an index is re-embedded. Every fifth pair is
+    held out to measure the recall. If fewer than 60 pairs remain, nothing is saved, because the map would mislead.
 
     Args:
         new: vectors of texts by the new encoder `(n, d)`.
@@ -84,10 +84,13 @@ def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) 
 
 
 def load_bridge(folder: Path) -> Bridge | None:
-    """Load the alignment from the folder of a new generation; return None if there is none yet.
+    """Load the map from a new encoder's vectors to the old one's that `fit_bridge` saved in a new generation's folder.
+
+    Return None if there is none yet.
 
     Raises:
-        ArtifactError: if it is damaged.
+        ArtifactError: if the files of the map are damaged.
+        ValueError, KeyError: if the JSON file beside them is.
     """
     try:
         content = json.loads((folder / f"{ALIGNMENT_FOLDER}.json").read_bytes())

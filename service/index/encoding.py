@@ -18,6 +18,7 @@ def find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
         WrongShapeError: if the index has no encoder and takes vectors only.
         ConflictError: if the encoder is not served, or its vectors are now of another space; the message names both
             spaces.
+        UnavailableError: while the encoder is not ready.
     """
     if spec.encoder is None:
         raise WrongShapeError("this index has no encoder: send vectors instead of texts", param="texts")
@@ -45,7 +46,7 @@ def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> N
     """Encode texts to vectors `(n, d)` in an index's space, without a chain; block until the encoder is done.
 
     Raises:
-        ServiceError: as in `find_index_engine`.
+        ServiceError: if the index has no encoder, or the encoder is not served, is not ready or has changed.
     """
     engine = find_index_engine(embedder, spec)
     return embedder.begin(texts, engine, None, None, EncodeOptions()).wait_for_answer().vectors

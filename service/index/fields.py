@@ -45,6 +45,8 @@ def list_entries(metadata: Mapping[str, Any]) -> set[tuple[str, Value]]:
 def _walk_values(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value]]:
     """Yield the pairs of dotted field name and stored value of a JSON value and everything nested in it.
 
+    The elements of a list have its name. A named object or empty list also yields `PRESENT`: the field exists.
+
     Args:
         value: JSON value.
         name: dotted name of the value; empty at the top.

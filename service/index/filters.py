@@ -101,7 +101,7 @@ def _parse_part(given: Any, depth: int, budget: _ConditionBudget) -> Filter:
         budget: counter of the remaining conditions, which is decremented.
 
     Raises:
-        BadValueError: if the part is invalid.
+        BadValueError: if the part is not an object, is nested deeper than 16, or has an invalid entry.
     """
     if not isinstance(given, dict):
         raise BadValueError('a filter is an object such as {"field": "value"}', param="filter")
@@ -115,6 +115,8 @@ def _parse_part(given: Any, depth: int, budget: _ConditionBudget) -> Filter:
 
 def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> Filter:
     """Parse one key of a filter object with its value: a logical operator, or a field with a value or operators.
+
+    Several operators on a field are combined by `and`; each spends one condition of the budget.
 
     Raises:
         BadValueError: if the entry is invalid.

@@ -72,7 +72,7 @@ def get_text(item: str, metadata: bytes | None, text_field: str) -> str:
 
 
 def require_small_response(items: Iterable[Mapping[str, Any] | None]) -> None:
-    """Raise `TooLargeError` if the metadata and vectors of the items would make the response too large."""
+    """Raise `TooLargeError` if the items' metadata as JSON, and vectors at 12 bytes an entry, exceed 64 MB."""
     size = 0
     sizes: dict[int, int] = {}  # of metadata that several items share, measured once
     for item in items:

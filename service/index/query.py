@@ -36,11 +36,14 @@ class Query:
     reduced: bool = False
 
     def slice_batches(self, candidates: int, width: int) -> Iterator[slice]:
-        """Yield slices of the vectors, each small enough for the originals of all its candidates.
+        """Yield consecutive slices of the query vectors, so that searching one slice after another bounds the memory.
+
+        A slice has at most 256 queries, and so few that the original vectors of all their candidates have at most 2²⁴
+        entries; but at least one.
 
         Args:
-            candidates: number of candidates per vector.
-            width: number of dimensions of the originals.
+            candidates: number of candidates per query.
+            width: number of dimensions of the original vectors.
         """
         step = max(1, min(MAX_BATCH_QUERIES, MAX_BATCH_ENTRIES // (candidates * width)))
         for start in range(0, len(self.vectors), step):

@@ -21,7 +21,9 @@ Vectors = NDArray[np.float32]
 
 
 class Reducer:
-    """Map from original to reduced vectors: a chain cut to the index's dimensions, or the identity without one.
+    """Map from original to reduced vectors: a chain, or the identity without one.
+
+    A nested chain is cut to the index's dimensions.
 
     Args:
         spec: settings of the index.
@@ -106,7 +108,7 @@ def require_directions(vectors: Vectors) -> None:
 
 
 def require_float16(vectors: Vectors) -> None:
-    """Raise `BadValueError` if float16 cannot hold a vector, or only with a digit or two."""
+    """Raise `BadValueError` if the largest absolute entry of a nonzero vector is outside float16's normal range."""
     largest = np.abs(vectors).max(axis=1, initial=0)
     invalid = (largest > MAX_HALF) | ((largest > 0) & (largest < MIN_HALF))
     if invalid.any():

@@ -96,8 +96,12 @@ class SpecResolver:
     ) -> tuple[IndexSpec, Artifact, HasSpace | None]:
         """Return settings and chain files of an index's next generation, and the encoder if it changes, else None.
 
+        Settings that the request leaves None are kept; the generation's name is new and random. An encoder with the
+        same fingerprint is no change. If no other encoder, chain or dimensions are requested, the index's own
+        chain files are returned.
+
         Raises:
-            ServiceError: as `resolve_new`.
+            ServiceError: if encoder or chain is unknown, or they, the dimensions and the index's width do not fit.
         """
         spec = index.spec
         encoder = self.find_encoder(request.encoder) if request.encoder else None
@@ -125,7 +129,7 @@ class SpecResolver:
     def _find_encoder(self, name: str | None, chain: str, width: int | None) -> HasSpace | None:
         """Return the encoder of an index: the named one, else the one its chain was fitted for, else None.
 
-        Without a name, chain and width, the default encoder is returned.
+        With neither name nor chain, return None if `width` is given, else the default encoder.
         """
         if name is not None:
             return self.find_encoder(name)
@@ -139,7 +143,9 @@ class SpecResolver:
     def _resolve_target(
         self, encoder: HasSpace | None, chain: str, dimensions: int | None, width: int | None
     ) -> tuple[Target, str | None, int]:
-        """Return the chain's target, the encoder's fingerprint, and the number of dimensions of the originals.
+        """Resolve chain and dimensions; return them with the encoder's fingerprint and the originals' dimensions.
+
+        Without an encoder, the fingerprint is that of the encoder the chain was fitted for, or None.
 
         Args:
             encoder: encoder of the index; None for vectors without an encoder.
@@ -148,7 +154,7 @@ class SpecResolver:
             width: requested number of dimensions of the originals; None if unknown.
 
         Raises:
-            ServiceError: if these do not fit together.
+            ServiceError: if these do not fit together, or `width` is needed and None.
         """
         if encoder is not None:
             if width not in (None, encoder.dimensions):

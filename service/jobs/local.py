@@ -133,7 +133,7 @@ class LocalJobs:
             return  # one at a time, in the order they came
 
     def _has_ended(self, job_id: str) -> bool:
-        """Return whether a job has ended; a job whose process ended without a result is marked as failed first."""
+        """Return whether a job has ended or was removed; one whose process left no result is marked as ended first."""
         try:
             job = self.store.get(job_id)
         except UnknownNameError:

@@ -25,7 +25,10 @@ def run_job(folder: Path, settings: Settings) -> None:
 
 
 def _run_queued_job(store: JobStore, job: Job, settings: Settings) -> None:
-    """Run a queued job, whose lock is held, to its end: write its state as it changes, and remove its inputs."""
+    """Run a queued job, whose lock is held, to its end: write its state as it changes, and remove its inputs.
+
+    If its cancellation was requested, mark it as cancelled instead of running it.
+    """
     folder = store.find_folder(job.id)
     if (folder / "cancel").exists():
         store.end_orphan(job)

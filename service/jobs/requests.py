@@ -134,7 +134,10 @@ def parse_request(kind: str, content: bytes) -> FitJob | AdviseJob | ReindexJob:
 
 
 def _rename_old_fields(content: bytes) -> bytes:
-    """Rename `foreign` to `out_of_domain` in a fit's request: servers before that name may queue jobs in an upgrade."""
+    """Return a fit's request with its field `foreign` renamed to `out_of_domain`, unchanged if it has none.
+
+    During an upgrade, servers of an earlier version still queue requests with the old name.
+    """
     with suppress(ValueError, TypeError, KeyError, RecursionError):  # a damaged request is reported by its validation
         parsed = json.loads(content)
         parsed["request"]["out_of_domain"] = parsed["request"].pop("foreign")

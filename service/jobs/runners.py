@@ -85,6 +85,8 @@ def run_request(
 ) -> Outcome:
     """Validate and run a job's request; return its result, or any error as a failed outcome.
 
+    An unexpected error's traceback is printed to stderr, and its message left out of the outcome: it may quote texts.
+
     Args:
         kind: kind of the job.
         content: its request as JSON.

@@ -48,7 +48,9 @@ class JobSource:
 
 
 def receive(source: SentSource, data_root: Path | None) -> JobSource:
-    """Check a source as far as possible before the job begins, and serialize data sent with the request.
+    """Check a request's source and return it as a job reads it: sent texts or vectors as files, or a path.
+
+    The path must be a built-in source or lie in `data_root`, and is opened to see whether it holds texts or vectors.
 
     Raises:
         ServiceError, SourceError: if the source cannot be used.
@@ -66,7 +68,10 @@ def receive(source: SentSource, data_root: Path | None) -> JobSource:
 
 
 def require_distinct(sent: JobSource, what: str) -> None:
-    """Raise `BadValueError` if fewer than `MIN_DISTINCT_ROWS` distinct rows were sent for the operation `what`."""
+    """Raise `BadValueError` if fewer than `MIN_DISTINCT_ROWS` distinct rows were sent for the operation `what`.
+
+    A source whose rows were not counted passes.
+    """
     if sent.distinct is not None and sent.distinct < MIN_DISTINCT_ROWS:
         raise BadValueError(
             f"{what} needs at least {MIN_DISTINCT_ROWS} different rows, the source has {sent.distinct}", param="source"

@@ -200,7 +200,10 @@ class JobStore:
         return lock_file(self.root / job_id / ".lock")
 
     def settle(self, job: Job) -> Job:
-        """Mark a job that no process runs as ended; return the job, unchanged if a process holds its lock."""
+        """Mark a job that no process runs as cancelled, if that was requested, or failed; delete its inputs, return it.
+
+        A job that has ended, or whose lock a process holds, is returned unchanged.
+        """
         try:
             with self.lock(job.id).acquire(blocking=False):
                 job = self.read(job.id)  # it may have ended just now
@@ -234,6 +237,8 @@ class JobStore:
 
     def cancel(self, job_id: str) -> Job:
         """Request that a job stops and return it: a queued one ends at once, a running one gets SIGTERM.
+
+        A job that has ended is returned unchanged.
 
         Raises:
             UnknownNameError: if there is no such job.

@@ -177,7 +177,10 @@ class ForkedProcess:
             select.select([self._status], [], [], seconds)
 
     def _store_message(self, number: bytes) -> None:
-        """Store what the fork server wrote: the process id, then the exit status; `LOST` if the server is gone."""
+        """Store what the fork server wrote: first the process id, then the exit status, which closes the socket.
+
+        The exit status is `LOST` if the server is gone, or if the fork failed, which is logged.
+        """
         found = NUMBER.unpack(number)[0] if len(number) == NUMBER.size else None
         if self._pid is None and found is not None and found > 0:
             self._pid = found

@@ -98,7 +98,11 @@ class ForkLoop:
                 return False
 
     def _fork_for_request(self) -> Callable[[], None] | None:
-        """Fork for one request and report the process id; return the program in the fork, None in the server."""
+        """Fork for one request and report the process id; return the program in the fork, None in the server.
+
+        If the requester has cancelled, or the system refuses, the negative error number is reported and nothing forked.
+        If the server is gone, this process exits.
+        """
         message, descriptors, *_ = socket.recv_fds(self.control, len(LASTING), MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not message:
             self._exit_if_server_is_gone()
@@ -121,7 +125,14 @@ class ForkLoop:
         return None
 
     def _set_up_fork(self, request_file: int, *inherited: int) -> Callable[[], None]:
-        """Set up descriptors, environment and arguments of this fork as requested, and return the function to run."""
+        """Set up descriptors, environment, arguments and title of this fork; return the function that runs its program.
+
+        The fork gets a session of its own and the default handlers of signals.
+
+        Args:
+            request_file: descriptor of the JSON that describes the program.
+            inherited: descriptors of the program: that of its output, if it has one, then those it gets as arguments.
+        """
         gc.enable()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGIO):

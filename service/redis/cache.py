@@ -105,6 +105,9 @@ class SharedCache:
     def get(self, keys: Sequence[bytes], normalized: bool, dimensions: int) -> list[CachedVector | None]:
         """Return the entry of each key, in order, None where it is missing or damaged, or Redis fails.
 
+        Hits, misses and damaged entries are counted. A timeout pauses requests; a lost connection marks Redis
+        as down.
+
         Args:
             keys: cache keys of texts.
             normalized: whether the vectors are unit vectors.
@@ -130,7 +133,13 @@ class SharedCache:
         return found
 
     def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
-        """Queue vectors `(n, d)` for writing without blocking; drop them if the queue is full or Redis is down."""
+        """Queue vectors `(n, d)` for writing without blocking; drop them if the queue is full or Redis unavailable.
+
+        Args:
+            keys: cache keys of the texts.
+            vectors: their vectors, which are copied.
+            tokens: number of tokens of each text, stored with its vector.
+        """
         if not self.available:
             return
         try:
@@ -154,7 +163,7 @@ class SharedCache:
                 log.exception("writing to the shared cache failed; continuing")
 
     def write_batch(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
-        """Write a batch to Redis as float16, skipping vectors that overflow it."""
+        """Write vectors to Redis as float16, each with a checksum and its token count, skipping those that overflow."""
         with np.errstate(over="ignore"):
             halves = vectors.astype(np.float16)
         fit = np.asarray(np.isfinite(halves).all(axis=1))
@@ -177,7 +186,10 @@ class SharedCache:
 
 
 def _decode_entry(content: bytes, normalized: bool, dimensions: int) -> CachedVector | None:
-    """Decode an entry from its bytes; return None if they are damaged."""
+    """Decode an entry to a float32 vector and its token count, restoring unit norm if `normalized`.
+
+    Return None if its checksum, its dimensions or its numbers are wrong.
+    """
     if len(content) != 8 + 2 * dimensions or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
         return None
     vector = np.frombuffer(content, np.float16, offset=8).astype(np.float32)

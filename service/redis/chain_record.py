@@ -33,7 +33,7 @@ class VersionFiles(NamedTuple):
 
     @classmethod
     def read(cls, folder: Path, root: Path | None = None) -> "VersionFiles":
-        """Read the files of an artifact folder; `root` as in `transforms.artifact.read_file`."""
+        """Read the files of an artifact folder; no link may lead out of `root`; None follows links anywhere."""
         try:
             reference = read_file(folder, DISTRIBUTION, root)
         except FileNotFoundError:

@@ -93,8 +93,11 @@ class RedisConnection:
     def reached(self) -> Iterator[Redis]:
         """Yield the Redis client to a block that cannot do without it, and convert its errors.
 
+        A lost connection also marks Redis as down.
+
         Raises:
-            UnavailableError: if Redis is unreachable, out of memory, or refuses.
+            UnavailableError: if Redis is unreachable, out of memory, or refuses; at once while a replicator runs that
+                has found Redis down and not reached it again.
         """
         if self.silent:
             raise UnavailableError(self.problem or "Redis does not answer", code=self.code)

@@ -25,7 +25,7 @@ class LocalReplica:
         self.failures: dict[str, tuple[str, Callable[[], None]]] = {}
 
     def bring_up_to_date(self) -> None:
-        """Copy all chains and size routes from Redis; if Redis is new, first write the local ones to it.
+        """Write chains and size routes that Redis lacks to it, then copy all from Redis; note failures in `failures`.
 
         Raises:
             UnavailableError: if Redis is unreachable, or its record is of a newer Lathe.

@@ -79,7 +79,11 @@ class SharedRegistry(RegistryCopy):
         return outcome
 
     def promote(self, name: str, version: int, gate: Gate = accept_any) -> Pointer:
-        """Make a version live for all replicas and return the new pointer; see `Registry.promote`."""
+        """Make a version live for all replicas and return the new pointer.
+
+        The version is first copied and loaded here, and `gate` is called with its manifest; if one raises, nothing
+        changes.
+        """
 
         def change(pipe: Pipeline) -> Pointer:
             """Copy and load the version, check the gate, and queue the new pointer."""
@@ -91,7 +95,12 @@ class SharedRegistry(RegistryCopy):
         return self._change_pointer(name, change)
 
     def rollback(self, name: str) -> Pointer:
-        """Make the most recent earlier live version live for all replicas; see `Registry.rollback`."""
+        """Make the most recent earlier live version that exists live for all replicas, and return the new pointer.
+
+        Raises:
+            UnknownNameError: if there is no such chain.
+            ConflictError: if no earlier version exists.
+        """
 
         def change(pipe: Pipeline) -> Pointer:
             """Queue the pointer to the earlier version and return it."""
@@ -103,7 +112,12 @@ class SharedRegistry(RegistryCopy):
         return self._change_pointer(name, change)
 
     def delete(self, name: str, version: int) -> None:
-        """Delete a version permanently for all replicas; see `Registry.delete`."""
+        """Delete a version permanently for all replicas.
+
+        Raises:
+            UnknownNameError: if there is no such version.
+            ConflictError: if the version is live and there are others.
+        """
 
         def change(pipe: Pipeline) -> Pointer:
             """Queue the new pointer and the deletion of the version's stamp and files."""
@@ -116,9 +130,7 @@ class SharedRegistry(RegistryCopy):
         self._change_pointer(name, change)
 
     def import_chain(self, name: str, source: Registry) -> bool:
-        """Copy a chain of another registry to Redis and to disk, unless its name was ever used.
-
-        See `Registry.import_chain`.
+        """Copy a chain of another registry to Redis and to disk; return False if its name was ever used in Redis.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -148,7 +160,7 @@ def _require_version(pipe: Pipeline, name: str, version: int) -> ChainRecord:
 
 
 def _queue_pointer(pipe: Pipeline, name: str, pointer: Pointer) -> Pointer:
-    """Begin the writes of a transaction with a new pointer, and return the pointer."""
+    """Call `multi`, which ends a transaction's reads, queue a new pointer for writing, and return the pointer."""
     pipe.multi()
     write_pointer(pipe, name, pointer)
     return pointer

@@ -84,7 +84,12 @@ class RegistryCopy(Registry):
         return sorted({*self.record.list_names(), *self.names()})
 
     def load(self, ref: str) -> LoadedChain:
-        """Return a chain ready to apply, as `Registry.load` does; a version damaged on this disk is fetched again."""
+        """Return a chain ready to apply, from memory or disk; delete a version damaged on disk and fetch it again.
+
+        Raises:
+            UnknownNameError: if there is no such chain or version, or none is live.
+            ArtifactError: if the version is damaged on disk and Redis is down.
+        """
         try:
             return super().load(ref)
         except ArtifactError:
@@ -107,7 +112,7 @@ class RegistryCopy(Registry):
         If the chain's record is missing in Redis, the versions here are written back to it.
 
         Raises:
-            UnavailableError: if Redis is unreachable.
+            UnavailableError: if Redis is unreachable, or holds another record than before.
             ArtifactError: if the record cannot be read; the copy stays unchanged.
         """
         with self.lock(name), self.connection.reached() as client:
@@ -164,9 +169,9 @@ class RegistryCopy(Registry):
         return compute_digest(manifest) == stamp.manifest
 
     def _fetch_version(self, name: str, version: int, stamp: VersionStamp) -> None:
-        """Copy a version from Redis to disk; if it was altered, log and note it in `refused` instead.
+        """Copy a version from Redis to disk, replacing one that is there; the caller holds the chain's lock.
 
-        The caller holds the chain's lock.
+        If its files are missing or do not match the stamp, log and count that and note it in `refused` instead.
         """
         ref = f"{name}@{version}"
         with self.connection.reached() as client, convert_wrong_type_errors(f"the chain {ref}"):

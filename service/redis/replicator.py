@@ -63,7 +63,10 @@ class Replicator:
         self.client.close()
 
     def run(self) -> None:
-        """Copy everything, then each change, until the thread is stopped; start over after any error."""
+        """Copy everything, mark Redis as usable, then copy each change, until the thread is stopped.
+
+        After any error, or if Redis holds another record than before, mark Redis as unusable and start over.
+        """
         while not self.stopping.is_set():
             try:
                 self.client.ping()
@@ -97,7 +100,10 @@ class Replicator:
         return newest[0][0] if newest else "0-0"
 
     def copy_changes(self, last: Any) -> Any:
-        """Wait up to `BLOCK_SECONDS` for changes, copy what changed, and return the last stream position read."""
+        """Wait up to `BLOCK_SECONDS` for changes after the position `last`, copy what changed, return the new position.
+
+        Every `retry_seconds`, also try again to copy what could not be copied.
+        """
         found: Any = self.client.xread({CHANGES: last}, block=int(1000 * BLOCK_SECONDS))
         changes = [change for _, stream in found for change in stream]
         names = {content[b"chain"].decode(errors="replace") for _, content in changes if b"chain" in content}

@@ -64,6 +64,8 @@ class SharedRecord:
     def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
         """Commit `change` as an atomic transaction, at most once, if Redis holds this record; return its result.
 
+        It leaves a token in Redis for `TOKEN_SECONDS`, by which a repetition after a lost reply is recognized.
+
         Args:
             change: reads, calls `multi`, and queues the writes; may be called several times.
             keys: keys that it reads, which are watched.

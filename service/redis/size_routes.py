@@ -34,7 +34,13 @@ class SharedSizeRoutes(SizeRoutes):
         self.connection = connection
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
-        """Route a size (`route`) to a chain in Redis and update the local copy; see `SizeRoutes.assign`.
+        """Route an encoder's requests for a size to a chain, in Redis and in the local copy; return the size's chain.
+
+        Args:
+            encoder_fingerprint: encoder whose vectors the chain takes.
+            route: number of dimensions, or `nested` for all that a nested chain can be cut to.
+            ref: chain, as `name` or `name@version`.
+            replace: whether to replace a chain that the route leads to already; else that chain keeps the route.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -56,10 +62,10 @@ class SharedSizeRoutes(SizeRoutes):
         return chain
 
     def pull(self) -> None:
-        """Replace the local copy by the size routes in Redis, if they differ.
+        """Replace the local copy by the size routes in Redis, if they differ; keep those that are damaged in Redis.
 
         Raises:
-            UnavailableError: if Redis is unreachable.
+            UnavailableError: if Redis is unreachable, or holds another record than before.
             ArtifactError: if the record cannot be read; the copy stays unchanged.
         """
         with self.lock(), self.connection.reached() as client:
@@ -78,7 +84,10 @@ class SharedSizeRoutes(SizeRoutes):
                 replace_synced(self.path, written)
 
     def _parse_or_read_local(self, fingerprint: bytes, content: bytes) -> dict[str, dict[str, str]]:
-        """Return an encoder's size routes by its fingerprint, from the local copy if those in Redis are damaged."""
+        """Return `{fingerprint: size routes}` of one encoder from their content in Redis.
+
+        If that is damaged, note it and return those of the local copy; empty if it has none.
+        """
         name = fingerprint.decode(errors="replace")
         try:
             return {name: _parse_routes(content)}
@@ -95,7 +104,7 @@ class SharedSizeRoutes(SizeRoutes):
             return {}
 
     def push(self) -> None:
-        """Write the local size routes of encoders that Redis has none of to Redis, except those of missing chains."""
+        """Write the local size routes to Redis for each encoder that has none there; skip routes to missing chains."""
         names = set(self.registry.names())
         for fingerprint, routes in self._read_local().items():
             size_routes = {route: ref for route, ref in routes.items() if ref.partition("@")[0] in names}

@@ -162,9 +162,10 @@ def require_enough_encoded(name: str, sample: Sample, sampled: int, failed: Mapp
 def build_advice(
     request: AdviceRequest, name: str, sample: Sample, encoder: dict[str, Any] | None, on_progress: Progress
 ) -> Advice:
-    """Diagnose the sample, compare debiasing methods and reducers, choose a chain, and return the advice.
+    """Diagnose the sample, compare debiasing methods, reducers and codes, choose a chain, and return the advice.
 
-    With fewer than `MIN_ROWS` rows, only the diagnosis, notes and one shortage are set.
+    The chosen chain is then fitted and measured, also on out-of-domain text if the sample has it. With fewer than
+    `MIN_ROWS` rows, only the diagnosis, notes and one shortage are set.
 
     Args:
         request: the advice request.

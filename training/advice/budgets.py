@@ -97,7 +97,10 @@ class BudgetComparison:
         return {method: _find_best(trials) for method, trials in found.items()}
 
     def list_databases_ahead(self) -> dict[str, list[int]]:
-        """List the budgets at which a method of databases finds more than the best chain beyond both intervals."""
+        """Return the budgets at which recall@10 of a method of databases is above the best chain's, by method.
+
+        Only differences beyond both intervals count: its lower bound is above the chain's upper bound.
+        """
         found: dict[str, list[int]] = {}
         for chain in self.best_chains():
             for method, rival in self.best_settings(chain.budget).items():
@@ -119,7 +122,8 @@ def list_budgets(dimensions: int) -> list[int]:
 def compare_budgets(measurer: SizeMeasurer, sizes: SizeComparison, on_progress: Progress) -> BudgetComparison:
     """Fit codes and the methods of databases at every budget, and measure them on the held-out rows.
 
-    All take the debiased vectors. Codes have their default weighting: nothing is chosen on the held-out rows.
+    All take the debiased vectors. Codes have their default weighting: nothing is chosen on the held-out rows. Reducers
+    that fill a budget exactly are taken from `sizes`. The result's `problems` tell why codes or RaBitQ are missing.
 
     Args:
         measurer: the debiased held-out rows.
@@ -195,10 +199,12 @@ def _join_steps(measurer: SizeMeasurer, step: str) -> str:
 
 
 def _take_reducers(measurer: SizeMeasurer, sizes: SizeComparison, budget: int) -> Iterator[BudgetTrial]:
-    """Yield the reducers of a size comparison whose floats take exactly `budget` bytes; nothing is measured anew.
+    """Yield the trials of a size comparison whose floats take exactly `budget` bytes, except those of truncation.
+
+    Nothing is measured: recall and loss are copied from the comparison.
 
     Args:
-        measurer: measurer of that comparison; it gives the steps that the user chose to come first.
+        measurer: measurer of that comparison; its debiasing steps come first in a trial's `setting`.
         sizes: the comparison, with recall and loss of each reducer at each size.
         budget: bytes of a vector.
     """

@@ -48,10 +48,10 @@ def recommend(
 ) -> tuple[Recommendation, Recommendation | None]:
     """Choose the smallest reduction that preserves the share `keep`, and a runner-up; return both as recommendations.
 
-    Among reducers that are equal at that size, this is the simplest. The runner-up is the next in the order of `rank`:
-    another reducer of that size, else the next larger size; None if there is no other. If no reduction preserves
-    enough, full dimensions are recommended, and the runner-up is the reduction with the highest rescored recall. With
-    fewer than `MIN_HELDOUT` rows, or without reductions, full dimensions are recommended without a runner-up.
+    Among reducers that are equal at that size, this is the simplest. The runner-up is the next of those that
+    preserve `keep`: another reducer of that size, else the next larger size; None if there is no other. If no reduction
+    preserves it, full dimensions are recommended, and the runner-up is the reduction with the highest rescored recall.
+    With fewer than `MIN_HELDOUT` rows, or without reductions, full dimensions are recommended without a runner-up.
     """
     if sizes.rows < MIN_HELDOUT or not sizes.trials:
         return _build_recommendation(debiasing, sizes, None, keep), None

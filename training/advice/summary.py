@@ -20,9 +20,10 @@ the source."""
 
 
 def summarize_advice(advice: Advice) -> list[str]:
-    """Return all sentences of an advice.
+    """Return the advice as sentences, its notes last.
 
-    Recommendation, bytes, mean direction, coordinates, transfer, sample size, notes.
+    In order, they are on the recommended chain, the fewest bytes, the mean direction, the first coordinates, transfer
+    to out-of-domain text, and sample size.
     """
     failing = find_failing_cuts(advice.matryoshka.cuts) if advice.matryoshka else []
     codes = advice.budgets.codes if advice.budgets else []

@@ -59,7 +59,10 @@ def build_debiasing_table(advice: Advice) -> Table:
 
 
 def _build_size_table(advice: Advice) -> Table:
-    """Build the table of full dimensions and of every reducer at every size; the recommended ones are marked."""
+    """Build the table of what full dimensions, and every reducer at every size, preserve and cost.
+
+    The recommended chain is marked with an arrow, the runner-up with "(second)".
+    """
     sizes, marks = advice.sizes, {}
     for chain, mark in ((advice.second, " (second)"), (advice.best, " ←")):
         if chain is not None:

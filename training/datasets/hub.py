@@ -52,9 +52,10 @@ class HubDataSet:
         return [self.split or "train"]
 
     def read_rows(self, name: str) -> Iterator[Record]:
-        """Yield the rows of a split with our field names; `corpus` and `queries` are configurations, as in mteb.
+        """Yield the rows of the split `name`, with columns renamed to our field names.
 
-        A column that is not renamed is left out if a renamed column takes its name.
+        `corpus` and `queries` name both a configuration and its split, as in mteb; missing columns are not refused
+        there. A column that is not renamed is left out if a renamed column takes its name.
 
         Raises:
             DataSetError: if the split cannot be loaded or lacks a column.

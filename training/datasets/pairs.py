@@ -131,7 +131,9 @@ class PairRows:
     def pair_fields(
         self, anchor: str, positive: str, is_positive: Callable[[Record], bool] = lambda record: True
     ) -> list[Pair]:
-        """Build a pair from two fields of each accepted row; record rows with a blank anchor as left out.
+        """Build a pair from two fields of each accepted row, with the hard negatives that the row supplies.
+
+        All rows are counted. Accepted rows with a blank anchor are recorded as left out.
 
         Args:
             anchor: name of the anchor's field.

@@ -91,7 +91,7 @@ def make_ray_folder(below: Path) -> str:
 
 
 def _require_answer(address: str) -> None:
-    """Raise `EngineError` unless a Ray cluster answers at the address within about 20 s.
+    """Raise `EngineError` unless the address is HOST:PORT and a Ray cluster answers there within about 20 s.
 
     Another process connects first, because Ray kills a process that finds no cluster.
     """

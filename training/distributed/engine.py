@@ -64,9 +64,15 @@ class RayEngine:
         self.encoder: Encoder | None = None
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards of a run on the workers; return the damaged files; see `Engine.encode`.
+        """Encode the unfinished shards of a run into their folders, on the workers; return damaged files with reasons.
 
-        Progress is read from the workspace folders, which a later run also resumes from.
+        Workers are started, or restarted if they have another encoder. A damaged file raises `SourceError` unless the
+        source skips such files.
+
+        Args:
+            run: the shards, their folders and the encoder.
+            positions: position of each shard at the start.
+            report: called with a shard and its rows done, about twice a second; they are read from the folders.
         """
         tasks = ShardTasks(run, positions)
         if tasks.shards:

@@ -80,7 +80,7 @@ class Pool:
 
         Args:
             tasks: taken from the iterable in order as workers become free.
-            lead: see `TaskQueue`.
+            lead: maximum number of tasks started from the oldest unfinished one on, itself included; None for no limit.
             on_wait: called with the running tasks, about twice a second; an exception that it raises stops the pass.
 
         Raises:

@@ -159,6 +159,9 @@ class TextCutter:
     def _has_enough_tokens(self, found: _Tokens, length: int, side: Side) -> bool:
         """Return whether a part has more tokens than the model reads, all in words that end well before the cut.
 
+        The result is False if the tokenizer reports no offsets, and for a text cut from the left, unless the tokenizer
+        is WordPiece.
+
         Args:
             found: tokens of the part.
             length: characters of the part, with the prompt.

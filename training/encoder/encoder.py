@@ -157,7 +157,7 @@ class Encoder:
         return self.padded_attention is not None
 
     def restore_padding(self) -> None:
-        """Switch back to padded batches and the model's own attention, which exports record, if `unpadded`."""
+        """Switch back to padded batches and the model's own attention for exports; do nothing unless `unpadded`."""
         if self.padded_attention is not None:
             self.transformer.auto_model.set_attn_implementation(self.padded_attention)
             self.padded_attention = None
@@ -231,7 +231,10 @@ class Encoder:
                 yield window[batch.rows], batch
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
-        """Cut long texts to what the model reads, tokenize them with truncation, and divide them into batches."""
+        """Cut long texts to what the model reads, tokenize them behind the prompt, and divide them into batches.
+
+        For a static model all texts are one batch; for others the tokenizer's truncation side stays changed.
+        """
         texts = [self.cut(text, prompt, truncation_side).text for text in texts]
         if self.static:  # it takes its tokens in a row
             features = self._tokenize_pieces(texts, prompt)

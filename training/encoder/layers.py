@@ -105,7 +105,14 @@ class LayeredEncoder:
     ) -> list[NDArray[np.float32]]:
         """Encode texts under every variant; return a list of vectors `(n, d)` float32, in the order of `variants`.
 
-        The arguments are those of `Encoder.encode`.
+        Variants in `alone` encode the texts themselves, after the shared pass.
+
+        Args:
+            texts: any number of strings; long ones are truncated.
+            prompt_name: name of a prompt; None takes the model's default.
+            on_batch: called after each batch of the shared pass with the number of texts done so far.
+            normalize: whether vectors are L2-normalized.
+            plain: whether texts get no prompt at all, not even the model's default.
         """
         prompt = None if plain else self.whole.prompt(prompt_name)
         found = self._encode_in_one_pass(texts, prompt, on_batch, normalize)

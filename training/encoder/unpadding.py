@@ -130,7 +130,15 @@ def flatten(features: Features, first_position: int) -> Features:
 
 
 def split_flat_batches(features: Features, budget: int, first_position: int) -> Iterator[Batch]:
-    """Divide padded texts, in their order, into flattened batches of about `budget` tokens; yield them."""
+    """Divide padded texts, in their order, into flattened batches of at most `budget` tokens, or one text; yield them.
+
+    Tokens that fill a batch up to a multiple of `ROUND_TOKENS` come on top.
+
+    Args:
+        features: padded input with an `attention_mask`.
+        budget: maximum tokens of a batch's texts.
+        first_position: position id of a text's first token.
+    """
     mask = features["attention_mask"]
     lengths = mask.sum(1).numpy().astype(np.int64)
     for run in split_unpadded_batches(lengths.tolist(), budget):

@@ -94,7 +94,7 @@ class LargeEffect:
 
 
 def compare_with_raw(grid: Grid, labels: Sequence[str]) -> list[Cell]:
-    """Compare every label with the raw vectors on every encoder; return one `Cell` for each pair that has scores.
+    """Compare the methods of each label with raw vectors on each encoder; return a `Cell` for each pair with scores.
 
     On an encoder, all labels are compared on the same tasks: those that all of them completed.
     """
@@ -132,10 +132,11 @@ def _group_tests(scores: Array, control: Array, groups: dict[str, list[int]]) ->
 
 
 def average_differences(grid: Grid, labels: Sequence[str]) -> dict[str, Interval]:
-    """Return the mean difference to raw vectors in points over all encoders, with an interval, for each label.
+    """Return, by label, the mean difference to raw vectors in points over the encoders that have it, with an interval.
 
-    Labels without a common task are left out. The bootstrap resamples tasks, the same ones for all encoders, because
-    related encoders have similar scores.
+    Only tasks count that each of these encoders completed with its methods of all the labels; a label without such a
+    task is left out. The bootstrap resamples tasks, the same ones for all encoders, because related encoders have
+    similar scores.
     """
     found = {}
     for label in labels:
@@ -178,10 +179,11 @@ def _tally_tests(some: Sequence[PairedTest]) -> Tally:
 
 
 def correlate_gain_with_norm(grid: Grid, found: Sequence[Cell], label: str) -> dict[str, Correlation | None]:
-    """Correlate a method's gain with ‖μ‖ over encoders: its t in classification, and its mean difference.
+    """Correlate a method's gain with ‖μ‖ over encoders; return correlations by kind of gain, None where undefined.
 
-    The correlation of t is also computed without each family of encoders. A correlation is None if it is undefined. The
-    bootstrap resamples encoders, as if they were independent.
+    The keys are `classification t`, `mean difference` and, if there are several families of encoders, `classification t
+    without FAMILY` for each. Encoders without ‖μ‖ are left out, for t also those with fewer than `MIN_TASKS` such
+    tasks. The bootstrap resamples encoders, as if they were independent.
     """
     some = [cell for cell in found if cell.label == label and grid.encoders[cell.encoder].mean_norm is not None]
     norms = np.array([grid.encoders[cell.encoder].mean_norm for cell in some], dtype=float)
@@ -225,7 +227,8 @@ def _family_t(cell: Cell, family: str) -> float | None:
 def count_head_to_head(found: Sequence[Cell], one: str, other: str) -> dict[str, dict[str, int]]:
     """Count the encoders on which method `one` has a higher or lower t than `other`, by family (Table 4 of the paper).
 
-    The keys of each count are `ahead`, `behind` and `of`, the number of encoders that have both methods.
+    The keys of each count are `ahead`, `behind` and `of`, the number of encoders that have both methods and at least
+    `MIN_TASKS` tasks of the family. An undefined t counts as 0.
     """
     by_name = {(cell.encoder, cell.label): cell for cell in found}
     counts: dict[str, dict[str, int]] = {}
@@ -245,7 +248,7 @@ def count_head_to_head(found: Sequence[Cell], one: str, other: str) -> dict[str,
 
 
 def list_large_effects(grid: Grid, labels: Sequence[str]) -> list[LargeEffect]:
-    """List the tasks where a method changes the score by more than 0.1 and 2 %, largest change first (Tables 8, 9)."""
+    """List changes of a task's score by over 0.1 and over 2 % of the raw score, largest first (Tables 8, 9)."""
     found = []
     for encoder in grid.encoders:
         for label in labels:

@@ -65,7 +65,7 @@ class Corpus:
 
 
 def split_corpus(vectors: FloatArray, digest: str) -> Corpus:
-    """Split vectors `(n, d)` by a fixed seed into rows to fit on and held-out rows; return them as a `Corpus`."""
+    """Split vectors `(n, d)` by a fixed seed into rows to fit on and held-out rows, a tenth but at most 2,000."""
     order = np.random.default_rng(0).permutation(len(vectors))
     aside = min(int(len(vectors) * HELDOUT_SHARE), MAX_HELDOUT)
     return Corpus(vectors[np.sort(order[aside:])], vectors[np.sort(order[:aside])], digest)

@@ -111,7 +111,7 @@ def plan_groups(wanted: Sequence[RequestedEncoder], device: str | None) -> list[
 
 
 class Single:
-    """Group of one model; its default family is the organization on the hub, or else its name."""
+    """Group of one model, loaded at construction; its default family is the organization on the hub, or its name."""
 
     def __init__(self, wanted: RequestedEncoder, device: str | None) -> None:
         assert wanted.spec is not None
@@ -130,7 +130,15 @@ class Single:
 
 
 class Layers:
-    """Group of layers and poolings of one model, from one forward pass; variants with the same pooling are a family."""
+    """Group of layers and poolings of one model, from one forward pass; variants with the same pooling are a family.
+
+    Construction loads the model. It raises `EncoderError` if the model is static or a variant is not understood.
+
+    Args:
+        spec: the model; its own pooling is ignored.
+        written: variants as the user wrote them: `layers` for all, up to `spec.layer` if set, or such as `layer3-cls`.
+        device: torch device; None for the default.
+    """
 
     def __init__(self, spec: EncoderSpec, written: Sequence[str], device: str | None) -> None:
         whole = Encoder(replace(spec, layer=None, pooling=None), device)
@@ -198,7 +206,11 @@ def encode_checked(
 
 
 def _describe_member(encoder: Encoder, family: str, published_mean_norm: float | None) -> Member:
-    """Describe a loaded model for results; with another dtype or a default prompt, `output` is a new hash."""
+    """Describe a loaded model for results.
+
+    `output` is the fingerprint, or a hash of it with dtype and prompt if the dtype is not float32 or there is a default
+    prompt.
+    """
     prompt, output = encoder.prompt(None), encoder.fingerprint
     if encoder.spec.dtype != "float32" or prompt:
         output = hashlib.sha256(repr((output, encoder.spec.dtype, prompt)).encode()).hexdigest()[:32]

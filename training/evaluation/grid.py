@@ -61,7 +61,10 @@ class Grid:
         return [task for task in self.tasks if all((encoder, name, task) in self.values for name in names)]
 
     def common_tasks(self, methods: Mapping[str, Iterable[Method]]) -> list[str]:
-        """List the tasks that, on every encoder, the control and its own methods completed; all without encoders."""
+        """List the tasks that the control and the encoder's methods completed on every encoder in `methods`.
+
+        Without encoders, all tasks are listed.
+        """
         complete = [set(self.complete_tasks(encoder, some)) for encoder, some in methods.items()]
         return [task for task in self.tasks if all(task in some for some in complete)]
 

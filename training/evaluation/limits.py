@@ -17,9 +17,12 @@ from training.evaluation.tasks import iterate_splits
 
 
 def limit_rows(task: AbsTask, rows: int) -> None:
-    """Reduce a loaded mteb task in place to at most `rows` rows in each split, the same ones each time.
+    """Reduce a loaded mteb task in place to at most `rows` rows in each evaluated split, the same ones each time.
 
-    Clusterings that hold lists keep all rows and are limited within them; training rows are limited by label.
+    Of a search, at most `rows` queries whose relevant documents fit are kept, and at most `rows` documents; in
+    reranking, all candidates of these queries. Clusterings whose rows are lists keep all rows, with shorter lists. Of a
+    classification's training rows at most `rows` are kept, spread evenly over the labels. Pairs that an old data set
+    holds as lists in one row become one row each.
 
     Raises:
         DataSetError: if no query fits into the limit with all its relevant documents.
@@ -54,15 +57,15 @@ def _limit_dataset(data: Dataset, rows: int, seed: int) -> Dataset:
 
 
 def _holds_lists(data: Dataset) -> bool:
-    """Return whether every row is a clustering of its own: a list of texts and a list of labels; False without rows."""
+    """Return whether the first row is a clustering of its own, lists of texts and labels; False without rows."""
     return len(data) > 0 and all(isinstance(value, list) for value in data[0].values())
 
 
 def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
-    """Return all rows, each with its lists cut to the same random items.
+    """Return all rows, each with its lists cut to items at the same random positions, in their order.
 
-    A row keeps `rows` divided by the number of rows, at least one; its lists are cut to the length of the shortest
-    first.
+    Each row keeps at most `rows` divided by the number of rows items, but one at least; items beyond the end of its
+    shortest list are dropped first.
     """
     share = max(1, rows // len(data))
 

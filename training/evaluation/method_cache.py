@@ -34,7 +34,8 @@ class MethodCache:
     ) -> tuple[FittedMethod, dict[str, float]]:
         """Fit a method and store it, unless it is in the cache; return a reference to it and its intrinsic measures.
 
-        The measures are empty for methods that do not reduce, and without a corpus.
+        A method with a fitted chain is only stored; raw vectors need neither. The measures are stored too; they are
+        empty for methods that do not reduce, and without a corpus.
 
         Args:
             method: the method.

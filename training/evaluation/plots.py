@@ -61,7 +61,10 @@ def plot_gain_by_norm(results: Results, findings: Findings) -> Any:
 
 
 def plot_retention(results: Results, findings: Findings) -> Any:
-    """Plot the retained share of the score against the share of dimensions, over all tasks and by type, if measured."""
+    """Plot the retained share of the score against the share of dimensions, over all tasks and by type.
+
+    Return None if no reduction was measured.
+    """
     if not findings.retentions:
         return None
     kinds = ["all tasks", *dict.fromkeys(kind for one in findings.retentions for kind in one.types)]

@@ -9,9 +9,10 @@ SHARES = {"collect": 0.05, "encode": 0.3, "fit": 0.15, "score": 0.5}
 
 
 class StagedProgress:
-    """Converter of the progress in a stage to that of the whole evaluation, which never falls.
+    """Converter of the progress in a stage of the work on a group of encoders to that of the whole evaluation.
 
-    It waits while an inspection returns to an earlier stage.
+    The stages are `collect`, `encode`, `fit` and `score`. The progress never falls: it waits while an inspection
+    returns to an earlier stage.
 
     Args:
         on_progress: called with progress in [0, 1] and a message.
@@ -29,9 +30,10 @@ class StagedProgress:
         self.group, self.stage, self.begun = number, "", time.monotonic()
 
     def report(self, stage: str, fraction: float, sentence: str) -> None:
-        """Report that a `fraction` of a stage is done: call `on_progress` with the total progress and the time left.
+        """Call `on_progress` with the progress of the whole evaluation, now that a `fraction` of a stage is done.
 
-        The time left is that of the stage, added to the message.
+        The message is `sentence`, with the estimated time left in the stage if that is over a second. Another stage
+        than at the last call restarts the clock.
         """
         if stage != self.stage:
             self.stage, self.begun = stage, time.monotonic()

@@ -60,7 +60,8 @@ def compute_retentions(grid: Grid) -> list[Retention]:
     """Compute the retention of every reducer and nested chain at every size, over the tasks that all of them completed.
 
     The largest share of the dimensions comes first. Groups of tasks whose raw score is below `MIN_CONTROL_SCORE` for an
-    encoder are left out; the list is empty without a common task.
+    encoder are left out; if all tasks together are below, the reducer has no entry at this size. The list is empty
+    without a common task.
     """
     sized = {name: [m for m in e.methods.values() if m.size is not None] for name, e in grid.encoders.items()}
     sized = {name: methods for name, methods in sized.items() if methods}
@@ -141,7 +142,9 @@ class CrossLingual:
 
 
 def compare_languages(grid: Grid) -> list[CrossLingual]:
-    """Compare retention in other languages with that in English, for data sets that exist in both.
+    """Compare the share of the score that each reduction retains in another language with that in English.
+
+    Only parallel data sets are compared, those with both scores and raw scores of at least `MIN_CONTROL_SCORE`.
 
     Data sets are parallel if they have the same type, and the last parts of their names differ only in the language at
     the end, such as `stsb_de` and `stsb`. If several are in the same language, none of these is used, since the match
@@ -170,7 +173,11 @@ def _retained_share(grid: Grid, encoder: str, method: Method, task: str | None) 
 
 
 def _parallel_tasks(grid: Grid) -> dict[tuple[str, str], dict[str, str]]:
-    """Return the names of tasks by (type, common part of the name) and by language, without ambiguous ones."""
+    """Return the names of tasks by (type, last part of the name without the language at its end), then by language.
+
+    Tasks in several languages are left out, and tasks that have type, name and language in common. No language counts
+    as English.
+    """
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for name, task in grid.tasks.items():
         last = name.rpartition("/")[2]

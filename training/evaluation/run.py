@@ -155,9 +155,10 @@ def evaluate(request: Request, on_progress: Progress) -> Results:
 
 
 class Evaluation:
-    """State of one run; see `evaluate`.
+    """One run of an evaluation, which scores every method on every task, with all that it has found so far.
 
-    Construction reads the results log and, if methods need one, the corpus.
+    Construction reads the results log and, if methods need one, the corpus. It raises `EvaluationError` if two encoders
+    have the same name.
 
     Args:
         request: what to evaluate.
@@ -185,6 +186,8 @@ class Evaluation:
 
     def run(self) -> Results:
         """Run all groups of encoders one after another and return the results; only one group is in memory at a time.
+
+        A group that cannot be loaded or cannot encode is left out and named in `problems`.
 
         Raises:
             EncoderError: if no encoder can be used.
@@ -221,7 +224,8 @@ class Evaluation:
     def run_group(self, group: Group, workers: Workers) -> list[EncoderResult]:
         """Collect texts, encode them, fit the methods and score them for one group; return a result for each encoder.
 
-        Descriptions of tasks, vectors, methods and scores are written to the output folder.
+        Descriptions of tasks, vectors, methods and scores are written to the output folder. Tasks that have all their
+        scores are not read again.
 
         Raises:
             EncoderError: if an encoder cannot encode the texts.
@@ -247,7 +251,10 @@ class Evaluation:
         return results
 
     def inspect(self, group: Group, stores: Sequence[VectorStore], workers: Workers) -> Sequence[Any]:
-        """Return what the requested inspection finds of each encoder of a group; None for each if none is requested."""
+        """Call `request.inspect` on a group and its stored vectors; return what it finds of each encoder.
+
+        If no inspection is requested, None is returned for each.
+        """
         if self.request.inspect is None:
             return [None] * len(stores)
         return self.request.inspect(
@@ -296,7 +303,11 @@ class Evaluation:
         return [known[trial.key] for trial in trials]
 
     def encode(self, group: Group, stores: Sequence[VectorStore], asked: Sequence[tuple[str | None, str]]) -> None:
-        """Encode the (prompt name, text) pairs that a store lacks, in blocks, and add the vectors to the stores."""
+        """Encode the (prompt name, text) pairs that a store lacks, in blocks, and add the vectors to the stores.
+
+        Raises:
+            EncoderError: if an encoder fails, or returns NaN or inf.
+        """
         first = group.members[0]
         by_key = {text_key(text, first.prompt(name)): (name, text) for name, text in reversed(asked)}
         missing = [(key, *pair) for key, pair in by_key.items() if not all(key in store for store in stores)]

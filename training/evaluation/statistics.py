@@ -150,7 +150,7 @@ def bootstrap_ratio(scores: Array, control: Array, rival: Array | None = None, s
     """Return mean score / mean control for each encoder, averaged over encoders, with an interval that resamples tasks.
 
     This is Eq. 2 of GeoPres, whose M is the mean metric of a group of data sets. With a rival, return the difference of
-    the two ratios, method minus rival.
+    the two ratios, method minus rival. With fewer than two tasks there are no bounds.
 
     Args:
         scores: `(n, m)`, tasks by encoders.

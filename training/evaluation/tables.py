@@ -74,7 +74,10 @@ def _mean_score(grid: Grid, encoder: str, tasks: Sequence[str]) -> float | None:
 
 
 def build_difference_table(results: Results, findings: Findings) -> Table:
-    """Build the table of differences to raw vectors in points: encoders by methods; of several, a last row over all."""
+    """Build the table of differences to raw vectors in points: encoders by methods, and a last row for all if several.
+
+    Encoders without differences are left out.
+    """
     rows: list[dict[str, Any]] = []
     for result in results.encoders:
         cells = {cell.label: cell for cell in findings.cells if cell.encoder == result.member.name}
@@ -155,8 +158,8 @@ def _build_effect_table(findings: Findings) -> Table:
 def _build_effect_summary_table(findings: Findings, by: Literal["encoder", "task"]) -> Table:
     """Build the table of large effects by method and encoder, or task: count, mean and largest, upward and downward.
 
-    Effects are differences of scores from 0 to 1, as in Tables 8 and 9 of the mean-bias paper; see `list_large_effects`
-    for how large.
+    Large effects are differences of more than 0.1, of scores from 0 to 1, and more than 2 % of the raw score, as in
+    Tables 8 and 9 of the mean-bias paper.
     """
     groups: dict[tuple[str, str], list[float]] = {}
     for effect in findings.large_effects:
@@ -255,7 +258,10 @@ def build_score_records(results: Results, metrics: bool = False) -> list[dict[st
 
 
 def list_problems(results: Results) -> Iterator[str]:
-    """Yield a line for each problem: unusable encoders, tasks and methods, left-out rows, failed scores."""
+    """Yield a line for each problem: unusable encoders, tasks and methods, left-out rows, failed scores.
+
+    Scores of a task that failed with the same error share a line.
+    """
     yield from (f"an encoder was left out: {problem}" for problem in results.problems)
     for task in results.tasks:
         if task.error:

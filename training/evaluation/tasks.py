@@ -77,7 +77,7 @@ def reset_random_state(task: AbsTask) -> None:
 
 
 def iterate_splits(task: AbsTask) -> Iterable[tuple[dict[str, Any], str]]:
-    """Yield each split to evaluate on, as the dict that holds it and its key there, so that it can be replaced."""
+    """Yield each evaluated split of each subset, as the dict that holds it and its key, so that it can be replaced."""
     data: Any = task.dataset
     for split in task.eval_splits:
         for subset in task.hf_subsets:

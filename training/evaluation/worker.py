@@ -107,6 +107,8 @@ def _end_with_parent() -> None:
 def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
     """Return a task with its data, limited to the trial's rows, and sentences on left-out rows; the last one is cached.
 
+    The main score and task type that the suite states replace the task's own.
+
     Raises:
         EvaluationError: if the data cannot be loaded or are invalid.
     """
@@ -183,7 +185,7 @@ _STORES: dict[Path, tuple[int, VectorStore]] = {}
 
 
 def open_store(raw: Raw) -> VectorStore:
-    """Return an encoder's store, cached until vectors are added to it."""
+    """Return an encoder's store; the last one is cached until vectors are added to it, or another is opened."""
     size = (raw.folder / VECTORS).stat().st_size
     if _STORES.get(raw.folder, (0, None))[0] != size:
         _STORES.clear()
@@ -192,7 +194,7 @@ def open_store(raw: Raw) -> VectorStore:
 
 
 def measure(model: Any, task: Any) -> tuple[float, dict[str, float]]:
-    """Evaluate a model on a task with mteb; return the main score and all other scalar metrics by name.
+    """Evaluate a model on a task with mteb; return the main score, and all scalar metrics by name.
 
     The task's random state is reset to its seed first. mteb's cache of results is off, because `scores.py` keeps the
     results. Metrics that are NaN, or named nauc, are left out. With several splits or subsets, names begin with

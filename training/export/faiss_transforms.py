@@ -120,7 +120,13 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
 
 
 def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
-    """Write transforms and an IndexFlatIP behind them; return the difference from the chain and the README's usage."""
+    """Write transforms and chain.index, an empty IndexFlatIP behind them, and check that it gives the chain's vectors.
+
+    Return the largest difference of its vectors from the chain's, on probes, and README.md's text on usage.
+
+    Raises:
+        ExportError: if the difference exceeds `TOLERANCE`.
+    """
     names = _write_transforms(faiss, folder, transforms)
     flat = faiss.IndexFlatIP(chain.output_dimensions)
     faiss.write_index(_behind(faiss, folder, names, flat), str(folder / "chain.index"))
@@ -133,7 +139,15 @@ def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any])
 
 
 def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
-    """Write transforms and an index of codes behind them; return the scores' difference and the README's usage."""
+    """Write transforms and an empty index of codes behind them, and check that it gives the chain's codes and scores.
+
+    If documents and queries are mapped alike, this is chain.index; else documents.index, with both maps as files and
+    the NumPy codec. Return the largest difference of scores from the chain's, on probes, and README.md's text on usage.
+    `transforms` may be extended in place.
+
+    Raises:
+        ExportError: if FAISS has no index of such codes, or gives other codes or scores than the chain.
+    """
     assert chain.quantizer is not None
     built = build_code_index(faiss, chain.quantizer)
     probes = sample_probe_vectors(chain)[1:]

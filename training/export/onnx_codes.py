@@ -75,7 +75,11 @@ def _add_binary_decoding(graph: GraphBuilder, step: Binary, codes: str) -> str:
 
 
 def _add_transform_encoding(graph: GraphBuilder, step: TransformCoding, x: str, output: str) -> str:
-    """Add the nodes of `TransformCoding.forward`."""
+    """Add the nodes that encode floats `x` `(n, k)` as codes, named `output`; return that name.
+
+    They map centred floats to coordinates, find each one's cell among its thresholds, and pack the cells' numbers into
+    bytes. Rows of zeros, and no others, get codes of zeros.
+    """
     bits, octets, shifts = step.layout.cpu().numpy()
     centred = graph.add_node("Sub", [x, graph.add_constant(step.mean.cpu().numpy())])
     y = graph.add_node("MatMul", [centred, graph.add_constant(step.encoder.T.cpu().numpy())])
@@ -102,7 +106,11 @@ def _add_transform_encoding(graph: GraphBuilder, step: TransformCoding, x: str, 
 
 
 def _add_transform_decoding(graph: GraphBuilder, step: TransformCoding, codes: str) -> str:
-    """Add the nodes of `CodeDecoder.forward`, except the rule that a code of zeros is the zero vector."""
+    """Add the nodes that decode codes to floats `(n, k)`; return the floats' name.
+
+    They look up the value of each coordinate's cell, map the values back, scale them so that the result has the
+    step's norm if it has one, and add the mean. Codes of zeros are not yet made zero vectors.
+    """
     bits, octets, shifts = step.layout.cpu().numpy()
     mean = step.mean.cpu().numpy()
     cells = _add_cells(graph, codes, bits, octets, shifts)

@@ -111,6 +111,9 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
     """Write one folded step as one or two module subfolders, numbered from `index`; return their modules.json entries.
 
     For a quantizer, `lathe_quantization.py` is copied into the folder too.
+
+    Raises:
+        ExportError: for a quantizer other than `int8` and `binary`.
     """
     if isinstance(step, Normalize):
         names = {"module_input_name": FEATURE, "module_output_name": FEATURE}

@@ -46,7 +46,8 @@ def find_candidates(
 ) -> Candidates:
     """Collect the documents to mine, the queries of the training pairs, and the documents known to answer each query.
 
-    Positives of all splits count as answers, not only those of the training pairs.
+    Positives of all splits count as answers, not only those of the training pairs. Texts of the target's test are left
+    out, unless they are positives of training pairs. Answers that the corpus lacks are added to the documents.
 
     Args:
         data: the data set.

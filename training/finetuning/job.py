@@ -228,9 +228,9 @@ def read_settings(path: Path, kind: type[Kind]) -> Kind:
 
 
 def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any]:
-    """Return a copy of the settings in which the paths of each section (`_PATHS`) are absolute, relative to `beside`.
+    """Return a copy of the settings with `folder`, `jsonl` and `corpus` of each section absolute, relative to `beside`.
 
-    Encoders and suites (`_NAMES_OR_PATHS`) become paths only if such a path exists there; else they stay names.
+    Names of encoders and suites become absolute paths if such a path exists in `beside`; else they stay names.
 
     Args:
         written: the settings as read from YAML.
@@ -262,7 +262,7 @@ def _exists_at(value: Any, beside: Path) -> bool:
 
 
 def _make_absolute(item: Any, beside: Path) -> Any:
-    """Return a section of the job with the settings in `_PATHS` made absolute, relative to `beside`, and `~` expanded.
+    """Return a section of the job with `folder`, `jsonl` and `corpus` absolute, relative to `beside`, and `~` expanded.
 
     Anything but a dict is returned unchanged, and so is a setting that is not a string.
     """

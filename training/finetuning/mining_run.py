@@ -52,11 +52,15 @@ def mine_if_configured(
 ) -> dict[str, MiningStatistics]:
     """Mine hard negatives if the job has settings for it, and add them to the mixture's pairs in place.
 
-    The auxiliary encoder is loaded. Negatives that the job's folder holds already are reused. Errors are those of
-    `mine_sources`.
+    The auxiliary encoder is loaded. Negatives are stored in the job's folder; those that it holds already are reused.
 
     Returns:
         the statistics by source; empty if the job has no settings for mining.
+
+    Raises:
+        JobError: if no source is to be mined, a source has too few documents, a stored line is damaged, or a vector is
+            zero or not finite.
+        DataSetError: if a corpus cannot be read.
     """
     if job.negatives is None:
         return {}

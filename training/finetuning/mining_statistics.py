@@ -123,7 +123,7 @@ class _Tally:
         self.dropped |= {"before range_min": 0, "not needed": 0}
 
     def add(self, one: MiningResult, scores: NDArray[Any]) -> None:
-        """Add one query's rejected documents and the ranks of its negatives to the counts.
+        """Count why the `examined` documents nearest to a query are not its negatives; add its negatives' ranks.
 
         Args:
             one: mining result of the query.

@@ -65,7 +65,10 @@ def build_example_table(mined: Mapping[str, MiningStatistics]) -> Table:
 
 
 def build_mining_section(mined: Mapping[str, MiningStatistics]) -> Section:
-    """Build the report's section on hard negatives: totals, a histogram of margins, and tables."""
+    """Build the report's section on hard negatives: totals, a histogram of margins, and tables that have rows.
+
+    It also names the sources in which more than half of the queries have fewer negatives than asked for.
+    """
     total, queries = sum(one.kept for one in mined.values()), sum(one.queries for one in mined.values())
     said = [f"{total:,} hard negatives were mined for {queries:,} queries of {len(mined)} sources."]
     short = [name for name, one in mined.items() if one.short > 0.5]
@@ -97,6 +100,8 @@ def plot_margins(mined: Mapping[str, MiningStatistics]) -> Any:
 
 def build_curve_section(lines: Sequence[Mapping[str, Any]], kept: int) -> Section:
     """Build the report's section on the evaluation during training: the best step, a curve and a table.
+
+    It says so if no step was better than the base model.
 
     Args:
         lines: entries of the training log, at least one of them an evaluation.

@@ -199,7 +199,7 @@ def _count_trained_inputs(entry: Entry, known: set[str]) -> int:
 
 
 def compare_categories(tasks: Sequence[TaskScores]) -> Iterator[CategoryComparison]:
-    """Yield the comparison of each category, with Holm-corrected p-values, then of all tasks if there are several."""
+    """Yield the comparison of each category, with Holm-corrected p-values; if there are several, then of all tasks."""
     groups: dict[str, list[TaskScores]] = {}
     for one in tasks:
         groups.setdefault(one.category, []).append(one)

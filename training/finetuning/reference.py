@@ -62,7 +62,7 @@ class ReferenceVectors:
         return found
 
     def relations(self, mixture: Mixture, rows: slice | None = None) -> NDArray[np.float32]:
-        """Return the relations [a; p] of pairs, `(n, 2d)`, from cached vectors (Section 3.1 of the REZE paper).
+        """Return relations of pairs, `(n, 2d)`: cached vectors of anchor and positive, concatenated (REZE, Sec. 3.1).
 
         Args:
             mixture: pairs whose texts were encoded.

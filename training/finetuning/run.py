@@ -134,7 +134,17 @@ def _let_first_process_go_first(device: str | None) -> Iterator[None]:
 
 
 class TrainingRun:
-    """One training job, run by `run_training`, which describes the arguments."""
+    """One training job, run by `run_training`.
+
+    Args:
+        method: name of the training method, as in `METHODS`; its regularizer is created.
+        job: settings of the job.
+        spec: spec of the base model; it is used in float32 and not compiled.
+        device: device to train on; None for the best there is.
+        out: the job's folder.
+        on_progress: called with progress in [0, 1] and a message.
+        auxiliary: spec of the encoder that hard negatives are mined with.
+    """
 
     def __init__(
         self,
@@ -155,10 +165,11 @@ class TrainingRun:
     def run_all(self) -> Outcome:
         """Do every step of the job that is not done yet, and return the outcome.
 
-        Steps: read sources, mine negatives, compute targets, write the report, train, evaluate against the base model.
+        Steps: read sources, mine negatives, compute targets, write the report, train, evaluate against the base model,
+        and write the report again. With a trained model in the folder, training is skipped.
 
         Raises:
-            JobError: if the folder holds a trained model already, and no evaluation is left to do.
+            JobError: if the folder holds a trained model and no evaluation is left to do, or holds another job.
         """
         trained = (self.out / MODEL).is_dir() and (self.out / SUMMARY).is_file()
         if trained and (self.job.evaluate_after is None or (self.out / COMPARISON).is_file()):
@@ -193,7 +204,10 @@ class TrainingRun:
         return Outcome(mixture, self.regularizer, summary, warnings, self.out / MODEL, found, compared)
 
     def _compare(self, mixture: Mixture, suites: dict[str, Suite]) -> dict[str, SuiteComparison]:
-        """Evaluate model and base on the suites, and return the comparison by suite; empty if none was asked for."""
+        """Evaluate model and base on the suites, write results and comparison to the job's folder, and return it.
+
+        The comparison is by purpose, `domain` or `general`; empty if the job asks for no evaluation.
+        """
         if self.job.evaluate_after is None:
             return {}
         texts = [*mixture.anchors, *mixture.positives]

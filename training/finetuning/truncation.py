@@ -33,7 +33,7 @@ def list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[str
 def count_truncated(encoder: Encoder, texts: Iterable[str]) -> int:
     """Return the number of texts that have more tokens than the encoder reads.
 
-    Texts with about as few characters are not tokenized, since a token has at least one character.
+    A text with fewer characters than the encoder reads tokens is not tokenized: a token has at least one character.
     """
     cuts = [encoder.cut(text) for text in texts]
     found = sum(not cut.whole for cut in cuts)

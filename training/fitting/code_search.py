@@ -70,7 +70,9 @@ class HeldOutHalves:
 
 
 def read_queries(written: str, encoder: Encoder | None, dimensions: int) -> FloatArray:
-    """Return the vectors of the first `MAX_QUERIES` queries of a source, `(m, d)`, texts encoded with a query prompt.
+    """Return the vectors of the first `MAX_QUERIES` queries of a source, `(m, d)`; encode texts, blank ones left out.
+
+    Texts get the prompt `QUERY_PROMPT` if the encoder has it, else its default prompt.
 
     Args:
         written: source of query texts, or of their vectors.
@@ -179,7 +181,10 @@ def _with_weighting(chain: Chain, weighting: float, moments: Moments, queries: M
 
 
 def _rank_halves(chain: Chain, halves: HeldOutHalves, heldout: FloatArray) -> NDArray[np.float64]:
-    """Return 1/rank of each text's other half `(n,)`, by the score of its code, averaged over both directions."""
+    """Return 1/rank `(n,)` of each text's other half among the codes of all such halves and of the held-out rows.
+
+    Queries are floats. First halves search second halves and the reverse, and 1/rank is averaged; ties count half.
+    """
     distractors = chain.floats(heldout)
     found = np.zeros(len(halves.first))
     for asked, answered in ((halves.first, halves.second), (halves.second, halves.first)):

@@ -101,7 +101,19 @@ def write_shard(
     """Encode a shard from its batches into its folder, under the folder's lock, and return its position.
 
     The shard's batches are consumed from the iterator. Batches that an earlier run wrote are skipped; each further
-    batch is written before the next is read. Arguments and errors are those of `encode_shard`.
+    batch is written before the next is read.
+
+    Args:
+        shard: a shard of the source's plan.
+        batches: batches of the shard's file from the shard's first row on.
+        encoder: needed for texts; None for vectors without an encoder.
+        folder: the shard's folder; created if missing.
+        on_rows: called with the number of rows of the shard that are done.
+
+    Raises:
+        SourceError: if the batches end before the shard does.
+        FitError: if the vectors' dimensions are not the encoder's.
+        EngineError: if another process holds the shard's lock for `LOCK_SECONDS`.
     """
     make_folder(folder)
     try:
@@ -115,7 +127,15 @@ def write_shard(
 def _write_locked(
     shard: Shard, batches: Iterator[Batch], encoder: Encoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
-    """Encode a shard as `write_shard` does; the caller must hold the lock of the folder."""
+    """Encode a shard's batches, append vectors and hashes to its files, and save and return its position.
+
+    Files are first truncated to the stored position, and batches up to it skipped. The caller must hold the folder's
+    lock.
+
+    Raises:
+        SourceError: if the batches end before the shard does.
+        FitError: if the vectors' dimensions are not the encoder's.
+    """
     position, seen = _truncate_to_position(folder), 0
     with (
         continue_file(folder / VECTORS, append=True) as vectors_file,

@@ -97,7 +97,9 @@ def _encode_run(
     """Encode the unfinished shards of a run; return the damaged files found, with the reasons, empty if there are none.
 
     Raises:
-        SourceError, FitError, EngineError: see `encode_source`.
+        FitError: if the vectors' dimensions are not the encoder's, or the disk has too little space for all vectors.
+        SourceError: for a damaged file, unless the source skips such files.
+        EngineError: if the engine's workers cannot do the work.
     """
     make_root(run.root)
     positions = run.positions

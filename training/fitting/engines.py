@@ -44,7 +44,15 @@ class LocalEngine:
     """Engine that works in this process: file by file, each read in one pass from its first unfinished shard."""
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards of a run in this process; return the damaged files; see `Engine.encode`."""
+        """Encode the unfinished shards of a run into their folders, in this process; return damaged files with reasons.
+
+        A damaged file raises `SourceError` unless the source skips such files.
+
+        Args:
+            run: the shards, their folders and the encoder.
+            positions: position of each shard at the start.
+            report: called with a shard and its rows done.
+        """
         damaged: dict[str, str] = {}
         for file, shards in groupby(run.plan.shards, lambda shard: shard.file):
             left = list(dropwhile(lambda shard: positions[shard].rows == shard.rows, shards))

@@ -152,7 +152,9 @@ def list_hub(written: str) -> list[str]:
 
 
 def read_hub(file: HubFile, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Stream the rows of a span from a file of a data set; yield batches of up to `rows` with the whole rows as dicts.
+    """Stream the rows of a span from a file of a data set; yield batches of up to `rows`.
+
+    Batches hold the values of the column `field`, and the whole rows as dicts.
 
     Raises:
         AccessError: if the hub is out of reach.

@@ -68,7 +68,10 @@ def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator
 
 
 def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: int, rows: int) -> int:
-    """Return how many rows of a row group to decompress at once: `rows`, or fewer if the largest value may be huge.
+    """Return how many rows of a row group to decompress at once: `rows`, or fewer if values may be huge.
+
+    Each row is taken to be as large as the largest dictionary page of a column, which bounds a value that the rows
+    repeat; as many rows are chosen as then fit in `MAX_BATCH_BYTES`, at least 1.
 
     Raises:
         SourceError: if the rows take more than `MAX_ROW_BYTES` each on average.

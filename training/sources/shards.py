@@ -100,7 +100,8 @@ def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable 
 
     Args:
         file: a path, a URL, a file of a data set on the hub, or the name of a built-in source.
-        folder: folder in which the copy is kept, in a subfolder `fetched`; None makes a temporary folder.
+        folder: folder in which the copy is kept, in a subfolder `fetched`, which is emptied first and deleted after the
+            block; None makes a temporary folder.
 
     Raises:
         SourceError: if the file cannot be downloaded.

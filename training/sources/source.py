@@ -147,7 +147,8 @@ class Source:
         If damaged files are skipped, every file is inspected, and the kind of most rows is returned if files differ.
 
         Args:
-            by_header: as in `training.sources.readers.detect_kind`.
+            by_header: whether only the header of a parquet file is read, because a row can decompress to gigabytes. The
+                kind of its vectors is then 1, whatever their dimensions.
 
         Raises:
             SourceError: if the source is empty or cannot be read.

@@ -16,7 +16,9 @@ TRAIN = "train"
 
 
 def read_hdf5(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from an HDF5 data set; yield batches of up to `rows` vectors.
+    """Read the rows of a span from the HDF5 data set `field`; yield batches of up to `rows` vectors.
+
+    If the field is the default 'text', the data set is `train`.
 
     Raises:
         AccessError: if h5py is not installed.

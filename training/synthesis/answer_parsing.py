@@ -28,7 +28,10 @@ def remove_thoughts(text: str) -> str:
 
 
 def _find_json_values(text: str) -> Iterator[Any]:
-    """Yield each JSON list or object in a text, outermost only, in order; other text between them is skipped."""
+    """Yield each JSON list or object in a text, outermost only, in order; other text between them is skipped.
+
+    At most `TRIES` brackets are tried.
+    """
     decoder, place = json.JSONDecoder(), 0
     for _ in range(TRIES):
         begin = min((found for found in (text.find("[", place), text.find("{", place)) if found >= 0), default=-1)

@@ -71,9 +71,10 @@ class ParsedAnswer:
 
 
 def parse_answer(answer: Answer, call: Call, settings: StageSettings) -> ParsedAnswer:
-    """Parse an answer into at most `call.count` distinct usable items, and unusable ones with reasons.
+    """Parse an answer into the first `call.count` distinct usable items, and unusable ones with reasons.
 
-    If the answer was cut off, refused or empty, or not as asked, there are no items and one reason.
+    A reasoning model's thoughts are removed first. If the answer was cut off, refused or empty, or not as asked, there
+    are no items and one reason; but a filter's yes or no counts even if the answer was cut off after it.
 
     Args:
         answer: the answer.

@@ -153,7 +153,10 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         return found
 
     def _build_status_error(self, response: httpx2.Response, payload: bytes) -> ChatError:
-        """Build, without raising, the error for an HTTP status from 300 on, with the endpoint's message."""
+        """Build, without raising, the error for an HTTP status from 300 on, with the endpoint's message.
+
+        Statuses 429, 408 and from 500 on may be retried, after the wait that the endpoint names; others may not.
+        """
         status = response.status_code
         try:
             said = self._redact(_extract_message(orjson.loads(payload)))

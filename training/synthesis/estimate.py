@@ -77,8 +77,9 @@ class Estimate:
 
 
 def estimate(pipeline: Pipeline, job: SynthesisJob, log: AnswerLog) -> Estimate:
-    """Estimate the calls and tokens that are left to do for a job, given the answer log.
+    """Estimate the calls and tokens that are left to do for a job: open calls, and those that their answers lead to.
 
+    Each open call is assumed to give as many items as it asks for, and each item to lead to a call of the next stage.
     Advances the pipeline through all stages without asking anything.
     """
     stages, made = [], 0  # drafts that answers of the stages before will add

@@ -62,7 +62,10 @@ def _is_repetitive(text: str) -> bool:
 
 
 def is_another_script(text: str, sample: str) -> bool:
-    """Return whether too many letters of a text are of scripts that do not occur in the sample."""
+    """Return whether too many letters of a text are of scripts that the sample lacks; False if either has no letters.
+
+    A sample with Japanese kana allows both kana and CJK.
+    """
     allowed = set(_list_scripts(sample))
     if allowed & JAPANESE:
         allowed |= JAPANESE | {"CJK"}

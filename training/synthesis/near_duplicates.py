@@ -56,7 +56,7 @@ class NearDuplicates:
     """Index of texts that finds the nearest one to a text, if it is a near duplicate.
 
     Args:
-        similarity: minimum Jaccard similarity of near duplicates.
+        similarity: minimum Jaccard similarity of near duplicates, between their sets of three-word runs.
 
     Raises:
         JobError: if datasketch is not installed.

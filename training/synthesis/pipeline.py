@@ -121,7 +121,8 @@ class Pipeline:
     def stages(self) -> Iterator[tuple[StageName, list[Call]]]:
         """Yield each stage with its distinct calls, whose answers must be logged before the next stage is taken.
 
-        Advancing collects `kept` and `rejected`, and after the last stage sets `pairs`.
+        Seeds, queries and documents that match a test set are rejected, as are queries and documents that nearly
+        duplicate an earlier one. Advancing fills `calls`, `kept` and `rejected`, and after the last stage sets `pairs`.
         """
         drafts = self._reject_known("seeds", [PairDraft(seed) for seed in self.seeds])
         self.kept["seeds"] = len(drafts)

@@ -84,7 +84,11 @@ def list_rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """Return all statistics of a run and its answer log as a JSON-serializable dict: the contents of report.json."""
+    """Build the contents of report.json as a JSON-serializable dict.
+
+    It holds whether the run is complete and why it stopped; counts of pairs, seeds and each stage's texts; tokens and,
+    with prices, cost of all runs; requests, failures and seconds of this run; test sets; settings and versions.
+    """
     job, sender = outcome.job, outcome.sender
     prompt_tokens = sum(record.prompt_tokens for record in outcome.log)
     completion_tokens = sum(record.completion_tokens for record in outcome.log)
@@ -123,7 +127,10 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def compute_stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
-    """Return the statistics of one stage: calls, answers, kept and rejected texts, tokens."""
+    """Return the figures of one stage, over all runs: model, template hash, and counts.
+
+    Counted are calls, settled calls, answers, unusable answers by reason, kept texts, rejected texts by reason, tokens.
+    """
     records = [record for record in outcome.log if record.stage == stage]
     calls = outcome.pipeline.calls[stage]
     attempts = outcome.job.limits.attempts

@@ -110,9 +110,10 @@ class Sender:
             await asyncio.gather(*workers, return_exceptions=True)
 
     async def _probe(self) -> None:
-        """Send a short request to each model; stop the run with an error if one fails and a retry would not help.
+        """Send a short request to each model; halt the run and set `error` if one fails.
 
-        The requests count towards the budget.
+        A rate limit, a server error or a time-out is ignored, since a retry may help. The requests count towards the
+        budget; if it is spent, no more are sent.
         """
         self.probed = True
         for model, stage in {self.job.model_of(stage): stage for stage in STAGES}.items():
@@ -165,8 +166,8 @@ class Sender:
     async def _send_with_retries(self, call: Call, parameters: dict[str, Any]) -> Answer | None:
         """Send a call, with pauses and retries; return the answer, usable or not, or None if there is none.
 
-        A call that is given up is recorded (`_give_up`), an answer ends the count of calls in a row, and a rejected key
-        stops the run.
+        A call that is given up is recorded in `unanswered`, an answer resets `in_a_row`, and a rejected key stops the
+        run. None is also returned if the run is halted or over budget.
         """
         for tried in range(self.job.limits.retries + 1):
             try:

@@ -56,6 +56,8 @@ class AdmissionQueue:
     def put(self, work: Work) -> None:
         """Queue a request as a whole; one larger than the limits is accepted if nothing else is in progress.
 
+        Its texts and tokens count against the limits until its future is done or cancelled.
+
         Raises:
             OverloadedError: if the limits would be exceeded; it has the seconds after which to retry.
         """
@@ -73,7 +75,7 @@ class AdmissionQueue:
         work.future.add_done_callback(lambda _future: self._release(work))
 
     def _release(self, work: Work) -> None:
-        """Release the queue space of a request that was answered or cancelled."""
+        """Subtract an answered or cancelled request from the counts, and remove it from the queue if still there."""
         with self.changed:
             self.texts -= len(work.texts)
             self.tokens -= work.tokens_estimated
@@ -99,8 +101,8 @@ class AdmissionQueue:
     def take(self, tokens: int, seconds: float, wait: BatchWait = NO_WAIT) -> list[Part]:
         """Take parts of queued requests, about `tokens` tokens in all, for a worker; fewer if other workers idle.
 
-        Blocks up to `seconds` for the first text, and returns an empty list if none comes. If fewer tokens than `wait`
-        expects are queued, waits a little for more.
+        Blocks up to `seconds` for the first text, and returns an empty list if none comes. Then, while fewer than
+        `wait.tokens` tokens are queued, blocks up to `wait.seconds` for more.
         """
         with self.changed:
             self.idle += 1

@@ -129,7 +129,10 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """State of the encoder, see the module."""
+        """State of the encoder: `stopped`, `ready` if any worker is, else `failed` if there is a problem.
+
+        Without a problem it is `loading` before any worker was ever ready, `restarting` after.
+        """
         if self.stopping.is_set():
             return "stopped"
         if self.ready_dispatchers:
@@ -182,10 +185,10 @@ class Engine:
         return work
 
     def register(self, dispatcher: "Dispatcher", info: EncoderInfo) -> None:
-        """Register a dispatcher whose worker is ready, and store what it loaded.
+        """Register a dispatcher whose worker is ready, store what it loaded, clear the problem and set `settled`.
 
         Raises:
-            EncoderError: if the worker's model files differ from those of the other ready workers.
+            EncoderError: if the model files changed while another worker is ready; if none is, that is only logged.
         """
         with self.guard:
             if self.info is not None and self.info.fingerprint != info.fingerprint:
@@ -201,7 +204,8 @@ class Engine:
 
         Args:
             dispatcher: the dispatcher.
-            problem: why the worker never was ready; None if it was.
+            problem: why the worker never was ready; None if it was. It is stored if no worker is ready, and sets
+                `settled`.
         """
         with self.guard:
             self.ready_dispatchers.discard(dispatcher)
@@ -232,7 +236,10 @@ class Dispatcher:
             self.thread.join(timeout=10)
 
     def run(self) -> None:
-        """Run one worker after another until the engine stops; pause after one that failed before it was ready."""
+        """Run one worker after another until the engine stops; pause, longer each time, after one that was never ready.
+
+        All dispatchers but number 0 first wait until one has loaded the encoder.
+        """
         engine = self.engine
         wait, longest = engine.retry_seconds
         if self.number > 0:  # one loads first, which may download the model or fail
@@ -285,13 +292,15 @@ class Dispatcher:
         self.worker = None
 
     def fail_sent(self, error: Exception) -> None:
-        """Answer the requests that were sent to the worker and not answered with an error."""
+        """Fail, with the error, all requests that were sent to the worker and that it has not answered."""
         for parts in list(self.sent):
             for part in parts:
                 part.work.fail(error)
 
     def _feed(self, worker: WorkerLike, window: int) -> None:
         """Send queued texts to the worker and distribute its replies, until the engine stops.
+
+        Up to `engine.ahead` messages, of about `window` tokens each, are sent before the first is answered.
 
         Raises:
             OSError, EOFError: when the worker has ended, or does not reply in time.

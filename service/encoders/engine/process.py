@@ -41,7 +41,10 @@ class EncoderInfo:
         return self.spec.name
 
     def describe(self) -> dict[str, Any]:
-        """Return the fields as JSON; the cosine to float32 on short and long texts is None if it was not measured."""
+        """Return one JSON object of all fields, those of `spec` at its top level.
+
+        `agreement` is called `cosine_to_float32`: mean and minimum cosine to float32 vectors, None if not measured.
+        """
         found = asdict(self)
         spec, agreement = found.pop("spec"), found.pop("agreement")
         described: dict[str, Any] = spec | found | {"cosine_to_float32": agreement}
@@ -166,7 +169,7 @@ class WorkerProcess:
 
 
 def build_message(part: Part) -> dict[str, Any]:
-    """Convert a part to JSON for the worker."""
+    """Return a part as JSON for the worker: texts, their positions in the request, options, chain, `keep_raw`."""
     work = part.work
     chain = None if work.chain is None else asdict(work.chain) | {"folder": str(work.chain.folder)}
     return {

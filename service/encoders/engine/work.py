@@ -106,7 +106,7 @@ class Work:
         return Part(self, self.order[first : self.taken], total, now - self.submitted)
 
     def receive(self, rows: list[int], result: PartResult) -> None:
-        """Store a part's vectors; after the last part, join them and resolve the future."""
+        """Store the vectors of the texts at positions `rows`; after the last part, join all and resolve the future."""
         with self.answering:
             self.results.append((rows, result))
             self.missing -= len(rows)

@@ -86,7 +86,10 @@ class Worker:
         return found
 
     def _tokenize_group(self, parts: list[dict[str, Any]], positions: list[int]) -> Tokenized:
-        """Tokenize parts with equal options to batches; an error is returned in the result, not raised."""
+        """Tokenize parts with equal options to batches; an error is returned in the result, not raised.
+
+        With `truncate` off, a text that is too long is an error.
+        """
         options = parts[0]["options"]
         try:
             prompt = self.encoder.prompt(options["prompt_name"])
@@ -167,7 +170,9 @@ class Worker:
         return {"raw": keep_raw}, [*arrays, raw.cpu().numpy()] if keep_raw else arrays
 
     def load_chain(self, ref: dict[str, Any]) -> Chain:
-        """Return a chain, folded and on the device, from the cache or from disk.
+        """Return a chain, folded and on the device, from the cache or else from disk, which adds it to the cache.
+
+        `ref` has the fields of a `ChainRef`. Over `MAX_CHAINS`, the least recently used chain is dropped.
 
         Raises:
             ArtifactError: if the folder is missing, damaged, or holds another chain.
@@ -185,7 +190,10 @@ class Worker:
 
 
 def _describe_error(error: Exception) -> dict[str, Any]:
-    """Return a header entry for an error; of an unexpected one it has only the type, as its message may quote texts."""
+    """Return a header entry with an error's type and message.
+
+    An unexpected error is logged, and its message left out, as it may quote texts.
+    """
     if isinstance(error, EXPECTED_ERRORS):
         return {"error": type(error).__name__, "message": str(error)}
     log.error("a request failed: %s", type(error).__name__)
@@ -194,6 +202,8 @@ def _describe_error(error: Exception) -> dict[str, Any]:
 
 def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
     """Load the encoder that the server asks for, run it once, and return it with its description as JSON.
+
+    Sets PyTorch's number of threads.
 
     Raises:
         EncoderError: if the encoder cannot be loaded.

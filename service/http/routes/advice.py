@@ -31,11 +31,12 @@ async def advise(request: Request, services: ServicesDep) -> Response:
 
 
 def _create_advice_job(services: Services, body: AdviseBody) -> Job:
-    """Check an advice request as far as possible before the work begins, then queue its job.
+    """Check an advice request as far as possible before the work begins, then queue its job with the data sent.
 
     Raises:
         NotSupportedError: if the extra `evaluation` is not installed.
-        ServiceError, TrainingError: if the request would fail later.
+        ServiceError, TrainingError: if the name in `fit`, the encoder or the source is not valid, too few distinct rows
+            were sent, or an encoder is named for vectors without `fit`.
     """
     if find_spec("matplotlib") is None:
         raise NotSupportedError("advice needs the extra `evaluation`: pip install 'lathe[evaluation]'")

@@ -56,10 +56,12 @@ async def delete(name: str, version: str, services: ServicesDep) -> Response:
 
 
 def _promote(name: str, services: Services, body: PromoteBody) -> Pointer:
-    """Make a version live if no gate refuses it, or by force; return the chain's new pointer.
+    """Make a version live if it passes its gates, or by force; return the pointer to the live and earlier versions.
+
+    Gates are thresholds on measured quality: those of its fit and the request, and of its running shadow comparison.
 
     Raises:
-        ConflictError: if a gate refuses the version.
+        ConflictError: if the version fails a gate and is not forced.
     """
     missed = services.shadows.find_failed_gates(name, body.version)
     return promote_with_gates(services.size_routes, name, body.version, body.gates, body.force, missed)

@@ -62,7 +62,10 @@ async def embed(request: Request, services: ServicesDep) -> Response:
 
 
 async def _respond(pending: Pending, out_of_domain: bool, build: Callable[[Answer], Response]) -> Response:
-    """Build the response from the encoded texts, in a thread unless it is small; measure their domain if asked for."""
+    """Wait for the vectors and build the response, in a thread unless there are at most `MAX_INLINE_TEXTS`.
+
+    With `out_of_domain`, in a thread, first measure how far the vectors lie from the rows that the chain was fitted on.
+    """
     if len(pending.found) <= MAX_INLINE_TEXTS and not out_of_domain:
         return build(pending.wait_for_answer())
     return await run_in_threadpool(

@@ -68,7 +68,12 @@ def _start_encoder(name: str, services: Services) -> Engine:
 
 
 def _stop_encoder(name: str, services: Services) -> Engine:
-    """Stop serving an encoder, wait for its accepted requests and stop its workers; raise as `Embedder.remove`."""
+    """Stop serving an encoder, wait up to `shutdown_seconds` for its accepted requests, and stop its workers.
+
+    Raises:
+        UnknownNameError: if the encoder is not served.
+        ConflictError: if the encoder is the default.
+    """
     with services.changing_encoders:
         engine = services.embedder.remove(name)
     engine.stop(services.settings.shutdown_seconds)
@@ -89,7 +94,9 @@ async def set_size_route(name: str, dimensions: str, request: Request, services:
 
 
 def _assign_size_route(name: str, value: str, services: Services, body: SizeRouteBody) -> dict[str, Any]:
-    """Set the size route to a chain, replacing an earlier one, and return it as JSON.
+    """Let a chain answer requests for a number of dimensions of an encoder's vectors, instead of an earlier chain.
+
+    Return encoder, dimensions and chain as JSON.
 
     Raises:
         ServiceError: if the number of dimensions is not valid, the encoder is unknown or not ready, or the chain does

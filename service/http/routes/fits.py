@@ -47,10 +47,14 @@ async def fit_transform(request: Request, services: ServicesDep) -> Response:
 
 
 def _create_fit_job(services: Services, body: FitBody) -> Job:
-    """Check a fit as far as possible before the work begins, then queue its job.
+    """Check a fit as far as possible before the work begins, then queue its job with the data sent.
+
+    The fit is of new steps, or adds rows to a version. Vectors for which neither the request nor that version names an
+    encoder are fitted without one.
 
     Raises:
-        ServiceError, TransformError, TrainingError: if the fit would fail later.
+        ServiceError, TransformError, TrainingError: if a name, gate, step, encoder, source, target or query is not
+            valid, if dimensions or encoders do not match, or if too few distinct rows were sent.
     """
     require_name(body.name)
     require_gates(body.gates)
@@ -103,7 +107,7 @@ def _load_version_with_moments(ref: str, services: Services) -> LoadedChain:
 
     Raises:
         UnknownNameError: if there is no such chain.
-        FitError: if it stores no moments.
+        FitError: if it does not store the moments (mean, covariance) of its rows, to which others can be added.
         ArtifactError: if its files are damaged.
     """
     loaded = services.registry.load(ref)
@@ -147,7 +151,7 @@ def _locate_queries(source: SourceBody, services: Services, files: dict[str, byt
     """Return the path or file name from which a fitting job reads example queries, which weight its codes.
 
     Args:
-        source: queries in the body, an uploaded file, or a path on the server.
+        source: texts or vectors in the body, or a path on the server.
         services: for the folder that paths must lie in.
         files: the job's files by name; queries sent with the request are added.
         dimensions: of the vectors to fit on; None for texts.

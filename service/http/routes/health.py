@@ -86,7 +86,10 @@ def _collect_metrics(services: Services) -> bytes:
 
 
 def _describe_server(services: Services) -> dict[str, Any]:
-    """Return the JSON of `/info`."""
+    """Return the content of `/info`: the default encoder and the limits, in text-embeddings-inference's fields.
+
+    Besides, it lists encoders, the live and other versions of chains, job workers, and the state of Redis, if used.
+    """
     settings, engine = services.settings, services.embedder.default
     encoder = engine.info
     return {

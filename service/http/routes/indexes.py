@@ -132,10 +132,10 @@ async def reindex(name: str, request: Request, services: ServicesDep) -> Respons
 
 
 def _create_index(name: str, services: Services, body: IndexBody) -> SearchIndex:
-    """Create an index, or return the existing one.
+    """Create an index, or return the existing one if it has the settings that the body names.
 
     Raises:
-        ConflictError: if it exists with other settings.
+        ConflictError: if it has others; a chain without a version stands for whichever version the index has.
         ServiceError: if the name or the settings are not valid.
     """
     require_name(name, "an index")
@@ -197,7 +197,7 @@ def _get_items(name: str, services: Services, body: GetBody) -> list[dict[str, A
 
 
 def _create_reindex_job(name: str, services: Services, body: ReindexBody) -> Job:
-    """Check a reindex request as far as possible before the work begins, then queue its job.
+    """Check a reindex request as far as possible before the work begins, then queue its job with any new texts.
 
     Raises:
         NotSupportedError: if the backend of the indexes cannot reindex.

@@ -105,7 +105,7 @@ def _check_search(name: str, request: Request, services: Services, body: SearchB
 
 
 def _search_and_respond(checked: SearchRequest, queries: Vectors | None, services: Services) -> Response:
-    """Search the index and return the response.
+    """Search the index and return the response; queries of another encoder are first mapped to the index's space.
 
     Args:
         checked: the request.
@@ -131,9 +131,9 @@ def _search_and_respond(checked: SearchRequest, queries: Vectors | None, service
 
 
 def _find_bridge(encoder: str | None, index: SearchIndex, spec: IndexSpec) -> Bridge | None:
-    """Return the bridge that maps an encoder's queries to the space of the index.
+    """Return the bridge that maps queries of the encoder an index is moving to, to the space it still serves.
 
-    None if the queries need no bridge, or the index has none for this encoder.
+    None if the index is not moving to this encoder, has moved already, or has no fitted bridge yet.
     """
     bridge = index.bridge
     if bridge is None or encoder != bridge.spec.encoder or bridge.spec.generation == spec.generation:

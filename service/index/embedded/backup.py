@@ -32,6 +32,8 @@ COPIED_BYTES = 1 << 20
 def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
     """Copy the record of an index at this moment into a new folder, while its owner may go on writing.
 
+    The folder also gets a manifest, `backup.json`: schema, index, count, write number, settings, time and SHA-256.
+
     Args:
         folder: folder of the index.
         to: folder to create; must not exist.

@@ -95,6 +95,9 @@ class Cutover:
     def _cut_over(self, folder: Path, ready: dict[str, Any]) -> None:
         """Open a finished generation, bring it up to date while the old one serves, then cut over in the writer thread.
 
+        For a re-embedding, the new original vectors are first copied into the record. On an error the new generation is
+        closed, and the error raised.
+
         Args:
             folder: folder of the generation.
             ready: content of `ready.json`.
@@ -118,7 +121,7 @@ class Cutover:
     def _switch_generation(
         self, generation: Generation, artifact: tuple[bytes, bytes] | None, ready: dict[str, Any]
     ) -> None:
-        """Cut over to the new generation: add the last items, change the record, delete the old files.
+        """Cut over to the new generation: add the last items, change the record, delete the old and the job's files.
 
         Runs in the writer thread. No writes happen meanwhile; a search uses the old or the new generation as a whole.
 

@@ -81,7 +81,7 @@ def rescore(
         originals: original vectors of all rows `(n, d)`.
         candidates: row numbers `(q, c)`; −1 for none.
         k: number of rows to keep.
-        metric: as in `search_exactly`.
+        metric: scores are inner products, or negated Euclidean distances for l2.
     """
     gathered = torch.from_numpy(originals[np.maximum(candidates, 0)])
     vectors = gathered.float().numpy()  # torch converts float16 several times faster than NumPy

@@ -37,7 +37,15 @@ REPLAY_ROWS = 4096
 
 
 class Generation:
-    """Rows, graph and chain of one generation of an index.
+    """Rows, graph and chain of one generation of an index; empty until a snapshot is restored or rows are replayed.
+
+    Args:
+        folder: folder of the row files, created if missing.
+        spec: settings of the generation.
+        record: SQLite file of the index, from which rows and filter fields are read.
+        reducer: maps original vectors to those in the graph.
+        threads: number of threads for a search.
+        exact_rows: number of candidate rows up to which search is exact.
 
     Attributes:
         exact_rows: number of candidate rows up to which search is exact; above, the graph is used.
@@ -87,7 +95,10 @@ class Generation:
         self.rows.append(labels, self.reduce.convert_to_half(originals), self.reduce(originals))
 
     def replay(self) -> None:
-        """Add a row for each recorded item with a label above the last row's, and mark rows of tombstones as dead."""
+        """Read the items that follow the last row from the SQLite record, in label order, and append their rows.
+
+        Then mark the rows of all deleted or replaced items as dead.
+        """
         while True:
             labels, originals = self.record.read_rows_after(self.last_label, REPLAY_ROWS, self.spec)
             if not len(labels):
@@ -107,6 +118,8 @@ class Generation:
 
     def search(self, query: Query) -> tuple[Labels, NDArray[np.float32]]:
         """Return labels and scores of the k nearest items to each vector of the query, best first.
+
+        Items are ranked by reduced vectors; if the query asks for rescoring, the candidates are by the originals.
 
         Returns:
             Labels `(q, k)`, −1 where there are fewer items, and scores `(q, k)`: similarities, the highest first; for

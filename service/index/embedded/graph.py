@@ -89,7 +89,10 @@ class Graph:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def load(self, file: IO[bytes], covered: int) -> None:
-        """Replace the graph by the one in a file that `save` wrote; the caller must have checked its digest."""
+        """Replace the graph by the one of `covered` rows in a file that `save` wrote.
+
+        The caller must have checked the file's digest.
+        """
         file.seek(0)  # where /dev/fd duplicates the descriptor, its place counts
         self.index.load_index(f"/dev/fd/{file.fileno()}", max_elements=max(MIN_ROWS, int(covered * GROWTH)))
         self.covered, self.started = covered, True
@@ -101,7 +104,7 @@ class Graph:
 
 
 def find_graph_problem() -> str | None:
-    """Return why graphs cannot be used, or None: a message that hnswlib is not installed."""
+    """Return a message for the user if hnswlib is not installed and searches are therefore exact; else None."""
     try:
         import hnswlib  # noqa: F401
     except ImportError:

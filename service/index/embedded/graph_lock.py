@@ -39,7 +39,9 @@ class GraphLock:
 
     @contextmanager
     def _hold(self, ef: int | None) -> Iterator[None]:
-        """Wait in order of arrival, hold the lock during the block, and release it.
+        """Wait in order of arrival until the lock can be held, hold it during the block, and release it.
+
+        A search calls `on_change` first if its `ef` is not that of the last holder.
 
         Args:
             ef: `ef` of a search; None for a writer.

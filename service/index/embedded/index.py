@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 class EmbeddedIndex:
     """Embedded index that this process owns.
 
+    The constructor opens the record, and restores the serving generation from its snapshot or rebuilds it.
+
     Args:
         name: name of the index.
         folder: folder of the index.
@@ -182,7 +184,15 @@ class EmbeddedIndex:
         raw_space_id: str | None,
         note: Mapping[str, Any] | None,
     ) -> RecordWrite:
-        """Write items to the record and add their rows, in the writer thread; arguments and errors as in `upsert`."""
+        """Check items, write them to the record, append their rows and mark replaced ones as dead.
+
+        Runs in the writer thread, with the arguments and errors of `upsert`. Rows that a failed write left out are
+        added first. The maintenance thread is woken.
+
+        Raises:
+            SpaceMovedError: if `raw_space_id` is given and differs from the index's.
+            ConflictError: if the index is being re-embedded and an item has no text.
+        """
         generation = self.recover_generation()
         spec = generation.spec
         if raw_space_id not in (None, spec.raw_space_id):

@@ -93,10 +93,12 @@ class EmbeddedIndexes:
     def get(self, name: str) -> EmbeddedIndex:
         """Return the open index of that name, opening it first if necessary.
 
+        If its record cannot be read, the reason is kept for `warnings`.
+
         Raises:
             UnknownNameError: if there is no such index.
             ConflictError: if another process owns it.
-            UnavailableError: if its record cannot be read.
+            UnavailableError: if its record cannot be read, or the server is stopping.
         """
         found = self.opened.get(name)
         if found is not None:
@@ -173,7 +175,8 @@ class EmbeddedIndexes:
         """Delete an index permanently, also one whose record is damaged.
 
         Raises:
-            ServiceError: as `get`, also if another request deleted it first.
+            UnknownNameError: if there is no such index, also if another request deleted it first.
+            ConflictError: if another process owns it.
         """
         self.require_owned(name)
         with self.get_opening_lock(name):
@@ -201,7 +204,7 @@ class EmbeddedIndexes:
             return self.opening[name]
 
     def require_owned(self, name: str) -> None:
-        """Raise unless the index exists and no other process owns it; it may be one that cannot be opened."""
+        """Open the index; raise if it does not exist or another process owns it, but not if its record is damaged."""
         try:
             self.get(name)
         except (UnknownNameError, ConflictError):

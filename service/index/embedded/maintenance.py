@@ -43,8 +43,8 @@ class Maintainer:
     def run_step(self) -> int:
         """Do one maintenance step, and return the number of rows that the graph still lacks.
 
-        The step checks for new generations, adds up to 128 rows to the graph, and, if the graph then lacks none, writes
-        a snapshot when one is due.
+        The step cuts over to a finished new generation, adds up to 128 rows to the graph, and, if the graph then lacks
+        none, writes a snapshot when one is due. An error in the cutover is logged, and the step goes on.
         """
         try:
             self.cutover.check_generations()

@@ -18,7 +18,10 @@ ResponsePayload = tuple[str, Any]
 
 
 class PayloadCache:
-    """Cache of payloads by label; entries never become stale, because a label stands for one version of one item."""
+    """Cache of items' ids and metadata by label, of at most 64 MB, in front of the record.
+
+    Entries never become stale, because a label stands for one version of one item.
+    """
 
     def __init__(self, record: IndexRecord) -> None:
         self.record = record
@@ -44,7 +47,7 @@ class PayloadCache:
         return found
 
     def _store(self, fetched: dict[int, ResponsePayload], size: int) -> None:
-        """Add payloads of `size` bytes to the cache; if they do not fit, empty the cache first."""
+        """Add payloads of `size` bytes to the cache; if they do not fit, empty it first. Over 64 MB are not stored."""
         with self.guard:
             if self.bytes + size > MAX_BYTES:
                 self.cached, self.bytes = {}, 0

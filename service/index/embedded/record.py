@@ -199,6 +199,8 @@ class IndexRecord:
     ) -> RecordWrite:
         """Insert items in one transaction, replacing those with the same ids: all or none.
 
+        Each item gets a new label, and entries for filters; the labels of replaced versions become tombstones.
+
         Args:
             ids: ids without duplicates.
             vectors: original vectors `(n, d)`.
@@ -224,7 +226,10 @@ class IndexRecord:
         return RecordWrite(sequence, len(dead), labels, dead)
 
     def delete(self, ids: Sequence[str]) -> RecordWrite:
-        """Delete the items with these ids in one transaction; ids that do not exist are ignored."""
+        """Delete the items with these ids in one transaction, and store their labels as tombstones.
+
+        Unknown ids are ignored. The write is numbered even if nothing is deleted.
+        """
         with self.transaction() as db:
             sequence = read_meta(db, "sequence") + 1
             dead = _bury_items(db, ids, sequence)

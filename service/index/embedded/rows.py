@@ -130,6 +130,8 @@ class RowsView:
 class Rows:
     """All rows of a generation, for one appending thread and any number of readers.
 
+    The files are created if missing. Rows that they hold already do not count until the caller sets `count`.
+
     Args:
         folder: folder of the generation.
         width: number of dimensions of the original vectors.
@@ -219,7 +221,10 @@ class Rows:
             self.alive, self.dead = alive, self.dead + gone
 
     def _compute_alive(self, labels: Labels | None) -> tuple[NDArray[np.bool_], int]:
-        """Return the alive mask without the rows of the labels, as a new array, and how many of these were alive."""
+        """Return a copy of `alive` that is false in the rows of the labels, and how many of these were alive.
+
+        If none was, `alive` itself is returned. Labels without a row are ignored.
+        """
         rows = self.take_view().find_rows(labels) if labels is not None else np.empty(0, np.int64)
         rows = rows[self.alive[rows]]
         if not len(rows):

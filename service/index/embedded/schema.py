@@ -77,7 +77,10 @@ def write_spec(db: sqlite3.Connection, spec: IndexSpec, artifact: tuple[bytes, b
 
 
 def build_where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
-    """Translate a condition into an SQL clause on the table `fields`, and its parameters."""
+    """Translate a condition into an SQL clause on the table `fields`, and its parameters.
+
+    A range compares a text with texts only, and a number with numbers only.
+    """
     if condition.test == "exists":
         return "name = ?", (condition.field,)
     if condition.test == "in":
@@ -97,8 +100,8 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
 def require_readable(path: Path) -> None:
     """Raise `UnavailableError` unless the file is a record that this version of Lathe can read.
 
-    Symbolic links are rejected, because SQLite opens its files by path and follows links. The folder belongs to the
-    server, so no other user can put a link there afterwards.
+    Newer schemas and files with triggers or views are rejected. Symbolic links are too, because SQLite opens its files
+    by path and follows links. The folder belongs to the server, so no other user can put a link there afterwards.
     """
     for found in (path.parent, *(path.with_name(path.name + side) for side in ("", "-wal", "-shm", "-journal"))):
         if found.is_symlink():

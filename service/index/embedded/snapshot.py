@@ -57,7 +57,9 @@ class Snapshots:
 
 
 def save_snapshot(generation: Generation) -> dict[str, Any]:
-    """Flush the rows, write the graph and the description, delete older graph files, and return the description.
+    """Flush the rows, write the graph and `snapshot.json`, delete older graph files, and return the JSON's content.
+
+    It says how many rows, and rows in the graph, the files hold, and their checksums.
 
     The caller must make sure that the graph is not extended meanwhile.
     """
@@ -91,10 +93,13 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
 
 
 def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
-    """Load rows and graph from the last snapshot as far as checksums match; return its description.
+    """Load rows and graph from the last snapshot into the generation, as far as checksums match.
 
-    Returns None if the rows cannot be loaded.
     Whatever does not match is left empty, and a message is added to `generation.notes`.
+
+    Returns:
+        The content of `snapshot.json`, with the number of rows in the loaded graph as `covered`; None if the rows
+            cannot be loaded.
     """
     try:
         content = read_snapshot(generation.folder)

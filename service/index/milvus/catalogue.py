@@ -114,7 +114,7 @@ class Catalogue:
             self.delete_values(*(f"{CHAIN}{entry.collection}:{number}" for number in range(count)))
 
     def read_value(self, key: str) -> Any:
-        """Return the parsed JSON value of a key; None if there is none."""
+        """Return the parsed JSON value of a key; None if the key or the whole catalogue is missing."""
         try:
             found = self._get_entries([key])
         except CollectionGoneError:

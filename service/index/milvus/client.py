@@ -86,7 +86,11 @@ class MilvusConnection:
                 return method(collection, *arguments, **options)
 
     def _get_client(self) -> "MilvusClient":
-        """Return the client, connecting first if necessary; use it only within `translate_errors`."""
+        """Return the client, connecting first if necessary; use it only within `translate_errors`.
+
+        Raises:
+            UnavailableError: if pymilvus rejects the address.
+        """
         with self.changing:
             if self.connected is not None:
                 return self.connected
@@ -99,7 +103,7 @@ class MilvusConnection:
             return self.connected
 
     def _connect(self) -> "MilvusClient":
-        """Create a new client, and the folder of a Milvus Lite file if missing."""
+        """Create a new client, and the folder of a Milvus Lite file if missing; silence pymilvus's log."""
         from pymilvus import MilvusClient
 
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs what it raises, and sets this when imported

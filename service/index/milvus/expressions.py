@@ -37,7 +37,10 @@ def translate_filter(wanted: Filter) -> str:
 
 
 def translate_condition(wanted: Condition) -> str:
-    """Translate a condition to a Milvus expression that is true or false for every item, never undefined."""
+    """Translate a condition to a Milvus expression on the fields `entries` and `ranges` of an item.
+
+    It is true or false for every item, never undefined.
+    """
     if wanted.test == "exists":
         return f'array_contains(entries, "{compute_field_digest(wanted.field)}")'
     if wanted.test == "in":
@@ -61,7 +64,10 @@ def build_entries(found: Iterable[tuple[str, Value]]) -> list[str]:
 
 
 def build_ranges(found: Iterable[tuple[str, Value]]) -> Mapping[str, str]:
-    """Return the smallest and largest number and text of each name in sortable form, for the field `ranges`."""
+    """Return the smallest and largest number and text of each name in sortable form, for the field `ranges`.
+
+    The keys are made of the name's digest, the kind and the side. true, false and null are left out.
+    """
     bounds: dict[tuple[str, str], list[str]] = {}
     for name, value in found:
         if not isinstance(value, bytes):
@@ -98,7 +104,7 @@ def compute_field_digest(name: str, *value: Value) -> str:
 
 
 def convert_to_sortable(value: int | float | str) -> tuple[str, str]:
-    """Return the kind of a value, and a text that sorts like the value: numbers exactly, texts by their bytes.
+    """Return a value's kind, `n` or `t`, and a text that sorts like the value: numbers exactly, texts by their bytes.
 
     A number is its double, bit by bit, with the sign turned so that it sorts, followed by what rounding to the double
     left over.

@@ -31,6 +31,12 @@ IDS_AT_ONCE = 1000
 class MilvusIndex:
     """Index whose items are a collection of Milvus; several processes may have it open.
 
+    Args:
+        name: name of the index.
+        entry: its collection and settings.
+        connection: connection to Milvus.
+        catalogue: settings and chains of all indexes, from which the chain is read at once.
+
     Attributes:
         bridge: None, because an index in Milvus does not move to another encoder.
         is_deleted: whether its collection was found missing, because another server deleted or recreated the index.
@@ -84,7 +90,10 @@ class MilvusIndex:
         metadata: Sequence[Mapping[str, Any] | None],
         note: Mapping[str, Any] | None,
     ) -> Change:
-        """Insert items in one request to Milvus, in the writer thread, then store the note; count no replaced items."""
+        """Insert or replace items in one request to Milvus, in the writer thread, then store the note if there is one.
+
+        The returned change has neither a number nor a count of replaced items.
+        """
         payloads = [serialize_metadata(position, given) for position, given in enumerate(metadata)]
         rows = build_rows(ids, vectors, self.reduce(vectors), metadata, payloads)
         self._call("upsert", rows)
@@ -124,7 +133,10 @@ class MilvusIndex:
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 
     def search(self, query: Query) -> list[list[Hit]]:
-        """Return the k nearest items to each vector of the query, best first: candidates from Milvus, rescored here."""
+        """Return the k nearest items to each vector of the query, best first.
+
+        If the query asks for rescoring, up to 16,384 candidates are taken from Milvus and ranked here by the originals.
+        """
         count = min(math.ceil(query.k * (query.rescoring or 1)), MAX_CANDIDATES)
         condition = "" if query.wanted is None else translate_filter(query.wanted)
         parameters = SearchParameters(query.k, count, max(query.ef or DEFAULT_EF, count), condition)

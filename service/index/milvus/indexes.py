@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class MilvusIndexes:
-    """All indexes in a Milvus, which any number of processes may use at once; see `Indexes`.
+    """All indexes in a Milvus, which any number of processes may use at once.
 
     Args:
         url: address of the Milvus, or a file of Milvus Lite.
@@ -86,6 +86,8 @@ class MilvusIndexes:
 
     def get(self, name: str) -> MilvusIndex:
         """Return the index of that name, looked up again after a second or when its collection turns out missing.
+
+        If another server has deleted or recreated it, the old one is closed here.
 
         Raises:
             UnknownNameError: if there is no such index.
@@ -169,7 +171,13 @@ class MilvusIndexes:
         return True
 
     def delete(self, name: str) -> None:
-        """Delete an index permanently: first from the catalogue, so that no server finds it, then its collection."""
+        """Delete an index permanently: first from the catalogue, so that no server finds it, then its collection.
+
+        Accepted writes are finished first.
+
+        Raises:
+            UnknownNameError: if there is no such index.
+        """
         self.looked_up.pop(name, None)
         index, entry = self.get(name), self.catalogue.find(name)
         index.close()

@@ -39,10 +39,10 @@ def fit_recommended(
     command: str,
     job: str | None = None,
 ) -> dict[str, Any]:
-    """Fit the recommended chain on the whole source, register it, and return the result of `run_fit`.
+    """Fit the recommended chain on the whole source, add it to the registry, and return the summary of `run_fit`.
 
     Raises:
-        AdviceError: if the advice recommends no chain.
+        AdviceError: if no chain is recommended, because there are too few rows or the raw vectors are best.
         TrainingError, TransformError: if the chain cannot be fitted.
     """
     if found.best is None:

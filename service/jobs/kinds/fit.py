@@ -50,6 +50,9 @@ def run_fit(
 ) -> dict[str, Any]:
     """Fit a chain, add it to the registry, make it live if wanted and its gates hold, and assign it free size routes.
 
+    Gates are the request's bounds on the certificate: a chain that fails one is registered all the same, but not live.
+    While Redis is unreachable, publishing waits up to `PATIENCE_SECONDS`.
+
     Args:
         request: what to fit.
         encoder: encoder of the texts, or of the vectors; None for vectors without an encoder.
@@ -60,7 +63,7 @@ def run_fit(
         command: the user's command, for the provenance.
         vectors_to: .npy file for the source's vectors as the new chain transforms them; None to write none.
         target_encoder: encoder whose space the outputs should match, for steps fitted on pairs.
-        job: id of the job, see `Registry.publish`.
+        job: id of the job that fits; with Redis, a job that runs twice publishes one version.
         engine: computes encodings and moments.
 
     Returns:
@@ -68,7 +71,8 @@ def run_fit(
         live, `size_routes` lists the sizes that route to it.
 
     Raises:
-        TrainingError, TransformError: if the fit cannot be done; nothing is registered then.
+        TrainingError, TransformError: if the fit cannot be done, or `vectors_to` is no .npy file in an existing folder;
+            nothing is registered then.
     """
     require_name(request.name)
     if vectors_to is not None and (vectors_to.suffix != ".npy" or not vectors_to.parent.is_dir()):
@@ -121,7 +125,7 @@ def _retry_while_redis_is_down(change: Callable[[], T]) -> T:
     """Call `change` and return its result; while Redis is unreachable, retry each second for `PATIENCE_SECONDS`.
 
     Raises:
-        UnavailableError: if Redis stays unreachable.
+        UnavailableError: if Redis stays unreachable; at once for any other reason, such as a full Redis.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
@@ -161,6 +165,8 @@ def build_fit_job(
 ) -> dict[str, Any]:
     """Build the JSON request of a fit job, which `service.jobs.requests.FitJob` parses.
 
+    Fields that workers of the previous version do not know are left out if they are empty.
+
     Args:
         request: what to fit.
         encoder: encoder to load; None for vectors without an encoder.
@@ -183,7 +189,10 @@ def build_fit_job(
 
 
 def run_fit_job(asked: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Run a fit job in its process, and return the result of `run_fit`, with `vectors_url` if vectors were written."""
+    """Load the encoders, run `run_fit` for a fit job, and return its result, with `vectors_url` if it wrote vectors.
+
+    Inputs named in `asked.files` are read from the job's folder, to which `vectors.npy` is written if asked for.
+    """
     request = asked.request
     here = {name: str(RootedFile(folder, name)) for name in asked.files}
     request = replace(

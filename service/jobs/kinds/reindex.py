@@ -57,7 +57,7 @@ class Reembedding:
         self.texts = texts
 
     def encode_after(self, label: int) -> tuple[Labels, Vectors]:
-        """Encode the next `REPLAY_ROWS` items after a label, and return their labels and vectors `(n, d)`.
+        """Encode the next `REPLAY_ROWS` items after a label (row number), and return their labels and vectors `(n, d)`.
 
         Raises:
             ConflictError: if an item has no text.
@@ -71,7 +71,9 @@ class Reembedding:
         return self.encoder.encode(texts).vectors if texts else np.empty((0, self.encoder.dimensions), np.float32)
 
     def sample_pairs(self, spec: IndexSpec) -> tuple[Vectors, Vectors]:
-        """Return new and old vectors, `(n, d)` and `(n, spec.width)`, of up to `PAIRS` items spread over the index.
+        """Encode up to `PAIRS` items spread over the index; return new `(n, d)` and old vectors `(n, spec.width)`.
+
+        Items without an old vector are skipped. `spec` holds the settings that the index serves now.
 
         Raises:
             ConflictError: if an item has no text.
@@ -86,7 +88,12 @@ class Reembedding:
 
 
 def run_reindex(asked: ReindexJob, job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
-    """Build a generation as the job describes, wait until the index serves it, and return the job's result.
+    """Build an index's next generation (rows and search graph) in a new folder, and wait until the index serves it.
+
+    A lock file tells the index's owner that the job is alive. `job` is the job's folder, from which inputs are read.
+
+    Returns:
+        `{index, chain, space_id, rows, seconds}`.
 
     Raises:
         ConflictError: if an item has no text for the new encoder, or the index's owner refuses the generation.
@@ -116,9 +123,11 @@ def _build_generation(
     folder: Path,
     on_progress: Progress,
 ) -> int:
-    """Write rows, graph and snapshot of the new generation to its folder, mark it ready, and return its number of rows.
+    """Write chain, rows, graph and snapshot of the new generation to its folder, and return its number of rows.
 
-    With a new encoder, also encode the items' texts, store the vectors, and fit the alignment between the two spaces.
+    The chain reduces the index's stored vectors or, with a new encoder, vectors encoded from the items' texts, which
+    are stored too; an alignment between the two encoders' spaces is then also fitted. Files tell the index's owner that
+    new items need a text (only with a new encoder) and, at the end, that the generation is ready.
     """
     sequence, present = record.read_meta("sequence"), record.spec
     artifact = _copy_chain(job, folder, spec)
@@ -157,7 +166,14 @@ def _build_generation(
 
 
 def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, Vectors]]:
-    """Yield labels and vectors of the items after the generation's last row, until `read` returns none."""
+    """Yield labels and vectors of the items after the generation's last row, until `read` returns none.
+
+    The caller appends each batch to the generation before it requests the next one.
+
+    Args:
+        generation: generation being built.
+        read: called with the last row's label; returns the labels and vectors of the next items.
+    """
     while True:
         labels, vectors = read(generation.last_label)
         if not len(labels):

@@ -82,9 +82,9 @@ class JobFiles:
         return found or b""
 
     def store_results(self, job_id: str, paths: list[Path]) -> list[str]:
-        """Store a job's result files in Redis; return the names of those that were too large.
+        """Store a job's result files in Redis; return the names of those over the limit or for which Redis is full.
 
-        Older jobs' results are removed where they exceed the limit together.
+        Then the results of the oldest jobs are removed until all results are within their limit.
         """
         refused = []
         for path in paths:
@@ -104,7 +104,10 @@ class JobFiles:
         return refused
 
     def enforce_limit(self) -> None:
-        """Remove the results of the oldest jobs until all results are within the limit; the jobs themselves stay."""
+        """Remove the results of the oldest jobs until all results are within the limit, or one job's are left.
+
+        The jobs themselves stay.
+        """
         found: Any = self.client.hgetall(RESULTS)
         ids: Any = self.client.zrange(JOBS, 0, -1)
         sizes = {decode_id(job_id): int(size) for job_id, size in found.items() if size.isdigit()}

@@ -128,7 +128,10 @@ class SharedJobs:
             return self.records.files.read(job_id, name)
 
     def run(self) -> None:
-        """Manage the jobs at intervals until the thread is stopped; log errors and go on."""
+        """Manage the jobs at intervals until the thread is stopped, except while Redis is down; log errors and go on.
+
+        For `LOST_SECONDS` after an outage no job is requeued, because workers could send no heartbeat either.
+        """
         while not self.stopping.wait(POLL_SECONDS):
             if not self.connection.up:
                 self.patient_until = time.monotonic() + LOST_SECONDS  # workers could send no heartbeat either
@@ -144,7 +147,10 @@ class SharedJobs:
                 log.exception("managing the jobs failed; trying again")
 
     def manage_jobs(self) -> None:
-        """Count jobs and workers, requeue jobs of dead workers, remove old jobs, and start the own worker if needed."""
+        """Count waiting jobs and workers, requeue jobs of dead workers, and start the own worker if needed.
+
+        Old jobs are removed every `PRUNE_SECONDS`; nothing is requeued shortly after an outage of Redis.
+        """
         queue = build_queue_name()
         self.seen = self.records.count_waiting(queue), len(list_live_workers(self.connection.client, queue))
         if time.monotonic() >= self.patient_until:
@@ -155,7 +161,10 @@ class SharedJobs:
         self._manage_own_worker()
 
     def _manage_own_worker(self) -> None:
-        """Start the worker of this state folder's own jobs if some wait and it is not running."""
+        """Start the worker of this state folder's own jobs if some wait and it is not running.
+
+        If it ended with an error, log that and start it again after `AGAIN_SECONDS` at the earliest.
+        """
         if self.own_worker is not None and (status := self.own_worker.poll()) is not None:
             self.own_worker = None
             if status:

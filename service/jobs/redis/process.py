@@ -40,7 +40,7 @@ LEFT_SECONDS = 60.0
 def run_taken_job(records: JobRecords, job_id: str, settings: Settings) -> None:
     """Run a job, which a worker has taken, in a temporary folder, and write progress, results and end to Redis.
 
-    Returns at once if the job has ended or was queued again.
+    Returns at once if the job has ended or was queued again. Temporary folders of killed processes are removed first.
     """
     record = records.find(job_id)
     if record.job.ended or record.waiting:  # its worker was considered dead before this process began
@@ -85,7 +85,10 @@ def require_allowed(request: JobRequest, settings: Settings) -> None:
 
 
 def _delete_leftovers(jobs: Path) -> None:
-    """Remove temporary folders of killed processes, which may hold callers' texts."""
+    """Remove temporary job folders that no process has locked and that are over `LEFT_SECONDS` old.
+
+    Killed processes leave them, and they may hold callers' texts.
+    """
     for folder in jobs.glob(f"{SCRATCH}*"):
         with suppress(Timeout, OSError):
             if time.time() - folder.stat().st_mtime > LEFT_SECONDS:  # younger ones may be about to be locked
@@ -109,7 +112,10 @@ def fetch_inputs(records: JobRecords, job_id: str, folder: Path) -> Outcome | No
 
 
 def _store_results(records: JobRecords, job_id: str, outcome: Outcome, made: list[Path]) -> Outcome:
-    """Store a successful job's files in Redis; if the vectors are too large, return the outcome with an explanation."""
+    """Store the files that a successful job made in Redis, and return its outcome; store nothing for a failed one.
+
+    If the vectors are too large, the outcome explains that in place of their URL.
+    """
     if outcome.result is None:
         return outcome
     refused = records.files.store_results(job_id, made)
@@ -120,7 +126,10 @@ def _store_results(records: JobRecords, job_id: str, outcome: Outcome, made: lis
 
 
 def _retry_until_written(write: Callable[[], object]) -> None:
-    """Call `write` until Redis accepts it; raise its error after `END_SECONDS`."""
+    """Call `write` until it succeeds, if Redis is unreachable, full or read-only; raise its error after `END_SECONDS`.
+
+    Any other error is raised at once.
+    """
     deadline = time.monotonic() + END_SECONDS
     while True:
         try:

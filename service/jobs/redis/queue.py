@@ -192,7 +192,8 @@ class JobRecords:
     def take(self, queue: str, worker: str) -> Job | None:
         """Take the next job of a queue, mark it as running and return it; None if there is none.
 
-        If the next one was cancelled or has no tries left, it is ended and None is returned.
+        None is also returned if the next one cannot run: it was cancelled or has no tries left, and is ended, or it has
+        ended already or has no record, and is dropped.
 
         Args:
             queue: name of the queue.
@@ -247,7 +248,10 @@ class JobRecords:
         return self.find(job.id).job
 
     def release(self, job_id: str, worker: str) -> None:
-        """Queue a worker's job again after its process ended without writing a result; end it if no tries are left."""
+        """Queue a job again if it has not ended and the worker, whose process for it is over, still has it.
+
+        A job that was cancelled or has no tries left is ended instead.
+        """
         if self.record_job_heartbeat(job_id, worker) != "lost":
             self._requeue([job_id], silent_since=math.inf)
 
@@ -293,7 +297,7 @@ class JobRecords:
         return True
 
     def prune(self) -> None:
-        """Remove the oldest ended jobs over the limit; end jobs that waited for a week, or are in no queue."""
+        """Remove the oldest ended jobs over the limit; end jobs that waited for a week, or neither wait nor run."""
         ids = self.list_ids()
         for record in self.find_all(ids[self.limits.jobs :]):
             if record.job.ended:
@@ -307,7 +311,10 @@ class JobRecords:
         self._end_stranded(waiting)
 
     def _end_stranded(self, records: Collection[JobRecord]) -> None:
-        """End jobs that are neither in a queue nor running: Redis lost them, or an older Lathe queued them."""
+        """End jobs that are neither in a queue nor running: as cancelled if that was requested, else as failed.
+
+        Redis lost them, or an older Lathe queued them. If a queue cannot be read, nothing is ended.
+        """
         queues = sorted({record.queue for record in records})
         with self.client.pipeline() as pipe:
             pipe.zrange(RUNNING, 0, -1)

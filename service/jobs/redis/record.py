@@ -49,7 +49,9 @@ class JobRecord:
 
 
 def parse_record(job_id: str, fields: Any, heartbeat: Any) -> JobRecord | None:
-    """Parse a job's record; return None if there is none, and a failed job if the record is damaged.
+    """Parse a job's record; return None if there is none.
+
+    A damaged record is counted, logged once and returned as that of a failed job.
 
     Args:
         job_id: id of the job.
@@ -73,10 +75,10 @@ def _is_missing(fields: Any) -> bool:
 
 
 def _parse_fields(job_id: str, fields: Sequence[bytes | None], running: bool) -> JobRecord:
-    """Parse the values of a job's record.
+    """Parse the values of a job's record: the job as it ended; if it runs, as last written; else as submitted.
 
     Raises:
-        ValueError: if the record is damaged.
+        ValueError: if the record is damaged, or its kind is unknown.
     """
     submitted, now, end, queue, tries, cancel = fields
     content = end if end is not None else now if running and now is not None else submitted

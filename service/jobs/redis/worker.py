@@ -159,6 +159,8 @@ class JobWorker:
 def run_worker(settings: Settings, own: bool, burst: bool) -> None:
     """Run the jobs of a queue until SIGINT or SIGTERM, waiting while Redis is unreachable.
 
+    It installs handlers of both signals: the first signal ends it after the running job, a second kills that job too.
+
     Args:
         settings: settings with the URL of Redis.
         own: whether to run jobs on this state folder's indexes instead of jobs that any worker can run.

@@ -37,8 +37,9 @@ class Drift:
 
     Args:
         on: whether drift is monitored.
-        window: rows of a window's generation, see `Window`.
-        threshold: value of `out_of_domain` above which a chain is stale.
+        window: minimum rows of a full window, which holds up to twice as many of the latest rows.
+        threshold: value of `out_of_domain`, the rows' mean percentile among the held-out rows of the fit, above which a
+            chain is stale.
         registry: registry of the chains.
         submit: queues slow work for another thread; returns False if its queue is full.
         refits: refits stale chains; None for no refits.
@@ -65,7 +66,11 @@ class Drift:
         self.evaluating = threading.Lock()
 
     def observe(self, seen: ObservedVectors) -> None:
-        """Queue some rows of a request in their window; called in the request's thread."""
+        """Queue some rows of a request in their window, and submit its evaluation if enough wait.
+
+        If there is no window yet, submit its creation; rows are counted as dropped if that queue is full. Called in the
+        request's thread.
+        """
         window = self.windows.get(_build_key(seen))
         if window is not None:
             if window.queue_sample(seen.raw):
@@ -102,7 +107,10 @@ class Drift:
             self.refits.refit_if_needed(window, tally)
 
     def exceeds_threshold(self, tally: Tally) -> bool:
-        """Return whether there are enough rows, and `out_of_domain` exceeds the threshold by `STANDARD_ERRORS`."""
+        """Return whether `out_of_domain` exceeds the threshold by more than `STANDARD_ERRORS` of its standard errors.
+
+        False with fewer than `MIN_ROWS` rows, or rows of a single request.
+        """
         noise = tally.standard_error
         enough = tally.rows >= MIN_ROWS and noise is not None
         return enough and tally.out_of_domain - STANDARD_ERRORS * (noise or 0.0) > self.threshold
@@ -110,7 +118,7 @@ class Drift:
     def evaluate_all(self) -> Iterator[tuple[Window, Tally]]:
         """Evaluate all queued rows, drop windows of deleted versions, and yield the other windows with their sums.
 
-        Chains that this makes stale are refitted as in `evaluate`.
+        Refits of stale chains are queued for another thread, if refits are on.
         """
         with self.evaluating:
             self.windows = {key: window for key, window in self.windows.items() if window.loaded.folder.exists()}
@@ -121,7 +129,11 @@ class Drift:
         yield from found
 
     def report(self, loaded: LoadedChain) -> dict[str, Any]:
-        """Return the drift of a version as the JSON of `/chains/{name}/drift`, over all encoders."""
+        """Evaluate all queued rows and return the drift of a version as the JSON of `/chains/{name}/drift`.
+
+        It has the figures for each encoder, whether the chain is stale for any (None without rows), and in `unknown`
+        why drift is not known.
+        """
         reference = loaded.fit_distribution
         unknown = str(reference) if isinstance(reference, ArtifactError) else None
         here = [] if unknown else [(w, t) for w, t in self.evaluate_all() if _is_window_of(w, loaded)]

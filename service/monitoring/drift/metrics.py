@@ -17,7 +17,10 @@ GAUGES = (ROWS, OUT_OF_DOMAIN, MEAN_COSINE, MEAN_NORM, OUTSIDE, ODD_NORMS, CLIPP
 
 
 def update_drift_gauges(drift: Drift) -> None:
-    """Set the drift gauges to the current figures; unknown figures and dropped windows have none."""
+    """Evaluate all queued rows and set the drift gauges; unknown figures and dropped windows have none.
+
+    Refits of stale chains are queued, if refits are on.
+    """
     for gauge in GAUGES:
         gauge.clear()
     for window, tally in drift.evaluate_all():

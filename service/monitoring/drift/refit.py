@@ -50,8 +50,8 @@ class Refits:
     def refit_if_needed(self, window: Window, tally: Tally) -> None:
         """Submit a refit of a window's version if it is live and has none yet, deciding once an hour; log failures.
 
-        Nothing is submitted with fewer than `window` rows, fewer than `MIN_DISTINCT` distinct ones, or rows that may be
-        of another space, see `is_same_space`.
+        Nothing is submitted with fewer than `window` rows or `MIN_DISTINCT` distinct ones, if the encoder is no longer
+        served, or if callers sent the rows as vectors and the version was fitted on an encoder's.
         """
         ref = window.loaded.ref
         paused = time.monotonic() - self.decided_at.get(ref, -PAUSE_SECONDS) < PAUSE_SECONDS
@@ -95,7 +95,11 @@ class Refits:
 
 
 def _build_refit_request(window: Window, tally: Tally) -> FitRequest:
-    """Build the request to refit a chain on the window's rows, added to its stored moments if it has any."""
+    """Build the request to refit a chain on the window's rows, with its gates, as a version that is not promoted.
+
+    If the version stores moments (mean and covariance) of its fitted rows, the window's rows are added to them.
+    Otherwise its steps are fitted on the window's rows only.
+    """
     loaded, chain = window.loaded, window.loaded.chain
     gates: dict[str, Any] = (chain.metadata.get("provenance") or {}).get("gates") or {}
     adds = bool(chain.metadata.get("moments"))

@@ -118,9 +118,9 @@ class Window:
         return self.waiting_rows // BLOCK_ROWS > before // BLOCK_ROWS
 
     def evaluate(self) -> Tally | None:
-        """Evaluate the queued rows and return the sums over the window, None if it is empty.
+        """Move the queued rows into the window and return the sums over the window; None if it is empty.
 
-        Concurrent calls are not allowed.
+        The sums are also stored in `tally`. Concurrent calls are not allowed.
         """
         arrived = self.arrived
         waiting = [self.waiting.popleft() for _ in range(len(self.waiting))]

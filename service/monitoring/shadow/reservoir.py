@@ -22,7 +22,10 @@ class Reservoir:
         self.added = 0
 
     def add(self, rows: NDArray[np.float32]) -> None:
-        """Add rows `(n, d)` to the stream; when full, row number i is kept with probability capacity / i."""
+        """Add rows `(n, d)` to the stream; when full, row i replaces a random one with probability capacity / i.
+
+        i counts all rows ever added, from 1.
+        """
         capacity, numbers = len(self.rows), self.added + np.arange(len(rows))
         positions = np.where(numbers < capacity, numbers, self.rng.integers(0, numbers + 1))
         for row, position in zip(rows, positions, strict=True):  # in order: a later row may replace an earlier one

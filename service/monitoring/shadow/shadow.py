@@ -61,7 +61,9 @@ class Shadow:
         self.known: tuple[int, float, dict[str, Any]] | None = None
 
     def sample(self, raw: NDArray[np.float32]) -> int:
-        """Sample rows `(n, d)` of the live version, and apply both versions once a block is full.
+        """Sample rows `(n, d)` that the live version got: each joins the reservoir with chance `plan.share`.
+
+        Once `BLOCK` sampled rows wait, both versions are applied to them, with their times and problems recorded.
 
         Rows of other dimensions than the first ones are ignored.
 
@@ -85,9 +87,9 @@ class Shadow:
         return len(block)
 
     def _measure(self, block: NDArray[np.float32]) -> None:
-        """Apply both versions to the rows, in alternating order; count the rows and those with NaN or infinite values.
+        """Apply both versions to the rows, in an order that alternates by call; count the rows in `tried`.
 
-        Both times are recorded if neither version failed, else none.
+        Each side counts its own failures and bad outputs. Both times are recorded if neither version failed, else none.
         """
         self.order.reverse()
         times = {side: side.measure(block) for side in self.order}
@@ -114,9 +116,11 @@ class Shadow:
         return None if candidate.folder.is_dir() else f"the candidate {candidate.ref} was deleted"
 
     def compute_figures(self, within: float = 0.0) -> dict[str, Any]:
-        """Compare the two versions on the sampled rows and return the figures as JSON, with the latencies.
+        """Compare the two versions on the sampled rows, and return the figures as JSON.
 
-        Figures of the same rows, or less than `within` seconds old, are reused.
+        They are the number of distinct rows, agreement and recall of nearest neighbours, recall of the candidate
+        divided by that of the live version, and latencies. Figures of the same rows, or less than `within` seconds old,
+        are reused, except the latencies.
         """
         with self.computing:
             with self.changing:

@@ -110,13 +110,17 @@ class Shadows:
             self.observing = needed
 
     def _end_if_over(self, shadow: Shadow) -> None:
-        """End a shadow, and log it, if its live version or candidate changed."""
+        """End a shadow, and log it, if its live version or candidate changed; stop observing if no other runs."""
         if shadow.end_if_over(self.registry):
             log.info("a shadow ended", extra={"chain": shadow.live.loaded.name, "why": shadow.ended})
             self._update_observation()
 
     def observe(self, seen: ObservedVectors) -> None:
-        """Pass the rows of a request to the shadow of their version, and count them; called in the observer thread."""
+        """Pass a request's rows to the running shadow of their live version; ignore them if there is none.
+
+        The shadow is ended first if its versions changed. The metrics count the rows that both versions were tried on,
+        and those that the candidate failed on. Called in the observer thread.
+        """
         name = seen.loaded.name
         shadow = self.shadows.get(name)
         if shadow is None or seen.loaded.version != shadow.live.loaded.version:
@@ -150,7 +154,7 @@ class Shadows:
         ]
 
     def update_gauges(self) -> None:
-        """Set the Prometheus gauges of the running shadows, and clear those of others."""
+        """End shadows whose versions changed, set the Prometheus gauges of the running ones, and clear all others."""
         for gauge in FIGURES.values():
             gauge.clear()
         for name, shadow in self.shadows.items():

@@ -38,9 +38,9 @@ class ShadowSide:
             return None
 
     def measure(self, rows: NDArray[np.float32]) -> float | None:
-        """Apply the version to rows, and count rows with NaN or infinite values; return milliseconds per 1,000 rows.
+        """Apply the version to rows and return milliseconds per 1,000 rows; None if it failed.
 
-        None if it failed.
+        Rows on which it failed, with NaN or infinity, or with a norm other than the expected 1 are added to the counts.
         """
         begun = time.perf_counter()
         outputs = self.apply(rows)

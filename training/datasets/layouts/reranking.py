@@ -50,9 +50,10 @@ class Reranking(Layout):
         return {"k_values": (*RANKS, 1000)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of query and positive for each positive of each row; record queries without one as left out.
+        """Build a pair of query and positive for each positive of each row.
 
-        The row's negatives are used only if the settings say `given`.
+        Blank queries, and queries without a positive, are recorded as left out. The row's negatives are used only if
+        the settings say `given`.
 
         Raises:
             DataSetError: if a row lacks a field, or a field is not text.

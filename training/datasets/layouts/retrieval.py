@@ -34,7 +34,10 @@ class Retrieval(Layout):
     examples = "queries"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
-        """Read corpus, queries and judgements of the test; leave out judgements and queries that cannot be used.
+        """Read corpus, queries and judgements of the test, as a search in the corpus.
+
+        Judgements of missing queries or documents are left out with a warning; so are queries of which no document is
+        judged relevant. Queries that only other splits judge are left out without one.
 
         Raises:
             DataSetError: if a file is missing or invalid, an id is ambiguous, or no query has a relevant document.
@@ -132,7 +135,11 @@ def read_judgements(path: Path) -> list[Judgement]:
 
 
 def _read_documents(folder: Path, warnings: Warnings) -> list[Record]:
-    """Read the records of the corpus; leave out, with a warning, documents whose text and title are both blank."""
+    """Read the records of the corpus; leave out, with a warning, documents whose text and title are both blank.
+
+    Raises:
+        DataSetError: if the file is invalid, or a title is not a string.
+    """
     kept = []
     for row in read_records(folder, "corpus", {"_id": ID, "text": TEXT_OR_BLANK}, warnings):
         if not isinstance(row.get("title"), str | None):

@@ -48,7 +48,9 @@ class Summarization(Layout):
         return {"min_score": min(grades), "max_score": max(max(grades), min(grades) + 1)}
 
     def build_pairs(self, rows: PairRows) -> list[Pair]:
-        """Build a pair of text and summary for each human summary; record invalid and empty rows as left out.
+        """Build a pair of text and summary for each human summary.
+
+        Rows with a blank text, without a summary, or whose `valid` is false are recorded as left out.
 
         Raises:
             DataSetError: if a row lacks a field, or a field is not text.

@@ -24,7 +24,10 @@ class Codec:
         self.places = (8 * a.octets + a.shifts)[self.owners] + self.ranks
 
     def floats(self, vectors: Any) -> NDArray[np.float32]:
-        """Return the floats `(n, d)` of the encoder's vectors `(n, k)` before quantization; queries stay floats."""
+        """Return the floats `(n, d)` that the chain's steps before the codes make of the encoder's vectors `(n, k)`.
+
+        Queries are compared as these floats. Zero vectors stay zero.
+        """
         x = np.asarray(vectors, np.float32)
         zero = ~x.any(axis=1, keepdims=True)
         for name, array in self.steps:
@@ -35,7 +38,7 @@ class Codec:
         return np.where(zero, np.float32(0), x)
 
     def encode(self, vectors: Any) -> NDArray[np.uint8]:
-        """Return the codes `(n, bytes)` of the encoder's vectors `(n, k)`."""
+        """Return the codes `(n, bytes)` of the encoder's vectors `(n, k)`; zero vectors get codes of zeros."""
         a, x = self.arrays, self.floats(vectors)
         y = (x - a.mean) @ a.encoder.T
         codes = self._nearest_centroids(y) if self.learned else self._cells(y)
@@ -66,7 +69,7 @@ class Codec:
         return codes
 
     def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the floats `(n, d)` that codes `(n, bytes)` stand for."""
+        """Return the floats `(n, d)` that codes `(n, bytes)` stand for; codes of zeros give zero vectors."""
         a = self.arrays
         if self.learned:
             values = a.centroids[np.arange(len(a.octets)), codes[:, a.octets]]

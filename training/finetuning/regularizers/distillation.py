@@ -19,6 +19,11 @@ from transforms.progress import Progress
 class Distillation(Regularizer):
     """Mean of 1 − cosine between each pair's relation and its target (Eq. 8 of REZE), here the base model's relation.
 
+    The relation of a pair is its anchor's and its positive's vector, concatenated.
+
+    Args:
+        settings: settings of the regularizer; `target` and `contrast` are ignored.
+
     Attributes:
         targets: target relation of each pair, `(n, 2d)` float32, a memmap: it may be larger than memory.
     """

@@ -20,7 +20,7 @@ from transforms.statistics import Moments
 
 @dataclass(frozen=True)
 class Geometry:
-    """Change of the relations by shrinking.
+    """Change of the relations (a pair's anchor and positive vector, concatenated) by REZE's shrinkage.
 
     Attributes:
         between: between-source variance, before and after.
@@ -92,8 +92,8 @@ def to_json(shrinkage: Shrinkage, geometry: Geometry) -> dict[str, float | int]:
 def build_shrinkage_rows(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> list[list[str]]:
     """Build the table of how each source is shrunk, as rows of text, the header first.
 
-    Columns: pairs, dimensions shrunk, mean and largest part of the way to the mean of all sources that they are moved,
-    and mean cosine of each pair's relation vector before and after.
+    Columns: pairs, dimensions shrunk, mean and largest fraction of the way to the centre by which these are moved, and
+    mean cosine of each pair's relation before and after.
     """
     share = pull_fractions(shrinkage)
     rows = [["source", "pairs", "dimensions shrunk", "mean pull there", "largest pull", "mean cos(r, r̂)"]]
@@ -113,7 +113,11 @@ def build_shrinkage_rows(mixture: Mixture, shrinkage: Shrinkage, geometry: Geome
 
 
 def summarize_shrinkage(shrinkage: Shrinkage, geometry: Geometry) -> list[str]:
-    """Return sentences on active and shrunk dimensions, and on variance and cosines before and after."""
+    """Return three sentences on the shrinkage, for the terminal and the report.
+
+    They give the numbers of active, separating and shrunk dimensions and of clipped factors; the variances before and
+    after; and the mean cosine between relations and targets.
+    """
     changed = int((pull_fractions(shrinkage) != 0).sum())
     between, total = geometry.between, geometry.total
     return [

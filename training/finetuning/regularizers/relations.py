@@ -33,7 +33,8 @@ def load_or_compute_relations(
 ) -> tuple[NDArray[np.float32], bool]:
     """Return the relations of a mixture, `(n, 2d)`, as a memmap, and whether the folder held them already.
 
-    If not, empty the folder, encode the texts, and write relations and manifest.
+    If not, empty the folder, encode the texts, and write relations and manifest. The relation of a pair is its anchor's
+    and its positive's vector, concatenated.
 
     Args:
         encoder: the model before training.

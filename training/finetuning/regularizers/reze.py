@@ -45,7 +45,7 @@ class Reze(Distillation):
     Attributes:
         shrinkage: shrinkage of each source; None if the targets are the relations themselves.
         geometry: what shrinking changed; None likewise.
-        offsets: offset of each source, `(S, 2d)`, that InfoNCE compares its pairs without; None for none.
+        offsets: offset of each source, `(S, 2d)`, subtracted from its vectors before InfoNCE; None to subtract nothing.
         sources: index of each pair's source, `(n,)`.
     """
 
@@ -88,14 +88,20 @@ class Reze(Distillation):
             replace_synced(folder / GEOMETRY, orjson.dumps(figures, option=orjson.OPT_INDENT_2))
 
     def contrast(self, anchors: Tensor, candidates: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Return the vectors without their source's offset if there are offsets, else the vectors themselves."""
+        """Subtract each pair's source offset from its anchor and candidates, and normalize them again.
+
+        Without `offsets` the vectors are returned unchanged.
+        """
         if self.offsets is None:
             return anchors, candidates
         of_anchors, of_positives = copy_rows(self.offsets, self.sources[rows], anchors.device).chunk(2, dim=1)
         return normalize(anchors - of_anchors, dim=1), normalize(candidates - of_positives[:, None], dim=2)
 
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """Warn of one or two sources, and of fewer pairs than the 2d dimensions of their relations."""
+        """Return warnings about one or two sources, and about no more pairs than their relations have dimensions, 2d.
+
+        With `target: reference` there are none.
+        """
         found: list[str] = []
         if self.settings.target == "reference":
             return found
@@ -111,13 +117,16 @@ class Reze(Distillation):
         return found
 
     def summarize(self, mixture: Mixture) -> list[str]:
-        """Return the sentences of `summarize_shrinkage`: shrunk dimensions, and variances before and after."""
+        """Return sentences on shrunk dimensions, and on variances and cosines before and after.
+
+        If nothing was shrunk to make the targets, return one that says that this is plain distillation.
+        """
         if self.shrinkage is None or self.geometry is None:
             return super().summarize(mixture)
         return summarize_shrinkage(self.shrinkage, self.geometry)
 
     def report(self, mixture: Mixture) -> RegularizerReport:
-        """Build the table of how each source is shrunk, and the figures of the offline phase."""
+        """Build the table and figures of how each source is shrunk; without any if the targets are not shrunk."""
         if self.shrinkage is None or self.geometry is None:
             return RegularizerReport()
         from training.finetuning.regularizers.shrinkage_plots import draw_shrinkage

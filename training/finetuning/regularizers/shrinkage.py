@@ -27,6 +27,8 @@ might count as outside it."""
 class Shrinkage:
     """Shrinkage of the relations of S sources in their common eigenspace of D = 2d dimensions.
 
+    The relation of a pair is its anchor's and its positive's vector, concatenated.
+
     Attributes:
         mean: u, `(D,)`, mean of all relations.
         basis: W, `(D, D)`, eigenvectors in columns, by descending eigenvalue (Eq. 1).

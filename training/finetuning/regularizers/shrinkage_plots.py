@@ -52,7 +52,10 @@ def plot_dispersion(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) 
 
 
 def plot_factors(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot a heat map of each source's pull in the dimensions that separate most; return None if none is shrunk."""
+    """Plot a heat map of how far each source is moved towards the centre, as a fraction, in each shrunk dimension.
+
+    At most `SHOWN_DIMENSIONS` are shown, those with the largest dispersion. Return the figure; None if none is shrunk.
+    """
     changed = shrinkage.changed
     if not len(changed):
         return None
@@ -69,9 +72,9 @@ def plot_factors(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> 
 
 
 def plot_between_variance(mixture: Mixture, shrinkage: Shrinkage, geometry: Geometry) -> Any:
-    """Plot the between-source variance, cumulative over the dimensions that are shrunk, before and after shrinking.
+    """Plot the between-source variance, cumulative over the active dimensions, before and after shrinking.
 
-    Return a matplotlib figure; None if no dimension is shrunk.
+    Return a matplotlib figure; None if no dimension is active.
     """
     if not shrinkage.active:
         return None

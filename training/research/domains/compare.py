@@ -84,7 +84,9 @@ def make_titles_distinct(first: Suite, second: Suite) -> tuple[str, str]:
 
 
 class DomainComparison:
-    """One run of `compare`, with the scores and trials of both suites.
+    """Comparison of two evaluated suites: the scores and data sets of both, and the analyses that `run` makes of them.
+
+    Construction raises `EvaluationError` if the suites hold the same data sets. `side` is the index of a suite, 0 or 1.
 
     Attributes:
         shared: names of the data sets that are in both suites.
@@ -115,7 +117,11 @@ class DomainComparison:
         ]
 
     def run(self) -> Comparison:
-        """Run all analyses in order, with progress reports, and return the comparison."""
+        """Run all analyses, with progress reports, and return them.
+
+        These are rank correlations, analyses of variance, paired tests of encoders, measures of texts, and cosines of
+        data sets.
+        """
         common = [type_ for type_ in self.blocks[0] if type_ in self.blocks[1]]
         two_ways = self.analyse_variance(common)
         texts, similarity, tokenizer = self.measure_texts()

@@ -132,7 +132,7 @@ def _score_candidates(split: EvaluatedSplit) -> Pool:
 def _score_predictions(split: EvaluatedSplit) -> Pool:
     """Train a logistic regression, and score each test row 1.0 if its label is predicted, else 0.0.
 
-    The training rows are the first of mteb's ten samples, because its rows certainly have stored vectors.
+    The training rows are the first of the ten samples that mteb draws, because their vectors are certainly stored.
     """
     task, train, test = split.task, split.holder[split.task.train_split], split.data
     _, _, chosen = task._undersample_data(train, 0)

@@ -13,7 +13,7 @@ TEMPLATE = Path(__file__).with_name("summary.txt.j2")
 
 
 def summarize_comparison(comparison: Comparison) -> list[str]:
-    """Return all sentences about a comparison, in reading order."""
+    """Return a comparison as sentences: common types and languages, rankings, variance, tests, texts, cosines."""
     more = {
         "LEVEL": LEVEL,
         "MAX_EXACT": MAX_EXACT,

@@ -145,7 +145,10 @@ def _build_mean_cosine_table(comparison: Comparison) -> Table:
 
 
 def _build_cosine_table(comparison: Comparison) -> Table:
-    """Build the table of the raw cosines between every two data sets, whose names both suites may use."""
+    """Build the table of the raw cosines between every two data sets, a row and column for each; empty without cosines.
+
+    Column names may repeat, because both suites may use a name.
+    """
     found = comparison.similarity
     rows = [[name, *row] for name, row in zip(found.names, found.raw.matrix.tolist(), strict=True)] if found else []
     return Table.from_rows([["data set", *(found.names if found else ())], *rows], default=".2f")

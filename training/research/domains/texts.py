@@ -60,7 +60,10 @@ def sample_texts(trial: Trial, raw: Raw | None) -> TextSample:
 
 
 def _iterate_texts(task: Any, columns: Sequence[str]) -> Iterator[Asked]:
-    """Yield every text of the evaluated splits, repeats included, with the kind of prompt it is encoded with."""
+    """Yield every text of the evaluated splits, repeats included, with the kind of prompt it is encoded with.
+
+    These are queries and documents of a search, else texts of the named columns that there are.
+    """
     for holder, split in iterate_splits(task):
         data = holder[split]
         if isinstance(data, dict):

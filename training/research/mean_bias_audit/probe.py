@@ -129,7 +129,8 @@ class Probe:
     def measure_languages(self) -> list[Languages | None]:
         """Measure the mean vector of each language, for each member; a part is None if it fails.
 
-        Texts are encoded without the tasks' prompts, which would themselves move the mean.
+        Texts are encoded under the default prompt, without the tasks' prompts, which would themselves move the mean.
+        Vectors that the stores lack are added to them.
         """
         chosen = choose_language_texts(self.tasks)
         asked = [(None, text) for texts in chosen.texts.values() for text in texts]
@@ -147,7 +148,8 @@ class Probe:
     def measure_prompts(self) -> list[Prompts | None]:
         """Measure the mean of the same sentences with each prompt and none, for each member; None for a bag of words.
 
-        Encoders without prompts are measured with `GENERIC_PROMPTS`. A prompt that fails is recorded in `problems`.
+        Encoders without prompts are measured with `GENERIC_PROMPTS`. A prompt that fails is left out and recorded in
+        `problems`. Vectors that the stores lack are added to them.
         """
         if self.first.name == BAG_OF_WORDS:
             return [None]
