@@ -39,7 +39,8 @@ def write_plot(out: Path, panels: dict[str, list[dict[str, Any]]]) -> Path:
             axis.set_title(title)
             axis.set_xlabel("bytes of a vector")
             axis.set_ylabel("recall@10")
-        axes[0].legend(frameon=False, fontsize=7)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
         path = out / "codes.svg"
         path.write_text(to_svg(figure))
     return path
