@@ -112,11 +112,10 @@ class EncodedData:
         require_not_held_out([path])
         contents = FolderDataSet(path, "retrieval", self.data / path).read_test(Warnings())
         assert isinstance(contents, Search)
-        documents = [f"{title} {text}".strip() for title, text in contents.corpus.values()]
         queries = [contents.queries[key] for key in contents.relevant]
         return (
             contents,
-            self.encoded(f"{path} documents", documents, self.encoder.document),
+            self.encoded(f"{path} documents", document_texts(contents), self.encoder.document),
             self.encoded(f"{path} queries", queries, self.encoder.query),
         )
 
@@ -146,3 +145,8 @@ class EncodedData:
             self.work.mkdir(parents=True, exist_ok=True)
             np.save(path, self._model.encode(full, plain=True).vectors)
         return np.asarray(np.load(path), np.float32)
+
+
+def document_texts(contents: Search) -> list[str]:
+    """Return the documents of a search task as they are encoded: title and text, in the corpus's order."""
+    return [f"{title} {text}".strip() for title, text in contents.corpus.values()]

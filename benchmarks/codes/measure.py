@@ -124,7 +124,7 @@ def measure_task(data: EncodedData, path: str, budgets: list[int]) -> dict[str, 
     """Fit every method on the documents of a search task; return its nDCG@10 less that of the full vectors, × 100."""
     contents, documents, queries = data.task(path)
     others = data.other_queries(path)
-    gains = _gains(contents)
+    gains = list_gains(contents)
     full = ndcg(np.argsort(-(queries @ documents.T), axis=1)[:, :K], gains)
     rows = []
     for budget in budgets:
@@ -155,7 +155,7 @@ def measure_task(data: EncodedData, path: str, budgets: list[int]) -> dict[str, 
     return {"documents": len(documents), "queries": len(queries), "full": 100 * float(full.mean()), "methods": rows}
 
 
-def _gains(contents: Search) -> list[dict[int, int]]:
+def list_gains(contents: Search) -> list[dict[int, int]]:
     """Return the grade of each judged document by its row, for each query."""
     rows = {key: row for row, key in enumerate(contents.corpus)}
     return [{rows[key]: grade for key, grade in judged.items()} for judged in contents.relevant.values()]
