@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 
+from benchmarks.codes.__main__ import average_encoders
 from benchmarks.codes.measure import K, measure_neighbours, ndcg, neighbour_methods
 from benchmarks.codes.methods import family, pca_floats
+from benchmarks.codes.weightings import summarize
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +42,29 @@ def test_ndcg_matches_trec_evals_formula():
     found = ndcg(ids, [{3: 1, 9: 2, 4: 1}, {8: 1}])
     ideal = 2 + 1 / np.log2(3) + 1 / np.log2(4)
     np.testing.assert_allclose(found, [(1 + 2 / np.log2(4)) / ideal, 0])
+
+
+def test_averages_take_the_best_of_each_family_in_every_corpus_and_all_tasks():
+    def method(name, recall):
+        return {"budget": 24, "method": name, "recall_at_10": recall, "recall_at_10_rescored_4x": 1.0}
+
+    one = {"methods": [method("PCA, RaBitQ of 1 bits", 0.2), method("PCA, RaBitQ of 2 bits", 0.6)]}
+    other = {"methods": [method("PCA, RaBitQ of 1 bits", 0.4)]}
+    tasks = [{"methods": [{"budget": 24, "method": "codes", "loss": {"mean": loss}}]} for loss in (-1.0, -3.0)]
+    averages = average_encoders(
+        {
+            "a": {"neighbours": {"x": one}, "tasks": {"t": tasks[0]}},
+            "b": {"neighbours": {"x": other}, "tasks": {"t": tasks[1]}},
+        }
+    )
+    (recall,), (loss,) = averages["neighbours"], averages["tasks"]
+    assert (recall["family"], recall["corpora"], recall["recall_at_10"]) == ("PCA, RaBitQ", 2, pytest.approx(0.5))
+    assert (loss["tasks"], loss["loss"]) == (2, -2)
+
+
+def test_a_measure_that_orders_weightings_as_tasks_do_has_rho_1_and_the_loss_of_its_choice():
+    cell = {"budget": 24, "loss": [-3.0, -1.0, -2.0, -4.0, -5.0], "retrieval": [3, 5, 4, 2, 1]}
+    found = summarize([cell | {"recall_at_10": [3, 1, 2, 4, 5], "by_split_half": 1, "by_recall": 4}], 24)
+    assert (found["split_half_rho"], found["recall_rho"]) == (pytest.approx(1), pytest.approx(-1))
+    assert (found["loss"]["by split-half"], found["loss"]["by recall"]) == (-1, -5)
+    assert found["loss"]["best in hindsight"] == -1 and found["changed_by_split_half"] == 1
