@@ -7,8 +7,7 @@ Every method is trained on the same rows and searches the same others; differenc
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import faiss
@@ -16,13 +15,13 @@ import numpy as np
 import orjson
 import torch
 
-from benchmarks.codes.data import CORPORA, TASKS, EncodedData, list_encoders
+from benchmarks.codes.data import CORPORA, TASKS, EncodedData, data_parser, list_encoders
 from benchmarks.codes.measure import OURS, measure_neighbours, measure_task
 from benchmarks.codes.methods import family
 from benchmarks.codes.plot import write_plot
 from benchmarks.codes.rates import measure_rates
 from benchmarks.held_out import read_held_out
-from benchmarks.report import markdown_table, parser, write_report
+from benchmarks.report import markdown_table, write_report
 
 BUDGETS = [24, 48, 96, 192]
 TASK_BUDGETS = [24, 48, 96]
@@ -30,11 +29,7 @@ TASK_BUDGETS = [24, 48, 96]
 
 def main() -> None:
     """Measure, print tables, write the raw figures."""
-    options = parser(__doc__)
-    options.add_argument("--data", type=Path, required=True, help="folder with finance/, general/ and code/")
-    options.add_argument("--encoders", type=Path, help="folder with further encoders")
-    options.add_argument("--encoder", action="append", default=[], metavar="NAME", help="only these")
-    options.add_argument("--work", type=Path, default=Path("build/codes"), help="folder for the vectors")
+    options = data_parser(__doc__)
     options.add_argument("--task", action="append", default=[], metavar="SUITE/NAME", help="only these search tasks")
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--threads", type=int, default=1)
@@ -82,17 +77,8 @@ def print_encoder(name: str, found: dict[str, Any]) -> None:
     """Print an encoder's figures as tables: recall of the best member of each family, then losses on tasks."""
     for corpus, one in found["neighbours"].items():
         rows = list(best_of_families(one["methods"]))
-        budgets = sorted({row["budget"] for row in rows})
-        header = ["", *(f"{budget} bytes" for budget in budgets)]
-        lines = [
-            [
-                which,
-                *(cell(row) for budget in budgets for row in rows if (row["budget"], row["family"]) == (budget, which)),
-            ]
-            for which in dict.fromkeys(row["family"] for row in rows)
-        ]
         print(f"\n**{name}, {corpus}** ({one['texts']:,} texts, ‖μ‖ {one['mean_norm']:.2f})\n")
-        print(markdown_table(header, lines))
+        print(table_by_budget(rows, "family", cell))
     for path, task in found["tasks"].items():
         print(f"\n**{name}, {path}**: {task['documents']:,} documents, nDCG@10 {task['full']:.1f}\n")
         lines = [
@@ -131,14 +117,19 @@ def print_averages(averages: dict[str, list[dict[str, Any]]]) -> None:
         ("recall", averages["neighbours"], "family", "{recall_at_10:.3f} / {recall_at_10_rescored_4x:.3f} ({corpora})"),
         ("nDCG@10 − full", averages["tasks"], "method", "{loss:+.2f} ({tasks})"),
     ):
-        budgets = sorted({row["budget"] for row in rows})
-        cells = {(row[name], row["budget"]): cell_of.format(**row) for row in rows}
-        lines = [
-            [which, *(cells.get((which, budget), "") for budget in budgets)]
-            for which in dict.fromkeys(row[name] for row in rows)
-        ]
         print(f"\n**Average, {title}** (number of corpora or tasks)\n")
-        print(markdown_table(["", *(f"{budget} bytes" for budget in budgets)], lines))
+        print(table_by_budget(rows, name, cell_of.format_map))
+
+
+def table_by_budget(rows: list[dict[str, Any]], name: str, format_cell: Callable[[dict[str, Any]], str]) -> str:
+    """Return a markdown table with a line for each value of `name` and a column for each budget; gaps stay empty."""
+    budgets = sorted({row["budget"] for row in rows})
+    cells = {(row[name], row["budget"]): format_cell(row) for row in rows}
+    lines = [
+        [which, *(cells.get((which, budget), "") for budget in budgets)]
+        for which in dict.fromkeys(row[name] for row in rows)
+    ]
+    return markdown_table(["", *(f"{budget} bytes" for budget in budgets)], lines)
 
 
 def best_of_families(methods: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

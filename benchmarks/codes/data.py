@@ -1,5 +1,6 @@
 """Texts of the corpora and search tasks of the benchmark, and their vectors by encoder, cached on disk."""
 
+import argparse
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.held_out import require_not_held_out
+from benchmarks.report import parser
 from benchmarks.starters import show
 from training.datasets.contents import Search
 from training.datasets.folder import FolderDataSet
@@ -30,6 +32,16 @@ TASKS = ("finance/fiqa_qa", "general/cranfield", "general/cacm", "general/cisi",
 PROMPT_EOL = 'This sentence: "'
 """Prompt of the decoders (arXiv 2307.16645); `PROMPT_END` follows the text."""
 PROMPT_END = '" means in one word: "'
+
+
+def data_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the options that all benchmarks of codes share: data sets, encoders, folder for vectors."""
+    options = parser(description)
+    options.add_argument("--data", type=Path, required=True, help="folder with finance/, general/ and code/")
+    options.add_argument("--encoders", type=Path, help="folder with further encoders")
+    options.add_argument("--encoder", action="append", default=[], metavar="NAME", help="only these")
+    options.add_argument("--work", type=Path, default=Path("build/codes"), help="folder for the vectors")
+    return options
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ Every variation keeps the bytes, the allocation and the norms of the codes; diff
 
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.codes.data import CORPORA, EncodedData, list_encoders
+from benchmarks.codes.data import CORPORA, EncodedData, data_parser, list_encoders
 from benchmarks.codes.measure import QUERIES, K, paired
 from benchmarks.codes.methods import Vectors
-from benchmarks.report import markdown_table, parser, write_report
+from benchmarks.report import markdown_table, write_report
 from benchmarks.starters import show
 from transforms import Chain, TransformCoding, parse_steps
 from transforms.codes.lloyd_max import normal_quantizer
@@ -43,11 +42,7 @@ Scores = Callable[[Vectors, Vectors], NDArray[np.floating]]
 
 def main() -> None:
     """Measure, print a table for each encoder, write the raw figures."""
-    options = parser(__doc__)
-    options.add_argument("--data", type=Path, required=True, help="folder with finance/ and general/")
-    options.add_argument("--encoders", type=Path, help="folder with further encoders")
-    options.add_argument("--encoder", action="append", default=[], metavar="NAME", help="only these")
-    options.add_argument("--work", type=Path, default=Path("build/codes"), help="folder for the vectors")
+    options = data_parser(__doc__)
     options.add_argument("--corpus", default=next(iter(CORPORA)), choices=list(CORPORA))
     given = options.parse_args()
     figures: dict[str, Any] = {"corpus": given.corpus, "encoders": {}}

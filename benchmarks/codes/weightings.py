@@ -7,20 +7,26 @@ documents held out of it. The judge is the task's nDCG@10 through codes of each 
 """
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.codes.data import TASKS, EncodedData, document_texts, list_encoders
+from benchmarks.codes.data import TASKS, EncodedData, data_parser, document_texts, list_encoders
 from benchmarks.codes.measure import K, list_gains, ndcg, paired
 from benchmarks.codes.methods import Vectors, lathe_codes
-from benchmarks.report import markdown_table, parser, write_report
+from benchmarks.report import markdown_table, write_report
 from benchmarks.starters import show
 from training.evaluation.statistics import rank_correlation
-from training.fitting.code_search import MAX_TEXTS, WEIGHTINGS, HeldOutHalves, choose_weighting
+from training.fitting.code_search import (
+    MAX_TEXTS,
+    WEIGHTINGS,
+    HeldOutHalves,
+    WeightingTrial,
+    choose_weighting,
+    pick_trial,
+)
 from training.split_half import cut_in_two
 from transforms import Chain, parse_steps
 from transforms.progress import no_progress
@@ -32,11 +38,7 @@ HELD_OUT_SHARE = 0.3
 
 def main() -> None:
     """Measure, print what each choice costs, write the raw figures."""
-    options = parser(__doc__)
-    options.add_argument("--data", type=Path, required=True, help="folder with finance/, general/ and code/")
-    options.add_argument("--encoders", type=Path, help="folder with further encoders")
-    options.add_argument("--encoder", action="append", default=[], metavar="NAME", help="only these")
-    options.add_argument("--work", type=Path, default=Path("build/codes"), help="folder for the vectors")
+    options = data_parser(__doc__)
     given = options.parse_args()
     torch.set_num_threads(1)
     cells = [
@@ -86,7 +88,11 @@ def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
         for weighting in WEIGHTINGS:
             method = lathe_codes(documents, documents, budget, "codes", weighting=weighting)
             losses.append(100 * float((ndcg(method.search(queries, K), gains) - full).mean()))
-        ahead = [100 * (recall - recalls[0]) for recall in recalls]
+        by_recall = [
+            WeightingTrial(weighting, 100 * float(recall.mean()), ahead["mean"], ahead["ci95"])
+            for weighting, recall in zip(WEIGHTINGS, recalls, strict=True)
+            for ahead in [paired([100 * (recall - recalls[0])])]
+        ]
         found.append(
             {
                 "encoder": data.encoder.name,
@@ -97,8 +103,8 @@ def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
                 "loss": losses,
                 "retrieval": [trial.retrieval for trial in trials],
                 "recall_at_10": [float(recall.mean()) for recall in recalls],
-                "by_split_half": _choose([(trial.ahead, trial.ci95) for trial in trials]),
-                "by_recall": _choose([(one["mean"], one["ci95"]) for one in (paired([rows]) for rows in ahead)]),
+                "by_split_half": pick_trial(trials),
+                "by_recall": pick_trial(by_recall),
             }
         )
     return found
@@ -109,12 +115,6 @@ def _measure_recall(fitted: Vectors, held_out: Vectors, budget: int, weighting: 
     wanted = np.argsort(-(held_out @ fitted.T), axis=1)[:, :K]
     ids = lathe_codes(fitted, fitted, budget, "codes", weighting=weighting).search(held_out, K)
     return np.array([np.isin(w, i).mean() for w, i in zip(wanted, ids, strict=True)])
-
-
-def _choose(ahead: list[tuple[float, float]]) -> int:
-    """Return the number of the weighting that a fit takes: the first, unless another is ahead beyond its interval."""
-    better = [i for i, (mean, ci95) in enumerate(ahead) if mean > ci95]
-    return max(better, key=lambda i: ahead[i][0], default=0)
 
 
 def summarize(cells: list[dict[str, Any]], budget: int) -> dict[str, Any]:

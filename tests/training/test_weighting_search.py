@@ -93,13 +93,7 @@ def test_fit_refuses_byte_budgets_and_queries_that_the_steps_cannot_use(rows, tm
         fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "int8"}], bytes=8)
     np.save(tmp_path / "queries.npy", rows[:20])
     with pytest.raises(InputError, match="no step is fitted on queries"):
-        fit(
-            tmp_path / "rows.npy",
-            None,
-            tmp_path / "work",
-            steps=[{"kind": "r2"}],
-            queries=str(tmp_path / "queries.npy"),
-        )
+        fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "r2"}], queries=str(tmp_path / "queries.npy"))
 
 
 def test_read_queries_takes_vectors_of_the_fitted_dimensions_and_texts_only_with_an_encoder(rows, tmp_path):

@@ -163,8 +163,13 @@ def choose_weighting(
         chains.append(_with_weighting(chain, weighting, moments, of_queries))
         ranks.append(_rank_halves(chains[-1], halves, heldout))
     trials = [_compare(weighting, own, ranks[0]) for weighting, own in zip(WEIGHTINGS, ranks, strict=True)]
+    return chains[pick_trial(trials)], trials
+
+
+def pick_trial(trials: Sequence[WeightingTrial]) -> int:
+    """Return the number of the trial that is furthest ahead of the first beyond its interval; 0 if none is."""
     better = [i for i, trial in enumerate(trials) if trial.ahead > trial.ci95]
-    return chains[max(better, key=lambda i: trials[i].ahead, default=0)], trials
+    return max(better, key=lambda i: trials[i].ahead, default=0)
 
 
 def describe_choice(trials: Sequence[WeightingTrial]) -> dict[str, Any]:

@@ -192,8 +192,8 @@ def _build_geometry_table(experiment: Experiment) -> Table:
 def read_geometries(experiment: Experiment) -> list[dict[str, Any]]:
     """Read the stored summaries of REZE's shrinkage (dimensions, variances and cosines of pairs' vectors), as dicts.
 
-    Each also holds the names of its target and condition. Conditions that differ only in the loss
-    weight share a summary, which holds the name of one of them.
+    Each also holds the names of its target and condition. Conditions that differ only in the loss weight share a
+    summary, which holds the name of one of them.
     """
     units = {unit.targets: unit for unit in experiment.units if unit.condition.regularizer.settings}
     return [
