@@ -128,7 +128,7 @@ class Encoder:
             return None
         from transformers import PreTrainedTokenizerFast
 
-        own = PreTrainedTokenizerFast(tokenizer_object=self.model.tokenizer)  # type: ignore[no-untyped-call]
+        own = PreTrainedTokenizerFast(tokenizer_object=self.model.tokenizer)
         return TextCutter(own, limit["max_length"])
 
     def _convert_and_compare(self) -> Agreement | None:
@@ -389,8 +389,8 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
     from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
     from transformers.utils import logging as transformers_logging
 
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     attention = _choose_attention(spec, device)
     try:
