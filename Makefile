@@ -24,6 +24,9 @@ NEED_SERVICES = @for tool in redis-server nginx chromium; do PATH="$$PATH:/usr/s
 
 PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 
+# To collect the tests of all other files takes each process ten seconds.
+SERVICE_TESTS = $$(grep -rl 'mark\.services' tests --include='*.py' | sed 's,/conftest.py$$,,')
+
 .PHONY: serve test test-services test-trials test-cpus fuzz lint bench docs reference starters clean
 
 serve: $(VENV)/serve.stamp
@@ -35,7 +38,7 @@ test: $(VENV)/dev.stamp
 # The files in their order: by default those of the fewest tests come last, which here are the longest.
 test-services: $(VENV)/dev.stamp
 	$(NEED_SERVICES)
-	$(PYTEST) -m "services and not trial" --no-loadscope-reorder
+	$(PYTEST) -m "services and not trial" --no-loadscope-reorder $(SERVICE_TESTS)
 
 test-trials: $(VENV)/dev.stamp
 	$(NEED_SERVICES)

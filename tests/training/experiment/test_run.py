@@ -11,12 +11,11 @@ import orjson
 import pytest
 
 from training.datasets.overlap import normalize_text
-from training.errors import JobError
 from training.research.reze_experiment.findings import compute_findings
 from training.research.reze_experiment.report import format_terminal, to_csv, write_report
 from training.research.reze_experiment.unit import run_unit
 
-pytestmark = pytest.mark.usefixtures("kept_scoring_process", "little_garbage")
+pytestmark = [pytest.mark.usefixtures("kept_scoring_process", "little_garbage"), pytest.mark.trial]
 
 ROWS = (8,)
 TARGETS = ("tone", "search")
@@ -150,7 +149,6 @@ def test_running_a_finished_experiment_again_computes_and_writes_nothing(first, 
     assert not any("units done" in sentence or "encoding" in sentence for _, sentence in told)
 
 
-@pytest.mark.trial
 def test_another_seed_or_size_adds_only_its_own_results(first, extended):
     found = cells(extended.found.results)
     assert len(found) == len(set(found))
@@ -161,7 +159,6 @@ def test_another_seed_or_size_adds_only_its_own_results(first, extended):
     assert extended.told[-1][1].startswith("4 of 4 units done")
 
 
-@pytest.mark.trial
 def test_a_damaged_targets_file_is_a_problem_and_earlier_results_stay(extended):
     assert len(extended.found.problems) == 2 and all("is damaged" in problem for problem in extended.found.problems)
     assert {cell[2:] for cell in cells(extended.found.results) if cell[3] == "distill"} == {
@@ -169,7 +166,6 @@ def test_a_damaged_targets_file_is_a_problem_and_earlier_results_stay(extended):
     }
 
 
-@pytest.mark.trial
 def test_a_truncated_results_file_is_completed_with_equal_results(extended):
     lines, before = extended.path.read_bytes().splitlines(), extended.payload.splitlines()
     assert lines[0] == before[0] and len(lines) == 3
@@ -178,7 +174,6 @@ def test_a_truncated_results_file_is_completed_with_equal_results(extended):
         assert_equal_results(result, type(result)(**orjson.loads(line)))
 
 
-@pytest.mark.trial
 def test_seeds_give_different_results(extended):
     one, other = ([r for r in extended.found.results if (r.method, r.seed) == ("reze", seed)] for seed in (0, 1))
     assert [r.rows for r in one] == [r.rows for r in other]
@@ -196,7 +191,6 @@ def test_a_unit_run_alone_gives_the_results_of_the_experiment(first, tmp_path):
     assert list((tmp_path / "work").iterdir()) == []
 
 
-@pytest.mark.trial
 def test_results_do_not_depend_on_the_order_of_targets_methods_seeds_and_sizes(
     first, extended, settings_of, experiment
 ):
@@ -223,24 +217,6 @@ def test_a_target_with_too_few_rows_for_a_size_is_left_out_there_and_named(setti
     ]
 
 
-def test_an_experiment_that_can_measure_nothing_raises_job_error_with_the_reason(settings_of, experiment, tmp_path):
-    with pytest.raises(JobError, match="nothing could be measured: tone has 30 training rows"):
-        experiment(settings_of(targets=("tone",), rows=(31,), methods=("ft",)), tmp_path)
-
-
-def test_two_targets_of_one_name_are_refused(settings_of, experiment, tiny_data, tmp_path):
-    shutil.copytree(tiny_data / "tone", tmp_path / "data" / "tone")
-    with pytest.raises(JobError, match="called tone"):  # as of two sources
-        experiment(settings_of(("tone", tmp_path / "data" / "tone"), rows=(), methods=("ft",)), tmp_path / "out")
-
-
-def test_a_folder_in_use_by_another_experiment_is_refused(settings_of, experiment, tmp_path):
-    from filelock import FileLock
-
-    with FileLock(tmp_path / ".lock"), pytest.raises(JobError, match="another experiment is writing"):
-        experiment(settings_of(), tmp_path)
-
-
 def test_write_report_writes_html_json_csv_and_png_files(first):
     names = {path.name for path in first.files}
     assert names >= {"experiment.json", "results.csv", "report.html", "averages.png", "isotropy.png"}
@@ -265,7 +241,7 @@ def test_the_report_loads_nothing_from_the_network(first):
 
 @pytest.mark.parametrize(
     "which",
-    ["first", pytest.param("extended", marks=pytest.mark.trial)],  # the second has a problem with a file
+    ["first", "extended"],  # the second has a problem with a file
 )
 def test_reports_hold_no_local_paths(request, which, tiny_data, tiny_spec):
     out = request.getfixturevalue(which).out
