@@ -25,7 +25,7 @@ NEED_SERVICES = @for tool in redis-server nginx chromium; do PATH="$$PATH:/usr/s
 PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 
 # To collect the tests of all other files takes each process ten seconds.
-SERVICE_TESTS = $$(grep -rl 'mark\.services' tests --include='*.py' | sed 's,/conftest.py$$,,')
+SERVICE_TESTS = $$(grep -rl 'mark\.services' tests --include='*.py' | sed 's,/conftest.py$$,,' | sort)
 
 .PHONY: serve test test-services test-trials test-cpus fuzz lint bench docs reference starters clean
 
