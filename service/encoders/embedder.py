@@ -10,8 +10,8 @@ from service.chains.output_dtype import OutputDtype
 from service.chains.registry import Registry
 from service.chains.resolve import ChainResolver, InputType, Target
 from service.encoders.cache import CachedVector, VectorCache
+from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.engine import Engine
-from service.encoders.engine.process import EncoderInfo
 from service.encoders.engine.work import EncodeOptions, Work
 from service.encoders.observer import ObservedVectors, Observers
 from service.errors import BadValueError, ConflictError, UnknownNameError

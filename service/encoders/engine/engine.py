@@ -19,8 +19,9 @@ from typing import Literal, Protocol
 from service.chains.chain_ref import ChainRef
 from service.encoders.engine import metrics
 from service.encoders.engine.admission_queue import NO_WAIT, AdmissionQueue, BatchWait
-from service.encoders.engine.process import EncoderInfo, Reply, build_crash_error
-from service.encoders.engine.work import EncodeOptions, Part, Work
+from service.encoders.engine.dispatcher import build_crash_error
+from service.encoders.engine.encoder_info import EncoderInfo
+from service.encoders.engine.work import EncodeOptions, Part, Reply, Work
 from service.errors import BadValueError, TooLargeError, UnavailableError
 from training.encoder.encoder import WINDOW_BATCHES
 from training.encoder.spec import EncoderSpec
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerLike(Protocol):
-    """What a dispatcher needs of a worker; see `service.encoders.engine.process.WorkerProcess`."""
+    """What a dispatcher needs of a worker; see `service.encoders.engine.dispatcher.WorkerProcess`."""
 
     def wait_ready(self) -> EncoderInfo:
         """Wait until the model is loaded, and return what was loaded."""

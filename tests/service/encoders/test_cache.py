@@ -11,7 +11,7 @@ from service.chains.size_routes import SizeRoutes
 from service.chains.starters import STARTERS
 from service.encoders.cache import ENTRY_BYTES, VectorCache
 from service.encoders.embedder import Embedder
-from service.encoders.engine.process import EncoderInfo
+from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
 from service.encoders.observer import Observers
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec

@@ -7,9 +7,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from service.encoders.engine.admission_queue import AdmissionQueue
+from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.engine import Engine
-from service.encoders.engine.process import EncoderInfo, Reply
-from service.encoders.engine.work import EncodeOptions, PartResult
+from service.encoders.engine.work import EncodeOptions, PartResult, Reply
 from service.errors import OverloadedError, ServiceError, TooLargeError, UnavailableError
 from tests.helpers import eventually
 from training.encoder.encoder import WINDOW_BATCHES

@@ -15,9 +15,9 @@ from service.chains.starters import STARTERS
 from service.encoder_settings import WorkerOptions
 from service.encoders.engine import framing
 from service.encoders.engine.admission_queue import AdmissionQueue
+from service.encoders.engine.dispatcher import WorkerProcess, build_message
 from service.encoders.engine.engine import Engine
-from service.encoders.engine.process import Reply, WorkerProcess, build_message
-from service.encoders.engine.work import EncodeOptions, Part, PartResult, Work
+from service.encoders.engine.work import EncodeOptions, Part, PartResult, Reply, Work
 from service.encoders.engine.worker import MAX_CHAINS, Tokenized, Worker, serve
 from service.errors import UnavailableError
 from tests.helpers import eventually

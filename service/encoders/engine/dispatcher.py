@@ -1,17 +1,17 @@
-"""A worker process, from the server's side."""
+"""The server's end of a worker process."""
 
 import socket
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
 
 from service.encoder_settings import WorkerOptions
 from service.encoders.engine import framing
-from service.encoders.engine.work import Part, PartResult
+from service.encoders.engine.encoder_info import EncoderInfo
+from service.encoders.engine.work import Part, PartResult, Reply
 from service.errors import ServiceError, UnavailableError
 from service.processes.program import ProcessStarter, Program, get_environment_without_keys
-from training.encoder.encoder import find_prompt
 from training.encoder.precision import Agreement
 from training.encoder.spec import EncoderSpec
 from training.errors import EncoderError, TooLongError
@@ -19,55 +19,6 @@ from transforms.errors import ArtifactError
 
 ERRORS: dict[str, type[Exception]] = {error.__name__: error for error in (TooLongError, EncoderError, ArtifactError)}
 """Exceptions that a worker may report as the request's fault, by name; all others are faults of the worker."""
-
-
-@dataclass(frozen=True)
-class EncoderInfo:
-    """What a worker reports of the encoder it loaded."""
-
-    spec: EncoderSpec
-    fingerprint: str
-    dimensions: int
-    max_length: int
-    prompts: dict[str, str]
-    default_prompt_name: str | None
-    device: str
-    batch_tokens: int
-    agreement: Agreement | None
-
-    @property
-    def name(self) -> str:
-        """Name by which users select the encoder."""
-        return self.spec.name
-
-    def describe(self) -> dict[str, Any]:
-        """Return one JSON object of all fields, those of `spec` at its top level.
-
-        `agreement` is called `cosine_to_float32`: mean and minimum cosine to float32 vectors, None if not measured.
-        """
-        found = asdict(self)
-        spec, agreement = found.pop("spec"), found.pop("agreement")
-        described: dict[str, Any] = spec | found | {"cosine_to_float32": agreement}
-        return described
-
-    def find_prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt, by default that of the default prompt; as `Encoder.prompt`."""
-        return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A worker's reply to a list of parts.
-
-    Attributes:
-        results: result or error of each part.
-        batches: rows, tokens, and tokens with padding of each forward pass.
-        seconds: time the worker was busy.
-    """
-
-    results: list[PartResult | Exception]
-    batches: list[tuple[int, int, int]]
-    seconds: float
 
 
 class WorkerProcess:
