@@ -1,13 +1,22 @@
-"""The server's end of a worker process."""
+"""The server's end of a worker process: texts leave the server here, and vectors come back.
+
+admission queue ──► Dispatcher ──► WorkerProcess ══╗ socket
+                        │                          ╠════════► `worker`, in the other process
+futures of requests ◄───┴──────◄── Reply ◄═════════╝
+"""
 
 import socket
 import struct
+import threading
+from collections import deque
+from collections.abc import Sized
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
 
 from service.encoder_settings import WorkerOptions
-from service.encoders.engine import framing
+from service.encoders.engine import framing, metrics
+from service.encoders.engine.admission_queue import NO_WAIT, AdmissionQueue, BatchWait
 from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.work import Part, PartResult, Reply
 from service.errors import ServiceError, UnavailableError
@@ -117,6 +126,96 @@ class WorkerProcess:
         """Kill the process and wait for its end; a thread waiting for its reply gets an error."""
         self.process.kill()
         self.process.wait()
+
+
+class Dispatcher:
+    """Passes texts from the admission queue to one worker process, and its vectors to the requests they are for.
+
+    Attributes:
+        sent: parts of each message that the worker has not answered, earliest first.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        worker: WorkerProcess,
+        queue: AdmissionQueue,
+        peers: Sized,
+        stopping: threading.Event,
+        ahead: int,
+        timeout: float,
+        idle_seconds: float,
+    ) -> None:
+        """Store the arguments; `run` does the work.
+
+        Args:
+            name: name of the encoder.
+            worker: worker process, ready.
+            queue: admission queue of the encoder.
+            peers: dispatchers of all ready workers of the encoder, this one included.
+            stopping: event that ends `run`.
+            ahead: messages sent to the worker before the first is answered.
+            timeout: seconds without a reply after which the worker is considered dead.
+            idle_seconds: seconds between two checks of whether the idle worker is alive.
+        """
+        self.name = name
+        self.worker = worker
+        self.queue = queue
+        self.peers = peers
+        self.stopping = stopping
+        self.ahead = ahead
+        self.timeout = timeout
+        self.idle_seconds = idle_seconds
+        self.sent: deque[list[Part]] = deque()
+
+    def run(self, window: int) -> None:
+        """Send queued texts to the worker and distribute its replies, until `stopping` is set.
+
+        Up to `ahead` messages, of about `window` tokens each, are sent before the first is answered.
+
+        Raises:
+            OSError, EOFError: when the worker has ended, or does not reply in time.
+        """
+        wait = NO_WAIT
+        while not self.stopping.is_set():
+            parts = self.queue.take(window, 0.0 if self.sent else self.idle_seconds, NO_WAIT if self.sent else wait)
+            if parts:
+                self._send(parts)
+            elif not self.sent and not self.worker.alive():
+                raise EOFError
+            if self.sent and (not parts or len(self.sent) >= self.ahead):
+                reply = self.worker.receive(self.timeout)
+                self._deliver(self.sent[0], reply)
+                wait = BatchWait.after_batch(self.sent.popleft(), reply.seconds)
+
+    def _send(self, parts: list[Part]) -> None:
+        """Send texts to the worker, and observe how long the requests waited whose first texts are among them."""
+        self.sent.append(parts)
+        self.worker.send(parts)
+        for part in parts:
+            if part.rows[0] == part.work.order[0]:  # later parts wait for the request's own
+                metrics.QUEUE_SECONDS.labels(self.name).observe(part.waited)
+
+    def _deliver(self, parts: list[Part], reply: Reply) -> None:
+        """Give each part's vectors or error, as the worker replied them in order, to its request; update the metrics.
+
+        Args:
+            parts: the texts that the worker was sent, by request.
+            reply: the worker's reply, with one result for each part.
+        """
+        self.queue.record_batch(sum(part.tokens for part in parts), reply.seconds, len(self.peers))
+        metrics.observe_batches(self.name, reply)
+        for part, result in zip(parts, reply.results, strict=True):
+            if isinstance(result, Exception):
+                part.work.fail(result)
+            else:
+                part.work.receive(part.rows, result)
+
+    def fail_sent(self, error: Exception) -> None:
+        """Fail, with the error, all requests that were sent to the worker and that it has not answered."""
+        for parts in list(self.sent):
+            for part in parts:
+                part.work.fail(error)
 
 
 def build_message(part: Part) -> dict[str, Any]:

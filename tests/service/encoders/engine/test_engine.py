@@ -122,7 +122,7 @@ def start():
         engine.stopping = stopping or engine.stopping
         engine.start()
         if ready:
-            eventually(lambda: engine.queue.idle == len(engine.dispatchers))
+            eventually(lambda: engine.queue.idle == len(engine.supervisors))
         return engine, starter.made
 
     yield make
@@ -130,7 +130,7 @@ def start():
         engine.stop(0)
         assert engine.state == "stopped"
         assert all(work.future.done() for work in engine.works)
-        assert not any(dispatcher.thread.is_alive() for dispatcher in engine.dispatchers)
+        assert not any(supervisor.thread.is_alive() for supervisor in engine.supervisors)
         assert engine.queue.texts == engine.queue.tokens == 0
         assert all(worker.dead for worker in engine.start_worker.made)
 
@@ -413,7 +413,7 @@ def test_stop_during_loading_ends_the_loading(start):
     eventually(lambda: made)
     engine.stop(SECONDS)
     assert len(made) == 1 and made[0].dead
-    assert not any(dispatcher.thread.is_alive() for dispatcher in engine.dispatchers)
+    assert not any(supervisor.thread.is_alive() for supervisor in engine.supervisors)
 
 
 def test_every_request_ends_with_an_answer_or_error_under_crashes_and_stop(start):
