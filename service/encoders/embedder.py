@@ -263,7 +263,8 @@ class Embedder:
         work = None
         if missing:
             wanted = texts if len(missing) == len(texts) else [texts[index] for index in missing]
-            work = engine.submit(wanted, options, target.chain_ref, keep_raw=bool(keys) or observers is not None)
+            keep_raw = bool(keys) or observers is not None
+            work = engine.queue.admit(wanted, options, encoder.max_length, target.chain_ref, keep_raw)
         return Pending(engine.spec.name, target, observers, self.cache, keys, found, missing, work)
 
     def reduce(

@@ -12,15 +12,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
-from service.chains.chain_ref import ChainRef
 from service.encoders.engine import metrics
 from service.encoders.engine.admission_queue import AdmissionQueue
 from service.encoders.engine.dispatcher import Dispatcher, WorkerProcess, build_crash_error
 from service.encoders.engine.encoder_info import EncoderInfo
-from service.encoders.engine.work import EncodeOptions, Work
-from service.errors import BadValueError, TooLargeError, UnavailableError
+from service.errors import UnavailableError
 from training.encoder.encoder import WINDOW_BATCHES
 from training.encoder.spec import EncoderSpec
 from training.errors import EncoderError, TrainingError
@@ -94,20 +93,25 @@ class Engine:
         deadline = time.monotonic() + seconds
         while self.ready_dispatchers and self.queue.texts and time.monotonic() < deadline:
             time.sleep(0.01)
-        self.stopping.set()
-        self.queue.close()
+        with self.guard:  # or `register` could open the queue again
+            self.stopping.set()
+            self.queue.close(self._build_stop_error)
         self.fail_unfinished()
         for supervisor in self.supervisors:
             supervisor.stop()
 
     def fail_unfinished(self) -> None:
         """Answer all accepted, unfinished requests with an error."""
-        error = UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
+        error = self._build_stop_error()
         self.queue.fail_all(error)
         with self.guard:
             ready = list(self.ready_dispatchers)
         for dispatcher in ready:
             dispatcher.fail_sent(error)
+
+    def _build_stop_error(self) -> UnavailableError:
+        """Build the error for requests that are unfinished when the engine stops."""
+        return UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
 
     @property
     def state(self) -> State:
@@ -134,38 +138,6 @@ class Engine:
             raise UnavailableError(self.problem or f"the encoder {self.spec.name} is {self.state}", code="not_ready")
         return info
 
-    def submit(
-        self, texts: list[str], options: EncodeOptions, chain: ChainRef | None = None, keep_raw: bool = False
-    ) -> Work:
-        """Queue texts for encoding and return their `Work`, whose future gets the vectors; callable from any thread.
-
-        Args:
-            texts: texts of a request.
-            options: how to encode them.
-            chain: chain to apply to the vectors; None for none.
-            keep_raw: whether to return also the vectors before the chain.
-
-        Raises:
-            UnavailableError: if the encoder is not ready.
-            BadValueError: if there are no texts.
-            TooLargeError: if a request of several texts has more tokens than the queue may hold.
-            OverloadedError: if the queue has no space for all of the texts; none is queued then.
-        """
-        info = self.require_ready()
-        if not texts:
-            raise BadValueError("the request has no texts to encode")
-        work = Work(texts, options, chain, keep_raw, info.max_length)
-        if work.tokens_estimated > self.queue.max_tokens and len(texts) > 1:
-            raise TooLargeError(
-                f"about {work.tokens_estimated} tokens in one request; at most {self.queue.max_tokens} are taken"
-            )
-        self.queue.put(work)
-        if self.stopping.is_set():
-            self.fail_unfinished()
-        elif not self.ready_dispatchers:  # the last worker left in between
-            self.queue.fail_all(build_crash_error(self.spec.name))
-        return work
-
     def build_dispatcher(self, worker: WorkerProcess) -> Dispatcher:
         """Build the dispatcher that feeds a ready worker from the queue."""
         return Dispatcher(
@@ -180,7 +152,9 @@ class Engine:
         )
 
     def register(self, dispatcher: Dispatcher, info: EncoderInfo) -> None:
-        """Register a dispatcher whose worker is ready, store what it loaded, clear the problem and set `settled`.
+        """Register a dispatcher whose worker is ready, store what it loaded, open the queue and set `settled`.
+
+        The problem is cleared. The queue of a stopping engine stays closed.
 
         Raises:
             EncoderError: if the model files changed while another worker is ready; if none is, that is only logged.
@@ -192,10 +166,12 @@ class Engine:
                 log.warning("the files of %s changed; its vectors belong to another space now", self.spec.name)
             self.info, self.problem = info, None
             self.ready_dispatchers.add(dispatcher)
+            if not self.stopping.is_set():
+                self.queue.open()
         self.settled.set()
 
     def unregister(self, dispatcher: Dispatcher | None, problem: str | None) -> None:
-        """Unregister a dispatcher whose worker ended; if no worker is ready, answer all queued requests with an error.
+        """Unregister a dispatcher whose worker ended; if no worker is ready, close the queue.
 
         Args:
             dispatcher: the dispatcher; None if the worker never was ready.
@@ -205,10 +181,10 @@ class Engine:
         with self.guard:
             if dispatcher is not None:
                 self.ready_dispatchers.discard(dispatcher)
-            if not self.ready_dispatchers and problem is not None:
-                self.problem = problem
-        if not self.ready_dispatchers:
-            self.queue.fail_all(build_crash_error(self.spec.name))
+            if not self.ready_dispatchers:
+                self.problem = problem or self.problem
+                if not self.stopping.is_set():
+                    self.queue.close(partial(build_crash_error, self.spec.name))
         if problem is not None:
             self.settled.set()
 

@@ -1,5 +1,6 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -170,7 +171,7 @@ def test_a_closed_queue_wakes_all_waiting_workers(queue):
     with ThreadPoolExecutor(1) as workers:
         asked = workers.submit(queue.take, EVERYTHING, 30)
         eventually(lambda: queue.idle == 1)
-        queue.close()
+        queue.close(partial(UnavailableError, "gone"))
         assert asked.result(10) == []
         assert workers.submit(queue.take, EVERYTHING, 30).result(10) == []
 

@@ -112,13 +112,13 @@ def start():
         engine = Engine(DEFAULT_ENCODER, starter, queue, retry_seconds=(0.001, 0.004), **settings)
         engines.append(engine)
         engine.works = []
-        submit = engine.submit
+        put = queue.put
 
-        def remembering(*args, **more):
-            engine.works.append(submit(*args, **more))
-            return engine.works[-1]
+        def remembering(work):
+            put(work)
+            engine.works.append(work)
 
-        engine.submit = remembering
+        queue.put = remembering
         engine.stopping = stopping or engine.stopping
         engine.start()
         if ready:
@@ -136,8 +136,8 @@ def start():
 
 
 def ask(engine, *texts, **options):
-    """Submit texts to the engine."""
-    return engine.submit(list(texts), EncodeOptions(**options))
+    """Have the engine's queue admit texts, if the engine is ready."""
+    return engine.queue.admit(list(texts), EncodeOptions(**options), engine.require_ready().max_length)
 
 
 def lengths(work):

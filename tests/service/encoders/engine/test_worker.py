@@ -359,17 +359,17 @@ class TestWorkerProcess:
         engine.start()
         try:
             eventually(lambda: engine.state == "ready")
-            first = engine.submit(["a"], EncodeOptions()).future.result(60)
+            first = engine.queue.admit(["a"], EncodeOptions(), 256).future.result(60)
             os.kill(workers.real.process.pid, signal.SIGSTOP)
-            taken = engine.submit(["a"], EncodeOptions())
+            taken = engine.queue.admit(["a"], EncodeOptions(), 256)
             eventually(lambda: not taken.waiting)
-            waiting = engine.submit(["b"], EncodeOptions())
+            waiting = engine.queue.admit(["b"], EncodeOptions(), 256)
             os.kill(workers.real.process.pid, signal.SIGKILL)
             for work in (taken, waiting):
                 error = work.future.exception(60)
                 assert isinstance(error, UnavailableError) and error.code == "encoder_crashed"
             eventually(lambda: engine.state == "ready")
-            again = engine.submit(["a"], EncodeOptions()).future.result(60)
+            again = engine.queue.admit(["a"], EncodeOptions(), 256).future.result(60)
             np.testing.assert_allclose(again.vectors, first.vectors, rtol=0, atol=1e-5)
 
             started[1].connection.close()  # as when the server dies
