@@ -252,7 +252,7 @@ class Supervisor:
                 log.error("a worker of %s ended: %s", engine.spec.name, type(error).__name__)
             if dispatcher is None:
                 problem = f"the process that loads {engine.spec.name} ended before it was ready"
-        engine.unregister(dispatcher, problem)  # first: who asks again after the error must not find it ready
+        engine.unregister(dispatcher, problem)  # before the errors: who then asks again must not find it ready
         if dispatcher is not None:
             dispatcher.fail_sent(build_crash_error(engine.spec.name))
         if self.worker is not None:
