@@ -21,8 +21,8 @@ from service.chains.resolve import ChainResolver
 from service.encoders.cache import VectorCache
 from service.encoders.embedder import Embedder
 from service.encoders.engine.admission_queue import AdmissionQueue
+from service.encoders.engine.dispatcher import WorkerProcess
 from service.encoders.engine.engine import Engine
-from service.encoders.engine.process import WorkerProcess
 from service.encoders.observer import Observers
 from service.errors import RequestError, ServiceError, WrongShapeError, convert_error, error_body
 from service.home import Home

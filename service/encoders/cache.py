@@ -11,7 +11,7 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 from prometheus_client import Counter, Gauge
 
-from service.encoders.engine.process import EncoderInfo
+from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.work import EncodeOptions
 
 ENTRY_BYTES = 300

@@ -10,8 +10,8 @@ from service.chains.output_dtype import OutputDtype
 from service.chains.registry import Registry
 from service.chains.resolve import ChainResolver, InputType, Target
 from service.encoders.cache import CachedVector, VectorCache
+from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.engine import Engine
-from service.encoders.engine.process import EncoderInfo
 from service.encoders.engine.work import EncodeOptions, Work
 from service.encoders.observer import ObservedVectors, Observers
 from service.errors import BadValueError, ConflictError, UnknownNameError
@@ -263,7 +263,8 @@ class Embedder:
         work = None
         if missing:
             wanted = texts if len(missing) == len(texts) else [texts[index] for index in missing]
-            work = engine.submit(wanted, options, target.chain_ref, keep_raw=bool(keys) or observers is not None)
+            keep_raw = bool(keys) or observers is not None
+            work = engine.queue.admit(wanted, options, encoder.max_length, target.chain_ref, keep_raw)
         return Pending(engine.spec.name, target, observers, self.cache, keys, found, missing, work)
 
     def reduce(

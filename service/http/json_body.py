@@ -1,16 +1,15 @@
 """Reading, parsing and validation of JSON request bodies, within limits of size and memory.
 
-bytes in ──► whole body ──► memory to parse it ──► in one thread: parse ──► validate ──► the route's own function
-413 429 499  `body_memory`  `parse_queue`                         400 413   400 422
+`read_json`, on the event loop:                      `validate_json`, in the thread where the route uses the body:
+bytes in ──► whole body ──► memory to parse it ──►   parse ──► validate
+413 429 499  `body_memory`  `parse_queue`            400 413   400 422
 """
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 from pydantic import ValidationError
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from service.codec import JSON
@@ -46,37 +45,29 @@ BYTES_PER_CHARACTER = 4
 """Bytes per character of a Python string with a character beyond U+FFFF; every byte could be a character."""
 
 AnyBody = TypeVar("AnyBody", bound=Body)
-Result = TypeVar("Result")
 
 
-async def read_json(
-    request: Request,
-    settings: Settings,
-    schema: type[AnyBody],
-    use: Callable[[AnyBody], Result],
-    any_content_type: bool = False,
-) -> Result:
-    """Read a JSON body and return the result of `use` on it; parse, validate and use it in one thread.
+async def read_json(request: Request, settings: Settings, any_content_type: bool = False) -> bytes:
+    """Read the whole body of a JSON request, and wait until there is memory to parse it; return it unparsed.
 
-    Nothing keeps the body afterwards, unless the result does. Its memory for parsing is released when the response
-    begins, or by `release_parse_memory`.
+    The memory is reserved until the response begins, or until `release_parse_memory`. Parsing and using the body take
+    time: pass it to a function in another thread, which begins with `validate_json`. A route that then waits must keep
+    no name for the body, or the body is not freed meanwhile.
 
     Args:
         request: request whose body is read.
         settings: settings with the size limit.
-        schema: schema that the body must match.
-        use: function of the validated body; it may block.
         any_content_type: whether to accept other content types than JSON; only for requests that change no state.
 
     Raises:
-        ServiceError: 400 for malformed JSON and wrong values, 413 if too large, 415 for another content type, 422 for
-            wrong types, 429 without memory for it, 499 if the client disconnected; and those of `use`.
+        ServiceError: 413 if too large, 415 for another content type, 429 without memory for it, 499 if the client
+            disconnected.
     """
     if not any_content_type:
         require_json_type(request)
     body = await read_body(request, settings)
     await reserve_parse_memory(request, body)
-    return await run_in_threadpool(lambda: use(validate_json(body, schema)))
+    return body
 
 
 def require_json_type(request: Request) -> None:

@@ -113,7 +113,7 @@ TESTS = {
     "tests/training/export/test_faiss_transforms.py": (
         "test_an_index_behind_the_exported_transforms_holds_the_chains_vectors",
     ),
-    "tests/service/encoders/engine/test_worker.py": (
+    "tests/service/encoders/engine/test_dispatcher.py": (
         "TestWorkerProcess::test_vectors_equal_those_of_the_encoder_itself",
         "TestWorkerProcess::test_chains_applied_by_the_worker_equal_those_applied_directly",
     ),

@@ -3,10 +3,12 @@
 import math
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from service.encoders.engine.work import Part, Work
-from service.errors import OverloadedError
+from service.chains.chain_ref import ChainRef
+from service.encoders.engine.work import EncodeOptions, Part, Work
+from service.errors import BadValueError, OverloadedError, ServiceError, TooLargeError
 
 MAX_RETRY_SECONDS = 60
 """Maximum seconds that an error asks callers to wait before a retry."""
@@ -36,10 +38,13 @@ NO_WAIT = BatchWait()
 class AdmissionQueue:
     """Queue of accepted requests: a large one goes to the back each time a worker takes a part of it.
 
+    All methods may be called from any thread.
+
     Attributes:
         texts: number of texts accepted and not yet answered.
         tokens: estimated tokens of these texts.
         rate: recent throughput in estimated tokens per second; 0 before the first batch.
+        build_refusal: builds the error that refuses requests while the queue is closed; None while it is open.
     """
 
     def __init__(self, max_texts: int, max_tokens: int) -> None:
@@ -49,9 +54,42 @@ class AdmissionQueue:
         self.tokens = 0
         self.works: deque[Work] = deque()
         self.idle = 0
-        self.closed = False
+        self.build_refusal: Callable[[], ServiceError] | None = None
         self.changed = threading.Condition()
         self.rate = 0.0
+
+    def admit(
+        self,
+        texts: list[str],
+        options: EncodeOptions,
+        max_length: int,
+        chain: ChainRef | None = None,
+        keep_raw: bool = False,
+    ) -> Work:
+        """Queue texts for encoding and return their `Work`, whose future gets the vectors.
+
+        Args:
+            texts: texts of a request.
+            options: how to encode them.
+            max_length: maximum tokens that the encoder reads of a text.
+            chain: chain to apply to the vectors; None for none.
+            keep_raw: whether to return also the vectors before the chain.
+
+        Raises:
+            BadValueError: if there are no texts.
+            TooLargeError: if a request of several texts has more tokens than the queue may hold.
+            OverloadedError: if the queue has no space for all of the texts; none is queued then.
+            ServiceError: the refusal, if the queue is closed.
+        """
+        if not texts:
+            raise BadValueError("the request has no texts to encode")
+        work = Work(texts, options, chain, keep_raw, max_length)
+        if work.tokens_estimated > self.max_tokens and len(texts) > 1:
+            raise TooLargeError(
+                f"about {work.tokens_estimated} tokens in one request; at most {self.max_tokens} are taken"
+            )
+        self.put(work)
+        return work
 
     def put(self, work: Work) -> None:
         """Queue a request as a whole; one larger than the limits is accepted if nothing else is in progress.
@@ -60,8 +98,11 @@ class AdmissionQueue:
 
         Raises:
             OverloadedError: if the limits would be exceeded; it has the seconds after which to retry.
+            ServiceError: the refusal, if the queue is closed.
         """
         with self.changed:
+            if self.build_refusal is not None:
+                raise self.build_refusal()
             texts, tokens = self.texts + len(work.texts), self.tokens + work.tokens_estimated
             if self.texts and (texts > self.max_texts or tokens > self.max_tokens):
                 raise OverloadedError(
@@ -107,11 +148,12 @@ class AdmissionQueue:
         with self.changed:
             self.idle += 1
             try:
-                if not self.works and seconds > 0 and not self.closed:
+                if not self.works and seconds > 0 and self.build_refusal is None:
                     self.changed.wait(seconds)
                 if self.works and wait.seconds > 0:
                     self.changed.wait_for(
-                        lambda: self.closed or self._count_waiting_tokens() >= wait.tokens, wait.seconds
+                        lambda: self.build_refusal is not None or self._count_waiting_tokens() >= wait.tokens,
+                        wait.seconds,
                     )
             finally:
                 self.idle -= 1
@@ -144,8 +186,21 @@ class AdmissionQueue:
         for work in works:
             work.fail(error)
 
-    def close(self) -> None:
-        """Wake all waiting workers, and let none wait for texts again."""
+    def open(self) -> None:
+        """Accept requests again after `close`; a new queue is open."""
         with self.changed:
-            self.closed = True
+            self.build_refusal = None
+
+    def close(self, build_refusal: Callable[[], ServiceError]) -> None:
+        """Answer all queued requests with an error, and refuse later ones with it until `open`.
+
+        Wakes all workers that wait for texts, and lets none wait while the queue is closed.
+
+        Args:
+            build_refusal: builds the error; each later request gets one of its own, as a raised one holds its caller's
+                variables.
+        """
+        with self.changed:
+            self.build_refusal = build_refusal
             self.changed.notify_all()
+        self.fail_all(build_refusal())

@@ -1,8 +1,7 @@
-"""The engine of one encoder: an admission queue, and for each worker process a dispatcher thread (`Dispatcher`).
+"""The life cycle of one encoder: a thread for each worker process starts it, feeds it and replaces it.
 
-                       dispatcher ──► worker process ──┐
-  submit() ──► queue ──<                          >──► future ──► caller
-                       dispatcher ──► worker process ──┘
+  Engine ──┬──► Supervisor (thread) ──► worker process, and the `Dispatcher` that feeds it from the admission queue
+           └──► Supervisor (thread) ──► …
 
 States: loading ──► ready ◄──► restarting     (a worker crashed and no other is ready)
             └─────► failed                    (the model cannot be loaded; retried with growing pauses)
@@ -12,22 +11,21 @@ States: loading ──► ready ◄──► restarting     (a worker crashed an
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal
 
-from service.chains.chain_ref import ChainRef
 from service.encoders.engine import metrics
-from service.encoders.engine.admission_queue import NO_WAIT, AdmissionQueue, BatchWait
-from service.encoders.engine.process import EncoderInfo, Reply, build_crash_error
-from service.encoders.engine.work import EncodeOptions, Part, Work
-from service.errors import BadValueError, TooLargeError, UnavailableError
+from service.encoders.engine.admission_queue import AdmissionQueue
+from service.encoders.engine.dispatcher import Dispatcher, WorkerProcess, build_crash_error
+from service.encoders.engine.encoder_info import EncoderInfo
+from service.errors import UnavailableError
 from training.encoder.encoder import WINDOW_BATCHES
 from training.encoder.spec import EncoderSpec
 from training.errors import EncoderError, TrainingError
 
 IDLE_SECONDS = 0.1
-"""Seconds between two checks by an idle dispatcher of whether its worker is alive."""
+"""Seconds between two checks of whether an idle worker is alive."""
 
 RETRY_SECONDS = (1.0, 60.0)
 """First and longest pause in seconds before a worker that ended before it was ready is started again."""
@@ -37,27 +35,8 @@ State = Literal["loading", "ready", "restarting", "failed", "stopped"]
 log = logging.getLogger(__name__)
 
 
-class WorkerLike(Protocol):
-    """What a dispatcher needs of a worker; see `service.encoders.engine.process.WorkerProcess`."""
-
-    def wait_ready(self) -> EncoderInfo:
-        """Wait until the model is loaded, and return what was loaded."""
-
-    def send(self, parts: list[Part]) -> None:
-        """Send texts to encode to the worker."""
-
-    def receive(self, seconds: float) -> Reply:
-        """Wait up to `seconds` for the reply to the earliest unanswered `send`, and return it."""
-
-    def alive(self) -> bool:
-        """Return whether the process is running."""
-
-    def stop(self) -> None:
-        """Kill the process."""
-
-
 class Engine:
-    """Service of one encoder: queues texts and dispatches them to worker processes.
+    """The worker processes of one encoder, and whether it is ready.
 
     Attributes:
         spec: spec of the encoder.
@@ -69,7 +48,7 @@ class Engine:
     def __init__(
         self,
         spec: EncoderSpec,
-        start_worker: Callable[[EncoderSpec], WorkerLike],
+        start_worker: Callable[[EncoderSpec], WorkerProcess],
         queue: AdmissionQueue,
         workers: int = 1,
         ahead: int = 1,
@@ -102,30 +81,37 @@ class Engine:
         self.stopping = threading.Event()
         self.guard = threading.Lock()
         self.ready_dispatchers: set[Dispatcher] = set()
-        self.dispatchers = [Dispatcher(self, number) for number in range(workers)]
+        self.supervisors = [Supervisor(self, number) for number in range(workers)]
 
     def start(self) -> None:
-        """Start the dispatcher threads, which start the workers and load the model; return at once."""
-        for dispatcher in self.dispatchers:
-            dispatcher.thread.start()
+        """Start the threads that start the workers and load the model; return at once."""
+        for supervisor in self.supervisors:
+            supervisor.thread.start()
 
     def stop(self, seconds: float = 30.0) -> None:
         """Finish accepted requests for up to `seconds`, answer the others with an error, and end the workers."""
         deadline = time.monotonic() + seconds
         while self.ready_dispatchers and self.queue.texts and time.monotonic() < deadline:
             time.sleep(0.01)
-        self.stopping.set()
-        self.queue.close()
+        with self.guard:  # or `register` could open the queue again
+            self.stopping.set()
+            self.queue.close(self._build_stop_error)
         self.fail_unfinished()
-        for dispatcher in self.dispatchers:
-            dispatcher.stop()
+        for supervisor in self.supervisors:
+            supervisor.stop()
 
     def fail_unfinished(self) -> None:
         """Answer all accepted, unfinished requests with an error."""
-        error = UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
+        error = self._build_stop_error()
         self.queue.fail_all(error)
-        for dispatcher in self.dispatchers:
+        with self.guard:
+            ready = list(self.ready_dispatchers)
+        for dispatcher in ready:
             dispatcher.fail_sent(error)
+
+    def _build_stop_error(self) -> UnavailableError:
+        """Build the error for requests that are unfinished when the engine stops."""
+        return UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
 
     @property
     def state(self) -> State:
@@ -152,40 +138,23 @@ class Engine:
             raise UnavailableError(self.problem or f"the encoder {self.spec.name} is {self.state}", code="not_ready")
         return info
 
-    def submit(
-        self, texts: list[str], options: EncodeOptions, chain: ChainRef | None = None, keep_raw: bool = False
-    ) -> Work:
-        """Queue texts for encoding and return their `Work`, whose future gets the vectors; callable from any thread.
+    def build_dispatcher(self, worker: WorkerProcess) -> Dispatcher:
+        """Build the dispatcher that feeds a ready worker from the queue."""
+        return Dispatcher(
+            self.spec.name,
+            worker,
+            self.queue,
+            self.ready_dispatchers,
+            self.stopping,
+            self.ahead,
+            self.timeout,
+            self.idle_seconds,
+        )
 
-        Args:
-            texts: texts of a request.
-            options: how to encode them.
-            chain: chain to apply to the vectors; None for none.
-            keep_raw: whether to return also the vectors before the chain.
+    def register(self, dispatcher: Dispatcher, info: EncoderInfo) -> None:
+        """Register a dispatcher whose worker is ready, store what it loaded, open the queue and set `settled`.
 
-        Raises:
-            UnavailableError: if the encoder is not ready.
-            BadValueError: if there are no texts.
-            TooLargeError: if a request of several texts has more tokens than the queue may hold.
-            OverloadedError: if the queue has no space for all of the texts; none is queued then.
-        """
-        info = self.require_ready()
-        if not texts:
-            raise BadValueError("the request has no texts to encode")
-        work = Work(texts, options, chain, keep_raw, info.max_length)
-        if work.tokens_estimated > self.queue.max_tokens and len(texts) > 1:
-            raise TooLargeError(
-                f"about {work.tokens_estimated} tokens in one request; at most {self.queue.max_tokens} are taken"
-            )
-        self.queue.put(work)
-        if self.stopping.is_set():
-            self.fail_unfinished()
-        elif not self.ready_dispatchers:  # the last worker left in between
-            self.queue.fail_all(build_crash_error(self.spec.name))
-        return work
-
-    def register(self, dispatcher: "Dispatcher", info: EncoderInfo) -> None:
-        """Register a dispatcher whose worker is ready, store what it loaded, clear the problem and set `settled`.
+        The problem is cleared. The queue of a stopping engine stays closed.
 
         Raises:
             EncoderError: if the model files changed while another worker is ready; if none is, that is only logged.
@@ -197,34 +166,36 @@ class Engine:
                 log.warning("the files of %s changed; its vectors belong to another space now", self.spec.name)
             self.info, self.problem = info, None
             self.ready_dispatchers.add(dispatcher)
+            if not self.stopping.is_set():
+                self.queue.open()
         self.settled.set()
 
-    def unregister(self, dispatcher: "Dispatcher", problem: str | None) -> None:
-        """Unregister a dispatcher whose worker ended; if no worker is ready, answer all queued requests with an error.
+    def unregister(self, dispatcher: Dispatcher | None, problem: str | None) -> None:
+        """Unregister a dispatcher whose worker ended; if no worker is ready, close the queue.
 
         Args:
-            dispatcher: the dispatcher.
+            dispatcher: the dispatcher; None if the worker never was ready.
             problem: why the worker never was ready; None if it was. It is stored if no worker is ready, and sets
                 `settled`.
         """
         with self.guard:
-            self.ready_dispatchers.discard(dispatcher)
-            if not self.ready_dispatchers and problem is not None:
-                self.problem = problem
-        if not self.ready_dispatchers:
-            self.queue.fail_all(build_crash_error(self.spec.name))
+            if dispatcher is not None:
+                self.ready_dispatchers.discard(dispatcher)
+            if not self.ready_dispatchers:
+                self.problem = problem or self.problem
+                if not self.stopping.is_set():
+                    self.queue.close(partial(build_crash_error, self.spec.name))
         if problem is not None:
             self.settled.set()
 
 
-class Dispatcher:
-    """Dispatcher thread: feeds one worker process, and starts another when it ends."""
+class Supervisor:
+    """Thread that keeps a worker process running: starts it, has a dispatcher feed it, and replaces it when it ends."""
 
     def __init__(self, engine: Engine, number: int) -> None:
         self.engine = engine
         self.number = number
-        self.worker: WorkerLike | None = None
-        self.sent: deque[list[Part]] = deque()
+        self.worker: WorkerProcess | None = None
         self.thread = threading.Thread(target=self.run, name=f"{engine.spec.name}-{number}", daemon=True)
 
     def stop(self) -> None:
@@ -238,7 +209,7 @@ class Dispatcher:
     def run(self) -> None:
         """Run one worker after another until the engine stops; pause, longer each time, after one that was never ready.
 
-        All dispatchers but number 0 first wait until one has loaded the encoder.
+        All supervisors but number 0 first wait until one has loaded the encoder.
         """
         engine = self.engine
         wait, longest = engine.retry_seconds
@@ -247,7 +218,6 @@ class Dispatcher:
                 pass
         while not engine.stopping.is_set():
             problem = self._run_worker()
-            engine.unregister(self, problem)
             if engine.stopping.is_set():
                 return
             if problem is None:
@@ -258,81 +228,34 @@ class Dispatcher:
                 wait = min(2 * wait, longest)
 
     def _run_worker(self) -> str | None:
-        """Start a worker and feed it until it ends; then fail its unanswered requests and kill it.
+        """Start a worker and dispatch texts to it until it ends; then fail its unanswered requests and kill it.
 
         Returns:
             Why the worker never was ready; None if it was. Either is logged, unless the engine is stopping.
         """
         engine = self.engine
-        info = None
+        dispatcher: Dispatcher | None = None
+        problem: str | None = None
         try:
             self.worker = engine.start_worker(engine.spec)
             if engine.stopping.is_set():
                 raise EOFError
             info = self.worker.wait_ready()
-            engine.register(self, info)
-            self._feed(self.worker, WINDOW_BATCHES * info.batch_tokens)
+            dispatcher = engine.build_dispatcher(self.worker)
+            engine.register(dispatcher, info)
+            dispatcher.run(WINDOW_BATCHES * info.batch_tokens)
         except TrainingError as error:
             log.error("the encoder %s cannot be loaded: %s", engine.spec.name, error)
-            return str(error)
-        except Exception as error:  # any: if the dispatcher ended, requests would wait forever
+            problem = str(error)
+        except Exception as error:  # any: if the thread ended, requests would wait forever
             if not engine.stopping.is_set():
                 log.error("a worker of %s ended: %s", engine.spec.name, type(error).__name__)
-            return None if info else f"the process that loads {engine.spec.name} ended before it was ready"
-        finally:
-            self._abandon_worker()
-        return None
-
-    def _abandon_worker(self) -> None:
-        """Fail the requests that the worker has not answered, and kill the worker."""
-        self.fail_sent(build_crash_error(self.engine.spec.name))
-        self.sent.clear()
+            if dispatcher is None:
+                problem = f"the process that loads {engine.spec.name} ended before it was ready"
+        engine.unregister(dispatcher, problem)  # before the errors: who then asks again must not find it ready
+        if dispatcher is not None:
+            dispatcher.fail_sent(build_crash_error(engine.spec.name))
         if self.worker is not None:
             self.worker.stop()
         self.worker = None
-
-    def fail_sent(self, error: Exception) -> None:
-        """Fail, with the error, all requests that were sent to the worker and that it has not answered."""
-        for parts in list(self.sent):
-            for part in parts:
-                part.work.fail(error)
-
-    def _feed(self, worker: WorkerLike, window: int) -> None:
-        """Send queued texts to the worker and distribute its replies, until the engine stops.
-
-        Up to `engine.ahead` messages, of about `window` tokens each, are sent before the first is answered.
-
-        Raises:
-            OSError, EOFError: when the worker has ended, or does not reply in time.
-        """
-        engine, wait = self.engine, NO_WAIT
-        while not engine.stopping.is_set():
-            parts = engine.queue.take(window, 0.0 if self.sent else engine.idle_seconds, NO_WAIT if self.sent else wait)
-            if parts:
-                self.sent.append(parts)
-                worker.send(parts)
-                for part in parts:
-                    if part.rows[0] == part.work.order[0]:  # later parts wait for the request's own
-                        metrics.QUEUE_SECONDS.labels(engine.spec.name).observe(part.waited)
-            elif not self.sent and not worker.alive():
-                raise EOFError
-            if self.sent and (not parts or len(self.sent) >= engine.ahead):
-                reply = worker.receive(engine.timeout)
-                self._deliver(self.sent[0], reply)
-                wait = BatchWait.after_batch(self.sent.popleft(), reply.seconds)
-
-    def _deliver(self, parts: list[Part], reply: Reply) -> None:
-        """Give each part's vectors or error, as the worker replied them in order, to its request; update the metrics.
-
-        Args:
-            parts: the texts that the worker was sent, by request.
-            reply: the worker's reply, with one result for each part.
-        """
-        engine = self.engine
-        engine.queue.record_batch(sum(part.tokens for part in parts), reply.seconds, len(engine.ready_dispatchers))
-        metrics.observe_batches(engine.spec.name, reply)
-        for part, result in zip(parts, reply.results, strict=True):
-            if isinstance(result, Exception):
-                part.work.fail(result)
-            else:
-                part.work.receive(part.rows, result)
+        return problem

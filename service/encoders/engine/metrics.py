@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from service.encoders.engine.process import Reply
+from service.encoders.engine.work import Reply
 
 QUEUE_SECONDS = Histogram(
     "lathe_queue_seconds",

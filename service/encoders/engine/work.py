@@ -57,6 +57,21 @@ class PartResult:
     tokens: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Reply:
+    """A worker's reply to a list of parts.
+
+    Attributes:
+        results: result or error of each part.
+        batches: rows, tokens, and tokens with padding of each forward pass.
+        seconds: time the worker was busy.
+    """
+
+    results: list[PartResult | Exception]
+    batches: list[tuple[int, int, int]]
+    seconds: float
+
+
 @dataclass(eq=False)
 class Work:
     """A request's texts, taken longest first, and the results received so far.

@@ -1,4 +1,4 @@
-"""The process that owns a model: `python -m service.encoders.engine.worker FD`, started by `process`.
+"""The process that owns a model: `python -m service.encoders.engine.worker FD`, started by `dispatcher`.
 
         receiving thread                      main thread
   FD ──► read ──► tokenize ──► queue of two ──► model ──► chain ──► FD

@@ -1,16 +1,16 @@
 """Advice on vectors, as a job."""
 
-from functools import partial
 from importlib.util import find_spec
 
 from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.chains.names import require_name
 from service.errors import BadValueError, NotSupportedError
 from service.http.answers import answer_job
-from service.http.json_body import read_json
+from service.http.json_body import read_json, validate_json
 from service.http.openapi import ERRORS, describe_body
 from service.http.schemas import AdviseBody
 from service.jobs.kinds.advise import build_advice_job
@@ -26,18 +26,19 @@ router = APIRouter(tags=["jobs"], responses=ERRORS)
 async def advise(request: Request, services: ServicesDep) -> Response:
     """Queue advice on what to do to vectors; answer 202 with the URL of the job."""
     services.require_writable()
-    job = await read_json(request, services.settings, AdviseBody, partial(_create_advice_job, services))
+    job = await run_in_threadpool(_create_advice_job, services, await read_json(request, services.settings))
     return await answer_job(job.id)
 
 
-def _create_advice_job(services: Services, body: AdviseBody) -> Job:
+def _create_advice_job(services: Services, json_body: bytes) -> Job:
     """Check an advice request as far as possible before the work begins, then queue its job with the data sent.
 
     Raises:
         NotSupportedError: if the extra `evaluation` is not installed.
-        ServiceError, TrainingError: if the name in `fit`, the encoder or the source is not valid, too few distinct rows
-            were sent, or an encoder is named for vectors without `fit`.
+        ServiceError, TrainingError: if the body, the name in `fit`, the encoder or the source is not valid, too few
+            distinct rows were sent, or an encoder is named for vectors without `fit`.
     """
+    body = validate_json(json_body, AdviseBody)
     if find_spec("matplotlib") is None:
         raise NotSupportedError("advice needs the extra `evaluation`: pip install 'lathe[evaluation]'")
     if body.fit is not None:

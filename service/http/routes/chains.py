@@ -1,7 +1,5 @@
 """Chains: listing, promotion, rollback and deletion of their versions."""
 
-from functools import partial
-
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -11,7 +9,7 @@ from service.chains.gates import promote_with_gates
 from service.chains.names import require_number
 from service.chains.pointer import Pointer
 from service.http.answers import answer_json
-from service.http.json_body import read_json
+from service.http.json_body import read_json, validate_json
 from service.http.openapi import ERRORS, describe_body
 from service.http.schemas import PromoteBody
 from service.services import ADMIN, USE, Services, ServicesDep
@@ -35,7 +33,7 @@ async def show_chain(name: str, services: ServicesDep) -> Response:
 async def promote(name: str, request: Request, services: ServicesDep) -> Response:
     """Make a version live, if it passes the gates of its fit, of its shadow on this server and of this request."""
     services.require_writable()
-    pointer = await read_json(request, services.settings, PromoteBody, partial(_promote, name, services))
+    pointer = await run_in_threadpool(_promote, name, services, await read_json(request, services.settings))
     return await answer_json(_describe_pointer(name, pointer))
 
 
@@ -55,14 +53,16 @@ async def delete(name: str, version: str, services: ServicesDep) -> Response:
     return await answer_json({"deleted": f"{name}@{number}"})
 
 
-def _promote(name: str, services: Services, body: PromoteBody) -> Pointer:
+def _promote(name: str, services: Services, json_body: bytes) -> Pointer:
     """Make a version live if it passes its gates, or by force; return the pointer to the live and earlier versions.
 
     Gates are thresholds on measured quality: those of its fit and the request, and of its running shadow comparison.
 
     Raises:
+        ServiceError: if the body is not valid.
         ConflictError: if the version fails a gate and is not forced.
     """
+    body = validate_json(json_body, PromoteBody)
     missed = services.shadows.find_failed_gates(name, body.version)
     return promote_with_gates(services.size_routes, name, body.version, body.gates, body.force, missed)
 

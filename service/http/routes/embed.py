@@ -16,7 +16,7 @@ from service.encoders.engine.work import EncodeOptions
 from service.errors import UnknownNameError
 from service.http.answers import answer_json, build_json_response, build_npy_response, encode_answer, wants_npy
 from service.http.disconnect import wait_for_encoding
-from service.http.json_body import read_json, release_parse_memory
+from service.http.json_body import read_json, release_parse_memory, validate_json
 from service.http.openapi import BINARY, ERRORS, describe_body, describe_vectors_response
 from service.http.out_of_domain import DRIFT_PARAMETERS, measure_out_of_domain, wants_out_of_domain
 from service.http.schemas import EmbedBody, EncodingFormat, OpenAIBody
@@ -53,8 +53,8 @@ async def embed(request: Request, services: ServicesDep) -> Response:
     """Return one vector for each input, as JSON, or as a .npy file if `Accept` asks for it."""
     out_of_domain = wants_out_of_domain(request)
     # Neither the body nor its texts have a name here: they are freed while the encoder works on what it reads of them.
-    encoding_format, pending = await read_json(
-        request, services.settings, EmbedBody, partial(_begin_embed, request, services), any_content_type=True
+    encoding_format, pending = await run_in_threadpool(
+        _begin_embed, request, services, await read_json(request, services.settings, any_content_type=True)
     )
     release_parse_memory(request)
     await wait_for_encoding(request, pending.work)
@@ -73,11 +73,12 @@ async def _respond(pending: Pending, out_of_domain: bool, build: Callable[[Answe
     )
 
 
-def _begin_embed(request: Request, services: Services, body: EmbedBody) -> tuple[EncodingFormat, Pending]:
-    """Queue the texts of a body for encoding; return the encoding format of the response and the pending vectors.
+def _begin_embed(request: Request, services: Services, json_body: bytes) -> tuple[EncodingFormat, Pending]:
+    """Parse a body and queue its texts for encoding; return the response's encoding format and the pending vectors.
 
     Model and chain may also be in the query: TEI's clients have no field for them.
     """
+    body = validate_json(json_body, EmbedBody)
     texts = list_texts(body.inputs, services.settings.max_texts, "inputs")
     query = request.query_params
     engine, chain = services.embedder.parse_model(body.model or query.get("model"))
@@ -110,20 +111,21 @@ def _build_embed_response(encoding_format: EncodingFormat, npy: bool, answer: An
 async def embeddings(request: Request, services: ServicesDep) -> Response:
     """Return one vector for each input as `{"object": "list", "data": […], "model", "usage"}`."""
     out_of_domain = wants_out_of_domain(request)
-    encoding_format, model, pending = await read_json(
-        request, services.settings, OpenAIBody, partial(_begin_embeddings, services), any_content_type=True
+    encoding_format, model, pending = await run_in_threadpool(
+        _begin_embeddings, services, await read_json(request, services.settings, any_content_type=True)
     )
     release_parse_memory(request)
     await wait_for_encoding(request, pending.work)
     return await _respond(pending, out_of_domain, partial(_build_openai_response, encoding_format, model))
 
 
-def _begin_embeddings(services: Services, body: OpenAIBody) -> tuple[EncodingFormat, str, Pending]:
-    """Queue the texts of a body for encoding.
+def _begin_embeddings(services: Services, json_body: bytes) -> tuple[EncodingFormat, str, Pending]:
+    """Parse a body and queue its texts for encoding.
 
     Returns:
         Encoding format and model name of the response, and the pending vectors.
     """
+    body = validate_json(json_body, OpenAIBody)
     texts = list_texts(body.input, services.settings.max_texts, "input")
     engine, chain = services.embedder.parse_model(body.model)
     pending = services.embedder.begin(

@@ -1,6 +1,5 @@
 """Encoders: serving them, and the size routes of their vectors."""
 
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -13,7 +12,7 @@ from service.encoders.engine.engine import Engine
 from service.errors import UnavailableError, UnknownNameError
 from service.http.answers import answer_json
 from service.http.encoder_descriptions import describe_encoders
-from service.http.json_body import read_json
+from service.http.json_body import read_json, validate_json
 from service.http.openapi import ERRORS, describe_body
 from service.http.schemas import SizeRouteBody
 from service.services import ADMIN, USE, Services, ServicesDep
@@ -89,19 +88,22 @@ def _describe_state(engine: Engine) -> dict[str, Any]:
 async def set_size_route(name: str, dimensions: str, request: Request, services: ServicesDep) -> Response:
     """Set the chain that answers requests for this number of dimensions of the encoder's vectors."""
     services.require_writable()
-    assign = partial(_assign_size_route, name, dimensions, services)
-    return await answer_json(await read_json(request, services.settings, SizeRouteBody, assign))
+    route = await run_in_threadpool(
+        _assign_size_route, name, dimensions, services, await read_json(request, services.settings)
+    )
+    return await answer_json(route)
 
 
-def _assign_size_route(name: str, value: str, services: Services, body: SizeRouteBody) -> dict[str, Any]:
+def _assign_size_route(name: str, value: str, services: Services, json_body: bytes) -> dict[str, Any]:
     """Let a chain answer requests for a number of dimensions of an encoder's vectors, instead of an earlier chain.
 
     Return encoder, dimensions and chain as JSON.
 
     Raises:
-        ServiceError: if the number of dimensions is not valid, the encoder is unknown or not ready, or the chain does
-            not serve its vectors in these dimensions.
+        ServiceError: if the body or the number of dimensions is not valid, the encoder is unknown or not ready, or the
+            chain does not serve its vectors in these dimensions.
     """
+    body = validate_json(json_body, SizeRouteBody)
     dimensions = require_number(value, "dimensions")
     engine = services.embedder.find_engine(name)
     encoder = engine.require_ready()

@@ -1,8 +1,7 @@
 """Fitting of chains, as jobs."""
 
-from functools import partial
-
 from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,7 +11,7 @@ from service.codec import as_vectors, dump_npy
 from service.encoders.engine.engine import Engine
 from service.errors import BadValueError, ConflictError
 from service.http.answers import answer_job
-from service.http.json_body import read_json
+from service.http.json_body import read_json, validate_json
 from service.http.openapi import ERRORS, describe_body
 from service.http.schemas import FitBody, SourceBody
 from service.jobs.kinds.fit import build_fit_job
@@ -42,20 +41,21 @@ router = APIRouter(tags=["jobs"], responses=ERRORS)
 async def fit_transform(request: Request, services: ServicesDep) -> Response:
     """Queue the fit of a chain; answer 202 with the URL of the job."""
     services.require_writable()
-    job = await read_json(request, services.settings, FitBody, partial(_create_fit_job, services))
+    job = await run_in_threadpool(_create_fit_job, services, await read_json(request, services.settings))
     return await answer_job(job.id)
 
 
-def _create_fit_job(services: Services, body: FitBody) -> Job:
+def _create_fit_job(services: Services, json_body: bytes) -> Job:
     """Check a fit as far as possible before the work begins, then queue its job with the data sent.
 
     The fit is of new steps, or adds rows to a version. Vectors for which neither the request nor that version names an
     encoder are fitted without one.
 
     Raises:
-        ServiceError, TransformError, TrainingError: if a name, gate, step, encoder, source, target or query is not
-            valid, if dimensions or encoders do not match, or if too few distinct rows were sent.
+        ServiceError, TransformError, TrainingError: if the body, a name, gate, step, encoder, source, target or query
+            is not valid, if dimensions or encoders do not match, or if too few distinct rows were sent.
     """
+    body = validate_json(json_body, FitBody)
     require_name(body.name)
     require_gates(body.gates)
     version = None if body.add_to is None else _load_version_with_moments(body.add_to, services)

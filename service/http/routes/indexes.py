@@ -3,7 +3,6 @@
 import asyncio
 from concurrent.futures import Future
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import orjson
@@ -23,7 +22,7 @@ from service.http.index_vectors import (
     require_space,
     require_space_id,
 )
-from service.http.json_body import read_json
+from service.http.json_body import read_json, validate_json
 from service.http.openapi import ERRORS, describe_body
 from service.http.schemas import GetBody, IdsBody, IndexBody, ReindexBody, UpsertBody
 from service.index.items import require_ids, require_small_response
@@ -60,7 +59,7 @@ async def show_index(name: str, services: ServicesDep) -> Response:
 async def create_index(name: str, request: Request, services: ServicesDep) -> Response:
     """Create an index; if it exists with these settings, change nothing."""
     services.require_indexes_writable()
-    index = await read_json(request, services.settings, IndexBody, partial(_create_index, name, services))
+    index = await run_in_threadpool(_create_index, name, services, await read_json(request, services.settings))
     return await answer_json(await run_in_threadpool(index.describe))
 
 
@@ -79,7 +78,7 @@ async def delete_index(name: str, services: ServicesDep) -> Response:
 async def upsert(name: str, request: Request, services: ServicesDep) -> Response:
     """Insert items, replacing those with the same ids; either all of them or none."""
     services.require_indexes_writable()
-    body, index = await read_json(request, services.settings, UpsertBody, partial(_check_upsert, name, services))
+    body, index = await run_in_threadpool(_check_upsert, name, services, await read_json(request, services.settings))
     space_id = get_space_id(body, request)
     for _ in range(MAX_MOVES):
         spec = index.spec
@@ -106,7 +105,7 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
 async def delete(name: str, request: Request, services: ServicesDep) -> Response:
     """Delete items by their ids; ids that do not exist are ignored."""
     services.require_indexes_writable()
-    deleting = await read_json(request, services.settings, IdsBody, partial(_queue_delete, name, services))
+    deleting = await run_in_threadpool(_queue_delete, name, services, await read_json(request, services.settings))
     change = await asyncio.wrap_future(deleting)
     return await answer_json({"deleted": change.removed, "sequence": change.sequence})
 
@@ -114,8 +113,8 @@ async def delete(name: str, request: Request, services: ServicesDep) -> Response
 @router.post("/{name}/get", dependencies=USE, openapi_extra=describe_body(GetBody))
 async def get(name: str, request: Request, services: ServicesDep) -> Response:
     """Return items by their ids, in that order; null for an id that does not exist."""
-    items = await read_json(
-        request, services.settings, GetBody, partial(_get_items, name, services), any_content_type=True
+    items = await run_in_threadpool(
+        _get_items, name, services, await read_json(request, services.settings, any_content_type=True)
     )
     return await answer_json({"items": items})
 
@@ -127,17 +126,18 @@ async def reindex(name: str, request: Request, services: ServicesDep) -> Respons
     Answers 202 with the URL of the job.
     """
     services.require_writable()
-    job = await read_json(request, services.settings, ReindexBody, partial(_create_reindex_job, name, services))
+    job = await run_in_threadpool(_create_reindex_job, name, services, await read_json(request, services.settings))
     return await answer_job(job.id)
 
 
-def _create_index(name: str, services: Services, body: IndexBody) -> SearchIndex:
+def _create_index(name: str, services: Services, json_body: bytes) -> SearchIndex:
     """Create an index, or return the existing one if it has the settings that the body names.
 
     Raises:
         ConflictError: if it has others; a chain without a version stands for whichever version the index has.
-        ServiceError: if the name or the settings are not valid.
+        ServiceError: if the body, the name or the settings are not valid.
     """
+    body = validate_json(json_body, IndexBody)
     require_name(name, "an index")
     if name not in services.indexes.names():
         services.indexes.create(name, *_build_specs(services).resolve_new(IndexRequest(**body.model_dump())))
@@ -152,15 +152,17 @@ def _create_index(name: str, services: Services, body: IndexBody) -> SearchIndex
     return index
 
 
-def _check_upsert(name: str, services: Services, body: UpsertBody) -> tuple[UpsertBody, SearchIndex]:
-    """Check the ids and the numbers of items of an upsert; return its body and the index.
+def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[UpsertBody, SearchIndex]:
+    """Check the ids and the numbers of items of an upsert; return its parsed body and the index.
 
     Raises:
+        ServiceError: if the body is not valid.
         UnknownNameError: if there is no such index.
         BadValueError: if there are no ids, or one is repeated or not valid.
         TooLargeError: if there are more than `max_vectors`.
         WrongShapeError: if the numbers of ids, items and metadata differ.
     """
+    body = validate_json(json_body, UpsertBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
     require_ids(body.ids)
@@ -168,27 +170,31 @@ def _check_upsert(name: str, services: Services, body: UpsertBody) -> tuple[Upse
     return body, index
 
 
-def _queue_delete(name: str, services: Services, body: IdsBody) -> Future[Change]:
+def _queue_delete(name: str, services: Services, json_body: bytes) -> Future[Change]:
     """Check the number of ids, queue the deletion of their items, and return its future; repeated ids count once.
 
     Raises:
+        ServiceError: if the body is not valid.
         UnknownNameError: if there is no such index.
         BadValueError: if there are no ids.
         TooLargeError: if there are more than `max_vectors`, repeated ones included.
     """
+    body = validate_json(json_body, IdsBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
     return index.delete(list(dict.fromkeys(body.ids)))
 
 
-def _get_items(name: str, services: Services, body: GetBody) -> list[dict[str, Any] | None]:
+def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str, Any] | None]:
     """Read items by their ids, None where there is none.
 
     Raises:
+        ServiceError: if the body is not valid.
         UnknownNameError: if there is no such index.
         BadValueError: if there are no ids.
         TooLargeError: if there are more than `max_vectors`, or the items are too large for one response.
     """
+    body = validate_json(json_body, GetBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
     items = index.get(body.ids, body.vectors)
@@ -196,15 +202,16 @@ def _get_items(name: str, services: Services, body: GetBody) -> list[dict[str, A
     return items
 
 
-def _create_reindex_job(name: str, services: Services, body: ReindexBody) -> Job:
+def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
     """Check a reindex request as far as possible before the work begins, then queue its job with any new texts.
 
     Raises:
         NotSupportedError: if the backend of the indexes cannot reindex.
         BadValueError: if there are texts, but no other encoder.
         ConflictError: if the index is being reindexed already.
-        ServiceError: if the settings are not valid.
+        ServiceError: if the body or the settings are not valid.
     """
+    body = validate_json(json_body, ReindexBody)
     index = services.indexes.get(name)
     backend = services.indexes.capabilities
     if not backend.reindexing:

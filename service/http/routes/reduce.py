@@ -1,6 +1,5 @@
 """Reduction of the caller's own vectors by a chain."""
 
-from functools import partial
 from typing import Any, get_args
 
 from fastapi import APIRouter
@@ -15,7 +14,7 @@ from service.codec import NPY, as_vectors, parse_npy
 from service.encoders.embedder import Answer
 from service.errors import BadValueError
 from service.http.answers import build_json_response, build_npy_response, encode_answer, wants_npy
-from service.http.json_body import read_body, read_json
+from service.http.json_body import read_body, read_json, validate_json
 from service.http.openapi import BINARY, describe_body, describe_vectors_response
 from service.http.out_of_domain import DRIFT_PARAMETERS, measure_out_of_domain, wants_out_of_domain
 from service.http.schemas import ReduceBody
@@ -49,13 +48,13 @@ async def reduce(request: Request, services: ServicesDep) -> Response:
     # All in one change of threads, which costs more than a small product.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NPY:
         return await run_in_threadpool(_reduce_npy, request, services, await read_body(request, services.settings))
-    return await read_json(
-        request, services.settings, ReduceBody, partial(_reduce_json, request, services), any_content_type=True
-    )
+    json_body = await read_json(request, services.settings, any_content_type=True)
+    return await run_in_threadpool(_reduce_json, request, services, json_body)
 
 
-def _reduce_json(request: Request, services: Services, body: ReduceBody) -> Response:
-    """Transform the vectors of a JSON body, and return the response."""
+def _reduce_json(request: Request, services: Services, json_body: bytes) -> Response:
+    """Parse a JSON body, transform its vectors, and return the response."""
+    body = validate_json(json_body, ReduceBody)
     vectors = as_vectors(body.vectors, services.settings.max_vectors)
     answer = services.embedder.reduce(vectors, body.chain, body.dimensions, body.input_type, body.output_dtype)
     return _respond(request, answer)

@@ -1,7 +1,6 @@
 """Search in an index; besides encoding, two steps off the event loop: checks of the request, and the search."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -18,7 +17,7 @@ from service.http.index_vectors import (
     require_space,
     require_space_id,
 )
-from service.http.json_body import read_json
+from service.http.json_body import read_json, validate_json
 from service.http.openapi import ERRORS, VECTOR_HEADERS, describe_body
 from service.http.schemas import SearchBody
 from service.index.bridge import Bridge
@@ -68,23 +67,24 @@ class SearchRequest:
 )
 async def search(name: str, request: Request, services: ServicesDep) -> Response:
     """Return the nearest items to each query, best first."""
-    checked = await read_json(
-        request, services.settings, SearchBody, partial(_check_search, name, request, services), any_content_type=True
+    checked = await run_in_threadpool(
+        _check_search, name, request, services, await read_json(request, services.settings, any_content_type=True)
     )
     has_texts = checked.body.texts is not None
     queries = await encode_body_texts(request, checked.body, checked.query_spec, services) if has_texts else None
     return await run_in_threadpool(_search_and_respond, checked, queries, services)
 
 
-def _check_search(name: str, request: Request, services: Services, body: SearchBody) -> SearchRequest:
+def _check_search(name: str, request: Request, services: Services, json_body: bytes) -> SearchRequest:
     """Check a search's parameters, and that its queries belong to the vectors of the index; return it with the index.
 
     Queries may be texts, vectors of the index's encoder, vectors reduced by its chain or, while the index moves to
     another encoder, vectors of that one; reduced ones cannot be rescored.
 
     Raises:
-        ServiceError: if a parameter is not valid, or the queries belong to another encoder or chain.
+        ServiceError: if the body or a parameter is not valid, or the queries belong to another encoder or chain.
     """
+    body = validate_json(json_body, SearchBody)
     if body.ef is not None and body.ef < body.k:
         raise BadValueError(f"ef ({body.ef}) must be at least k ({body.k})", param="ef")
     item_filter = parse_filter(body.filter) if body.filter is not None else None

@@ -1,14 +1,12 @@
 """Shadows: a candidate version of a chain beside the live one."""
 
-from functools import partial
-
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from service.http.answers import answer_json
-from service.http.json_body import read_json
+from service.http.json_body import read_json, validate_json
 from service.http.openapi import ERRORS, describe_body
 from service.http.schemas import ShadowBody
 from service.monitoring.shadow.plan import ShadowPlan
@@ -20,7 +18,7 @@ router = APIRouter(prefix="/chains/{name}/shadow", tags=["chains"], responses=ER
 @router.put("", dependencies=ADMIN, openapi_extra=describe_body(ShadowBody))
 async def start_shadow(name: str, request: Request, services: ServicesDep) -> Response:
     """Compare a version with the live one on a share of the rows this process serves; it replaces an earlier shadow."""
-    report = await read_json(request, services.settings, ShadowBody, partial(_start_shadow, name, services))
+    report = await run_in_threadpool(_start_shadow, name, services, await read_json(request, services.settings))
     return await answer_json(report)
 
 
@@ -37,6 +35,7 @@ async def stop_shadow(name: str, services: ServicesDep) -> Response:
     return await answer_json({"deleted": f"the shadow of {name}"})
 
 
-def _start_shadow(name: str, services: Services, body: ShadowBody) -> dict[str, object]:
-    """Start the shadow of a chain and return its first report; raise `ServiceError` if the version is not suitable."""
+def _start_shadow(name: str, services: Services, json_body: bytes) -> dict[str, object]:
+    """Start the shadow of a chain and return its first report; raise `ServiceError` if body or version is not valid."""
+    body = validate_json(json_body, ShadowBody)
     return services.shadows.start(name, body.version, ShadowPlan(body.share, body.k, body.rows, body.gates)).report()

@@ -5,9 +5,9 @@ import pytest
 
 from service.encoder_settings import AddedEncoders, EncoderSettings
 from service.encoders.engine.admission_queue import AdmissionQueue
+from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.engine import Engine
-from service.encoders.engine.process import EncoderInfo, Reply
-from service.encoders.engine.work import PartResult
+from service.encoders.engine.work import PartResult, Reply
 from service.errors import ConflictError, UnknownNameError
 from service.settings import read_settings
 from tests.helpers import eventually

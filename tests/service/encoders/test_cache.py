@@ -11,7 +11,7 @@ from service.chains.size_routes import SizeRoutes
 from service.chains.starters import STARTERS
 from service.encoders.cache import ENTRY_BYTES, VectorCache
 from service.encoders.embedder import Embedder
-from service.encoders.engine.process import EncoderInfo
+from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
 from service.encoders.observer import Observers
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
@@ -92,18 +92,20 @@ def test_cache_keys_depend_on_text_fingerprint_dtype_prompt_truncation_and_norm_
 
 
 class Double:
-    """Fake engine: a text's vector is drawn from its hash, and the submitted texts are recorded."""
+    """Fake engine and its queue: a text's vector is drawn from its hash, and the admitted texts are recorded."""
 
     spec = DEFAULT_ENCODER
 
     def __init__(self, fingerprint):
         self.info = replace(INFO, fingerprint=fingerprint)
         self.asked = []
+        self.queue = self
 
     def require_ready(self):
         return self.info
 
-    def submit(self, texts, options, chain=None, keep_raw=False):
+    def admit(self, texts, options, max_length, chain=None, keep_raw=False):
+        assert max_length == self.info.max_length
         self.asked.append(texts)
         seeds = [int(hashlib.md5(text.encode()).hexdigest()[:8], 16) for text in texts]
         raw = np.stack([np.random.default_rng(seed).standard_normal(384, np.float32) for seed in seeds])

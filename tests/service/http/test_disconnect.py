@@ -89,7 +89,7 @@ def test_wait_for_encoding_returns_at_once_without_work():
 def test_embed_drops_queued_texts_of_a_disconnected_client_and_answers_499(lathe):
     """The app answers later requests as before."""
     engine = lathe.services.embedder.default
-    pid = engine.dispatchers[0].worker.process.pid
+    pid = engine.supervisors[0].worker.process.pid
     body = b'{"inputs": ["a text that only the test of hanging up sends"]}'
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 
 from service.encoders.cache import VectorCache
 from service.encoders.embedder import Embedder
-from service.encoders.engine.process import EncoderInfo
+from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.work import EncodeOptions
 from service.encoders.observer import Observers
 from service.redis.cache import COSINE, MAX_WAITING, OLD, PATIENCE_SECONDS, STATE, YOUNG, SharedCache

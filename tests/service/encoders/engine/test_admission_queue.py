@@ -1,5 +1,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from service.encoders.engine.admission_queue import MAX_RETRY_SECONDS, NO_WAIT, AdmissionQueue, BatchWait
 from service.encoders.engine.work import EncodeOptions, Part, PartResult, Work
-from service.errors import OverloadedError, UnavailableError
+from service.errors import BadValueError, OverloadedError, UnavailableError
 from tests.helpers import eventually
 
 EVERYTHING = 10**9
@@ -170,9 +172,48 @@ def test_a_closed_queue_wakes_all_waiting_workers(queue):
     with ThreadPoolExecutor(1) as workers:
         asked = workers.submit(queue.take, EVERYTHING, 30)
         eventually(lambda: queue.idle == 1)
-        queue.close()
+        queue.close(partial(UnavailableError, "gone"))
         assert asked.result(10) == []
         assert workers.submit(queue.take, EVERYTHING, 30).result(10) == []
+
+
+def test_a_closed_queue_fails_queued_requests_and_refuses_later_ones_each_with_an_error_of_its_own(queue):
+    waiting = queue.admit(["a"], EncodeOptions(), 256)
+    queue.close(partial(UnavailableError, "gone"))
+    errors = [waiting.future.exception(0)]
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="gone") as refused:
+            queue.admit(["b"], EncodeOptions(), 256)
+        errors.append(refused.value)
+    assert len(set(map(id, errors))) == 3 and queue.texts == queue.tokens == 0
+    queue.open()
+    work = queue.admit(["c"], EncodeOptions(), 256)
+    assert [part.work for part in queue.take(EVERYTHING, 0)] == [work]
+
+
+def test_no_request_is_left_in_a_queue_that_is_closed_while_others_ask():
+    for _ in range(50):
+        queue, admitted, together = AdmissionQueue(10**6, 10**6), [], threading.Barrier(5)
+
+        def keep_asking(queue=queue, admitted=admitted, together=together):
+            together.wait(10)
+            with suppress(UnavailableError):
+                while True:
+                    admitted.append(queue.admit(["a"], EncodeOptions(), 256))
+
+        callers = [threading.Thread(target=keep_asking) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        together.wait(10)
+        queue.close(partial(UnavailableError, "gone"))
+        for caller in callers:
+            caller.join(10)
+        assert all(work.future.done() for work in admitted) and queue.texts == 0
+
+
+def test_a_request_without_texts_is_refused(queue):
+    with pytest.raises(BadValueError, match="no texts"):
+        queue.admit([], EncodeOptions(), 256)
 
 
 def test_fail_all_answers_every_queued_request_with_an_error(queue):

@@ -1,17 +1,26 @@
-"""A worker process, from the server's side."""
+"""The server's end of a worker process: texts leave the server here, and vectors come back.
+
+admission queue ──► Dispatcher ──► WorkerProcess ══╗ socket
+                        │                          ╠════════► `worker`, in the other process
+futures of requests ◄───┴──────◄── Reply ◄═════════╝
+"""
 
 import socket
 import struct
-from dataclasses import asdict, dataclass
+import threading
+from collections import deque
+from collections.abc import Sized
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from typing import Any
 
 from service.encoder_settings import WorkerOptions
-from service.encoders.engine import framing
-from service.encoders.engine.work import Part, PartResult
+from service.encoders.engine import framing, metrics
+from service.encoders.engine.admission_queue import NO_WAIT, AdmissionQueue, BatchWait
+from service.encoders.engine.encoder_info import EncoderInfo
+from service.encoders.engine.work import Part, PartResult, Reply
 from service.errors import ServiceError, UnavailableError
 from service.processes.program import ProcessStarter, Program, get_environment_without_keys
-from training.encoder.encoder import find_prompt
 from training.encoder.precision import Agreement
 from training.encoder.spec import EncoderSpec
 from training.errors import EncoderError, TooLongError
@@ -19,55 +28,6 @@ from transforms.errors import ArtifactError
 
 ERRORS: dict[str, type[Exception]] = {error.__name__: error for error in (TooLongError, EncoderError, ArtifactError)}
 """Exceptions that a worker may report as the request's fault, by name; all others are faults of the worker."""
-
-
-@dataclass(frozen=True)
-class EncoderInfo:
-    """What a worker reports of the encoder it loaded."""
-
-    spec: EncoderSpec
-    fingerprint: str
-    dimensions: int
-    max_length: int
-    prompts: dict[str, str]
-    default_prompt_name: str | None
-    device: str
-    batch_tokens: int
-    agreement: Agreement | None
-
-    @property
-    def name(self) -> str:
-        """Name by which users select the encoder."""
-        return self.spec.name
-
-    def describe(self) -> dict[str, Any]:
-        """Return one JSON object of all fields, those of `spec` at its top level.
-
-        `agreement` is called `cosine_to_float32`: mean and minimum cosine to float32 vectors, None if not measured.
-        """
-        found = asdict(self)
-        spec, agreement = found.pop("spec"), found.pop("agreement")
-        described: dict[str, Any] = spec | found | {"cosine_to_float32": agreement}
-        return described
-
-    def find_prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt, by default that of the default prompt; as `Encoder.prompt`."""
-        return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A worker's reply to a list of parts.
-
-    Attributes:
-        results: result or error of each part.
-        batches: rows, tokens, and tokens with padding of each forward pass.
-        seconds: time the worker was busy.
-    """
-
-    results: list[PartResult | Exception]
-    batches: list[tuple[int, int, int]]
-    seconds: float
 
 
 class WorkerProcess:
@@ -166,6 +126,96 @@ class WorkerProcess:
         """Kill the process and wait for its end; a thread waiting for its reply gets an error."""
         self.process.kill()
         self.process.wait()
+
+
+class Dispatcher:
+    """Passes texts from the admission queue to one worker process, and its vectors to the requests they are for.
+
+    Attributes:
+        sent: parts of each message that the worker has not answered, earliest first.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        worker: WorkerProcess,
+        queue: AdmissionQueue,
+        peers: Sized,
+        stopping: threading.Event,
+        ahead: int,
+        timeout: float,
+        idle_seconds: float,
+    ) -> None:
+        """Store the arguments; `run` does the work.
+
+        Args:
+            name: name of the encoder.
+            worker: worker process, ready.
+            queue: admission queue of the encoder.
+            peers: dispatchers of all ready workers of the encoder, this one included.
+            stopping: event that ends `run`.
+            ahead: messages sent to the worker before the first is answered.
+            timeout: seconds without a reply after which the worker is considered dead.
+            idle_seconds: seconds between two checks of whether the idle worker is alive.
+        """
+        self.name = name
+        self.worker = worker
+        self.queue = queue
+        self.peers = peers
+        self.stopping = stopping
+        self.ahead = ahead
+        self.timeout = timeout
+        self.idle_seconds = idle_seconds
+        self.sent: deque[list[Part]] = deque()
+
+    def run(self, window: int) -> None:
+        """Send queued texts to the worker and distribute its replies, until `stopping` is set.
+
+        Up to `ahead` messages, of about `window` tokens each, are sent before the first is answered.
+
+        Raises:
+            OSError, EOFError: when the worker has ended, or does not reply in time.
+        """
+        wait = NO_WAIT
+        while not self.stopping.is_set():
+            parts = self.queue.take(window, 0.0 if self.sent else self.idle_seconds, NO_WAIT if self.sent else wait)
+            if parts:
+                self._send(parts)
+            elif not self.sent and not self.worker.alive():
+                raise EOFError
+            if self.sent and (not parts or len(self.sent) >= self.ahead):
+                reply = self.worker.receive(self.timeout)
+                self._deliver(self.sent[0], reply)
+                wait = BatchWait.after_batch(self.sent.popleft(), reply.seconds)
+
+    def _send(self, parts: list[Part]) -> None:
+        """Send texts to the worker, and observe how long the requests waited whose first texts are among them."""
+        self.sent.append(parts)
+        self.worker.send(parts)
+        for part in parts:
+            if part.rows[0] == part.work.order[0]:  # later parts wait for the request's own
+                metrics.QUEUE_SECONDS.labels(self.name).observe(part.waited)
+
+    def _deliver(self, parts: list[Part], reply: Reply) -> None:
+        """Give each part's vectors or error, as the worker replied them in order, to its request; update the metrics.
+
+        Args:
+            parts: the texts that the worker was sent, by request.
+            reply: the worker's reply, with one result for each part.
+        """
+        self.queue.record_batch(sum(part.tokens for part in parts), reply.seconds, len(self.peers))
+        metrics.observe_batches(self.name, reply)
+        for part, result in zip(parts, reply.results, strict=True):
+            if isinstance(result, Exception):
+                part.work.fail(result)
+            else:
+                part.work.receive(part.rows, result)
+
+    def fail_sent(self, error: Exception) -> None:
+        """Fail, with the error, all requests that were sent to the worker and that it has not answered."""
+        for parts in list(self.sent):
+            for part in parts:
+                part.work.fail(error)
 
 
 def build_message(part: Part) -> dict[str, Any]:
