@@ -91,7 +91,7 @@ def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
         by_recall = [
             WeightingTrial(weighting, 100 * float(recall.mean()), ahead["mean"], ahead["ci95"])
             for weighting, recall in zip(WEIGHTINGS, recalls, strict=True)
-            for ahead in [paired([100 * (recall - recalls[0])])]
+            for ahead in [paired(100 * (recall - recalls[0]))]
         ]
         found.append(
             {
