@@ -31,6 +31,7 @@ def main() -> None:
     """Measure, print tables, write the raw figures."""
     options = data_parser(__doc__)
     options.add_argument("--task", action="append", default=[], metavar="SUITE/NAME", help="only these search tasks")
+    options.add_argument("--corpus", action="append", default=[], metavar="NAME", help="only these corpora")
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--threads", type=int, default=1)
     options.add_argument("--resume", action="store_true", help="measure only what the raw figures in --out lack")
@@ -48,7 +49,9 @@ def main() -> None:
         found = orjson.loads(path.read_bytes()) if path.exists() else known["encoders"].get(encoder.name, {})
         tasks = () if given.quick else tuple(given.task) or TASKS
         data = EncodedData(given.data, given.work, encoder)
-        for _ in measure_encoder(data, budgets, given.seeds, tasks, found, not given.quick):
+        corpora = encoder.corpora or (*CORPORA, *([] if given.quick else [MANY_KINDS]))
+        some = [name for name in corpora if not given.corpus or name in given.corpus]
+        for _ in measure_encoder(data, some, budgets, given.seeds, tasks, found):
             given.work.mkdir(parents=True, exist_ok=True)
             path.write_bytes(orjson.dumps(found))
         measured[encoder.name] = found
@@ -70,15 +73,14 @@ def main() -> None:
 
 def measure_encoder(
     data: EncodedData,
+    corpora: list[str],
     budgets: list[int],
     seeds: int,
     tasks: tuple[str, ...],
     found: dict[str, Any],
-    with_large_corpus: bool,
 ) -> Iterator[None]:
     """Add the figures of an encoder that `found` lacks: recall by corpus, losses by task; yield after each step."""
-    large = [MANY_KINDS] if with_large_corpus else []
-    for corpus in data.encoder.corpora or (*CORPORA, *large):
+    for corpus in corpora:
         vectors = data.corpus(corpus)
         one = found.setdefault("neighbours", {}).setdefault(corpus, {"methods": []})
         one["texts"] = len(vectors)

@@ -42,7 +42,7 @@ WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Values of λ that are compared on tasks."""
 OURS = "codes"
 """Name of the method that the others are compared with: the step as it is by default."""
-LEARNED = "codes, learned codebooks"
+LEARNED, PREFIX = "codes, learned codebooks", "codes, first half of twice the bytes"
 OUR_VARIANTS: dict[str, dict[str, Any]] = {
     OURS: {},
     "codes, unweighted": {"weighting": 0},
@@ -59,10 +59,9 @@ MAX_TRAINED_BYTES = {
 MAX_LARGE_CORPUS_BYTES: dict[str, dict[int, int]] = {
     OPQ_NAMES[0]: {0: 48},
     LEARNED: {0: 96},
-    RESIDUAL: {},
-    LOCAL_SEARCH: {},
+    **{name: {} for name in (RESIDUAL, LOCAL_SEARCH, PREFIX, *list(OUR_VARIANTS)[1:])},
 }
-"""Largest budget of methods that train for minutes on the larger corpus, by name and seed."""
+"""Largest budget of methods on the larger corpus, by name and seed: they train for minutes, or are variants of ours."""
 LARGE_CORPUS = 50_000
 """Number of texts from which on a corpus is a larger one."""
 
@@ -78,7 +77,7 @@ def list_recipes(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Ite
         yield one(lathe_codes, name, name, **more)
     yield one(product_codes, LEARNED, LEARNED)
     if budget * 2 <= train.shape[1]:
-        yield one(code_prefix, "codes, first half of twice the bytes", "codes, first half of twice the bytes")
+        yield one(code_prefix, PREFIX, PREFIX)
     for bits in (1, 2, 4):
         if 8 * budget // bits <= train.shape[1]:
             name = f"PCA, rotation, equal {bits}-bit codes"
