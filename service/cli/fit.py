@@ -42,7 +42,10 @@ def fit(
     ] = None,
     bytes: Annotated[  # noqa: A002 - the word of the flag
         int | None,
-        flag("--bytes", "Bytes per vector: adds codes of this size after the steps, and searches their weighting."),
+        flag(
+            "--bytes",
+            "Bytes per vector: adds codes of this size after the steps; weighting and codebooks are searched.",
+        ),
     ] = None,
     queries: Annotated[
         str | None, flag("--queries", "Source of queries that will search the vectors, to weight the codes by.")

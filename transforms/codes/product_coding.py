@@ -123,7 +123,7 @@ class ProductCoding(TransformCoding):
         return code.reshape(*x.shape[:-1], self.bytes)
 
     def prepare_books(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what distances to centroids are computed with.
+        """Return centroids, offsets and places with which the nearest centroids are found.
 
         Returns:
             Centroids weighted by the variances `(bytes, k, 256)`, where k is the largest number of coordinates of a
