@@ -58,7 +58,7 @@ MAX_TRAINED_BYTES = {
 """Largest budget of the rivals that train for minutes, by name and seed: others are not trained."""
 MAX_LARGE_CORPUS_BYTES: dict[str, dict[int, int]] = {
     OPQ_NAMES[0]: {0: 48},
-    LEARNED: {0: 96},
+    LEARNED: {0: 48},
     **{name: {} for name in (RESIDUAL, LOCAL_SEARCH, PREFIX, *list(OUR_VARIANTS)[1:])},
 }
 """Largest budget of methods on the larger corpus, by name and seed: they train for minutes, or are variants of ours."""

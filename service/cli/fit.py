@@ -212,7 +212,7 @@ def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
 
 def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
     """Build the table rows of the codes that were tried, none if none were."""
-    header = ["codes tried", "split-half retrieval", "ahead", "±", "of", "rows fitted on"]
+    header = ["codes tried", "split-half retrieval", "ahead", "±", "compared with", "rows"]
     rows = []
     for trial in codes["tried"]:
         against = trial["weighting"] if trial["kind"] != codes["tried"][0]["kind"] else codes["tried"][0]["weighting"]
