@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 import torch
 
-from benchmarks.codes.data import CORPORA, TASKS, EncodedData, data_parser, list_encoders
+from benchmarks.codes.data import CORPORA, MANY_KINDS, TASKS, EncodedData, data_parser, list_encoders
 from benchmarks.codes.measure import OURS, measure_neighbours, measure_task
 from benchmarks.codes.methods import family
 from benchmarks.codes.plot import write_plot
@@ -31,46 +31,68 @@ def main() -> None:
     """Measure, print tables, write the raw figures."""
     options = data_parser(__doc__)
     options.add_argument("--task", action="append", default=[], metavar="SUITE/NAME", help="only these search tasks")
+    options.add_argument("--corpus", action="append", default=[], metavar="NAME", help="only these corpora")
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--threads", type=int, default=1)
+    options.add_argument("--resume", action="store_true", help="measure only what the raw figures in --out lack")
     given = options.parse_args()
     torch.set_num_threads(given.threads)
     faiss.omp_set_num_threads(given.threads)
     budgets = [48] if given.quick else BUDGETS
-    figures: dict[str, Any] = {"seeds": given.seeds, "held_out": sorted(read_held_out()), "encoders": {}}
-    for encoder in list_encoders(given.encoders, given.encoder):
-        # Kept by encoder, so that a run that was stopped goes on where it was.
-        kept = given.work / f"{encoder.name}-{'-'.join(map(str, budgets))}-{given.seeds}.json"
-        if not kept.exists():
-            tasks = () if given.quick else tuple(given.task) or TASKS
-            found = measure_encoder(EncodedData(given.data, given.work, encoder), budgets, given.seeds, tasks)
-            kept.write_bytes(orjson.dumps(found))
-        figures["encoders"][encoder.name] = orjson.loads(kept.read_bytes())
-        print_encoder(encoder.name, figures["encoders"][encoder.name])
+    written = given.out / "codes.json"
+    known = orjson.loads(written.read_bytes())["figures"] if given.resume else {"encoders": {}, "rates": None}
+    measured: dict[str, Any] = {}
+    encoders = list_encoders(given.encoders, given.encoder)
+    for encoder in encoders:
+        # Stored after every step, so that a run that was stopped goes on where it was.
+        path = given.work / f"{encoder.name}-{'-'.join(map(str, budgets))}-{given.seeds}.json"
+        found = orjson.loads(path.read_bytes()) if path.exists() else known["encoders"].get(encoder.name, {})
+        tasks = () if given.quick else tuple(given.task) or TASKS
+        data = EncodedData(given.data, given.work, encoder)
+        corpora = encoder.corpora or (*CORPORA, *([] if given.quick else [MANY_KINDS]))
+        some = [name for name in corpora if not given.corpus or name in given.corpus]
+        for _ in measure_encoder(data, some, budgets, given.seeds, tasks, found):
+            given.work.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(orjson.dumps(found))
+        measured[encoder.name] = found
+        print_encoder(encoder.name, found)
+    figures: dict[str, Any] = {"seeds": given.seeds, "held_out": sorted(read_held_out())}
+    figures["encoders"] = known["encoders"] | measured
     figures["averages"] = average_encoders(figures["encoders"])
     print_averages(figures["averages"])
-    first = EncodedData(given.data, given.work, list_encoders(given.encoders, given.encoder)[0])
-    given.out.mkdir(parents=True, exist_ok=True)
-    figures["rates"] = measure_rates(first.corpus(next(iter(CORPORA))), budgets)
+    figures["rates"] = known["rates"]
+    if figures["rates"] is None:
+        first = EncodedData(given.data, given.work, encoders[0])
+        figures["rates"] = measure_rates(first.corpus(next(iter(CORPORA))), budgets)
     for one in figures["rates"]:
         print(one["budget"], {name: f"{rate:,.0f}" for name, rate in one["per_second"].items()})
+    given.out.mkdir(parents=True, exist_ok=True)
     print("picture:", write_plot(given.out, list_panels(figures["encoders"], next(iter(CORPORA)))), file=sys.stderr)
     print("raw figures:", write_report(given.out, "codes", figures), file=sys.stderr)
 
 
-def measure_encoder(data: EncodedData, budgets: list[int], seeds: int, tasks: tuple[str, ...]) -> dict[str, Any]:
-    """Return the figures of one encoder: recall by corpus, losses by task."""
-    found: dict[str, Any] = {"neighbours": {}, "tasks": {}}
-    for corpus in data.encoder.corpora or CORPORA:
+def measure_encoder(
+    data: EncodedData,
+    corpora: list[str],
+    budgets: list[int],
+    seeds: int,
+    tasks: tuple[str, ...],
+    found: dict[str, Any],
+) -> Iterator[None]:
+    """Add the figures of an encoder that `found` lacks: recall by corpus, losses by task; yield after each step."""
+    for corpus in corpora:
         vectors = data.corpus(corpus)
-        found["neighbours"][corpus] = {
-            "texts": len(vectors),
-            "mean_norm": float(torch.from_numpy(vectors).mean(0).norm()),
-            "methods": measure_neighbours(vectors, budgets, seeds),
-        }
+        one = found.setdefault("neighbours", {}).setdefault(corpus, {"methods": []})
+        one["texts"] = len(vectors)
+        one["mean_norm"] = float(torch.from_numpy(vectors).mean(0).norm())
+        for methods in measure_neighbours(vectors, budgets, 1 if corpus == MANY_KINDS else seeds, one["methods"]):
+            one["methods"] = methods
+            yield
+    losses = found.setdefault("tasks", {})
     for path in tasks if data.encoder.with_tasks else ():
-        found["tasks"][path] = measure_task(data, path, TASK_BUDGETS)
-    return found
+        if path not in losses:
+            losses[path] = measure_task(data, path, TASK_BUDGETS)
+            yield
 
 
 def print_encoder(name: str, found: dict[str, Any]) -> None:
@@ -89,10 +111,13 @@ def print_encoder(name: str, found: dict[str, Any]) -> None:
 
 
 def average_encoders(encoders: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the mean recall of each family over corpora, and the mean loss of each method over tasks, by budget."""
+    """Return the mean recall of each family over corpora, and the mean loss of each method over tasks, by budget.
+
+    The larger corpus does not count, because not all encoders and methods are measured on it.
+    """
     corpora, tasks = defaultdict(list), defaultdict(list)
     for found in encoders.values():
-        for one in found["neighbours"].values():
+        for one in (one for corpus, one in found["neighbours"].items() if corpus != MANY_KINDS):
             for row in best_of_families(one["methods"]):
                 corpora[row["family"], row["budget"]].append((row["recall_at_10"], row["recall_at_10_rescored_4x"]))
         for task in found["tasks"].values():

@@ -1,11 +1,17 @@
 """Texts of the corpora and search tasks of the benchmark, and their vectors by encoder, cached on disk."""
 
 import argparse
+import gzip
 import hashlib
+import random
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from benchmarks.held_out import require_not_held_out
@@ -25,6 +31,16 @@ CORPORA = {
     "earnings calls": ("finance/earnings_call_sentences",),
 }
 """Data sets of sentences, by the name of the corpus that they make together."""
+
+MANY_KINDS = "100,000 sentences of many kinds"
+"""Name of the corpus that is sampled from all data sets of English text in `MANY_KINDS_FOLDERS`."""
+MANY_KINDS_TEXTS = 100_000
+MANY_KINDS_FOLDERS = ("finance/", "general/")
+TEXT_FIELDS = ("text", "title", "sentence1", "sentence2", "anchor", "positive", "query", "negative", "sentence")
+"""Fields of the data sets' JSON lines that hold texts."""
+MIN_CHARACTERS, MAX_CHARACTERS, UNCUT_CHARACTERS = 20, 160, 200
+"""Lengths of a sentence, and of a text up to which it is not cut into sentences."""
+SENTENCE_END = re.compile(r'(?<=[.!?])\s+(?=[A-Z"“(])|\n+')
 
 TASKS = ("finance/fiqa_qa", "general/cranfield", "general/cacm", "general/cisi", "code/spider_sql")
 """Search tasks with judged documents."""
@@ -76,7 +92,13 @@ def list_encoders(folder: Path | None, wanted: list[str]) -> list[NamedEncoder]:
     found = [NamedEncoder(EncoderSpec("MiniLM", DEFAULT_MODEL))]
     if folder is not None:
         found += [
-            NamedEncoder(EncoderSpec("e5-small", str(folder / "e5-small")), "query: ", "passage: ", rows=12_000),
+            NamedEncoder(
+                EncoderSpec("e5-small", str(folder / "e5-small")),
+                "query: ",
+                "passage: ",
+                rows=12_000,
+                corpora=tuple(CORPORA),
+            ),
             NamedEncoder(EncoderSpec("WordLlama", str(folder / "wordllama"))),
             NamedEncoder(
                 EncoderSpec("SmolLM2", str(folder / "smollm2-135m"), max_length=128),
@@ -109,14 +131,10 @@ class EncodedData:
 
     def corpus(self, name: str) -> Vectors:
         """Return the vectors of the distinct texts of a corpus, `(n, d)`, as queries of the encoder."""
-        require_not_held_out(list(CORPORA[name]))
-        texts: dict[str, None] = {}
-        for path in CORPORA[name]:
-            (file,) = (self.data / path).glob("sentences.jsonl*")
-            for batch in open_source(str(file)).batches():
-                texts |= dict.fromkeys(str(value) for value in batch.values if str(value).strip())
-        chosen = np.random.default_rng(0).permutation(len(texts))[: self.encoder.rows]
-        every = list(texts)
+        if name == MANY_KINDS:
+            return self.encoded(name, sample_many_kinds(self.data, MANY_KINDS_TEXTS), self.encoder.query)
+        every = corpus_texts(self.data, name)
+        chosen = np.random.default_rng(0).permutation(len(every))[: self.encoder.rows]
         return self.encoded(name, [every[i] for i in np.sort(chosen)], self.encoder.query)
 
     def task(self, path: str) -> tuple[Search, Vectors, Vectors]:
@@ -157,6 +175,54 @@ class EncodedData:
             self.work.mkdir(parents=True, exist_ok=True)
             np.save(path, self._model.encode(full, plain=True).vectors)
         return np.asarray(np.load(path), np.float32)
+
+
+def corpus_texts(data: Path, name: str) -> list[str]:
+    """Return the distinct texts of a corpus of `CORPORA`, in the order of its data sets in the folder `data`."""
+    require_not_held_out(list(CORPORA[name]))
+    texts: dict[str, None] = {}
+    for path in CORPORA[name]:
+        (file,) = (data / path).glob("sentences.jsonl*")
+        for batch in open_source(str(file)).batches():
+            texts |= dict.fromkeys(str(value) for value in batch.values if str(value).strip())
+    return list(texts)
+
+
+def sample_many_kinds(data: Path, count: int) -> list[str]:
+    """Sample distinct sentences from the English data sets of `MANY_KINDS_FOLDERS` in the folder `data`.
+
+    Texts of more than `UNCUT_CHARACTERS` are cut into sentences. Sentences that differ in upper and lower case only
+    count once. Data sets that are set aside are among them, because nothing is chosen by this corpus.
+    """
+    index = orjson.loads((data / "INDEX.json").read_bytes())
+    paths = sorted(one["name"] for one in index if one["language"] == "en")
+    texts: dict[str, str] = {}
+    for path in (path for path in paths if path.startswith(MANY_KINDS_FOLDERS)):
+        for file in sorted((data / path).rglob("*.jsonl*")):
+            for text in _list_sentences(file):
+                texts.setdefault(text.lower(), text)
+    found = sorted(texts.values())
+    random.Random(0).shuffle(found)
+    return found[:count]
+
+
+def _list_sentences(file: Path) -> Iterator[str]:
+    """Yield the sentences of the text fields of a JSON-lines file, white space normalized and long ones cut."""
+    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+        rows = [orjson.loads(line) for line in lines]
+    for text in (text for row in rows for field in TEXT_FIELDS for text in _list_strings(row.get(field))):
+        for part in SENTENCE_END.split(text) if len(text) > UNCUT_CHARACTERS else [text]:
+            sentence = " ".join(part.split())
+            if MIN_CHARACTERS <= len(sentence) <= MAX_CHARACTERS:
+                yield sentence
+
+
+def _list_strings(value: Any) -> Iterator[str]:
+    """Yield the strings in a field, which may be one, a list of them, or something else."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        yield from (one for one in value if isinstance(one, str))
 
 
 def document_texts(contents: Search) -> list[str]:

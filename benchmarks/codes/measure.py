@@ -1,6 +1,7 @@
 """What searches by codes find: neighbours of the full vectors, and relevant documents of search tasks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -8,17 +9,25 @@ from numpy.typing import NDArray
 
 from benchmarks.codes.data import EncodedData
 from benchmarks.codes.methods import (
+    LOCAL_SEARCH,
+    OPQ_NAMES,
+    RESIDUAL,
+    TRUNCATION,
     Ids,
     Method,
+    Recipe,
     Vectors,
     code_prefix,
     lathe_codes,
+    local_search,
     opq,
     pca_floats,
     product_codes,
     rabitq,
+    rabitq_name,
     residual,
     scalar,
+    scalar_name,
     truncation,
 )
 from benchmarks.starters import show
@@ -27,97 +36,151 @@ from training.evaluation.statistics import mean_interval
 
 K, CANDIDATES = 10, 40
 """Neighbours that are looked for, and candidates that are ranked again by the full vectors."""
-MAX_OPQ_BYTES = {0: 96, 1: 48, 2: 48}
-"""Largest budget at which OPQ is trained, by seed: it takes a minute and a half at 96 bytes, and more beyond."""
-MAX_RESIDUAL_BYTES = {0: 24}
-"""Largest budget at which the residual quantizer is trained, by seed; a training takes two minutes."""
 QUERIES = 1000
 """Number of corpus vectors that search the others."""
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Values of λ that are compared on tasks."""
 OURS = "codes"
 """Name of the method that the others are compared with: the step as it is by default."""
+LEARNED, PREFIX = "codes, learned codebooks", "codes, first half of twice the bytes"
+OUR_VARIANTS: dict[str, dict[str, Any]] = {
+    OURS: {},
+    "codes, unweighted": {"weighting": 0},
+    "codes, fully weighted": {"weighting": 1},
+    "codes, norms not restored": {"restore_norm": False},
+}
+"""Parameters of the step by the name of the method, ours first."""
+MAX_TRAINED_BYTES = {
+    OPQ_NAMES[0]: {0: 192, 1: 48, 2: 48},
+    RESIDUAL: {0: 24},
+    LOCAL_SEARCH: {0: 24},
+}
+"""Largest budget of the rivals that train for minutes, by name and seed: others are not trained."""
+MAX_LARGE_CORPUS_BYTES: dict[str, dict[int, int]] = {
+    OPQ_NAMES[0]: {0: 48},
+    LEARNED: {0: 48},
+    **{name: {} for name in (RESIDUAL, LOCAL_SEARCH, PREFIX, *list(OUR_VARIANTS)[1:])},
+}
+"""Largest budget of methods on the larger corpus, by name and seed: they train for minutes, or are variants of ours."""
+LARGE_CORPUS = 50_000
+"""Number of texts from which on a corpus is a larger one."""
 
 
-def neighbour_methods(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Method]:
-    """Yield every method at a budget of bytes, ours first."""
-    yield lathe_codes(train, corpus, budget, OURS)
-    yield product_codes(train, corpus, budget, "codes, learned codebooks")
-    yield lathe_codes(train, corpus, budget, "codes, unweighted", weighting=0)
-    yield lathe_codes(train, corpus, budget, "codes, fully weighted", weighting=1)
-    yield lathe_codes(train, corpus, budget, "codes, norms not restored", restore_norm=False)
+def list_recipes(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Recipe]:
+    """Yield every method that is affordable at a budget of bytes with a seed, ours first; nothing is trained yet."""
+
+    def one(build: Callable[..., Method | None], name: str, *values: Any, **more: Any) -> Recipe:
+        """Return the recipe of one method, whose name is the last positional argument if it takes one."""
+        return Recipe((name,), lambda: filter(None, [build(train, corpus, budget, *values, **more)]))
+
+    for name, more in OUR_VARIANTS.items():
+        yield one(lathe_codes, name, name, **more)
+    yield one(product_codes, LEARNED, LEARNED)
     if budget * 2 <= train.shape[1]:
-        yield code_prefix(train, corpus, budget, "codes, first half of twice the bytes")
-    yield from rivals(train, corpus, budget, seed)
-
-
-def rivals(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Method]:
-    """Yield the rivals at a budget of bytes."""
+        yield one(code_prefix, PREFIX, PREFIX)
     for bits in (1, 2, 4):
         if 8 * budget // bits <= train.shape[1]:
-            more: dict[str, Any] = {
-                "bits": bits,
-                "rotation": "random",
-                "seed": seed,
-                "weighting": 0,
-                "restore_norm": False,
-            }
-            yield lathe_codes(train, corpus, budget, f"PCA, rotation, equal {bits}-bit codes", None, **more)
-    if budget <= MAX_OPQ_BYTES.get(seed, 0):
-        yield from opq(train, corpus, budget, seed)
-    if budget <= MAX_RESIDUAL_BYTES.get(seed, 0):
-        yield residual(train, corpus, budget)
+            name = f"PCA, rotation, equal {bits}-bit codes"
+            rotated: dict[str, Any] = {"rotation": "random", "weighting": 0, "restore_norm": False}
+            yield one(lathe_codes, name, name, bits=bits, seed=seed, **rotated)
+    yield Recipe(OPQ_NAMES, lambda: opq(train, corpus, budget, seed))
+    yield one(residual, RESIDUAL, seed)
+    yield one(local_search, LOCAL_SEARCH)
     for bits in (1, 2, 3, 4):
-        if (found := rabitq(train, corpus, budget, bits)) is not None:
-            yield found
+        yield one(rabitq, rabitq_name(bits), bits)
     for bits in (4, 6, 8):
-        if (found := scalar(train, corpus, budget, bits)) is not None:
-            yield found
+        yield one(scalar, scalar_name(bits), bits)
     if budget <= train.shape[1]:
-        yield truncation(train, corpus, budget)
+        yield one(truncation, TRUNCATION)
 
 
-def measure_neighbours(vectors: Vectors, budgets: list[int], seeds: int) -> list[dict[str, Any]]:
-    """Split vectors into training rows and a corpus, by every seed; return each method's recall at each budget."""
-    found: dict[tuple[int, str], dict[str, Any]] = {}
-    for seed in range(seeds):
+def is_affordable(recipe: Recipe, texts: int, budget: int, seed: int) -> bool:
+    """Return whether a method trains within minutes on a corpus of so many texts; most methods take seconds."""
+    limits = [MAX_TRAINED_BYTES, *([MAX_LARGE_CORPUS_BYTES] if texts >= LARGE_CORPUS else [])]
+    return all(budget <= limit[recipe.names[0]].get(seed, 0) for limit in limits if recipe.names[0] in limit)
+
+
+def measure_neighbours(
+    vectors: Vectors, budgets: list[int], seeds: int, known: list[dict[str, Any]]
+) -> Iterator[list[dict[str, Any]]]:
+    """Split vectors into training rows and a corpus, by every seed, and measure each method's recall at each budget.
+
+    Args:
+        vectors: unit vectors of a corpus `(n, d)`.
+        budgets: bytes of a vector.
+        seeds: number of seeds.
+        known: what an earlier run found; of these methods only the seeds that it lacks are measured.
+
+    Yields:
+        What is known after each seed and budget: recall of every method, averaged over its seeds.
+    """
+    found = {(row["budget"], row["method"]): dict(row) for row in known}
+    for seed, budget in product(range(seeds), budgets):
         order = np.random.default_rng(seed).permutation(len(vectors))
         corpus, train = vectors[order[: len(vectors) // 3]], vectors[order[len(vectors) // 3 :]]
+        recipes = [
+            one for one in list_recipes(train, corpus, budget, seed) if is_affordable(one, len(vectors), budget, seed)
+        ]
+        lacking = [one for one in recipes if len(found.get((budget, one.names[-1]), {}).get("by_seed", [])) <= seed]
+        if not lacking:
+            continue
         asked = corpus[:QUERIES]
         wanted = _without_itself(np.argsort(-(asked @ corpus.T), axis=1)[:, : K + 1], K)
-        for budget in budgets:
-            ours = None
-            for method in neighbour_methods(train, corpus, budget, seed):
-                show(0, f"seed {seed}, {budget} bytes: {method.name}")
-                if method.size > budget:
-                    raise ValueError(f"{method.name} takes {method.size} bytes, {budget} are allowed")
-                ids = _without_itself(method.search(asked, CANDIDATES + 1), CANDIDATES)
-                alone = np.array([np.isin(w, i[:K]).mean() for w, i in zip(wanted, ids, strict=True)])
-                rescored = np.array([np.isin(w, i).mean() for w, i in zip(wanted, ids, strict=True)])
-                ours = alone if ours is None else ours
-                one = found.setdefault((budget, method.name), {"bytes": method.size, "alone": [], "ahead": []})
-                one["alone"].append(alone)
-                one.setdefault("rescored", []).append(rescored)
-                one["ahead"].append(ours - alone)
-    return [
-        {
-            "budget": budget,
-            "method": name,
-            "bytes": one["bytes"],
-            "recall_at_10": float(np.mean(one["alone"])),
-            "by_seed": [float(values.mean()) for values in one["alone"]],
-            "recall_at_10_rescored_4x": float(np.mean(one["rescored"])),
-            "ours_ahead": paired(one["ahead"]),
-        }
-        for (budget, name), one in found.items()
-    ]
+        (ours,) = recipes[0].build()
+        recall_of_ours, _ = _measure_recall(ours, asked, wanted)
+        for recipe in lacking:
+            show(0, f"seed {seed}, {budget} bytes: {recipe.names[0]}")
+            for method in recipe.build():
+                alone, rescored = _measure_recall(method, asked, wanted)
+                row = found.setdefault((budget, method.name), {"budget": budget, "method": method.name})
+                _add_seed(row, method, alone, rescored, recall_of_ours - alone)
+        yield list(found.values())
 
 
-def paired(differences: list[NDArray[np.float64]]) -> dict[str, float]:
-    """Return the mean difference and half its 95 % interval over the queries of one seed: seeds share texts."""
-    bounds = [mean_interval(one).bounds for one in differences]
-    widths = [(high - low) / 2 for low, high in bounds]
-    return {"mean": float(np.mean([one.mean() for one in differences])), "ci95": float(np.mean(widths))}
+def _measure_recall(method: Method, asked: Vectors, wanted: Ids) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the share of each query's neighbours `(a, K)` among the first K found, and among all candidates."""
+    if method.size > method.budget:
+        raise ValueError(f"{method.name} takes {method.size} bytes, {method.budget} are allowed")
+    ids = _without_itself(method.search(asked, CANDIDATES + 1), CANDIDATES)
+    alone = np.array([np.isin(w, i[:K]).mean() for w, i in zip(wanted, ids, strict=True)])
+    return alone, np.array([np.isin(w, i).mean() for w, i in zip(wanted, ids, strict=True)])
+
+
+def _add_seed(
+    row: dict[str, Any],
+    method: Method,
+    alone: NDArray[np.float64],
+    rescored: NDArray[np.float64],
+    ahead: NDArray[np.float64],
+) -> None:
+    """Add one more seed to the averages of a method's row.
+
+    Args:
+        row: what is known of the method; changed.
+        method: the method with its size.
+        alone: recall of each query `(a,)`.
+        rescored: recall of each query after rescoring `(a,)`.
+        ahead: how far ours is ahead of it for each query `(a,)`.
+    """
+    known = len(row.get("by_seed", []))
+
+    def average(before: float, one: float) -> float:
+        """Return the mean of all seeds."""
+        return (known * before + one) / (known + 1)
+
+    more, before = paired(ahead), row.get("ours_ahead", {"mean": 0.0, "ci95": 0.0})
+    row["bytes"] = method.size
+    row["recall_at_10"] = average(row.get("recall_at_10", 0), float(alone.mean()))
+    row["by_seed"] = [*row.get("by_seed", []), float(alone.mean())]
+    row["recall_at_10_rescored_4x"] = average(row.get("recall_at_10_rescored_4x", 0), float(rescored.mean()))
+    # Intervals are averaged too, since seeds share texts.
+    row["ours_ahead"] = {key: average(before[key], more[key]) for key in ("mean", "ci95")}
+
+
+def paired(difference: NDArray[np.float64]) -> dict[str, float]:
+    """Return the mean of paired differences `(a,)` and half its 95 % interval."""
+    low, high = mean_interval(difference).bounds
+    return {"mean": float(difference.mean()), "ci95": (high - low) / 2}
 
 
 def measure_task(data: EncodedData, path: str, budgets: list[int]) -> dict[str, Any]:
@@ -139,19 +202,17 @@ def measure_task(data: EncodedData, path: str, budgets: list[int]) -> dict[str, 
                 lathe_codes(documents, documents, budget, f"codes, λ = {w}, by queries", others, weighting=w)
                 for w in WEIGHTS[1:]
             ]
-        made += [
-            product_codes(documents, documents, budget, f"codes, learned codebooks, λ = {w}", w) for w in (0.0, 0.5)
-        ]
+        made += [product_codes(documents, documents, budget, f"{LEARNED}, λ = {w}", w) for w in (0.0, 0.5)]
         made += opq(documents, documents, budget, 0)
         made += [one for bits in (1, 2, 3, 4) if (one := rabitq(documents, documents, budget, bits)) is not None]
         made += [one for bits in (4, 6, 8) if (one := scalar(documents, documents, budget, bits)) is not None]
         made += [truncation(documents, documents, budget)]
         for method in made:
             difference = 100 * (ndcg(method.search(queries, K), gains) - full)
-            rows.append({"budget": budget, "method": method.name, "loss": paired([difference])})
+            rows.append({"budget": budget, "method": method.name, "loss": paired(difference)})
     floats = pca_floats(documents, documents, 128)
     difference = 100 * (ndcg(floats.search(queries, K), gains) - full)
-    rows.append({"budget": floats.budget, "method": floats.name, "loss": paired([difference])})
+    rows.append({"budget": floats.budget, "method": floats.name, "loss": paired(difference)})
     return {"documents": len(documents), "queries": len(queries), "full": 100 * float(full.mean()), "methods": rows}
 
 

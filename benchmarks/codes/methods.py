@@ -4,7 +4,7 @@ Every stored byte counts, factors and norms included. Queries are floats (asymme
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import faiss
@@ -37,6 +37,19 @@ class Method:
     search: Callable[[Vectors, int], Ids]
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """Methods that are trained together, when they are built.
+
+    Attributes:
+        names: names of the methods.
+        build: function that trains them and yields them; none if the budget is too small or too large for them.
+    """
+
+    names: tuple[str, ...]
+    build: Callable[[], Iterable[Method]]
+
+
 def lathe_codes(
     train: Vectors, corpus: Vectors, budget: int, name: str, queries: Vectors | None = None, **parameters: object
 ) -> Method:
@@ -60,6 +73,10 @@ def code_prefix(train: Vectors, corpus: Vectors, budget: int, name: str) -> Meth
     return Method(name, budget, codes.shape[1], lambda asked, k: _best(step.score(asked, codes), k))
 
 
+OPQ_NAMES = ("OPQ+PQ", "OPQ+PQ, decoded vectors normalized")
+"""Names of the methods that `opq` trains together."""
+
+
 def opq(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Method]:
     """Train FAISS's OPQ and PQ with a byte for each subquantizer; yield it as it is, and with decoded unit vectors."""
     d = train.shape[1]
@@ -71,8 +88,7 @@ def opq(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Met
     index = faiss.IndexPreTransform(rotation, quantizer)
     index.train(train)
     decoded = index.sa_decode(index.sa_encode(corpus))
-    named = {"OPQ+PQ": decoded, "OPQ+PQ, decoded vectors normalized": _unit(decoded)}
-    for name, found in named.items():
+    for name, found in zip(OPQ_NAMES, (decoded, _unit(decoded)), strict=True):
         yield Method(name, budget, quantizer.code_size, _search_decoded(found))
 
 
@@ -81,12 +97,43 @@ def _search_decoded(decoded: Vectors) -> Callable[[Vectors, int], Ids]:
     return lambda asked, k: _best(asked @ decoded.T, k)
 
 
-def residual(train: Vectors, corpus: Vectors, budget: int) -> Method:
+RESIDUAL, LOCAL_SEARCH = "residual quantizer", "local-search quantizer"
+"""Names of FAISS's additive quantizers."""
+LOCAL_SEARCH_ITERATIONS = (5, 4)
+"""Iterations of training and of encoding of the local-search quantizer; FAISS's defaults are 25 and 16."""
+
+
+def residual(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Method:
     """Train FAISS's residual quantizer with a byte for each stage, and search the decoded vectors."""
     quantizer = faiss.ResidualQuantizer(train.shape[1], budget, 8)
+    quantizer.cp.seed = 1234 + seed
+    return _train_additive(RESIDUAL, quantizer, train, corpus, budget)
+
+
+def local_search(train: Vectors, corpus: Vectors, budget: int) -> Method:
+    """Train FAISS's local-search quantizer with a byte for each codebook, and search the decoded vectors."""
+    quantizer = faiss.LocalSearchQuantizer(train.shape[1], budget, 8)
+    quantizer.train_iters, quantizer.encode_ils_iters = LOCAL_SEARCH_ITERATIONS
+    return _train_additive(LOCAL_SEARCH, quantizer, train, corpus, budget)
+
+
+def _train_additive(
+    name: str, quantizer: "faiss.AdditiveQuantizer", train: Vectors, corpus: Vectors, budget: int
+) -> Method:
+    """Train an additive quantizer, and return the search of the vectors that it decodes."""
     quantizer.train(train)
     decoded = quantizer.decode(quantizer.compute_codes(corpus))
-    return Method("residual quantizer", budget, budget, _search_decoded(decoded))
+    return Method(name, budget, budget, _search_decoded(decoded))
+
+
+def rabitq_name(bits: int) -> str:
+    """Return the name of RaBitQ of so many bits for each dimension."""
+    return f"PCA, RaBitQ of {bits} bits"
+
+
+def scalar_name(bits: int) -> str:
+    """Return the name of FAISS's scalar quantizer of so many bits for each dimension."""
+    return f"PCA, {bits}-bit integers"
 
 
 def rabitq(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method | None:
@@ -99,7 +146,7 @@ def rabitq(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method | 
     quantizer.qb = 0  # queries stay floats
     # L2 distances of centred unit vectors order as their inner products; FAISS's PCA subtracts the mean.
     index = faiss.IndexPreTransform(faiss.PCAMatrix(train.shape[1], k, 0, True), quantizer)
-    return _faiss_method(f"PCA, RaBitQ of {bits} bits", index, train, corpus, budget, _rabitq_size(k, bits))
+    return _faiss_method(rabitq_name(bits), index, train, corpus, budget, _rabitq_size(k, bits))
 
 
 def scalar(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method | None:
@@ -111,7 +158,10 @@ def scalar(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method | 
     index = faiss.IndexPreTransform(
         faiss.PCAMatrix(train.shape[1], k, 0, False), faiss.IndexScalarQuantizer(k, kind, faiss.METRIC_L2)
     )
-    return _faiss_method(f"PCA, {bits}-bit integers", index, train, corpus, budget, budget)
+    return _faiss_method(scalar_name(bits), index, train, corpus, budget, budget)
+
+
+TRUNCATION = "truncation, int8"
 
 
 def truncation(train: Vectors, corpus: Vectors, budget: int) -> Method:
@@ -119,7 +169,7 @@ def truncation(train: Vectors, corpus: Vectors, budget: int) -> Method:
     quantizer = faiss.IndexScalarQuantizer(budget, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
     quantizer.train(_unit(train[:, :budget]))
     decoded = quantizer.sa_decode(quantizer.sa_encode(_unit(corpus[:, :budget])))
-    return Method("truncation, int8", budget, budget, lambda asked, k: _best(_unit(asked[:, :budget]) @ decoded.T, k))
+    return Method(TRUNCATION, budget, budget, lambda asked, k: _best(_unit(asked[:, :budget]) @ decoded.T, k))
 
 
 def pca_floats(train: Vectors, corpus: Vectors, dimensions: int) -> Method:

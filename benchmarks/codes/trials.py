@@ -82,7 +82,7 @@ def measure_variations(vectors: Vectors, budgets: tuple[int, ...]) -> Iterator[d
                 "budget": budget,
                 "variation": name,
                 "recall_at_10": float(recall.mean()),
-                "gain": paired([recall - base]),
+                "gain": paired(recall - base),
             }
         bits = entropy(step, corpus)
         show(0, "")

@@ -22,8 +22,8 @@ from training.evaluation.statistics import rank_correlation
 from training.fitting.code_search import (
     MAX_TEXTS,
     WEIGHTINGS,
+    CodeTrial,
     HeldOutHalves,
-    WeightingTrial,
     choose_weighting,
     pick_trial,
 )
@@ -89,9 +89,9 @@ def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
             method = lathe_codes(documents, documents, budget, "codes", weighting=weighting)
             losses.append(100 * float((ndcg(method.search(queries, K), gains) - full).mean()))
         by_recall = [
-            WeightingTrial(weighting, 100 * float(recall.mean()), ahead["mean"], ahead["ci95"])
+            CodeTrial("codes", weighting, len(fitted), 100 * float(recall.mean()), ahead["mean"], ahead["ci95"])
             for weighting, recall in zip(WEIGHTINGS, recalls, strict=True)
-            for ahead in [paired([100 * (recall - recalls[0])])]
+            for ahead in [paired(100 * (recall - recalls[0]))]
         ]
         found.append(
             {

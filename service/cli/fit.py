@@ -42,7 +42,10 @@ def fit(
     ] = None,
     bytes: Annotated[  # noqa: A002 - the word of the flag
         int | None,
-        flag("--bytes", "Bytes per vector: adds codes of this size after the steps, and searches their weighting."),
+        flag(
+            "--bytes",
+            "Bytes per vector: adds codes of this size after the steps; weighting and codebooks are searched.",
+        ),
     ] = None,
     queries: Annotated[
         str | None, flag("--queries", "Source of queries that will search the vectors, to weight the codes by.")
@@ -170,6 +173,10 @@ def format_fit_result(result: dict[str, Any]) -> str:
     if compared := certificate.get("compared_to"):
         difference_rows = _build_difference_rows(certificate, compared)
         lines += ["", f"difference to {compared['chain']} on the same rows", align_columns(difference_rows)]
+    if codes := certificate.get("codes"):
+        if trials := _build_trial_rows(codes):
+            lines += ["", align_columns(trials)]
+        lines += [f"Not tried: {name}, because {reason}." for name, reason in codes["not_tried"].items()]
     lines += ["", *(f"Warning: {warning}" for warning in certificate["warnings"])]
     if result["failed_gates"]:
         lines.append(f"Not live: it fails {', '.join(result['failed_gates'])}.")
@@ -199,8 +206,20 @@ def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
         before, after = certificate[measure]["before"], certificate[measure]["after"]
         rows.append([measure, f"{_format_measure(before)} → {_format_measure(after)}"])
     if (codes := certificate.get("codes")) is not None:
-        rows.append(["weighting", f"{codes['weighting']:g} by {codes['chosen_by']}"])
+        rows.append(["codes", f"{codes['kind']}, weighting {codes['weighting']:g} by {codes['chosen_by']}"])
     return rows
+
+
+def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
+    """Build the table rows of the codes that were tried, none if none were."""
+    header = ["codes tried", "split-half retrieval", "ahead", "±", "compared with", "rows"]
+    rows = []
+    for trial in codes["tried"]:
+        against = trial["weighting"] if trial["kind"] != codes["tried"][0]["kind"] else codes["tried"][0]["weighting"]
+        name = f"{trial['kind']}, weighting {trial['weighting']:g}"
+        numbers = [f"{trial['retrieval']:.2f}", f"{trial['ahead']:+.2f}", f"{trial['ci95']:.2f}"]
+        rows.append([name, *numbers, f"codes, weighting {against:g}", f"{trial['rows']:,}"])
+    return [header, *rows] if rows else []
 
 
 def _build_difference_rows(certificate: dict[str, Any], compared: dict[str, Any]) -> list[list[str]]:

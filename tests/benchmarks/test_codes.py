@@ -1,8 +1,10 @@
 import numpy as np
+import orjson
 import pytest
 
 from benchmarks.codes.__main__ import average_encoders
-from benchmarks.codes.measure import K, measure_neighbours, ndcg, neighbour_methods
+from benchmarks.codes.data import MANY_KINDS, sample_many_kinds
+from benchmarks.codes.measure import K, is_affordable, list_recipes, measure_neighbours, ndcg
 from benchmarks.codes.methods import family, pca_floats
 from benchmarks.codes.weightings import summarize
 
@@ -17,24 +19,68 @@ def vectors():
 def test_neighbour_methods_stay_within_the_byte_budget_and_find_half_of_the_vectors_themselves(vectors):
     pytest.importorskip("faiss")
     names = []
-    for method in neighbour_methods(vectors[:1600], vectors[1600:], 12, seed=0):
+    recipes = list(list_recipes(vectors[:1600], vectors[1600:], 12, seed=0))
+    for method in (method for recipe in recipes for method in recipe.build()):
         assert method.size <= method.budget == 12, method.name
         found = method.search(vectors[1600:1620], 5)
         assert found.shape == (20, 5)
         assert np.mean([row in some for row, some in enumerate(found)]) > 0.5, method.name
         names.append(method.name)
     assert names[0] == "codes"
+    assert set(names) <= {name for recipe in recipes for name in recipe.names}
     assert {family(name) for name in names} >= {"OPQ+PQ", "PCA, RaBitQ", "PCA, integers", "truncation, int8"}
 
 
 def test_measured_recall_of_codes_is_below_the_rescored_recall_and_paired_with_itself_zero(vectors):
     """Full-width search finds each query itself first."""
-    rows = measure_neighbours(vectors[:600], [12], seeds=1)
+    *_, rows = measure_neighbours(vectors[:600], [12], seeds=1, known=[])
     ours = next(row for row in rows if row["method"] == "codes")
     assert 0.2 < ours["recall_at_10"] < ours["recall_at_10_rescored_4x"] <= 1
     assert ours["ours_ahead"] == {"mean": 0, "ci95": 0}
     full = pca_floats(vectors, vectors, 48).search(vectors[:50], K + 1)
     assert (full[:, 0] == np.arange(50)).all()
+
+
+def test_a_resumed_benchmark_measures_only_the_methods_and_seeds_that_are_not_known(vectors):
+    *_, whole = measure_neighbours(vectors[:600], [12], seeds=2, known=[])
+    *_, first = measure_neighbours(vectors[:600], [12], seeds=1, known=[])
+    known = [row for row in first if row["method"] != "codes, unweighted"]
+    *_, resumed = measure_neighbours(vectors[:600], [12], seeds=2, known=known)
+    assert [len(row["by_seed"]) for row in known] == [1] * len(known)
+    for row in sorted(resumed, key=lambda row: row["method"]):
+        other = next(one for one in whole if one["method"] == row["method"])
+        assert (row["by_seed"], row["ours_ahead"]["mean"]) == (
+            other["by_seed"],
+            pytest.approx(other["ours_ahead"]["mean"]),
+        )
+        assert row["recall_at_10"] == pytest.approx(np.mean(row["by_seed"]))
+        assert row["recall_at_10_rescored_4x"] == pytest.approx(other["recall_at_10_rescored_4x"])
+    assert not list(measure_neighbours(vectors[:600], [12], seeds=2, known=resumed))
+
+
+def test_methods_that_train_for_minutes_are_left_out_beyond_their_budgets_and_on_larger_corpora(vectors):
+    recipes = {one.names[0]: one for one in list_recipes(vectors[:1600], vectors[1600:], 96, seed=0)}
+    assert is_affordable(recipes["OPQ+PQ"], 24_000, 96, 0)
+    assert not is_affordable(recipes["OPQ+PQ"], 100_000, 96, 0)
+    assert not is_affordable(recipes["residual quantizer"], 24_000, 96, 0)
+    assert is_affordable(recipes["PCA, RaBitQ of 1 bits"], 100_000, 192, 2)
+
+
+def test_sentences_of_many_kinds_are_distinct_and_not_long(tmp_path):
+    listed = [("general/one", "en"), ("general/two", "de"), ("code/three", "en")]
+    (tmp_path / "INDEX.json").write_bytes(
+        orjson.dumps([{"name": name, "language": language} for name, language in listed])
+    )
+    long = "The first sentence of a longer text is here. " * 3 + "Another one ends it, " * 6 + "at last."
+    rows = [{"text": "A lathe turns wood and metal."}, {"text": "a LATHE turns wood and metal."}, {"positive": [long]}]
+    for name, _ in listed:
+        (tmp_path / name).mkdir(parents=True)
+        tagged = [*rows, {"title": f"A sentence that only {name} has"}]
+        (tmp_path / name / "corpus.jsonl").write_bytes(b"\n".join(map(orjson.dumps, tagged)))
+    found = sample_many_kinds(tmp_path, 10)
+    assert len(found) == 4 and sample_many_kinds(tmp_path, 3) == found[:3]
+    assert "A sentence that only general/one has" in found and "The first sentence of a longer text is here." in found
+    assert not any("two" in text or "three" in text for text in found)
 
 
 def test_ndcg_matches_trec_evals_formula():
@@ -53,7 +99,7 @@ def test_averages_take_the_best_of_each_family_in_every_corpus_and_all_tasks():
     tasks = [{"methods": [{"budget": 24, "method": "codes", "loss": {"mean": loss}}]} for loss in (-1.0, -3.0)]
     averages = average_encoders(
         {
-            "a": {"neighbours": {"x": one}, "tasks": {"t": tasks[0]}},
+            "a": {"neighbours": {"x": one, MANY_KINDS: other}, "tasks": {"t": tasks[0]}},
             "b": {"neighbours": {"x": other}, "tasks": {"t": tasks[1]}},
         }
     )

@@ -3,7 +3,7 @@ import pytest
 
 from training.errors import FitError
 from training.fitting import code_search
-from training.fitting.code_search import HeldOutHalves, choose_weighting, read_queries
+from training.fitting.code_search import HeldOutHalves, choose_weighting, read_queries, search_codes
 from training.fitting.fit import fit_chain
 from training.fitting.fit_request import FitRequest
 from transforms import Chain, InputError, StepError, parse_steps
@@ -72,12 +72,65 @@ def test_choose_weighting_weights_by_queries_if_topics_lie_in_few_directions(row
     np.testing.assert_allclose(found.quantizer.decoder, again.quantizer.decoder, atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def heavy_tailed():
+    """Return rows to fit on, held-out rows, and halves near each other, far from the normal that grids are made for."""
+    rng = np.random.default_rng(5)
+    every = unit(rng.normal(size=(3600, WIDTH)) ** 3 * np.arange(1, WIDTH + 1) ** -0.5)
+    halves = [unit(every[3000:3400] + 0.1 * rng.normal(size=(400, WIDTH))) for _ in range(2)]
+    return every[:3000], every[3400:], HeldOutHalves(*halves)
+
+
+def test_learned_codebooks_are_chosen_if_they_retrieve_more_beyond_the_interval(heavy_tailed, monkeypatch):
+    """They are learned from some of the rows to be tried, and from all of them to be used."""
+    rows, heldout, halves = heavy_tailed
+    monkeypatch.setattr(code_search, "MAX_TRIAL_ROWS", 2800)
+    chain = Chain(parse_steps("codes:4")).fit(rows)
+    found = search_codes(chain, rows, halves, heldout, None, False, no_progress)
+    trial = found.trials[-1]
+    weighting = found.chain.quantizer.weighting
+    assert (trial.kind, trial.rows, trial.weighting) == ("product_codes", 2800, weighting)
+    assert trial.ahead > trial.ci95 > 0
+    other = next(one for one in found.trials if one.weighting == weighting)
+    assert trial.ahead == pytest.approx(trial.retrieval - other.retrieval)
+    expected = Chain(parse_steps(f"product_codes:4,weighting={weighting}")).fit(rows)
+    np.testing.assert_array_equal(found.chain.transform(heldout), expected.transform(heldout))
+    assert not found.not_tried and chain.quantizer.kind == "codes"
+
+
+def test_codes_stay_if_learned_codebooks_are_not_ahead_beyond_their_interval(rows):
+    """Coordinates of normal rows have the distribution that the grids are made for."""
+    halves = sample_halves_with_topics_in([0, 1], rows)
+    found = search_codes(Chain(parse_steps("codes:6")).fit(rows), rows, halves, rows[:300], None, False, no_progress)
+    (trial,) = (one for one in found.trials if one.kind == "product_codes")
+    assert (found.chain.quantizer.kind == "product_codes") == (trial.ahead > trial.ci95)
+    assert [one.weighting for one in found.trials[:-1]] == list(code_search.WEIGHTINGS)
+
+
+@pytest.mark.parametrize(
+    ("count", "steps", "adds_rows", "reason"),
+    [
+        (2000, "codes:6", False, "its codebooks need 2,560 rows to fit on, there are 2,000"),
+        (3000, "codes:6", True, "its codebooks would not learn from the rows that are added later"),
+        (3000, "codes:48", False, "give every coordinate a byte of its own"),
+    ],
+)
+def test_learned_codebooks_that_cannot_be_had_are_not_tried_for_a_reason(rows, count, steps, adds_rows, reason):
+    chain = Chain(parse_steps(steps)).fit(rows[:count])
+    halves = sample_halves_with_topics_in([0, 1], rows)
+    found = search_codes(chain, rows[:count], halves, rows[-200:], None, adds_rows, no_progress)
+    assert reason in found.not_tried["product_codes"]
+    assert {one.kind for one in found.trials} == {found.chain.quantizer.kind} == {"codes"}
+
+
 def test_a_byte_budget_adds_a_codes_step_and_the_certificate_names_how_it_was_chosen(rows, tmp_path):
     np.save(tmp_path / "rows.npy", rows)
     fitted = fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "r2"}], bytes=12)
     assert [step.kind for step in fitted.chain.transforms] == ["r2", "codes"]
     found = fitted.certificate["codes"]
     assert (found["bytes"], found["chosen_by"], found["tried"]) == (12, "default", [])
+    assert set(found["not_tried"]) == {"weightings", "product_codes"}
+    assert all("source holds vectors" in reason for reason in found["not_tried"].values())
     alone = fit(tmp_path / "rows.npy", None, tmp_path, steps=[], bytes=12)
     assert [step.kind for step in alone.chain.transforms] == ["codes"]
     floats = fit(tmp_path / "rows.npy", None, tmp_path, steps=[{"kind": "r2"}])
@@ -120,3 +173,4 @@ def test_fit_of_texts_to_a_byte_budget_tries_the_weightings_by_split_half_retrie
     assert [trial["weighting"] for trial in found["tried"]] == list(code_search.WEIGHTINGS)
     assert all(10 < trial["retrieval"] < 100 for trial in found["tried"])
     assert fitted.chain.quantizer.weighting == found["weighting"]
+    assert found["kind"] == "codes" and "2,560 rows" in found["not_tried"]["product_codes"]

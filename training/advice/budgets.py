@@ -28,7 +28,10 @@ from transforms.vectors import FloatArray
 BUDGETS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 768)
 """Compared numbers of bytes a vector."""
 CODES = "codes"
-NOT_COMPARED = {"OPQ+PQ": "its training would take longer than the rest of the advice"}
+NOT_COMPARED = {
+    "product_codes": "its codebooks take too long to learn at every budget; `lathe fit --bytes` tries it at yours",
+    "OPQ+PQ": "its training would take longer than the rest of the advice",
+}
 """Reasons why methods of databases are not compared, by name."""
 MAX_FIT_ROWS = 20_000
 """Maximum number of rows that codes are fitted on, since their debiased vectors are held in memory."""

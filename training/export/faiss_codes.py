@@ -109,7 +109,7 @@ def _index_transform_coding(faiss: Any, step: TransformCoding) -> CodeIndex:
         encoder, decoder = encoder * scale[:, None], decoder / scale[:, None]
         centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
         # No vector gets 0 in its last byte, since the code of zeros is the zero vector's.
-        centroids[step.bytes - 1, 0] = NEVER_NEAREST
+        centroids[int(step.layout[1].max()), 0] = NEVER_NEAREST
     shift = -encoder.astype(np.float64) @ step.mean.double().cpu().numpy()
     return CodeIndex(
         _product_index(faiss, centroids),

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from training.errors import ExportError
 from training.export.onnx_nodes import GraphBuilder
-from transforms.codes import Binary, Int8, ProductCoding, Quantizer, TransformCoding, threshold_table
+from transforms.codes import CENTROIDS, Binary, Int8, ProductCoding, Quantizer, TransformCoding, threshold_table
 
 BYTE = 8
 """Number of bits in a byte."""
@@ -29,7 +29,9 @@ def add_encoding(graph: GraphBuilder, step: Quantizer, x: str, output: str) -> s
             return graph.add_node("QuantizeLinear", [x, *_add_int8_constants(graph, step)], output, axis=1)
         case Binary():
             return _add_binary_encoding(graph, step, x, output)
-        case TransformCoding() if not isinstance(step, ProductCoding):
+        case ProductCoding():
+            return _add_product_encoding(graph, step, x, output)
+        case TransformCoding():
             return _add_transform_encoding(graph, step, x, output)
     raise ExportError(f"there is no ONNX form of {step.kind}: use --format faiss")
 
@@ -45,8 +47,10 @@ def add_decoding(graph: GraphBuilder, step: Quantizer, codes: str) -> str:
             return graph.add_node("DequantizeLinear", [codes, *_add_int8_constants(graph, step)], axis=1)
         case Binary():
             floats = _add_binary_decoding(graph, step, codes)
-        case TransformCoding() if not isinstance(step, ProductCoding):
-            floats = _add_transform_decoding(graph, step, codes)
+        case ProductCoding():
+            floats = _add_reconstruction(graph, step, _add_centroid_values(graph, step, codes))
+        case TransformCoding():
+            floats = _add_reconstruction(graph, step, _add_cell_values(graph, step, codes))
         case _:
             raise ExportError(f"there is no ONNX form of {step.kind}: use --format faiss")
     return graph.add_zero_rows(floats, graph.add_cast(codes, "FLOAT"))
@@ -105,17 +109,51 @@ def _add_transform_encoding(graph: GraphBuilder, step: TransformCoding, x: str, 
     return graph.add_cast(code, "UINT8", output)
 
 
-def _add_transform_decoding(graph: GraphBuilder, step: TransformCoding, codes: str) -> str:
-    """Add the nodes that decode codes to floats `(n, k)`; return the floats' name.
+def _add_product_encoding(graph: GraphBuilder, step: ProductCoding, x: str, output: str) -> str:
+    """Add the nodes that encode floats `x` `(n, k)` as the numbers of the nearest centroids, named `output`.
 
-    They look up the value of each coordinate's cell, map the values back, scale them so that the result has the
-    step's norm if it has one, and add the mean. Codes of zeros are not yet made zero vectors.
+    They map centred floats to coordinates, byte by byte, and compare those of a byte with its 256 centroids. Rows of
+    zeros get codes of zeros.
     """
+    books, offsets, places = (tensor.cpu().numpy() for tensor in step.prepare_books())
+    octets, width, _ = books.shape
+    # Columns of zeros fill the bytes with fewer coordinates than others.
+    encoder = np.zeros((step.encoder.shape[1], octets * width), np.float32)
+    encoder[:, places] = step.encoder.T.cpu().numpy()
+    centred = graph.add_node("Sub", [x, graph.add_constant(step.mean.cpu().numpy())])
+    y = graph.add_node("MatMul", [centred, graph.add_constant(encoder)])
+    y = graph.add_node("Reshape", [y, graph.add_constant(np.array([0, octets, width]))])
+    products = graph.add_node("MatMul", [graph.add_node("Transpose", [y], perm=[1, 0, 2]), graph.add_constant(books)])
+    distances = graph.add_node("Sub", [graph.add_constant(offsets), products])
+    nearest = graph.add_node("ArgMin", [distances], axis=2, keepdims=0)
+    code = graph.add_cast(graph.add_node("Transpose", [nearest], perm=[1, 0]), "FLOAT")
+    return graph.add_cast(graph.add_zero_rows(code, x), "UINT8", output)
+
+
+def _add_centroid_values(graph: GraphBuilder, step: ProductCoding, codes: str) -> str:
+    """Add the nodes that look up the value of each coordinate in its byte's centroid, `(n, m)`; return their name."""
+    octets = step.layout[1].cpu().numpy()
+    numbers = graph.add_node("Gather", [graph.add_cast(codes, "INT32"), graph.add_integers(octets)], axis=1)
+    starts = graph.add_integers(CENTROIDS * np.arange(len(octets)))
+    centroids = graph.add_constant(step.centroids.cpu().numpy().ravel())
+    return graph.add_node("Gather", [centroids, graph.add_node("Add", [numbers, starts])])
+
+
+def _add_cell_values(graph: GraphBuilder, step: TransformCoding, codes: str) -> str:
+    """Add the nodes that look up the value of each coordinate's cell, `(n, m)`; return their name."""
     bits, octets, shifts = step.layout.cpu().numpy()
-    mean = step.mean.cpu().numpy()
     cells = _add_cells(graph, codes, bits, octets, shifts)
     entries = graph.add_node("Add", [cells, graph.add_integers(1 << bits)])
-    values = graph.add_node("Gather", [graph.add_constant(step.inverse().levels.cpu().numpy()), entries])
+    return graph.add_node("Gather", [graph.add_constant(step.inverse().levels.cpu().numpy()), entries])
+
+
+def _add_reconstruction(graph: GraphBuilder, step: TransformCoding, values: str) -> str:
+    """Add the nodes that map values of coordinates `(n, m)` back to floats `(n, k)`; return the floats' name.
+
+    They scale what the values map to so that the result has the step's norm if it has one, and add the mean. Codes of
+    zeros are not yet made zero vectors.
+    """
+    mean = step.mean.cpu().numpy()
     rest = graph.add_node("MatMul", [values, graph.add_constant(step.decoder.cpu().numpy())])
     if step.norm.any():
         # The positive f with ‖mean + f·rest‖ = norm.

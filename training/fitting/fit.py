@@ -18,11 +18,11 @@ from training.encoder.devices import best_device
 from training.encoder.encoder import Encoder
 from training.errors import FitError, SourceError
 from training.fitting.code_search import (
-    WeightingTrial,
-    choose_weighting,
-    describe_choice,
+    CodeSearch,
     encode_heldout_halves,
+    keep_default,
     read_queries,
+    search_codes,
 )
 from training.fitting.encoding import EncodedSource, encode_source
 from training.fitting.engines import LOCAL, Engine
@@ -56,8 +56,8 @@ MIN_HELDOUT = 50
 SPLIT_ROWS = 1_000_000
 """Rows processed at a time when rows are split."""
 
-FITTED = 0.8
-"""Progress of the stage `fit` at which the steps are fitted; the search for a weighting takes the rest."""
+FITTED = 0.5
+"""Progress of the stage `fit` at which the steps are fitted; the search for codes takes the rest."""
 
 OUT_OF_DOMAIN_ROWS = 1000
 """Maximum number of texts sampled from each out-of-domain corpus."""
@@ -152,10 +152,10 @@ def fit_chain(
         rows, reporting = engine.select_rows(encoded.vectors, fit_rows), _stage_progress("fit", on_progress)
         moments: dict[int, Moments] = {}
         said: list[str] = []
-        trials: list[WeightingTrial] = []
+        search: CodeSearch | None = None
         if earlier is None:
             paired = None if targets is None else Rows(targets, fit_rows)
-            chain, trials = _fit_new_chain(
+            chain, search = _fit_new_chain(
                 request, chain, encoder, source, encoded, heldout_rows, rows, paired, folder, reporting
             )
             if request.keep_moments:
@@ -177,7 +177,7 @@ def fit_chain(
             targets=None if targets is None else np.array(targets[heldout_rows]),
         )
         if "codes" in certificate:
-            certificate["codes"] |= describe_choice(trials)
+            certificate["codes"] |= (search or CodeSearch(chain, [], {})).describe()
         chain.metadata = {
             "encoder": encoder.describe() if encoder else None,
             "target_encoder": target_encoder.describe() if target_encoder else None,
@@ -208,8 +208,8 @@ def _fit_new_chain(
     targets: Rows | None,
     folder: Path,
     on_progress: Progress,
-) -> tuple[Chain, list[WeightingTrial]]:
-    """Fit the steps of a chain, and search the weighting of codes if the request sets a budget of bytes.
+) -> tuple[Chain, CodeSearch | None]:
+    """Fit the steps of a chain, and search for the best codes if the request sets a budget of bytes.
 
     Args:
         request: what to fit.
@@ -224,19 +224,27 @@ def _fit_new_chain(
         on_progress: called with progress in [0, 1] and a message.
 
     Returns:
-        The chain on the CPU, and the weightings that were tried, none without a search.
+        The chain on the CPU, and the search, None without a budget.
     """
     queries = None if request.queries is None else read_queries(request.queries, encoder, encoded.vectors.shape[1])
     on_device = chain.to(_choose_fitting_device(encoder))
     on_device.fit(rows, part_of(on_progress, 0, FITTED), targets, checkpoints=folder, queries=queries)
     chain.to("cpu")
-    halves = None
-    if request.bytes is not None:
-        halves = encode_heldout_halves(source, encoder, encoded.hashes[heldout_rows], request.seed)
-    if halves is None:
-        return chain, []
-    heldout = np.array(encoded.vectors[heldout_rows])
-    return choose_weighting(chain, rows, halves, heldout, queries, part_of(on_progress, FITTED, 1))
+    if request.bytes is None:
+        return chain, None
+    halves = encode_heldout_halves(source, encoder, encoded.hashes[heldout_rows], request.seed)
+    if isinstance(halves, str):
+        return chain, keep_default(chain, halves)
+    search = search_codes(
+        chain,
+        rows,
+        halves,
+        np.array(encoded.vectors[heldout_rows]),
+        queries,
+        request.keep_moments,
+        part_of(on_progress, FITTED, 1),
+    )
+    return search.chain, search
 
 
 def split_heldout(hashes: NDArray[np.uint64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -32,8 +32,8 @@ class FitRequest:
         add_to: version `name@version` that the source's rows are added to; its steps and normalize apply.
         refit_of: version that the new one replaces; the certificate compares the two.
         because: reason for an automatic fit; None for one that a user requested.
-        bytes: budget of a vector in bytes: codes of that size follow the steps, and their weighting is searched; None
-            for no such codes.
+        bytes: budget of a vector in bytes: codes of that size follow the steps, and their weighting and codebooks are
+            searched; None for no such codes.
         queries: source of queries that will search the vectors, to weight codes by; None weights by the rows.
         bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
     """

@@ -110,7 +110,7 @@ class ProductCoding(TransformCoding):
     def forward(self, x: Tensor) -> Tensor:
         """Encode rows `(n, d)` as the nearest centroids, uint8 `(n, bytes)`; near-zero rows become zeros."""
         rows = x.reshape(-1, x.shape[-1])
-        books, offsets, place = self._prepare_books()
+        books, offsets, place = self.prepare_books()
         width, blocks = books.shape[1], []
         for block in torch.split(rows, BLOCK_ROWS):
             y = block.new_zeros(self.bytes * width, len(block))
@@ -122,8 +122,8 @@ class ProductCoding(TransformCoding):
         code = code.masked_fill(without_direction(row_norms(rows), rows.dtype), 0)
         return code.reshape(*x.shape[:-1], self.bytes)
 
-    def _prepare_books(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what distances to centroids are computed with.
+    def prepare_books(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return centroids, offsets and places with which the nearest centroids are found.
 
         Returns:
             Centroids weighted by the variances `(bytes, k, 256)`, where k is the largest number of coordinates of a

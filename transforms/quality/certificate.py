@@ -133,7 +133,7 @@ def geometry_measures(
 def code_measures(quantizer: TransformCoding, queries: FloatArray, decoded: FloatArray) -> Certificate:
     """Return what codes cost and how their scores err, as a JSON object.
 
-    `{bytes, weighting, coordinates, bits: {bits: coordinates}, query_count, score_bias, score_variance,
+    `{kind, bytes, weighting, coordinates, bits: {bits: coordinates}, query_count, score_bias, score_variance,
     clipped_share}`: the coordinates that are coded, how many have how many bits, the number of queries that weighted
     them (0 if the fitted rows stood for them), mean and variance of the error of a score, and the share of coordinates
     beyond `CLIP_DEVIATIONS` standard deviations.
@@ -146,6 +146,7 @@ def code_measures(quantizer: TransformCoding, queries: FloatArray, decoded: Floa
     bits, counts = np.unique(quantizer.layout[0].cpu().numpy(), return_counts=True)
     bias, variance = score_errors(queries, queries, decoded) if len(queries) > 1 else (None, None)
     return {
+        "kind": quantizer.kind,
         "bytes": quantizer.bytes,
         "weighting": quantizer.weighting,
         "coordinates": quantizer.learned_directions,

@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
+from service.cli.fit import format_fit_result
+
 NPY = "application/x-npy"
 ENCODER = "all-MiniLM-L6-v2"
 WIDTHS = {"bytes": 24, "bits": 20}
@@ -306,7 +308,28 @@ def test_fit_command_accepts_a_byte_budget(run, texts, tmp_path):
     assert status == 0, err
     lines = {line.split()[0]: line for line in out.splitlines() if line}
     assert lines["bytes_per_vector"].endswith("→ 16")
-    assert "0.5 by" in lines["weighting"]
+    assert "codes, weighting 0.5 by default" in lines["codes"]
+    assert "Not tried: product_codes, because" in out
+
+
+def test_fit_command_prints_the_codes_that_were_tried_and_what_each_was_compared_with():
+    def trial(kind, weighting, ahead):
+        return {"kind": kind, "weighting": weighting, "rows": 4000, "retrieval": 71.5, "ahead": ahead, "ci95": 0.75}
+
+    tried = [trial("codes", 0.5, 0.0), trial("codes", 0.0, 1.25), trial("product_codes", 0.0, -0.5)]
+    codes = {"kind": "codes", "weighting": 0.0, "chosen_by": "split-half retrieval", "tried": tried, "not_tried": {}}
+    measures = dict.fromkeys(("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"))
+    sides = dict.fromkeys(("mean_norm", "isoscore", "bytes_per_vector"), {"before": 1, "after": 1})
+    certificate = measures | sides | {"n_fit": 4000, "n_heldout": 1000, "out_of_domain": {}, "warnings": []}
+    result = {"chain": "a@1", "failed_gates": [], "promoted": True, "size_routes": []}
+    text = format_fit_result(result | {"certificate": certificate | {"codes": codes}})
+    table = [line.split() for line in text.splitlines() if "4,000" in line and "weighting" in line]
+    assert [(line[0], line[2], line[4], line[-2]) for line in table] == [
+        ("codes,", "0.5", "+0.00", "0.5"),
+        ("codes,", "0", "+1.25", "0.5"),
+        ("product_codes,", "0", "-0.50", "0"),
+    ]
+    assert "Not tried" not in text
 
 
 DTYPES = {"float": np.float32, "int8": np.int8, "uint8": np.uint8, "binary": np.int8, "ubinary": np.uint8}

@@ -188,10 +188,32 @@ def test_exports_of_learned_codebooks_encode_and_search_as_the_chain(learned, ro
     np.testing.assert_allclose(np.take_along_axis(ours, ids, axis=1), scores, atol=1e-4)
 
 
-def test_export_onnx_refuses_learned_codebooks(learned, tmp_path):
-    with pytest.raises(ExportError, match="no ONNX form of product_codes: use --format faiss"):
-        FORMATS["onnx"](learned, tmp_path / "graphs")
-    assert not any(tmp_path.iterdir())
+def test_onnx_graphs_of_learned_codebooks_encode_and_decode_as_the_chain(learned, rows, tmp_path):
+    """A row may differ only where two centroids of a byte are equally near up to rounding."""
+    folder = FORMATS["onnx"](learned, tmp_path / "graphs").folder
+    encoder, decoder = (onnxruntime.InferenceSession(folder / name) for name in ("chain.onnx", "decode.onnx"))
+    embeddings, found, queries = encoder.run(["embeddings", "codes", "queries"], {"vectors": rows})
+    codes, clear = learned.transform(rows), clear_of_edges(learned, rows)
+    assert found.dtype == np.uint8 and not found[~rows.any(axis=1)].any() and found[rows.any(axis=1)].any(axis=1).all()
+    np.testing.assert_array_equal(found[clear], codes[clear])
+    np.testing.assert_allclose(embeddings, learned.dequantize(found), atol=1e-5)
+    np.testing.assert_allclose(queries, learned.transform_queries(rows), atol=1e-5)
+    (decoded,) = decoder.run(["embeddings"], {"codes": codes})
+    np.testing.assert_allclose(decoded, learned.dequantize(codes), atol=1e-5)
+
+
+def clear_of_edges(chain, rows):
+    """Return which rows have one centroid of every byte nearer than all others by more than rounding."""
+    step = chain.quantizer
+    y = step.coordinates(torch.from_numpy(chain.transform_queries(rows))).numpy() * step.deviations.numpy()[:, None]
+    centroids = step.centroids.numpy() * step.deviations.numpy()[:, None]
+    clear = np.ones(len(rows), bool)
+    for own in (step.layout[1].numpy() == octet for octet in range(step.bytes)):
+        distances = np.square(y[own].T[:, None] - centroids[own].T[None]).sum(axis=2)
+        nearest, second = np.sort(distances, axis=1)[:, :2].T
+        clear &= second - nearest > 1e-5 * second
+    assert clear.mean() > 0.8
+    return clear
 
 
 def test_export_faiss_refuses_coordinates_that_cross_bytes_and_suggests_what_to_do(fitted, tmp_path):
