@@ -3,12 +3,8 @@
 labels.i64     (n,)    which label of the record a row is, ascending
 originals.f16  (n, d)  for rescoring; of length 1 where the metric is cosine
 reduced.f32    (n, k)  what the graph holds, for exact search and for building the graph
-
-Space is allocated before it is written, so that a full disk is an error and not a SIGBUS.
 """
 
-import hashlib
-import os
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -19,80 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.files import continue_file
+from service.index.embedded.row_file import HASHED_BYTES, RowFile
 
-MIN_ROWS = 1024
-"""Minimum number of rows that a file has space for."""
 GROWTH = 1.5
 """Factor by which a full file grows, so that appending is seldom slow."""
-HASHED_BYTES = 2**24
-"""Default number of bytes hashed or written at once."""
-
 Labels = NDArray[np.int64]
 """Labels of the record: each stands for one version of one item."""
-
-
-class RowFile:
-    """File of rows of one dtype and width, memory-mapped as an array.
-
-    Args:
-        path: file, created if missing.
-        dtype: name of the dtype.
-        width: number of entries per row.
-
-    Attributes:
-        array: mapped array `(capacity, width)`.
-    """
-
-    def __init__(self, path: Path, dtype: str, width: int) -> None:
-        self.path = path
-        self.dtype = np.dtype(dtype)
-        self.width = width
-        self.row_bytes = self.dtype.itemsize * width
-        self.file = continue_file(path)
-        self.descriptor = self.file.fileno()
-        self.digest = hashlib.sha256()
-        self.digested = 0
-        try:
-            self.reserve(max(MIN_ROWS, os.fstat(self.descriptor).st_size // self.row_bytes))
-        except BaseException:
-            self.close()
-            raise
-
-    def reserve(self, rows: int) -> None:
-        """Allocate disk space for a total number of rows, and map the file again.
-
-        Raises:
-            OSError: if the disk is full.
-        """
-        _allocate(self.descriptor, rows * self.row_bytes)
-        self.array = np.memmap(self.file, self.dtype, "r+", shape=(rows, self.width))
-
-    def compute_digest(self, rows: int, block_bytes: int = HASHED_BYTES) -> str:
-        """Return the SHA-256 of the first rows, reading `block_bytes` at once.
-
-        Rows hashed by earlier calls are not read again, unless one of these hashed more than `rows` rows.
-        """
-        if rows < self.digested:
-            self.forget_digest()
-        step = max(1, block_bytes // self.row_bytes)
-        for start in range(self.digested, rows, step):
-            self.digest.update(np.ascontiguousarray(self.array[start : min(start + step, rows)]).data)
-        self.digested = rows
-        return self.digest.hexdigest()
-
-    def forget_digest(self) -> None:
-        """Reset the running digest, because rows will be rewritten."""
-        self.digest, self.digested = hashlib.sha256(), 0
-
-    def sync(self) -> None:
-        """Flush all rows and wait until they are on disk."""
-        self.array.flush()
-        os.fsync(self.descriptor)
-
-    def close(self) -> None:
-        """Close the file; arrays that map it stay usable."""
-        self.file.close()
 
 
 @dataclass(frozen=True)
@@ -145,7 +73,7 @@ class Rows:
     def __init__(self, folder: Path, width: int, dimensions: int) -> None:
         with ExitStack() as opened:
             self.labels = opened.enter_context(closing(RowFile(folder / "labels.i64", "int64", 1)))
-            self.originals = opened.enter_context(closing(RowFile(folder / "originals.f16", "float16", width)))
+            self.originals = opened.enter_context(closing(RowFile(folder / "originals.f16", "float16", width, True)))
             self.reduced = opened.enter_context(closing(RowFile(folder / "reduced.f32", "float32", dimensions)))
             opened.pop_all()
         self.alive = np.ones(len(self.labels.array), np.bool_)
@@ -246,13 +174,3 @@ class Rows:
         """Close the files; arrays that map them stay usable."""
         for file in self.files:
             file.close()
-
-
-def _allocate(descriptor: int, size: int) -> None:
-    """Allocate disk blocks for a file up to `size` bytes, without holes; raise `OSError` if the disk is full."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-        return
-    have = os.fstat(descriptor).st_size
-    while have < size:  # macOS: writing to a hole through the map on a full disk would be a SIGBUS
-        have += os.pwrite(descriptor, bytes(min(size - have, HASHED_BYTES)), have)

@@ -4,7 +4,8 @@ import resource
 import numpy as np
 import pytest
 
-from service.index.embedded.rows import MIN_ROWS, RowFile, Rows
+from service.index.embedded.row_file import MIN_ROWS, RowFile
+from service.index.embedded.rows import Rows
 
 WIDTH, DIMENSIONS = 12, 8
 
@@ -128,6 +129,26 @@ def test_compute_digests_equals_sha256_of_the_first_rows_in_any_order_of_calls(r
         expected = [hashlib.sha256(array[:count].tobytes()).hexdigest() for array in whole]
         assert list(rows.compute_digests(count, block_bytes=1000).values()) == expected
     assert list(rows.compute_digests(3)) == ["labels.i64", "originals.f16", "reduced.f32"]
+
+
+def test_compute_digest_of_a_file_that_became_shorter_raises_os_error(tmp_path):
+    file = RowFile(tmp_path / "rows", "float32", 256)
+    (tmp_path / "rows").write_bytes(b"")
+    with pytest.raises(OSError, match="shorter"):
+        file.compute_digest(10)
+    file.close()
+
+
+@pytest.mark.parametrize("scattered", [True, False])
+def test_rows_written_through_the_map_are_in_the_file_however_it_is_read(tmp_path, scattered):
+    file, given = RowFile(tmp_path / "rows", "float32", 3, scattered), np.arange(9000, dtype=np.float32).reshape(-1, 3)
+    file.reserve(3000)
+    file.array[:3000] = given
+    assert file.compute_digest(3000) == hashlib.sha256(given.tobytes()).hexdigest()
+    file.sync()
+    file.close()
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "rows", np.float32).reshape(-1, 3)[:3000], given)
+    np.testing.assert_array_equal(file.array[:3000], given)
 
 
 def test_reserve_allocates_disk_blocks(tmp_path):
