@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from service.errors import ServiceError, UnavailableError, UnknownNameError
 from service.index.bridge import Bridge
-from service.index.embedded.generation import EXACT_ROWS, Generation, list_hints
+from service.index.embedded.generation import Generation, list_hints
 from service.index.embedded.payloads import PayloadCache, wrap_json
 from service.index.embedded.record import IndexRecord, RecordWrite
 from service.index.embedded.serving import GenerationServing
@@ -47,13 +47,13 @@ class EmbeddedIndex:
         threads: number of threads for a search.
         job_threads: number of threads for adding rows to the graph.
         encode: encodes texts with the encoder that a spec names.
-        exact_rows: number of candidate rows up to which its generations search exactly.
+        exact_rows: number of candidate rows up to which its generations search exactly; None for their own choice.
 
     Attributes:
         generation: generation that serves; always replaced as a whole.
         bridge: alignment for queries of the encoder that the index is moving to; None if there is none.
         required_text_field: during a re-embedding, the metadata field that must hold an item's text; else None.
-        exact_rows: number of candidate rows up to which a generation searches exactly.
+        exact_rows: the number given for new generations, or None.
         rows_added: event that is set when rows were added.
         stopping: event that is set when the index is being closed.
     """
@@ -66,7 +66,7 @@ class EmbeddedIndex:
         threads: int,
         job_threads: int,
         encode: Texts,
-        exact_rows: int = EXACT_ROWS,
+        exact_rows: int | None = None,
     ) -> None:
         self.name = name
         self.folder = folder
@@ -203,12 +203,12 @@ class EmbeddedIndex:
         if self.required_text_field is not None:
             for item, metadata_json in zip(ids, payloads, strict=True):
                 get_text(item, metadata_json, self.required_text_field)
-        halves, reduced = generation.reduce.convert_to_half(vectors), generation.reduce(vectors)
+        halves, compact = generation.reducer.convert_to_half(vectors), generation.vectors.encode(vectors)
         generation.rows.reserve(len(ids))  # all that can fail comes before the record is written
         with self.changing:
             self.lacks_rows = True
             written = self.record.upsert(ids, vectors, metadata, payloads, spec, note)
-            generation.rows.append(written.labels, halves, reduced, written.dead)
+            generation.rows.append(written.labels, halves, compact, written.dead)
             self.lacks_rows = False
         self.rows_added.set()
         return written

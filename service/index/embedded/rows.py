@@ -2,7 +2,8 @@
 
 labels.i64     (n,)    which label of the record a row is, ascending
 originals.f16  (n, d)  for rescoring; of length 1 where the metric is cosine
-reduced.f32    (n, k)  what the graph holds, for exact search and for building the graph
+reduced.f32    (n, k)  compact vectors: what is searched, exactly or by the graph
+codes.u8       (n, b)  compact vectors where the chain ends in codes
 """
 
 import threading
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.index.embedded.row_file import HASHED_BYTES, RowFile
+from service.index.embedded.vector_formats import VectorFormat
 
 GROWTH = 1.5
 """Factor by which a full file grows, so that appending is seldom slow."""
@@ -30,13 +32,13 @@ class RowsView:
     Attributes:
         labels: labels `(n,)`, ascending.
         originals: original vectors `(n, d)`, float16.
-        reduced: reduced vectors `(n, k)`, float32.
+        compact: compact vectors `(n, width)`: floats or codes, see `VectorFormat`.
         alive: `(n,)`, false where the item was deleted or replaced.
     """
 
     labels: Labels
     originals: NDArray[np.float16]
-    reduced: NDArray[np.float32]
+    compact: NDArray[Any]
     alive: NDArray[np.bool_]
 
     @property
@@ -63,18 +65,20 @@ class Rows:
     Args:
         folder: folder of the generation.
         width: number of dimensions of the original vectors.
-        dimensions: number of dimensions of the reduced vectors.
+        compact: format of the compact vectors.
 
     Attributes:
         count: number of rows.
         dead: number of rows whose item was deleted or replaced.
     """
 
-    def __init__(self, folder: Path, width: int, dimensions: int) -> None:
+    def __init__(self, folder: Path, width: int, compact: VectorFormat) -> None:
         with ExitStack() as opened:
             self.labels = opened.enter_context(closing(RowFile(folder / "labels.i64", "int64", 1)))
             self.originals = opened.enter_context(closing(RowFile(folder / "originals.f16", "float16", width, True)))
-            self.reduced = opened.enter_context(closing(RowFile(folder / "reduced.f32", "float32", dimensions)))
+            self.compact = opened.enter_context(
+                closing(RowFile(folder / compact.file_name, compact.dtype, compact.width))
+            )
             opened.pop_all()
         self.alive = np.ones(len(self.labels.array), np.bool_)
         self.count = 0
@@ -83,8 +87,8 @@ class Rows:
 
     @property
     def files(self) -> Sequence[RowFile]:
-        """Files of labels, originals and reduced vectors, in that order."""
-        return (self.labels, self.originals, self.reduced)
+        """Files of labels, originals and compact vectors, in that order."""
+        return (self.labels, self.originals, self.compact)
 
     @property
     def bytes(self) -> int:
@@ -95,7 +99,7 @@ class Rows:
         """Return an immutable view of the current rows."""
         with self.changing:
             n = self.count
-            return RowsView(self.labels.array[:n, 0], self.originals.array[:n], self.reduced.array[:n], self.alive[:n])
+            return RowsView(self.labels.array[:n, 0], self.originals.array[:n], self.compact.array[:n], self.alive[:n])
 
     def reserve(self, more: int) -> None:
         """Allocate space for `more` additional rows, so that appending them cannot fail.
@@ -119,7 +123,7 @@ class Rows:
         self,
         labels: Labels,
         originals: NDArray[np.floating[Any]],
-        reduced: NDArray[np.float32],
+        compact: NDArray[Any],
         replaced: Labels | None = None,
     ) -> None:
         """Append rows, and atomically for readers mark the rows they replace as dead.
@@ -127,7 +131,7 @@ class Rows:
         Args:
             labels: labels `(n,)`, all above the existing ones.
             originals: original vectors `(n, d)`.
-            reduced: reduced vectors `(n, k)`.
+            compact: compact vectors `(n, width)`.
             replaced: labels of the replaced versions.
 
         Raises:
@@ -137,7 +141,7 @@ class Rows:
         rows = slice(self.count, self.count + len(labels))
         self.labels.array[rows, 0] = labels
         self.originals.array[rows] = originals
-        self.reduced.array[rows] = reduced
+        self.compact.array[rows] = compact
         alive, gone = self._compute_alive(replaced)
         with self.changing:
             self.alive, self.dead, self.count = alive, self.dead + gone, rows.stop

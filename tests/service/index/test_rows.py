@@ -1,5 +1,6 @@
 import hashlib
 import resource
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,17 +9,18 @@ from service.index.embedded.row_file import MIN_ROWS, RowFile
 from service.index.embedded.rows import Rows
 
 WIDTH, DIMENSIONS = 12, 8
+FLOATS = SimpleNamespace(file_name="reduced.f32", dtype="float32", width=DIMENSIONS)
 
 
 @pytest.fixture
 def rows(tmp_path):
-    rows = Rows(tmp_path, WIDTH, DIMENSIONS)
+    rows = Rows(tmp_path, WIDTH, FLOATS)
     yield rows
     rows.close()
 
 
 def batch(count, first=1, seed=0, step=3):
-    """Draw labels, originals and reduced vectors of some rows."""
+    """Draw labels, originals and compact vectors of some rows."""
     draw = np.random.default_rng(seed)
     labels = np.arange(first, first + step * count, step, dtype=np.int64)
     reduced = draw.normal(size=(count, DIMENSIONS)).astype(np.float32)
@@ -26,8 +28,8 @@ def batch(count, first=1, seed=0, step=3):
 
 
 def assert_holds(view, given):
-    """Assert that a view equals labels, originals and reduced vectors."""
-    for seen, expected in zip((view.labels, view.originals, view.reduced), given, strict=True):
+    """Assert that a view equals labels, originals and compact vectors."""
+    for seen, expected in zip((view.labels, view.originals, view.compact), given, strict=True):
         np.testing.assert_array_equal(seen, expected)
 
 
@@ -55,7 +57,7 @@ def test_take_view_shows_all_appended_rows_however_the_files_grow(rows, sizes):
 
 
 def test_a_view_is_unchanged_by_later_appends_and_by_closing(tmp_path):
-    rows = Rows(tmp_path, WIDTH, DIMENSIONS)
+    rows = Rows(tmp_path, WIDTH, FLOATS)
     first = batch(100)
     rows.append(*first)
     view = rows.take_view()
@@ -93,11 +95,11 @@ def test_rows_appended_after_mark_dead_are_alive(rows):
 
 def test_reopened_files_have_the_appended_rows(tmp_path):
     given = batch(2000)
-    rows = Rows(tmp_path, WIDTH, DIMENSIONS)
+    rows = Rows(tmp_path, WIDTH, FLOATS)
     rows.append(*given)
     rows.sync()
     rows.close()
-    again = Rows(tmp_path, WIDTH, DIMENSIONS)
+    again = Rows(tmp_path, WIDTH, FLOATS)
     assert again.count == 0
     again.count = 2000
     assert_holds(again.take_view(), given)
@@ -108,11 +110,11 @@ def test_reopened_files_have_the_appended_rows(tmp_path):
 
 @pytest.mark.parametrize("missing", ["labels.i64", "originals.f16", "reduced.f32"])
 def test_rows_can_be_appended_to_files_of_unequal_length(tmp_path, missing):
-    rows = Rows(tmp_path, WIDTH, DIMENSIONS)
+    rows = Rows(tmp_path, WIDTH, FLOATS)
     rows.append(*batch(5000))
     rows.close()
     (tmp_path / missing).unlink()
-    again = Rows(tmp_path, WIDTH, DIMENSIONS)
+    again = Rows(tmp_path, WIDTH, FLOATS)
     for seed in range(3):
         again.append(*batch(900, first=1 + 2700 * seed, seed=seed))
     assert_holds(again.take_view(), joined(*(batch(900, first=1 + 2700 * seed, seed=seed) for seed in range(3))))
