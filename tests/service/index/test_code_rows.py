@@ -1,6 +1,5 @@
 """Indexes whose rows are codes: the same promises as of rows of floats."""
 
-import copy
 import hashlib
 import json
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snaps
 from service.index.filters import parse_filter
 from service.index.query import Query
 from service.index.reducer import normalize_rows, read_artifact_files
+from transforms.artifact import write_artifact
 from transforms.errors import ArtifactError
 
 hnswlib = pytest.importorskip("hnswlib")
@@ -235,9 +235,11 @@ def test_damaged_codes_are_rebuilt_from_the_record(folder, biased, kept):
 
 
 def test_an_index_whose_chain_is_of_a_newer_codec_is_unavailable_with_the_reason(folder, tmp_path, chain_of):
-    newer = copy.deepcopy(chain_of(STEPS)[0])
-    newer.transforms[-1].codec_version = 9
-    newer.save(tmp_path / "newer")
+    chain, (manifest, _) = chain_of(STEPS)
+    newer = json.loads(manifest)
+    newer["steps"][-1]["codec_version"] = 9
+    del newer["manifest_sha256"]
+    write_artifact(tmp_path / "newer", newer, chain.tensors())
     record = IndexRecord(folder / "record.db")
     with record.transaction() as db:
         db.execute("UPDATE chains SET manifest = ?, tensors = ?", read_artifact_files(tmp_path / "newer"))
