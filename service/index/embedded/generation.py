@@ -4,30 +4,46 @@ Reindexing builds the next generation beside the serving one; see `service.jobs.
 """
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from service.errors import UnavailableError
 from service.index.embedded.exact import SearchResult, empty_results, merge_results, rescore, search_exactly
 from service.index.embedded.filter_masks import FilterMasks
-from service.index.embedded.graphs.choice import create_graph, find_graph_problem
+from service.index.embedded.graphs.choice import create_graph
 from service.index.embedded.record import IndexRecord
 from service.index.embedded.rows import Labels, Rows, RowsView
 from service.index.embedded.vector_formats import choose_format
 from service.index.filters import Filter, Mask
 from service.index.query import DEFAULT_EF, Query
 from service.index.reducer import Reducer, Vectors, normalize_rows
-from service.index.spec import IndexSpec
+from service.index.spec import IndexSpec, require_originals
 from transforms.files import make_folder
 
 MAX_CANDIDATES = 4096
 """Maximum number of candidates taken from the graph; for more, an exact scan of all rows is faster."""
 
-WORTH_COMPACTING = 0.3
-"""Share of dead rows above which `list_hints` suggests compaction."""
 REPLAY_ROWS = 4096
 """Number of rows read from the record at once."""
+
+
+@dataclass(frozen=True)
+class NewVectors:
+    """Vectors of new items in every form that is stored.
+
+    Attributes:
+        recorded: what the record stores: original vectors `(n, d)`, or without originals codes `(n, b)`.
+        halves: original vectors in float16 for rescoring; None without originals.
+        compact: compact vectors `(n, width)` of the rows.
+    """
+
+    recorded: NDArray[Any]
+    halves: NDArray[np.float16] | None
+    compact: NDArray[Any]
 
 
 class Generation:
@@ -64,7 +80,7 @@ class Generation:
         self.threads = threads
         self.vectors = choose_format(spec, reducer)
         self.exact_rows = self.vectors.exact_rows if exact_rows is None else exact_rows
-        self.rows = Rows(folder, spec.width, self.vectors)
+        self.rows = Rows(folder, spec.width if spec.has_originals else None, self.vectors)
         self.graph = create_graph(spec, self.vectors, threads)
         self.filters = FilterMasks(record)
         self.notes: list[str] = []
@@ -79,9 +95,33 @@ class Generation:
         """Label of the last row; 0 if there is none."""
         return int(self.rows.labels.array[self.rows.count - 1, 0]) if self.rows.count else 0
 
-    def append(self, labels: Labels, originals: Vectors) -> None:
-        """Add rows for new items: their labels, the originals `(n, d)` in float16, and the compact vectors."""
-        self.rows.append(labels, self.reducer.convert_to_half(originals), self.vectors.encode(originals))
+    def convert(self, originals: Vectors) -> NewVectors:
+        """Convert original vectors `(n, d)` of new items to what is stored.
+
+        Raises:
+            BadValueError: if they cannot be stored.
+        """
+        compact = self.vectors.encode(originals)
+        if not self.spec.has_originals:
+            return NewVectors(compact, None, compact)
+        return NewVectors(originals, self.reducer.convert_to_half(originals), compact)
+
+    def append(self, labels: Labels, recorded: NDArray[Any]) -> None:
+        """Add rows for items of the record: their labels, and what it stores of them, see `read_rows_after`.
+
+        Raises:
+            UnavailableError: if it stores codes of another size than the chain's.
+        """
+        if self.spec.has_originals:
+            new = self.convert(recorded)
+            self.rows.append(labels, new.halves, new.compact)
+            return
+        if recorded.shape[1] != self.vectors.width:
+            raise UnavailableError(
+                f"the record holds codes of {recorded.shape[1]} bytes, and its chain has codes of {self.vectors.width}",
+                code="corrupt_index",
+            )
+        self.rows.append(labels, None, recorded)
 
     def replay(self) -> None:
         """Read the items that follow the last row from the SQLite record, in label order, and append their rows.
@@ -89,10 +129,10 @@ class Generation:
         Then mark the rows of all deleted or replaced items as dead.
         """
         while True:
-            labels, originals = self.record.read_rows_after(self.last_label, REPLAY_ROWS, self.spec)
+            labels, recorded = self.record.read_rows_after(self.last_label, REPLAY_ROWS, self.spec)
             if not len(labels):
                 break
-            self.append(labels, originals)
+            self.append(labels, recorded)
         self.rows.mark_dead(self.record.read_tombstones())
 
     def extend_graph(self, max_rows: int, threads: int) -> int:
@@ -116,7 +156,10 @@ class Generation:
 
         Raises:
             TooLargeError: if the filter takes too much work.
+            ConflictError: if the query asks for rescoring, and the index stores no originals.
         """
+        if query.rescoring is not None:
+            require_originals(self.spec, "rescoring", "rescore")
         view = self.rows.take_view()
         allowed = self._compute_allowed(view, query.wanted)
         vectors, k = query.vectors, query.k
@@ -208,12 +251,3 @@ class Generation:
     def close(self) -> None:
         """Close the row files; arrays used by a running search stay valid."""
         self.rows.close()
-
-
-def list_hints(rows: Rows) -> list[str]:
-    """Return advice for the user: to install hnswlib, and to compact an index with over 30% dead rows; else []."""
-    found = [problem] if (problem := find_graph_problem()) else []
-    if rows.dead > WORTH_COMPACTING * max(rows.count, 1):
-        share = f"{rows.dead:,} of {rows.count:,} rows are of deleted or replaced items"
-        found.append(f"{share}; /reindex with {{}} compacts")
-    return found

@@ -1,7 +1,7 @@
 """Rows of a generation: memory-mapped files that only grow, with one row for each version of an item.
 
 labels.i64     (n,)    which label of the record a row is, ascending
-originals.f16  (n, d)  for rescoring; of length 1 where the metric is cosine
+originals.f16  (n, d)  for rescoring; of length 1 where the metric is cosine; none where no originals are stored
 reduced.f32    (n, k)  compact vectors: what is searched, exactly or by the graph
 codes.u8       (n, b)  compact vectors where the chain ends in codes
 """
@@ -31,7 +31,7 @@ class RowsView:
 
     Attributes:
         labels: labels `(n,)`, ascending.
-        originals: original vectors `(n, d)`, float16.
+        originals: original vectors `(n, d)`, float16; `(n, 0)` where none are stored.
         compact: compact vectors `(n, width)`: floats or codes, see `VectorFormat`.
         alive: `(n,)`, false where the item was deleted or replaced.
     """
@@ -64,7 +64,7 @@ class Rows:
 
     Args:
         folder: folder of the generation.
-        width: number of dimensions of the original vectors.
+        width: number of dimensions of the original vectors; None if they are not stored.
         compact: format of the compact vectors.
 
     Attributes:
@@ -72,10 +72,13 @@ class Rows:
         dead: number of rows whose item was deleted or replaced.
     """
 
-    def __init__(self, folder: Path, width: int, compact: VectorFormat) -> None:
+    def __init__(self, folder: Path, width: int | None, compact: VectorFormat) -> None:
         with ExitStack() as opened:
             self.labels = opened.enter_context(closing(RowFile(folder / "labels.i64", "int64", 1)))
-            self.originals = opened.enter_context(closing(RowFile(folder / "originals.f16", "float16", width, True)))
+            self.originals: RowFile | None = None
+            if width is not None:
+                originals = RowFile(folder / "originals.f16", "float16", width, scattered=True)
+                self.originals = opened.enter_context(closing(originals))
             self.compact = opened.enter_context(
                 closing(RowFile(folder / compact.file_name, compact.dtype, compact.width))
             )
@@ -87,8 +90,8 @@ class Rows:
 
     @property
     def files(self) -> Sequence[RowFile]:
-        """Files of labels, originals and compact vectors, in that order."""
-        return (self.labels, self.originals, self.compact)
+        """Files of labels, originals if they are stored, and compact vectors, in that order."""
+        return (self.labels, *([self.originals] if self.originals else []), self.compact)
 
     @property
     def bytes(self) -> int:
@@ -99,7 +102,8 @@ class Rows:
         """Return an immutable view of the current rows."""
         with self.changing:
             n = self.count
-            return RowsView(self.labels.array[:n, 0], self.originals.array[:n], self.compact.array[:n], self.alive[:n])
+            originals = np.empty((n, 0), np.float16) if self.originals is None else self.originals.array[:n]
+            return RowsView(self.labels.array[:n, 0], originals, self.compact.array[:n], self.alive[:n])
 
     def reserve(self, more: int) -> None:
         """Allocate space for `more` additional rows, so that appending them cannot fail.
@@ -122,7 +126,7 @@ class Rows:
     def append(
         self,
         labels: Labels,
-        originals: NDArray[np.floating[Any]],
+        originals: NDArray[np.floating[Any]] | None,
         compact: NDArray[Any],
         replaced: Labels | None = None,
     ) -> None:
@@ -130,7 +134,7 @@ class Rows:
 
         Args:
             labels: labels `(n,)`, all above the existing ones.
-            originals: original vectors `(n, d)`.
+            originals: original vectors `(n, d)`; None if they are not stored.
             compact: compact vectors `(n, width)`.
             replaced: labels of the replaced versions.
 
@@ -140,7 +144,8 @@ class Rows:
         self.reserve(len(labels))
         rows = slice(self.count, self.count + len(labels))
         self.labels.array[rows, 0] = labels
-        self.originals.array[rows] = originals
+        if self.originals is not None:
+            self.originals.array[rows] = originals
         self.compact.array[rows] = compact
         alive, gone = self._compute_alive(replaced)
         with self.changing:
