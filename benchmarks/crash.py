@@ -6,7 +6,7 @@ about to do and what was acknowledged, until SIGKILL. In every second trial the 
 WAL is cut to its length at the last acknowledged write, rows and graph to the last snapshot, or
 some of their bytes are spoilt. Then another process opens the index: every acknowledged write must
 be there, the one that was under way whole or not at all, and a search must find each item by its
-own vector.
+own vector. With `--chain codes48` the rows are codes, with `--originals none` the record too.
 """
 
 import json
@@ -21,31 +21,69 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import numpy as np
+import torch
 
 from benchmarks.report import parser, write_report
+from service.chains.names import RAW
+from service.chains.starters import STARTERS
 from service.index.embedded import maintenance
 from service.index.embedded.index import EmbeddedIndex
 from service.index.embedded.ownership import acquire_index
 from service.index.embedded.record import IndexRecord
 from service.index.embedded.snapshot import read_snapshot
+from service.index.protocol import Artifact
 from service.index.query import Query
-from service.index.spec import IndexSpec
+from service.index.reducer import read_artifact_files
+from service.index.spec import IndexSpec, Originals
 from service.jobs.kinds.reindex import run_reindex
 from service.jobs.requests import ReindexJob
 from service.settings import read_settings
+from transforms.artifact import MANIFEST, TENSORS
 
 WIDTH = 16
+"""Dimensions of the vectors of an index without a chain."""
 IDS = 400
 """Few enough that most writes replace something."""
-LONGEST_SECONDS = 0.4
+LONGEST_SECONDS, LONGEST_WITH_CHAIN = 0.4, 1.6
+"""Longest time until a kill; loading a chain takes a fraction of a second, and a reindexing must reach its cutover."""
 TRIALS_ON_ONE_INDEX = 10
-SPEC = IndexSpec(None, None, WIDTH, "raw", "none", WIDTH, "raw", "cosine", m=4, ef_construction=20)
 
 State = dict[str, int]
 """Each id's seed; its vector and metadata follow from that."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The kind of index that is tried: its settings, its chain, and the bytes of a row of each of its files."""
+
+    spec: IndexSpec
+    artifact: Artifact
+    row_bytes: dict[str, int]
+
+    @classmethod
+    def of(cls, chain: str, originals: Originals) -> "Subject":
+        """An index with a chain that Lathe ships, or with `none`."""
+        width, dimensions, artifact, compact = WIDTH, WIDTH, None, {"reduced.f32": 4 * WIDTH}
+        if chain != RAW:
+            artifact = read_artifact_files(STARTERS / chain / "1")
+            manifest = json.loads(artifact[0])
+            width, dimensions = manifest["input_dimensions"], manifest["output_dimensions"]
+            octets = manifest["steps"][-1].get("bytes")
+            compact = {"codes.u8": octets} if octets else {"reduced.f32": 4 * dimensions}
+        name = RAW if chain == RAW else f"{chain}@1"
+        space = "raw" if chain == RAW else "reduced"
+        spec = IndexSpec(None, None, width, "raw", name, dimensions, space, m=4, ef_construction=20)
+        spec = replace(spec, originals=originals)
+        halves = {"originals.f16": 2 * width} if spec.has_originals else {}
+        return cls(spec, artifact, {"labels.i64": 8} | halves | compact)
+
+    def vector_of(self, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """The unit vector of a seed."""
+        found = np.random.default_rng(seed).normal(size=self.spec.width)
+        return (found / np.linalg.norm(found)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -67,20 +105,27 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--trials", type=int, default=200)
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--chain", default=RAW, help="a chain that Lathe ships, such as codes48, or none")
+    options.add_argument("--originals", choices=get_args(Originals), default="float32")
     given = options.parse_args()
+    torch.set_num_threads(1)  # a fork needs a process without threads
+    subject = Subject.of(given.chain, given.originals)
     trials = 12 if given.quick else given.trials
 
     def show(trial: int, writes: int) -> None:
         print(f"\r\033[K{trial}/{trials} killed, {writes} writes acknowledged", end="", file=sys.stderr, flush=True)
 
-    figures = run_trials(trials, given.seed, show)
+    figures = {"chain": given.chain, "originals": given.originals} | run_trials(subject, trials, given.seed, show)
     print(f"\n{json.dumps(figures)}")
-    print("raw figures:", write_report(given.out, "crash", figures), file=sys.stderr)
+    name = "-".join(
+        ["crash", *([given.chain] * (given.chain != RAW)), *(["codes-alone"] * (given.originals == "none"))]
+    )
+    print("raw figures:", write_report(given.out, name, figures), file=sys.stderr)
     if figures["failures"]:
         sys.exit(1)
 
 
-def run_trials(trials: int, seed: int, on_trial: Callable[[int, int], None]) -> dict[str, Any]:
+def run_trials(subject: Subject, trials: int, seed: int, on_trial: Callable[[int, int], None]) -> dict[str, Any]:
     """So many kills; gives counts and, should there be any, what was lost."""
     random_of = random.Random(seed)
     counted = ("writes_acknowledged", "interrupted", "power_lost", "reindexing", "adopted")
@@ -92,17 +137,17 @@ def run_trials(trials: int, seed: int, on_trial: Callable[[int, int], None]) -> 
             if trial % TRIALS_ON_ONE_INDEX == 0:
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
-                IndexRecord.create(folder / "record.db", SPEC, None).close()
+                IndexRecord.create(folder / "record.db", subject.spec, subject.artifact).close()
                 state = {}
             power, reindexing = trial % 2 == 1, trial % 4 == 2
             before = current_spec(folder).generation
-            acknowledged, under_way, wal = killed_writer(Path(home), folder, state, random_of, reindexing)
+            acknowledged, under_way, wal = killed_writer(subject, Path(home), folder, state, random_of, reindexing)
             for operation in acknowledged:
                 state = operation.applied(state)
             if power:
-                lose_power(folder, wal, random_of)
+                lose_power(subject, folder, wal, random_of)
             allowed = [state] if under_way is None else [state, under_way.applied(state)]
-            found, problem = inspected(folder, allowed)
+            found, problem = inspected(subject, folder, allowed)
             if problem is not None:
                 figures["failures"].append({"trial": trial, "problem": problem})
             state = state if found is None else found
@@ -116,13 +161,14 @@ def run_trials(trials: int, seed: int, on_trial: Callable[[int, int], None]) -> 
 
 
 def killed_writer(
-    home: Path, folder: Path, state: State, random_of: random.Random, reindexing: bool
+    subject: Subject, home: Path, folder: Path, state: State, random_of: random.Random, reindexing: bool
 ) -> tuple[list[Operation], Operation | None, int]:
     """Let a process write until it is killed: what it was told is safe, what was under way, the WAL's length then."""
     reading, writing = os.pipe()
-    seed, seconds = random_of.getrandbits(32), random_of.uniform(0.005, LONGEST_SECONDS)
-    helper = forked(lambda: reindex_again_and_again(home, folder)) if reindexing else None
-    writer = forked(lambda: write_for_ever(folder, state, seed, writing))
+    longest = LONGEST_SECONDS if subject.artifact is None else LONGEST_WITH_CHAIN
+    seed, seconds = random_of.getrandbits(32), random_of.uniform(0.005, longest)
+    helper = forked(lambda: reindex_again_and_again(subject, home, folder)) if reindexing else None
+    writer = forked(lambda: write_for_ever(subject, folder, state, seed, writing))
     os.close(writing)
     with os.fdopen(reading, "rb") as lines:
         first = lines.readline()
@@ -130,7 +176,8 @@ def killed_writer(
         for process in (writer, helper):
             if process is not None:
                 os.kill(process, signal.SIGKILL)
-                os.waitpid(process, 0)
+                if os.WIFEXITED(os.waitpid(process, 0)[1]):
+                    raise RuntimeError("a process ended before it was killed; its traceback is above")
         told = [json.loads(line) for line in (first + lines.read()).splitlines(keepends=True) if line.endswith(b"\n")]
     acknowledged: list[Operation] = []
     under_way: Operation | None = None
@@ -145,7 +192,7 @@ def killed_writer(
     return acknowledged, under_way, wal
 
 
-def write_for_ever(folder: Path, state: State, seed: int, told: int) -> NoReturn:
+def write_for_ever(subject: Subject, folder: Path, state: State, seed: int, told: int) -> NoReturn:
     """In the process to be killed."""
     random_of, present = random.Random(seed), dict(state)
     maintenance.SNAPSHOT_SECONDS, maintenance.SNAPSHOT_SHARE, maintenance.IDLE_SECONDS = 0.02, 0, 0.005
@@ -166,25 +213,27 @@ def write_for_ever(folder: Path, state: State, seed: int, told: int) -> NoReturn
             index.delete(list(operation.items)).result()
         else:
             seeds = list(operation.items.values())
-            vectors = np.stack([vector_of(value) for value in seeds])
+            vectors = np.stack([subject.vector_of(value) for value in seeds])
             index.upsert(list(operation.items), vectors, [{"seed": value} for value in seeds], None).result()
         present = operation.applied(present)
         tell({"wal": wal.stat().st_size})
 
 
-def reindex_again_and_again(home: Path, folder: Path) -> NoReturn:
+def reindex_again_and_again(subject: Subject, home: Path, folder: Path) -> NoReturn:
     """In a process beside it: one new generation after the other, with another number of links."""
     settings = read_settings(home=home, job_threads=1)
     job = home / "job"
     job.mkdir(exist_ok=True)
+    for name, content in zip((MANIFEST, TENSORS), subject.artifact or (), strict=False):
+        (job / name).write_bytes(content)
     for number in range(10**6):
-        spec = replace(current_spec(folder), generation=f"{os.getpid()}-{number}", m=4 + number % 3)
+        spec = replace(current_spec(folder), generation=f"{os.getpid()}n{number}", m=4 + number % 3)
         asked = ReindexJob(index=folder.name, spec=spec, encoder=None, text_field="text")
         run_reindex(asked, job, settings, lambda _fraction, _message: None)
     raise AssertionError("killed before")
 
 
-def lose_power(folder: Path, wal: int, random_of: random.Random) -> None:
+def lose_power(subject: Subject, folder: Path, wal: int, random_of: random.Random) -> None:
     """What was not yet fsynced is gone, and some of what can be made anew is spoilt."""
     path = folder / "record.db-wal"
     if path.exists() and path.stat().st_size > wal > 0:
@@ -194,10 +243,10 @@ def lose_power(folder: Path, wal: int, random_of: random.Random) -> None:
         rows = int(read_snapshot(graphs)["rows"])
     except (OSError, ValueError):
         rows = 0
-    for name, row_bytes in {"labels.i64": 8, "originals.f16": 2 * WIDTH, "reduced.f32": 4 * WIDTH}.items():
+    for name, row_bytes in subject.row_bytes.items():
         if (graphs / name).exists():
             os.truncate(graphs / name, rows * row_bytes)
-    spoilt = random_of.choice([None, "labels.i64", "reduced.f32", "originals.f16", "snapshot.json", "graph"])
+    spoilt = random_of.choice([None, *subject.row_bytes, "snapshot.json", "graph"])
     for file in graphs.glob(f"{spoilt}*"):
         if file.stat().st_size:
             with file.open("r+b") as bytes_of:
@@ -205,10 +254,10 @@ def lose_power(folder: Path, wal: int, random_of: random.Random) -> None:
                 bytes_of.write(b"\xa5")
 
 
-def inspected(folder: Path, allowed: list[State]) -> tuple[State | None, str | None]:
+def inspected(subject: Subject, folder: Path, allowed: list[State]) -> tuple[State | None, str | None]:
     """Open the index in a process of its own: which of the allowed states it is in, or what is wrong."""
     reading, writing = os.pipe()
-    process = forked(lambda: inspect(folder, allowed, writing))
+    process = forked(lambda: inspect(subject, folder, allowed, writing))
     os.close(writing)
     with os.fdopen(reading, "rb") as answer:
         content = answer.read()
@@ -219,7 +268,7 @@ def inspected(folder: Path, allowed: list[State]) -> tuple[State | None, str | N
     return found.get("state"), found.get("problem")
 
 
-def inspect(folder: Path, allowed: list[State], told: int) -> None:
+def inspect(subject: Subject, folder: Path, allowed: list[State], told: int) -> None:
     """In that process."""
     index = opened(folder)
     while index.generation.extend_graph(10_000, 1):
@@ -231,7 +280,7 @@ def inspect(folder: Path, allowed: list[State], told: int) -> None:
         wrong = sorted(set(state.items()) ^ set(allowed[0].items()))[:5]
         problem = f"the record is in none of {len(allowed)} allowed states; it differs in {wrong}"
     elif state:
-        queries = np.stack([vector_of(seed) for seed in state.values()])
+        queries = np.stack([subject.vector_of(seed) for seed in state.values()])
         hits = index.get_serving().search(Query(queries, 1))
         lost = [item for item, found in zip(state, hits, strict=True) if not found or found[0]["id"] != item]
         view = index.generation.rows.take_view()
@@ -260,12 +309,6 @@ def current_spec(folder: Path) -> IndexSpec:
         return record.spec
     finally:
         record.close()
-
-
-def vector_of(seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The unit vector of a seed."""
-    found = np.random.default_rng(seed).normal(size=WIDTH)
-    return (found / np.linalg.norm(found)).astype(np.float32)
 
 
 def forked(work: Callable[[], None]) -> int:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
 from service.index.embedded.exact import search_exactly
+from service.index.embedded.vector_formats import score_floats
 from training.encoder.encoder import Encoder
 from training.encoder.spec import DEFAULT_ENCODER
 from training.fitting.encoding import encode_source
@@ -264,7 +265,11 @@ def search(server: Server, queries: Vectors, **more: Any) -> list[list[int]]:
 
 def nearest(queries: Vectors, base: Vectors) -> NDArray[np.int64]:
     """The ten nearest rows of each query by cosine, exactly."""
-    found: NDArray[np.int64] = search_exactly(queries, base, slice(0, len(base)), None, K, "cosine")[0]
+
+    def score(asked: torch.Tensor, rows: Vectors) -> torch.Tensor:
+        return score_floats(asked, torch.from_numpy(rows), "cosine")
+
+    found: NDArray[np.int64] = search_exactly(queries, base, slice(0, len(base)), None, K, score)[0]
     return found
 
 

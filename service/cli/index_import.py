@@ -5,13 +5,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli.options import ProgressBar, find_encoder, flag, load_encoder, load_state, open_chains, parse_numbers
 from service.errors import BadValueError
-from service.index.spec import Metric
+from service.index.spec import Metric, Originals
 from training.fitting.gates import UPPER_BOUNDS
 from training.reporting.text import align_columns, format_number
 
@@ -69,7 +69,7 @@ def import_rows(
         int, flag("--ef-construction", "Candidates examined when a node is linked.", min=1, max=10_000)
     ] = 200,
     originals: Annotated[
-        Literal["float32", "float16"], flag("--originals", "Dtype of the stored original vectors.")
+        Originals, flag("--originals", "Dtype of the stored original vectors; none stores only the codes of the chain.")
     ] = "float32",
     gate: Annotated[
         list[str] | None, flag("--gate", "MEASURE=VALUE the chain must reach, such as recall_at_10_rescored_4x=0.95.")

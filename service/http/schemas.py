@@ -199,7 +199,11 @@ Rows = Annotated[
 
 
 class IndexBody(Body):
-    """An index to create; `width` is for vectors of an encoder that is not served here."""
+    """An index to create; `width` is for vectors of an encoder that is not served here.
+
+    `originals` is the dtype in which the original vectors are stored. `none` stores their codes alone, for a chain that
+    ends in codes; rescoring, another chain or encoder, and vectors of items are then answered 409.
+    """
 
     chain: str
     encoder: str | None = None
@@ -208,7 +212,7 @@ class IndexBody(Body):
     metric: Metric = "cosine"
     m: Links = 16
     ef_construction: Candidates = 200
-    originals: Literal["float32", "float16"] = "float32"
+    originals: Literal["float32", "float16", "none"] = "float32"
     text_field: TextField | None = None
 
 

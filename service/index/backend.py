@@ -18,7 +18,7 @@ from service.index.embedded.record import IndexRecord
 from service.index.milvus.indexes import MilvusIndexes
 from service.index.protocol import Capabilities, Payload, SearchIndexes
 from service.index.reducer import Vectors
-from service.index.spec import IndexSpec
+from service.index.spec import IndexSpec, require_originals
 from service.settings import Settings
 
 
@@ -90,10 +90,12 @@ def read_items(
 
     Raises:
         UnknownNameError: if the index does not exist.
+        ConflictError: if it stores no original vectors.
     """
     if get_capabilities(settings).in_state_folder:
         require_index(home.indexes / name)
         with closing(IndexRecord(home.indexes / name / "record.db", read_only=True)) as record:
+            require_originals(record.spec, "an export")
             yield record.count_items()["count"], record.scan(batch_rows)
         return
     with closing(open_indexes(settings, home)) as indexes:

@@ -54,8 +54,9 @@ class Cost:
         rows: number of rows in the store.
         sampled: number of distinct, nonzero rows measured on.
         quality: `local_spearman`, `recall_at_10`, `recall_at_10_rescored_4x`, `positional_stress`.
-        bytes_per_vector: {before, after}: size of a float32 original, and of a vector in the graph.
-        graph_bytes: {before, after}: estimated size of a graph over all originals, and over all reduced vectors.
+        bytes_per_vector: {before, after}: size of a float32 original, and of a reduced vector or its code.
+        graph_bytes: {before, after}: estimated size of a graph over all originals, and over all reduced vectors as
+            floats.
     """
 
     rows: int
@@ -158,7 +159,7 @@ def parse_object(value: Any) -> dict[str, Any] | None:
 
 
 def measure_cost(
-    source: Source, encoder: Encoder | None, spec: IndexSpec, reduce: Reducer, on_progress: Progress
+    source: Source, encoder: Encoder | None, spec: IndexSpec, reducer: Reducer, on_progress: Progress
 ) -> Cost:
     """Measure what a chain costs in retrieval quality and saves in bytes, on up to 2,000 rows spread over the source.
 
@@ -168,7 +169,7 @@ def measure_cost(
         source: vectors or texts.
         encoder: encoder of the texts; None for vectors.
         spec: settings of the index.
-        reduce: maps originals to the vectors in the graph.
+        reducer: maps originals to the vectors that are searched.
         on_progress: called with progress in [0, 1] and a message.
 
     Raises:
@@ -186,13 +187,14 @@ def measure_cost(
     on_progress(0.5, f"measuring {spec.chain} on {len(taken):,} rows")
     sample = np.unique(_load_vectors(taken, encoder, spec), axis=0)
     sample = sample[sample.any(axis=1)]
-    sizes = {"before": 4 * spec.width, "after": 4 * spec.dimensions}
+    queries = None if reducer.quantizer is None else reducer.reduce_queries(sample)
+    floats = {"before": 4 * spec.width, "after": 4 * spec.dimensions}
     return Cost(
         rows=total,
         sampled=len(sample),
-        quality=geometry_measures(sample, reduce(sample)),
-        bytes_per_vector=sizes,
-        graph_bytes={side: total * (size + 2 * LINK_BYTES * spec.m + 16) for side, size in sizes.items()},
+        quality=geometry_measures(sample, reducer.reduce_documents(sample), queries),
+        bytes_per_vector=floats | {"after": reducer.measure_bytes(spec.dimensions)},
+        graph_bytes={side: total * (size + 2 * LINK_BYTES * spec.m + 16) for side, size in floats.items()},
     )
 
 

@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from service.errors import BadValueError
 from service.index.spec import IndexSpec, Metric
 from transforms.artifact import MANIFEST, TENSORS
 from transforms.chain import Chain
+from transforms.codes import Quantizer
 from transforms.statistics import row_norms, unit_rows, without_direction
 
 MAX_HALF, MIN_HALF = 65504.0, 2.0**-14
@@ -23,33 +25,77 @@ Vectors = NDArray[np.float32]
 class Reducer:
     """Map from original to reduced vectors: a chain, or the identity without one.
 
-    A nested chain is cut to the index's dimensions.
+    A nested chain is cut to the index's dimensions. If the chain ends in a quantizer, documents have codes and queries
+    are floats.
 
     Args:
         spec: settings of the index.
         artifact: manifest and tensors of the chain; None for raw vectors.
+
+    Attributes:
+        quantizer: the chain's quantizer; None without one.
     """
 
     def __init__(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
         self.metric: Metric = spec.metric
-        self.chain = None
+        self.chain: Chain | None = None
+        self.quantizer: Quantizer | None = None
         if artifact is not None:
             chain = _load_chain(artifact)
             cut = spec.dimensions if chain.nested else None
             self.chain = chain.fold(cut)
+            self.quantizer = self.chain.quantizer
 
-    def __call__(self, originals: Vectors) -> Vectors:
-        """Map originals `(n, d)` to reduced vectors `(n, k)`, normalized if the metric is cosine.
+    def reduce_documents(self, originals: Vectors) -> Vectors:
+        """Map originals `(n, d)` to the reduced vectors `(n, k)` that are searched, of length 1 for cosine.
+
+        With a quantizer these are the vectors that the codes stand for.
 
         Raises:
             BadValueError: if a result is not finite.
         """
-        reduced = originals if self.chain is None else self.chain.floats(originals)
-        if self.metric == "cosine":
-            reduced = normalize_rows(reduced)
+        return self.reduce_queries(originals) if self.quantizer is None else self.decode(self.encode(originals))
+
+    def reduce_queries(self, originals: Vectors) -> Vectors:
+        """Map original queries `(n, d)` to the floats `(n, k)` that search reduced vectors, of length 1 for cosine.
+
+        Raises:
+            BadValueError: if a result is not finite.
+        """
+        reduced = self._map_to_floats(originals)
+        return np.ascontiguousarray(normalize_rows(reduced) if self.metric == "cosine" else reduced)
+
+    def encode(self, originals: Vectors) -> NDArray[np.uint8]:
+        """Map originals `(n, d)` to the codes of the chain, as bytes `(n, b)`; only with a quantizer.
+
+        Raises:
+            BadValueError: if a result is not finite.
+        """
+        assert self.quantizer is not None
+        codes: NDArray[Any] = self.quantizer.transform(self._map_to_floats(originals))
+        return np.ascontiguousarray(codes).view(np.uint8)
+
+    def decode(self, codes: NDArray[np.uint8]) -> Vectors:
+        """Return the vectors `(n, k)` that codes `(n, b)` stand for, of length 1 for cosine; only with a quantizer."""
+        assert self.quantizer is not None
+        decoded = self.quantizer.inverse_transform(self.view_codes(codes))
+        return np.ascontiguousarray(normalize_rows(decoded) if self.metric == "cosine" else decoded)
+
+    def measure_bytes(self, dimensions: int) -> int:
+        """Return the number of bytes of a reduced vector of `dimensions` dimensions: of its code, or of its floats."""
+        return 4 * dimensions if self.quantizer is None else self.quantizer.code_bytes(dimensions)
+
+    def view_codes(self, codes: NDArray[np.uint8]) -> NDArray[Any]:
+        """View the bytes of codes in the dtype of the quantizer."""
+        assert self.quantizer is not None
+        return codes.view(np.int8 if self.quantizer.code_dtype == torch.int8 else np.uint8)
+
+    def _map_to_floats(self, originals: Vectors) -> Vectors:
+        """Apply the chain without its quantizer; raise `BadValueError` if a result is not finite."""
+        reduced: Vectors = originals if self.chain is None else self.chain.transform_queries(originals)
         if not np.isfinite(reduced).all():
             raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
-        return np.ascontiguousarray(reduced)
+        return reduced
 
     def convert_to_half(self, originals: Vectors) -> NDArray[np.float16]:
         """Convert originals to float16 for rescoring, normalized first if the metric is cosine.

@@ -9,8 +9,8 @@ from service.errors import ConflictError
 
 Metric = Literal["cosine", "ip", "l2"]
 """Similarity measure: cosine, inner product or Euclidean distance."""
-OriginalsDtype = Literal["float32", "float16"]
-"""Dtype in which the record stores the original vectors."""
+Originals = Literal["float32", "float16", "none"]
+"""Dtype in which the record stores the original vectors; with `none` it stores only their codes."""
 
 MAX_WIDTH = 65_536
 """Maximum number of dimensions, equal to that of vector sources, whose module is not imported to list indexes."""
@@ -32,7 +32,7 @@ class IndexSpec:
         m: number of links per node of the graph (hnswlib's M).
         ef_construction: size of the candidate list when a node is linked.
         text_field: metadata field in which the texts of items are stored; None if they are not.
-        originals: dtype in which the record stores the original vectors.
+        originals: dtype in which the record stores the original vectors; `none` if it stores only their codes.
         generation: suffix of the `graph-…` folder that serves.
         vectors: number of the record's table of original vectors; re-embedding uses the next one.
     """
@@ -48,9 +48,19 @@ class IndexSpec:
     m: int = 16
     ef_construction: int = 200
     text_field: str | None = None
-    originals: OriginalsDtype = "float32"
+    originals: Originals = "float32"
     generation: str = "1"
     vectors: int = 1
+
+    @property
+    def has_originals(self) -> bool:
+        """Whether the original vectors are stored; without them, codes are."""
+        return self.originals != "none"
+
+    @property
+    def stored_dtype(self) -> str:
+        """Dtype of what the record stores for an item: of its original vector, or of its code."""
+        return self.originals if self.has_originals else "uint8"
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a dict, as the record stores them."""
@@ -110,6 +120,22 @@ def require_same_settings(name: str, spec: IndexSpec, asked: Mapping[str, Any]) 
         )
 
 
+def require_originals(spec: IndexSpec, purpose: str, param: str | None = None) -> None:
+    """Raise `ConflictError` if an index does not store original vectors.
+
+    Args:
+        spec: settings of the index.
+        purpose: what needs them, for the message.
+        param: parameter of the request that asks for it.
+    """
+    if not spec.has_originals:
+        raise ConflictError(
+            f"{purpose} needs the original vectors, which this index does not store (originals: none)",
+            param=param,
+            code="no_originals",
+        )
+
+
 def _build_choice_check(*kinds: Any) -> Callable[[Any], bool]:
     """Return a function that tells whether a value is one of these texts."""
     return lambda value: isinstance(value, str) and value in kinds
@@ -147,7 +173,7 @@ VALIDATORS: dict[str, Callable[[Any], bool]] = {
     "m": _build_range_check(2, 1024),
     "ef_construction": _build_range_check(1, 100_000),
     "text_field": _is_text_or_none,
-    "originals": _build_choice_check(*get_args(OriginalsDtype)),
+    "originals": _build_choice_check(*get_args(Originals)),
     "generation": _is_folder_suffix,
     "vectors": _build_range_check(1, 10**9),
 }

@@ -10,7 +10,7 @@ from service.chains.registry import Registry
 from service.chains.resolve import ChainResolver, Target
 from service.errors import BadValueError
 from service.index.protocol import Artifact, SearchIndex
-from service.index.spec import IndexSpec, Metric, OriginalsDtype
+from service.index.spec import IndexSpec, Metric, Originals, require_originals
 from training.encoder.space import compute_space_id
 from training.encoder.spec import HasSpace
 
@@ -33,7 +33,7 @@ class IndexRequest:
     metric: Metric = "cosine"
     m: int = 16
     ef_construction: int = 200
-    originals: OriginalsDtype = "float32"
+    originals: Originals = "float32"
     text_field: str | None = None
 
 
@@ -77,10 +77,16 @@ class SpecResolver:
 
         Raises:
             ServiceError: if an encoder or chain is unknown, the chain was fitted on vectors of another encoder, or the
-                dimensions do not fit.
+                dimensions do not fit; or if no originals are to be stored, and the chain has no codes.
         """
         encoder = self._find_encoder(request.encoder, request.chain, request.width)
         target, fingerprint, width = self._resolve_target(encoder, request.chain, request.dimensions, request.width)
+        if request.originals == "none" and target.quantizer is None:
+            raise BadValueError(
+                f"originals: none stores codes alone, and {target.chain} is no chain that ends in codes; a fit with "
+                "`bytes` makes one",
+                param="originals",
+            )
         spec = IndexSpec(
             **_describe_spaces(encoder, target, fingerprint, width),
             metric=request.metric,
@@ -101,6 +107,7 @@ class SpecResolver:
         chain files are returned.
 
         Raises:
+            ConflictError: if encoder, chain or dimensions would change, and the index stores no originals.
             ServiceError: if encoder or chain is unknown, or they, the dimensions and the index's width do not fit.
         """
         spec = index.spec
@@ -119,6 +126,8 @@ class SpecResolver:
         owner = encoder or self._find_encoder(spec.encoder, chain, spec.width)
         known = None if encoder is not None else spec.width
         target, fingerprint, width = self._resolve_target(owner, chain, request.dimensions, known)
+        if target.space_id != spec.space_id:
+            require_originals(spec, "another chain or encoder", "chain" if encoder is None else "encoder")
         spec = replace(
             spec,
             **_describe_spaces(owner, target, fingerprint, width),

@@ -155,6 +155,30 @@ def test_code_scores_equal_inner_products_with_the_decoded_vectors(step, fresh):
     np.testing.assert_allclose(step.score_codes(codes[:30], codes), decoded[:30] @ decoded.T, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [TransformCoding, ProductCoding])
+@pytest.mark.parametrize("restore_norm", [True, False])
+def test_decoded_norms_are_those_of_the_decoded_vectors(rows, fresh, kind, restore_norm):
+    step = kind(16, restore_norm=restore_norm).fit(rows)
+    some = fresh.copy()
+    some[3] = 0
+    codes = step.transform(some)
+    expected = np.linalg.norm(step.inverse_transform(codes), axis=1)
+    np.testing.assert_allclose(step.decoded_norms(codes), expected, atol=1e-5)
+    np.testing.assert_allclose(step.decoded_norms(torch.from_numpy(codes)), expected, atol=1e-5)
+    assert expected[3] == 0
+
+
+def test_scores_are_those_of_the_present_fit_and_take_no_part_in_the_state(rows, fresh):
+    step, queries = TransformCoding(16).fit(rows), biased_rows(5, seed=2)
+    names = list(step.state_dict())
+    step.score(queries, step.transform(fresh))
+    assert list(step.state_dict()) == names
+    for changed in (step.fit(rows * rows[:, :1]), copy.deepcopy(step).double()):
+        codes = changed.transform(fresh)
+        expected = queries @ changed.inverse_transform(codes).T
+        np.testing.assert_allclose(changed.score(queries, codes), expected, atol=1e-5)
+
+
 def test_scores_of_few_queries_by_tables_equal_scores_of_many_by_matrix_products(step, fresh):
     codes, queries = step.transform(fresh), biased_rows(9, seed=2)
     factors = step.norm_factors(codes)

@@ -343,3 +343,22 @@ def test_chain_with_a_quantizer_names_a_row_that_is_not_finite(embeddings, cls, 
         for normalize in (True, False):
             with pytest.raises(InputError, match="row 4321 "):
                 Chain(steps, normalize).fit(bad)
+
+
+@pytest.mark.parametrize("kind", QUANTIZERS)
+def test_scores_and_norms_are_those_of_the_decoded_vectors_over_any_number_of_blocks(rows, kind, monkeypatch):
+    step = kind().fit(rows)
+    some = rows.copy()
+    some[7] = 0
+    codes, queries = step.transform(some), rows[:9]
+    assert torch.from_numpy(codes).dtype == step.code_dtype
+    decoded = step.inverse_transform(codes)
+    for block in (1, 299, 300, 4096):
+        monkeypatch.setattr("transforms.codes.quantization.DECODED_ROWS", block)
+        np.testing.assert_allclose(step.score(queries, codes), queries @ decoded.T, atol=1e-5)
+        np.testing.assert_allclose(step.decoded_norms(codes), np.linalg.norm(decoded, axis=1), atol=1e-5)
+    of_tensor = step.score(torch.from_numpy(queries), torch.from_numpy(codes))
+    np.testing.assert_allclose(of_tensor, queries @ decoded.T, atol=1e-5)
+    assert step.score(queries, codes[:0]).shape == (9, 0)
+    with pytest.raises(InputError, match="dimensions"):
+        step.score(queries, codes[:, 1:])

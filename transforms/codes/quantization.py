@@ -1,5 +1,6 @@
 """Quantizers: codes of one byte or one bit per dimension, as the last step of a chain."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,19 @@ MIN_MAGNITUDE = 1e-30
 INT8_DEVIATIONS = 4.0
 """Half-width of the int8 range around the mean, in standard deviations, if fitted on moments."""
 
+DECODED_ROWS = 4096
+"""Number of codes that are decoded at a time to be scored: 6 MB of floats at 384 dimensions."""
+
 
 class Quantizer(Transform, registered=False):
     """Base class of quantizers, which encode floats `(n, k)` as codes; `inverse_transform` decodes codes to floats.
 
     The ranges are learned in the fit, so that the code of a row does not depend on the other rows. Decode codes before
-    comparing them: the dot product of a float query and raw codes means nothing.
+    comparing them: the dot product of a float query and raw codes means nothing. `score` does so.
     """
+
+    code_dtype: torch.dtype = torch.uint8
+    """Dtype of the codes."""
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the input signature marked as codes of this kind, with the same dimensions; no step may follow."""
@@ -36,6 +43,38 @@ class Quantizer(Transform, registered=False):
     def recode(self, floats: Any) -> Any:
         """Return the codes of which `floats` `(n, k)` are what `inverse_transform` returned; by default encode them."""
         return self.transform(floats)
+
+    def score(self, queries: Any, codes: Any) -> Any:
+        """Return the inner products `(a, n)` of float queries `(a, k)` with the vectors that codes stand for.
+
+        The codes are decoded a block at a time. A tensor for a tensor of queries, else a NumPy array.
+
+        Raises:
+            NotFittedError: before `fit`.
+            InputError: for codes of another size.
+        """
+        like = next(self.buffers())
+        encoded = as_tensor(queries, like=like)
+        scores = encoded.new_empty(len(encoded), len(codes))
+        for rows, decoded in self._decode_blocks(codes):
+            scores[:, rows] = encoded @ decoded.T
+        return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
+
+    def decoded_norms(self, codes: Any) -> Any:
+        """Return the norms `(n,)` of the vectors that codes stand for; a tensor for a tensor, else a NumPy array.
+
+        An inner product over this norm is the cosine with a query of norm 1.
+        """
+        norms = next(self.buffers()).new_empty(len(codes))
+        for rows, decoded in self._decode_blocks(codes):
+            norms[rows] = torch.linalg.vector_norm(decoded, dim=1)
+        return norms.to(codes.device) if isinstance(codes, Tensor) else norms.cpu().numpy()
+
+    def _decode_blocks(self, codes: Any) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the slice of the rows of each block of codes, and the vectors `(m, k)` that these stand for."""
+        for start in range(0, len(codes), DECODED_ROWS):
+            rows = slice(start, start + DECODED_ROWS)
+            yield rows, self.inverse_transform(torch.as_tensor(codes[rows]).to(self.device))
 
     def clipped_share(self, rows: Any) -> float | None:
         """Return the share of the values of rows `(n, k)` beyond the fitted range; None for codes without a range."""
@@ -55,6 +94,7 @@ class Int8(Quantizer):
     """
 
     kind = "int8"
+    code_dtype = torch.int8
 
     def __init__(self) -> None:
         super().__init__()

@@ -50,7 +50,11 @@ async def list_indexes(services: ServicesDep) -> Response:
 
 @router.get("/{name}", dependencies=USE)
 async def show_index(name: str, services: ServicesDep) -> Response:
-    """Show an index, `{name, count, chain, space_id, dimensions, state, …}`, with its size and its snapshot's age."""
+    """Show an index, `{name, count, chain, space_id, dimensions, state, …}`, with its size and its snapshot's age.
+
+    In the state folder, `memory` says the bytes of each part: `anonymous` is memory of the process, `page_cache` lists
+    mapped files, which the system may drop from memory.
+    """
     index = await run_in_threadpool(services.indexes.get, name)
     return await answer_json(await run_in_threadpool(index.describe))
 

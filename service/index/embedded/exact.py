@@ -1,4 +1,7 @@
-"""Exact search in blocks of rows, used while there is no graph, and for selective filters."""
+"""Exact search in blocks of rows, used while there is no graph and for selective filters; and rescoring."""
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,25 +16,28 @@ BLOCK_ENTRIES = 2**23
 SearchResult = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Row numbers `(q, k)` and their scores, best first; padded with row −1 and score −inf."""
 
+Scorer = Callable[[Tensor, NDArray[Any]], Tensor]
+"""Function that returns the scores `(q, n)`, higher is nearer, of queries `(q, d)` with rows `(n, width)`."""
+
 
 def search_exactly(
     queries: NDArray[np.float32],
-    vectors: NDArray[np.float32],
+    vectors: NDArray[Any],
     rows: NDArray[np.int64] | slice,
     allowed: NDArray[np.bool_] | None,
     k: int,
-    metric: Metric,
+    score: Scorer,
     block_entries: int = BLOCK_ENTRIES,
 ) -> SearchResult:
     """Return the k best of the given rows for each query, with scores, by comparing the queries with every row.
 
     Args:
         queries: `(q, d)`.
-        vectors: all rows `(n, d)`.
+        vectors: all rows `(n, width)`, floats or codes.
         rows: rows to compare with, as ascending numbers or a slice.
         allowed: mask `(n,)` of the rows that may be returned; None for all.
         k: number of rows per query.
-        metric: scores are inner products, or negated Euclidean distances for l2.
+        score: compares queries with rows.
         block_entries: maximum number of scores held in memory at once.
     """
     compared = np.arange(len(vectors))[rows] if isinstance(rows, slice) else rows
@@ -41,7 +47,7 @@ def search_exactly(
     for start in range(0, len(compared), step):
         part = compared[start : start + step]
         block = vectors[part[0] : part[-1] + 1] if isinstance(rows, slice) else vectors[part]
-        scores = _compute_scores(q, torch.from_numpy(block), metric)
+        scores = score(q, block)
         if allowed is not None:
             scores.masked_fill_(torch.from_numpy(~allowed[part]), -torch.inf)
         values, positions = scores.topk(min(k, len(part)), dim=1)
@@ -49,13 +55,6 @@ def search_exactly(
         numbers[np.isneginf(values.numpy())] = -1
         best = merge_results(best, (numbers, values.numpy()), k)
     return best
-
-
-def _compute_scores(queries: Tensor, vectors: Tensor, metric: Metric) -> Tensor:
-    """Return the scores `(q, n)`, higher is nearer: inner products, or negated Euclidean distances for l2."""
-    if metric == "l2":  # the faster formula, by products, loses all digits far from the origin
-        return -torch.cdist(queries, vectors, compute_mode="donot_use_mm_for_euclid_dist")
-    return queries @ vectors.T
 
 
 def merge_results(one: SearchResult, other: SearchResult, k: int) -> SearchResult:
@@ -83,11 +82,12 @@ def rescore(
         k: number of rows to keep.
         metric: scores are inner products, or negated Euclidean distances for l2.
     """
-    gathered = torch.from_numpy(originals[np.maximum(candidates, 0)])
-    vectors = gathered.float().numpy()  # torch converts float16 several times faster than NumPy
-    if metric == "l2":
-        scores = -np.linalg.norm(vectors - queries[:, None, :], axis=2)
-    else:
-        scores = np.matmul(vectors, queries[:, :, None])[:, :, 0]
+    # One pass in the order of the file: a page is read once, whichever queries share it.
+    wanted, places = np.unique(np.maximum(candidates, 0), return_inverse=True)
+    vectors = torch.from_numpy(originals[wanted]).float().numpy()  # several times as fast as NumPy's conversion
+    scores = np.empty(candidates.shape, np.float32)
+    for query, place, row in zip(queries, places.reshape(candidates.shape), scores, strict=True):
+        found = vectors[place]
+        row[:] = -np.linalg.norm(found - query, axis=1) if metric == "l2" else found @ query
     scores[candidates < 0] = -np.inf
     return merge_results((candidates, scores), empty_results(len(queries), 0), k)

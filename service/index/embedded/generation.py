@@ -4,36 +4,46 @@ Reindexing builds the next generation beside the serving one; see `service.jobs.
 """
 
 import math
-import threading
-from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from service.errors import UnavailableError
 from service.index.embedded.exact import SearchResult, empty_results, merge_results, rescore, search_exactly
-from service.index.embedded.filter_work import FILTER_STEPS, STEPS_PER_ROW, FilterWork
-from service.index.embedded.graph import Graph, find_graph_problem
+from service.index.embedded.filter_masks import FilterMasks
+from service.index.embedded.graphs.choice import create_graph
 from service.index.embedded.record import IndexRecord
 from service.index.embedded.rows import Labels, Rows, RowsView
-from service.index.filters import Condition, Filter, Mask, evaluate_filter
+from service.index.embedded.vector_formats import choose_format
+from service.index.filters import Filter, Mask
 from service.index.query import DEFAULT_EF, Query
 from service.index.reducer import Reducer, Vectors, normalize_rows
-from service.index.spec import IndexSpec
+from service.index.spec import IndexSpec, require_originals
 from transforms.files import make_folder
-
-EXACT_ROWS = 10_000
-"""Default number of candidate rows up to which search is exact: as fast as the graph at that size."""
 
 MAX_CANDIDATES = 4096
 """Maximum number of candidates taken from the graph; for more, an exact scan of all rows is faster."""
 
-MASKS_KEPT = 32
-"""Number of filter conditions whose masks are cached."""
-WORTH_COMPACTING = 0.3
-"""Share of dead rows above which `list_hints` suggests compaction."""
 REPLAY_ROWS = 4096
 """Number of rows read from the record at once."""
+
+
+@dataclass(frozen=True)
+class NewVectors:
+    """Vectors of new items in every form that is stored.
+
+    Attributes:
+        recorded: what the record stores: original vectors `(n, d)`, or without originals codes `(n, b)`.
+        halves: original vectors in float16 for rescoring; None without originals.
+        compact: compact vectors `(n, width)` of the rows.
+    """
+
+    recorded: NDArray[Any]
+    halves: NDArray[np.float16] | None
+    compact: NDArray[Any]
 
 
 class Generation:
@@ -43,13 +53,13 @@ class Generation:
         folder: folder of the row files, created if missing.
         spec: settings of the generation.
         record: SQLite file of the index, from which rows and filter fields are read.
-        reducer: maps original vectors to those in the graph.
+        reducer: maps original vectors to those that are searched.
         threads: number of threads for a search.
-        exact_rows: number of candidate rows up to which search is exact.
+        exact_rows: number of candidate rows up to which search is exact; None for what is as fast as the graph.
 
     Attributes:
+        vectors: format of the compact vectors in the rows.
         exact_rows: number of candidate rows up to which search is exact; above, the graph is used.
-        filter_steps: number of SQLite steps that any filter may take; large indexes allow more.
         notes: messages about what had to be rebuilt when the generation was opened.
     """
 
@@ -60,25 +70,20 @@ class Generation:
         record: IndexRecord,
         reducer: Reducer,
         threads: int,
-        exact_rows: int = EXACT_ROWS,
+        exact_rows: int | None = None,
     ) -> None:
         make_folder(folder)
         self.folder = folder
         self.spec = spec
         self.record = record
-        self.reduce = reducer
+        self.reducer = reducer
         self.threads = threads
-        self.exact_rows = exact_rows
-        self.filter_steps = FILTER_STEPS
-        self.rows = Rows(folder, spec.width, spec.dimensions)
-        self.graph = self._create_graph()
-        self.masks: OrderedDict[Condition, Mask] = OrderedDict()
-        self.masking = threading.Lock()
+        self.vectors = choose_format(spec, reducer)
+        self.exact_rows = self.vectors.exact_rows if exact_rows is None else exact_rows
+        self.rows = Rows(folder, spec.width if spec.has_originals else None, self.vectors)
+        self.graph = create_graph(spec, self.vectors, threads)
+        self.filters = FilterMasks(record)
         self.notes: list[str] = []
-
-    def _create_graph(self) -> Graph | None:
-        """Return an empty graph; None if hnswlib is not installed."""
-        return None if find_graph_problem() else Graph(self.spec, self.threads)
 
     @property
     def covered(self) -> int:
@@ -90,9 +95,33 @@ class Generation:
         """Label of the last row; 0 if there is none."""
         return int(self.rows.labels.array[self.rows.count - 1, 0]) if self.rows.count else 0
 
-    def append(self, labels: Labels, originals: Vectors) -> None:
-        """Add rows for new items: their labels, the originals `(n, d)` in float16, and the reduced vectors."""
-        self.rows.append(labels, self.reduce.convert_to_half(originals), self.reduce(originals))
+    def convert(self, originals: Vectors) -> NewVectors:
+        """Convert original vectors `(n, d)` of new items to what is stored.
+
+        Raises:
+            BadValueError: if they cannot be stored.
+        """
+        compact = self.vectors.encode(originals)
+        if not self.spec.has_originals:
+            return NewVectors(compact, None, compact)
+        return NewVectors(originals, self.reducer.convert_to_half(originals), compact)
+
+    def append(self, labels: Labels, recorded: NDArray[Any]) -> None:
+        """Add rows for items of the record: their labels, and what it stores of them, see `read_rows_after`.
+
+        Raises:
+            UnavailableError: if it stores codes of another size than the chain's.
+        """
+        if self.spec.has_originals:
+            new = self.convert(recorded)
+            self.rows.append(labels, new.halves, new.compact)
+            return
+        if recorded.shape[1] != self.vectors.width:
+            raise UnavailableError(
+                f"the record holds codes of {recorded.shape[1]} bytes, and its chain has codes of {self.vectors.width}",
+                code="corrupt_index",
+            )
+        self.rows.append(labels, None, recorded)
 
     def replay(self) -> None:
         """Read the items that follow the last row from the SQLite record, in label order, and append their rows.
@@ -100,10 +129,10 @@ class Generation:
         Then mark the rows of all deleted or replaced items as dead.
         """
         while True:
-            labels, originals = self.record.read_rows_after(self.last_label, REPLAY_ROWS, self.spec)
+            labels, recorded = self.record.read_rows_after(self.last_label, REPLAY_ROWS, self.spec)
             if not len(labels):
                 break
-            self.append(labels, originals)
+            self.append(labels, recorded)
         self.rows.mark_dead(self.record.read_tombstones())
 
     def extend_graph(self, max_rows: int, threads: int) -> int:
@@ -113,13 +142,13 @@ class Generation:
         view = self.rows.take_view()
         upto = min(view.count, self.graph.covered + max_rows)
         if upto > self.graph.covered:
-            self.graph.extend(view.reduced[self.graph.covered : upto], threads)
+            self.graph.extend(view.compact[self.graph.covered : upto], threads)
         return view.count - self.graph.covered
 
     def search(self, query: Query) -> tuple[Labels, NDArray[np.float32]]:
         """Return labels and scores of the k nearest items to each vector of the query, best first.
 
-        Items are ranked by reduced vectors; if the query asks for rescoring, the candidates are by the originals.
+        Items are ranked by compact vectors; if the query asks for rescoring, the candidates are by the originals.
 
         Returns:
             Labels `(q, k)`, −1 where there are fewer items, and scores `(q, k)`: similarities, the highest first; for
@@ -127,7 +156,10 @@ class Generation:
 
         Raises:
             TooLargeError: if the filter takes too much work.
+            ConflictError: if the query asks for rescoring, and the index stores no originals.
         """
+        if query.rescoring is not None:
+            require_originals(self.spec, "rescoring", "rescore")
         view = self.rows.take_view()
         allowed = self._compute_allowed(view, query.wanted)
         vectors, k = query.vectors, query.k
@@ -136,7 +168,7 @@ class Generation:
         candidates = math.ceil(k * (query.rescoring or 1))
         for part in query.slice_batches(candidates, self.spec.width):
             directions = normalize_rows(vectors[part]) if self.spec.metric == "cosine" else vectors[part]
-            reduced = directions if query.reduced else self.reduce(vectors[part])
+            reduced = directions if query.reduced else self.reducer.reduce_queries(vectors[part])
             found = self.find_candidates(reduced, view, allowed, candidates, query.ef or DEFAULT_EF)
             if query.rescoring is not None:
                 found = rescore(directions, view.originals, found[0], k, self.spec.metric)
@@ -148,7 +180,7 @@ class Generation:
     def find_candidates(
         self, queries: Vectors, view: RowsView, allowed: Mask | None, count: int, ef: int
     ) -> SearchResult:
-        """Return the best rows by reduced vectors, with scores: from the graph, and exactly from rows not in it yet.
+        """Return the best rows by compact vectors, with scores: from the graph, and exactly from rows not in it yet.
 
         All allowed rows are scanned exactly if there are at most `exact_rows`, and for each query for which the graph
         finds too few rows.
@@ -160,7 +192,7 @@ class Generation:
             count: number of candidates per query.
             ef: size of the graph's candidate list.
         """
-        metric = self.spec.metric
+        score = self.vectors.score
         there = view.count if allowed is None else int(allowed.sum())
         count = min(count, there)
         if not count:
@@ -168,17 +200,15 @@ class Generation:
         if there <= self.exact_rows:
             rows = np.arange(view.count) if allowed is None else np.flatnonzero(allowed)
             among = slice(0, view.count) if allowed is None else rows
-            return search_exactly(queries, view.reduced, among, None, count, metric)
+            return search_exactly(queries, view.compact, among, None, count, score)
         rows, scores, covered = self._search_graph(queries, view, allowed, count, ef)
         short = (rows < 0).any(axis=1) & (covered > 0)
         if covered < view.count:
-            behind = search_exactly(queries, view.reduced, slice(covered, view.count), allowed, count, metric)
+            behind = search_exactly(queries, view.compact, slice(covered, view.count), allowed, count, score)
             rows, scores = merge_results((rows, scores), behind, count)
         if short.any():
             everywhere = slice(0, view.count)
-            rows[short], scores[short] = search_exactly(
-                queries[short], view.reduced, everywhere, allowed, count, metric
-            )
+            rows[short], scores[short] = search_exactly(queries[short], view.compact, everywhere, allowed, count, score)
         return rows, scores
 
     def _search_graph(
@@ -188,7 +218,7 @@ class Generation:
 
         Rows that are not allowed fill the candidate list too, so proportionally more candidates are requested;
         still, a query may get too few rows, padded with −1. The graph fails if it is missing, if that needs too many
-        candidates, or if hnswlib reaches too few nodes.
+        candidates, or if it reaches too few rows.
         """
         none, covered = (*empty_results(len(queries), count), 0), self.covered
         share = 1.0 if allowed is None or not covered else float(allowed[:covered].mean())
@@ -216,42 +246,8 @@ class Generation:
         alive = None if not self.rows.dead else view.alive
         if wanted is None:
             return alive
-        work = FilterWork(max(self.filter_steps, STEPS_PER_ROW * view.count))
-        matching = evaluate_filter(wanted, lambda condition: self._get_mask(condition, view, work), view.count)
-        return matching & view.alive
-
-    def _get_mask(self, condition: Condition, view: RowsView, work: FilterWork) -> Mask:
-        """Return the mask `(n,)` of the rows whose fields satisfy a condition, from a cache extended by new rows.
-
-        The fields of a label never change, so only rows added since the last call are looked up. The cache holds 32
-        masks.
-
-        Raises:
-            TooLargeError: if the filter takes too much work.
-        """
-        with self.masking:
-            old = self.masks.pop(condition, np.zeros(0, np.bool_))
-        known = len(old)
-        if known < view.count:
-            after = int(view.labels[known - 1]) if known else 0
-            matching = self.record.find_matching(condition, after, int(view.labels[-1]), work)
-            old = np.concatenate([old, np.zeros(view.count - known, np.bool_)])
-            old[view.find_rows(matching)] = True
-        with self.masking:
-            self.masks[condition] = old  # last in the dictionary: used last
-            while len(self.masks) > MASKS_KEPT:
-                self.masks.popitem(last=False)
-        return old[: view.count]
+        return self.filters.find_matching(wanted, view) & view.alive
 
     def close(self) -> None:
         """Close the row files; arrays used by a running search stay valid."""
         self.rows.close()
-
-
-def list_hints(rows: Rows) -> list[str]:
-    """Return advice for the user: to install hnswlib, and to compact an index with over 30% dead rows; else []."""
-    found = [problem] if (problem := find_graph_problem()) else []
-    if rows.dead > WORTH_COMPACTING * max(rows.count, 1):
-        share = f"{rows.dead:,} of {rows.count:,} rows are of deleted or replaced items"
-        found.append(f"{share}; /reindex with {{}} compacts")
-    return found

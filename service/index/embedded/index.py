@@ -1,13 +1,11 @@
 """Embedded index in use: its record, the generation that serves, and the maintenance thread."""
 
-import logging
-import shutil
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +13,17 @@ from filelock import FileLock
 
 from service.errors import ServiceError, UnavailableError, UnknownNameError
 from service.index.bridge import Bridge
-from service.index.embedded.generation import EXACT_ROWS, Generation, list_hints
+from service.index.embedded.description import describe_state, list_hints, measure_bytes, measure_memory
+from service.index.embedded.generation import Generation
+from service.index.embedded.opening import open_generation
 from service.index.embedded.payloads import PayloadCache, wrap_json
 from service.index.embedded.record import IndexRecord, RecordWrite
 from service.index.embedded.serving import GenerationServing
-from service.index.embedded.snapshot import Snapshots, restore_snapshot
+from service.index.embedded.snapshot import Snapshots
 from service.index.items import get_text, serialize_metadata
 from service.index.protocol import Artifact, Change, Payload, SpaceMovedError
 from service.index.reducer import Reducer, Vectors, require_float16
-from service.index.spec import IndexSpec
+from service.index.spec import IndexSpec, require_originals
 from transforms.progress import Progress
 
 POLL_SECONDS = 0.1
@@ -31,8 +31,6 @@ POLL_SECONDS = 0.1
 
 Texts = Callable[[IndexSpec, list[str]], Vectors]
 """Function that encodes texts with the encoder that a spec names."""
-
-log = logging.getLogger(__name__)
 
 
 class EmbeddedIndex:
@@ -47,13 +45,13 @@ class EmbeddedIndex:
         threads: number of threads for a search.
         job_threads: number of threads for adding rows to the graph.
         encode: encodes texts with the encoder that a spec names.
-        exact_rows: number of candidate rows up to which its generations search exactly.
+        exact_rows: number of candidate rows up to which its generations search exactly; None for their own choice.
 
     Attributes:
         generation: generation that serves; always replaced as a whole.
         bridge: alignment for queries of the encoder that the index is moving to; None if there is none.
         required_text_field: during a re-embedding, the metadata field that must hold an item's text; else None.
-        exact_rows: number of candidate rows up to which a generation searches exactly.
+        exact_rows: the number given for new generations, or None.
         rows_added: event that is set when rows were added.
         stopping: event that is set when the index is being closed.
     """
@@ -66,7 +64,7 @@ class EmbeddedIndex:
         threads: int,
         job_threads: int,
         encode: Texts,
-        exact_rows: int = EXACT_ROWS,
+        exact_rows: int | None = None,
     ) -> None:
         self.name = name
         self.folder = folder
@@ -77,7 +75,10 @@ class EmbeddedIndex:
         self.exact_rows = exact_rows
         self.record = IndexRecord(folder / "record.db")
         self.snapshots = Snapshots()
-        self.generation = self._open_generation(self.record.spec)
+        with ExitStack() as opened:
+            opened.enter_context(closing(self.record))
+            self.generation = self._open_generation(self.record.spec)
+            opened.pop_all()
         self.bridge: Bridge | None = None
         self.required_text_field: str | None = None
         self.moving_folder: Path | None = None
@@ -118,33 +119,16 @@ class EmbeddedIndex:
     # ── opening ──────────────────────────────────────────────────────────────────────────────
 
     def _open_generation(self, spec: IndexSpec) -> Generation:
-        """Open the generation of a spec: restore its snapshot, then add later items from the record.
-
-        If the result disagrees with the record, or the files cannot be used, the generation is rebuilt from the record.
-        Its notes, which say what was rebuilt, are logged.
-        """
+        """Open the generation of a spec, and remember its snapshot."""
         folder = self.folder / f"graph-{spec.generation}"
         reducer = Reducer(spec, self.record.read_artifact(spec.chain))
-        rebuilt = "rows and graph were rebuilt from the record"
-        notes: list[str] | None = None
-        try:
-            generation = Generation(folder, spec, self.record, reducer, self.threads, self.exact_rows)
-            restored = restore_snapshot(generation)
-            generation.replay()
-            if generation.rows.count - generation.rows.dead != self.record.count_items()["count"]:
-                generation.close()
-                notes = [*generation.notes, f"snapshot and record disagreed: {rebuilt}"]
-            elif restored is not None:
-                self.snapshots.record(restored)
-        except OSError as error:
-            notes = [f"{Path(error.filename or folder).name}: {error.strerror}; {rebuilt}"]
-        if notes is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            generation = Generation(folder, spec, self.record, reducer, self.threads, self.exact_rows)
-            generation.notes = notes
-            generation.replay()
-        for note in generation.notes:
-            log.warning("index %s: %s", self.name, note)
+
+        def create() -> Generation:
+            return Generation(folder, spec, self.record, reducer, self.threads, self.exact_rows)
+
+        generation, restored = open_generation(self.name, folder, create)
+        if restored is not None:
+            self.snapshots.record(restored)
         return generation
 
     # ── writes, all by the one writer thread ─────────────────────────────────────────────────
@@ -203,12 +187,12 @@ class EmbeddedIndex:
         if self.required_text_field is not None:
             for item, metadata_json in zip(ids, payloads, strict=True):
                 get_text(item, metadata_json, self.required_text_field)
-        halves, reduced = generation.reduce.convert_to_half(vectors), generation.reduce(vectors)
+        new = generation.convert(vectors)
         generation.rows.reserve(len(ids))  # all that can fail comes before the record is written
         with self.changing:
             self.lacks_rows = True
-            written = self.record.upsert(ids, vectors, metadata, payloads, spec, note)
-            generation.rows.append(written.labels, halves, reduced, written.dead)
+            written = self.record.upsert(ids, new.recorded, metadata, payloads, spec, note)
+            generation.rows.append(written.labels, new.halves, new.compact, written.dead)
             self.lacks_rows = False
         self.rows_added.set()
         return written
@@ -282,7 +266,13 @@ class EmbeddedIndex:
         return GenerationServing(self.generation, self.payloads, self.changing, self.translate_closing_errors)
 
     def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
-        """Return the items with these ids, with original vectors on request; None for an id that does not exist."""
+        """Return the items with these ids, with original vectors on request; None for an id that does not exist.
+
+        Raises:
+            ConflictError: if original vectors are requested, and the index stores none.
+        """
+        if vectors:
+            require_originals(self.spec, "`vectors`", "vectors")
         with self.translate_closing_errors():
             found = self.record.find_items(ids)
             labels = [label for label, _ in found.values()] if vectors else []
@@ -309,7 +299,12 @@ class EmbeddedIndex:
         self.record.write_meta({key: None})
 
     def scan(self, max_items: int) -> Iterator[tuple[list[Payload], Vectors]]:
-        """Yield all items of one consistent moment in batches: ids and metadata, and original vectors `(n, d)`."""
+        """Yield all items of one consistent moment in batches: ids and metadata, and original vectors `(n, d)`.
+
+        Raises:
+            ConflictError: if the index stores no originals.
+        """
+        require_originals(self.spec, "reading all items")
         return self.record.scan(max_items)
 
     def wait_until_linked(self, on_progress: Progress) -> None:
@@ -325,17 +320,13 @@ class EmbeddedIndex:
         spec, rows = generation.spec, generation.rows
         with self.translate_closing_errors():
             sequence, record_bytes = self.record.read_meta("sequence"), self.record.measure_bytes()
-        building = generation.graph is not None and rows.count - generation.covered > generation.exact_rows
         return {
-            **spec.describe(self.name, rows.count - rows.dead, "building" if building else "ready"),
+            **spec.describe(self.name, rows.count - rows.dead, describe_state(generation)),
             "deleted": rows.dead,
             "in_graph": generation.covered,
             "sequence": sequence,
-            "bytes": {
-                "record": record_bytes,
-                "rows": rows.bytes,
-                "graph": generation.graph.bytes if generation.graph else 0,
-            },
+            "bytes": measure_bytes(generation, record_bytes),
+            "memory": measure_memory(generation, self.payloads.bytes),
             "snapshot_age_seconds": self.snapshots.compute_age(),
             "notes": [*generation.notes, *list_hints(rows)],
             "moving_to": None if self.bridge is None else self.bridge.describe(),

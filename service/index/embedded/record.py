@@ -2,7 +2,8 @@
 
 meta         spec, sequence (number of writes), last_label (last label given), notes of imports
 items        label → id, metadata       a label stands for one version of one item, for ever
-vectors_<n>  label → original vector    re-embedding fills the next table, then drops this one
+vectors_<n>  label → original vector    re-embedding fills the next table, then drops this one; without
+                                        originals: label → code
 fields       name, value → label        what filters look up
 tombstones   labels of items that were deleted or replaced, with the sequence of that write
 chains       the chain's artifact, so that the index needs no registry
@@ -191,7 +192,7 @@ class IndexRecord:
     def upsert(
         self,
         ids: Sequence[str],
-        vectors: NDArray[np.float32],
+        vectors: NDArray[Any],
         metadata: Sequence[Mapping[str, Any] | None],
         payloads: Sequence[bytes | None],
         spec: IndexSpec,
@@ -203,14 +204,14 @@ class IndexRecord:
 
         Args:
             ids: ids without duplicates.
-            vectors: original vectors `(n, d)`.
+            vectors: original vectors `(n, d)`; codes `(n, b)` where these are all that is stored.
             metadata: metadata of each item, for the filters.
             payloads: the same metadata as JSON.
             spec: settings, for the table and dtype of the vectors.
             note: meta values to write in the same transaction.
         """
         fields = [list_entries(given) if given else () for given in metadata]
-        blobs = [row.tobytes() for row in vectors.astype(spec.originals, copy=False)]
+        blobs = [row.tobytes() for row in vectors.astype(spec.stored_dtype, copy=False)]
         with self.transaction() as db:
             sequence, last = read_meta(db, "sequence") + 1, read_meta(db, "last_label")
             dead = _bury_items(db, ids, sequence)
@@ -286,8 +287,11 @@ class IndexRecord:
 
     # ── reads ────────────────────────────────────────────────────────────────────────────────
 
-    def read_rows_after(self, label: int, max_items: int, spec: IndexSpec) -> tuple[Labels, NDArray[np.float32]]:
-        """Return up to `max_items` items with greater labels, in label order: labels and original vectors `(n, d)`."""
+    def read_rows_after(self, label: int, max_items: int, spec: IndexSpec) -> tuple[Labels, NDArray[Any]]:
+        """Return up to `max_items` items with greater labels, in label order: labels, and what is stored of each.
+
+        That is the original vector `(n, d)` in float32, or without originals the code `(n, b)`.
+        """
         query = f"SELECT label, vector FROM vectors_{spec.vectors} WHERE label > ? ORDER BY label LIMIT ?"
         with self.reading() as db:
             found = db.execute(query, (label, max_items)).fetchall()
@@ -375,10 +379,17 @@ class IndexRecord:
         sides = (self.path, self.path.with_name(self.path.name + "-wal"))
         return sum(side.stat().st_size for side in sides if side.exists())
 
-    def _build_matrix(self, blobs: list[bytes], spec: IndexSpec) -> NDArray[np.float32]:
-        """Convert stored vectors to a float32 matrix `(n, d)`."""
-        flat = np.frombuffer(b"".join(blobs), dtype=spec.originals)
-        return flat.reshape(len(blobs), spec.width).astype(np.float32)
+    def _build_matrix(self, blobs: list[bytes], spec: IndexSpec) -> NDArray[Any]:
+        """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a matrix of bytes `(n, b)`.
+
+        Raises:
+            UnavailableError: if one has another size.
+        """
+        width = spec.width if spec.has_originals else len(blobs[0]) if blobs else 0
+        flat = np.frombuffer(b"".join(blobs), dtype=spec.stored_dtype)
+        if any(len(blob) != width * flat.itemsize for blob in blobs):
+            raise UnavailableError("the record holds vectors of another size", code="corrupt_index")
+        return flat.reshape(len(blobs), width).astype(np.float32 if spec.has_originals else np.uint8)
 
 
 def _bury_items(db: sqlite3.Connection, ids: Sequence[str], sequence: int) -> Labels:

@@ -1,14 +1,11 @@
 """Rows of a generation: memory-mapped files that only grow, with one row for each version of an item.
 
 labels.i64     (n,)    which label of the record a row is, ascending
-originals.f16  (n, d)  for rescoring; of length 1 where the metric is cosine
-reduced.f32    (n, k)  what the graph holds, for exact search and for building the graph
-
-Space is allocated before it is written, so that a full disk is an error and not a SIGBUS.
+originals.f16  (n, d)  for rescoring; of length 1 where the metric is cosine; none where no originals are stored
+reduced.f32    (n, k)  compact vectors: what is searched, exactly or by the graph
+codes.u8       (n, b)  compact vectors where the chain ends in codes
 """
 
-import hashlib
-import os
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -19,80 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms.files import continue_file
+from service.index.embedded.row_file import HASHED_BYTES, RowFile
+from service.index.embedded.vector_formats import VectorFormat
 
-MIN_ROWS = 1024
-"""Minimum number of rows that a file has space for."""
 GROWTH = 1.5
 """Factor by which a full file grows, so that appending is seldom slow."""
-HASHED_BYTES = 2**24
-"""Default number of bytes hashed or written at once."""
-
 Labels = NDArray[np.int64]
 """Labels of the record: each stands for one version of one item."""
-
-
-class RowFile:
-    """File of rows of one dtype and width, memory-mapped as an array.
-
-    Args:
-        path: file, created if missing.
-        dtype: name of the dtype.
-        width: number of entries per row.
-
-    Attributes:
-        array: mapped array `(capacity, width)`.
-    """
-
-    def __init__(self, path: Path, dtype: str, width: int) -> None:
-        self.path = path
-        self.dtype = np.dtype(dtype)
-        self.width = width
-        self.row_bytes = self.dtype.itemsize * width
-        self.file = continue_file(path)
-        self.descriptor = self.file.fileno()
-        self.digest = hashlib.sha256()
-        self.digested = 0
-        try:
-            self.reserve(max(MIN_ROWS, os.fstat(self.descriptor).st_size // self.row_bytes))
-        except BaseException:
-            self.close()
-            raise
-
-    def reserve(self, rows: int) -> None:
-        """Allocate disk space for a total number of rows, and map the file again.
-
-        Raises:
-            OSError: if the disk is full.
-        """
-        _allocate(self.descriptor, rows * self.row_bytes)
-        self.array = np.memmap(self.file, self.dtype, "r+", shape=(rows, self.width))
-
-    def compute_digest(self, rows: int, block_bytes: int = HASHED_BYTES) -> str:
-        """Return the SHA-256 of the first rows, reading `block_bytes` at once.
-
-        Rows hashed by earlier calls are not read again, unless one of these hashed more than `rows` rows.
-        """
-        if rows < self.digested:
-            self.forget_digest()
-        step = max(1, block_bytes // self.row_bytes)
-        for start in range(self.digested, rows, step):
-            self.digest.update(np.ascontiguousarray(self.array[start : min(start + step, rows)]).data)
-        self.digested = rows
-        return self.digest.hexdigest()
-
-    def forget_digest(self) -> None:
-        """Reset the running digest, because rows will be rewritten."""
-        self.digest, self.digested = hashlib.sha256(), 0
-
-    def sync(self) -> None:
-        """Flush all rows and wait until they are on disk."""
-        self.array.flush()
-        os.fsync(self.descriptor)
-
-    def close(self) -> None:
-        """Close the file; arrays that map it stay usable."""
-        self.file.close()
 
 
 @dataclass(frozen=True)
@@ -101,14 +31,14 @@ class RowsView:
 
     Attributes:
         labels: labels `(n,)`, ascending.
-        originals: original vectors `(n, d)`, float16.
-        reduced: reduced vectors `(n, k)`, float32.
+        originals: original vectors `(n, d)`, float16; `(n, 0)` where none are stored.
+        compact: compact vectors `(n, width)`: floats or codes, see `VectorFormat`.
         alive: `(n,)`, false where the item was deleted or replaced.
     """
 
     labels: Labels
     originals: NDArray[np.float16]
-    reduced: NDArray[np.float32]
+    compact: NDArray[Any]
     alive: NDArray[np.bool_]
 
     @property
@@ -134,19 +64,24 @@ class Rows:
 
     Args:
         folder: folder of the generation.
-        width: number of dimensions of the original vectors.
-        dimensions: number of dimensions of the reduced vectors.
+        width: number of dimensions of the original vectors; None if they are not stored.
+        compact: format of the compact vectors.
 
     Attributes:
         count: number of rows.
         dead: number of rows whose item was deleted or replaced.
     """
 
-    def __init__(self, folder: Path, width: int, dimensions: int) -> None:
+    def __init__(self, folder: Path, width: int | None, compact: VectorFormat) -> None:
         with ExitStack() as opened:
             self.labels = opened.enter_context(closing(RowFile(folder / "labels.i64", "int64", 1)))
-            self.originals = opened.enter_context(closing(RowFile(folder / "originals.f16", "float16", width)))
-            self.reduced = opened.enter_context(closing(RowFile(folder / "reduced.f32", "float32", dimensions)))
+            self.originals: RowFile | None = None
+            if width is not None:
+                originals = RowFile(folder / "originals.f16", "float16", width, scattered=True)
+                self.originals = opened.enter_context(closing(originals))
+            self.compact = opened.enter_context(
+                closing(RowFile(folder / compact.file_name, compact.dtype, compact.width))
+            )
             opened.pop_all()
         self.alive = np.ones(len(self.labels.array), np.bool_)
         self.count = 0
@@ -155,8 +90,8 @@ class Rows:
 
     @property
     def files(self) -> Sequence[RowFile]:
-        """Files of labels, originals and reduced vectors, in that order."""
-        return (self.labels, self.originals, self.reduced)
+        """Files of labels, originals if they are stored, and compact vectors, in that order."""
+        return (self.labels, *([self.originals] if self.originals else []), self.compact)
 
     @property
     def bytes(self) -> int:
@@ -167,7 +102,8 @@ class Rows:
         """Return an immutable view of the current rows."""
         with self.changing:
             n = self.count
-            return RowsView(self.labels.array[:n, 0], self.originals.array[:n], self.reduced.array[:n], self.alive[:n])
+            originals = np.empty((n, 0), np.float16) if self.originals is None else self.originals.array[:n]
+            return RowsView(self.labels.array[:n, 0], originals, self.compact.array[:n], self.alive[:n])
 
     def reserve(self, more: int) -> None:
         """Allocate space for `more` additional rows, so that appending them cannot fail.
@@ -190,16 +126,16 @@ class Rows:
     def append(
         self,
         labels: Labels,
-        originals: NDArray[np.floating[Any]],
-        reduced: NDArray[np.float32],
+        originals: NDArray[np.floating[Any]] | None,
+        compact: NDArray[Any],
         replaced: Labels | None = None,
     ) -> None:
         """Append rows, and atomically for readers mark the rows they replace as dead.
 
         Args:
             labels: labels `(n,)`, all above the existing ones.
-            originals: original vectors `(n, d)`.
-            reduced: reduced vectors `(n, k)`.
+            originals: original vectors `(n, d)`; None if they are not stored.
+            compact: compact vectors `(n, width)`.
             replaced: labels of the replaced versions.
 
         Raises:
@@ -208,8 +144,9 @@ class Rows:
         self.reserve(len(labels))
         rows = slice(self.count, self.count + len(labels))
         self.labels.array[rows, 0] = labels
-        self.originals.array[rows] = originals
-        self.reduced.array[rows] = reduced
+        if self.originals is not None:
+            self.originals.array[rows] = originals
+        self.compact.array[rows] = compact
         alive, gone = self._compute_alive(replaced)
         with self.changing:
             self.alive, self.dead, self.count = alive, self.dead + gone, rows.stop
@@ -246,13 +183,3 @@ class Rows:
         """Close the files; arrays that map them stay usable."""
         for file in self.files:
             file.close()
-
-
-def _allocate(descriptor: int, size: int) -> None:
-    """Allocate disk blocks for a file up to `size` bytes, without holes; raise `OSError` if the disk is full."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-        return
-    have = os.fstat(descriptor).st_size
-    while have < size:  # macOS: writing to a hole through the map on a full disk would be a SIGBUS
-        have += os.pwrite(descriptor, bytes(min(size - have, HASHED_BYTES)), have)

@@ -1,9 +1,9 @@
 """Snapshots: how far rows and graph are on the disk, with checksums.
 
 graph-<generation>/
-├── labels.i64, originals.f16, reduced.f32   see rows; what lies behind the snapshot's rows is ignored
-├── graph.<rows>.hnsw                        see graph
-└── snapshot.json                            {schema, rows, covered, graph, digests, written_at, sha256}
+├── labels.i64, originals.f16, …   see rows; what lies behind the snapshot's rows is ignored
+├── graph.<rows>.<engine>          see graphs
+└── snapshot.json                  {schema, space_id, rows, covered, graph, digests, written_at, sha256}
 
 Nothing here is essential: whatever is missing or damaged is rebuilt from the record.
 """
@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from service.index.embedded.generation import Generation
-from service.index.embedded.graph import Graph
+from service.index.embedded.graphs.graph import Graph
 from transforms.beneath import open_beneath, read_beneath
 from transforms.files import create_file, replace_synced, sync_folder
 
 SNAPSHOT = "snapshot.json"
 """Name of the snapshot's description."""
-SCHEMA_VERSION = 1
-"""Version of the description; newer ones are ignored."""
+SCHEMA_VERSION = 2
+"""Version of the description; newer ones are ignored. In version 1, codes were stored as the floats they stand for."""
+ROW_FILES = ("originals.f16", "reduced.f32", "codes.u8")
+"""Names of files that the rows of some generations have and those of others lack."""
 
 
 class Snapshots:
@@ -57,7 +59,7 @@ class Snapshots:
 
 
 def save_snapshot(generation: Generation) -> dict[str, Any]:
-    """Flush the rows, write the graph and `snapshot.json`, delete older graph files, and return the JSON's content.
+    """Flush the rows, write the graph and `snapshot.json`, delete files of before, and return the JSON's content.
 
     It says how many rows, and rows in the graph, the files hold, and their checksums.
 
@@ -68,7 +70,7 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
     digests = generation.rows.compute_digests(rows)
     name = None
     if graph is not None and graph.covered:
-        name = f"graph.{graph.covered}.hnsw"
+        name = f"graph.{graph.covered}.{graph.engine}"
         staging = folder / f".{name}"
         with create_file(staging) as file:
             graph.save(file)
@@ -77,6 +79,7 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
         staging.replace(folder / name)
     content = {
         "schema": SCHEMA_VERSION,
+        "space_id": generation.spec.space_id,
         "rows": rows,
         "covered": generation.covered,
         "graph": name,
@@ -86,9 +89,10 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
     sealed = content | {"sha256": compute_digest(content)}
     replace_synced(folder / SNAPSHOT, json.dumps(sealed).encode())
     sync_folder(folder)
-    for old in (*folder.glob("graph.*.hnsw"), *folder.glob(".graph.*.hnsw")):
+    unused = {*ROW_FILES} - digests.keys()
+    for old in (*folder.glob("graph.*.*"), *folder.glob(".graph.*.*"), *(folder / file for file in unused)):
         if old.name != name:
-            old.unlink()
+            old.unlink(missing_ok=True)
     return sealed
 
 
@@ -113,19 +117,32 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
     if content is None:
         return None
     rows, graph, digests = generation.rows, generation.graph, content["digests"]
-    capacity = min(len(file.array) for file in rows.files)
-    if capacity < content["rows"] or any(
-        value != digests[name] for name, value in rows.compute_digests(content["rows"]).items()
-    ):
+    problem = _find_rows_problem(generation, content)
+    if problem is not None:
         for file in rows.files:
             file.forget_digest()
-        generation.notes.append("the rows' checksums do not match: rows and graph are rebuilt from the record")
+        generation.notes.append(f"{problem}: rows and graph are rebuilt from the record")
         return None
     rows.count = content["rows"]
     if graph is not None and content["graph"] is not None:
-        if not _load_graph(graph, generation.folder, content, digests[content["graph"]]):
-            generation.notes.append("the graph was missing or damaged: it is rebuilt, searches are exact meanwhile")
+        problem = _load_graph(graph, generation.folder, content, digests[content["graph"]])
+        if problem is not None:
+            generation.notes.append(f"the graph {problem}: it is rebuilt, searches are exact meanwhile")
     return content | {"covered": generation.covered}
+
+
+def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str | None:
+    """Return why the row files do not hold the rows that a snapshot describes; None if they do."""
+    rows, digests = generation.rows, content["digests"]
+    if content.get("space_id", generation.spec.space_id) != generation.spec.space_id:
+        return f"the snapshot is of another chain, in the space {content['space_id']}"
+    if not {file.path.name for file in rows.files} <= digests.keys():
+        return f"the snapshot has no {rows.compact.path.name}, as an earlier version of Lathe left it"
+    if min(len(file.array) for file in rows.files) < content["rows"] or any(
+        value != digests[name] for name, value in rows.compute_digests(content["rows"]).items()
+    ):
+        return "the rows' checksums do not match"
+    return None
 
 
 def read_snapshot(folder: Path) -> dict[str, Any]:
@@ -149,13 +166,15 @@ def compute_digest(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _load_graph(graph: Graph, folder: Path, content: dict[str, Any], wanted: str) -> bool:
-    """Load the graph file that a snapshot names if its SHA-256 is `wanted`; return whether it was loaded."""
+def _load_graph(graph: Graph, folder: Path, content: dict[str, Any], wanted: str) -> str | None:
+    """Load the graph file that a snapshot names if its SHA-256 is `wanted`; return what is wrong with it, or None."""
+    if not str(content["graph"]).endswith(f".{graph.engine}"):
+        return f"is of another engine than {graph.engine}"
     try:
         with open_beneath(folder, content["graph"]) as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
-                return False
-            graph.load(file, content["covered"])
-            return True
+            if hashlib.file_digest(file, "sha256").hexdigest() == wanted:
+                graph.load(file, content["covered"])
+                return None
     except OSError:
-        return False
+        pass
+    return "was missing or damaged"

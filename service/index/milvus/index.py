@@ -51,7 +51,7 @@ class MilvusIndex:
         self.spec = entry.spec
         self.connection = connection
         self.catalogue = catalogue
-        self.reduce = Reducer(entry.spec, catalogue.read_artifact(entry))
+        self.reducer = Reducer(entry.spec, catalogue.read_artifact(entry))
         self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"milvus-{name}")
         self.is_deleted = False
 
@@ -95,7 +95,7 @@ class MilvusIndex:
         The returned change has neither a number nor a count of replaced items.
         """
         payloads = [serialize_metadata(position, given) for position, given in enumerate(metadata)]
-        rows = build_rows(ids, vectors, self.reduce(vectors), metadata, payloads)
+        rows = build_rows(ids, vectors, self.reducer.reduce_documents(vectors), metadata, payloads)
         self._call("upsert", rows)
         if note:
             self.catalogue.write_values({f"{NOTE}{self.name}": orjson.dumps(note).decode()})
@@ -144,7 +144,7 @@ class MilvusIndex:
         for part in query.slice_batches(count, self.spec.width):
             vectors = query.vectors[part]
             directions = normalize_rows(vectors) if self.spec.metric == "cosine" else vectors
-            compact = directions if query.reduced else self.reduce(vectors)
+            compact = directions if query.reduced else self.reducer.reduce_queries(vectors)
             found += self._search_batch(compact, directions, parameters, rescored=query.rescoring is not None)
         return found
 

@@ -131,7 +131,7 @@ class MilvusIndexes:
         require_name(name, "an index")
         if spec.originals != "float32":
             raise NotSupportedError(
-                "an index in Milvus stores originals in float32; only embedded indexes store float16",
+                "an index in Milvus stores originals in float32; only embedded indexes store float16 or none",
                 param="originals",
             )
         self.catalogue.create()

@@ -18,7 +18,8 @@ from service.index.bridge import fit_bridge
 from service.index.embedded.cutover import CHAIN_FOLDER, MOVING, READY, REFUSED, VECTORS, build_lock_path
 from service.index.embedded.generation import REPLAY_ROWS, Generation
 from service.index.embedded.record import IndexRecord
-from service.index.embedded.rows import Labels, RowFile
+from service.index.embedded.row_file import RowFile
+from service.index.embedded.rows import Labels
 from service.index.embedded.snapshot import save_snapshot
 from service.index.items import get_text
 from service.index.reducer import Reducer, Vectors

@@ -211,6 +211,24 @@ def test_index_export_and_import_round_trip_rows_and_metadata(run, home, tmp_pat
     one.close()
 
 
+def test_index_import_stores_codes_alone_and_export_refuses_them(run, home, store, tmp_path):
+    command = ("index", "import", "--name", "codes", "--source", store, "--chain", "codes48", "--originals", "none")
+    status, out, err = run(*command, "--json")
+    assert status == 0, err
+    result = json.loads(out)
+    assert result["cost"]["bytes_per_vector"] == {"before": 4 * WIDTH, "after": 48}
+    assert 0 < result["cost"]["quality"]["recall_at_10"] < 1
+    with closing(opened(home, "codes")) as record:
+        assert record.count_items()["count"] == 1500 and record.spec.originals == "none"
+        assert record.read_rows_after(0, 10, record.spec)[1].shape == (10, 48)
+    out_file = tmp_path / "out.jsonl"
+    status, _, err = run("index", "export", "codes", "--out", out_file)
+    assert status == 1 and "does not store (originals: none)" in err and not out_file.exists()
+    status, _, err = run("index", "import", "--name", "floats", "--source", store, "--originals", "none")
+    assert status == 1 and "ends in codes" in err
+    assert not (home / "indexes" / "floats").exists()
+
+
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [(["a", "", "b"], "line 2 is blank"), (["a"] * 7, "7 ids for 1,500 rows"), (["a"] * 1500, "'a' occurs twice")],

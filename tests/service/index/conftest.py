@@ -2,8 +2,13 @@
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
+
+from service.index.reducer import read_artifact_files
+from service.index.spec import IndexSpec
+from transforms import Chain, parse_steps
 
 NUMBERS = [0, 1, -1, 1.0, 0.5, -0.0, 2**53, 2**53 + 1, float(2**53), 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 10**30]
 NUMBERS += [1e308, 5e-324]
@@ -162,3 +167,41 @@ def scalar(request):
 def awkward():
     """Return the awkward numbers and the awkward texts."""
     return NUMBERS, [*TEXTS, LONG, LONG_TWIN]
+
+
+@pytest.fixture(scope="session")
+def biased():
+    """Return a function that draws rows `(rows, 16)` with a common direction and a falling spectrum."""
+
+    def draw(rows, seed=0):
+        spread = np.random.default_rng(seed).normal(size=(rows, 16)) * np.arange(1, 17) ** -0.5
+        return (spread + 0.7).astype(np.float32)
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def chain_of(tmp_path_factory, biased):
+    """Return a function that fits steps on 2,000 biased rows, and returns chain and artifact; each is fitted once."""
+    made = {}
+
+    def fit(steps, normalize=True):
+        key = (steps, normalize)
+        if key not in made:
+            chain = Chain(parse_steps(steps), normalize).fit(biased(2000, 99))
+            folder = tmp_path_factory.mktemp("chain") / "1"
+            chain.save(folder)
+            made[key] = chain, read_artifact_files(folder)
+        return made[key]
+
+    return fit
+
+
+@pytest.fixture(scope="session")
+def coded_spec():
+    """Return a function that builds the settings of an index of 16 dimensions whose chain ends in codes."""
+
+    def build(metric="cosine", **settings):
+        return IndexSpec(None, None, 16, "raw", "small@1", 16, "coded", metric, **settings)
+
+    return build

@@ -1,10 +1,17 @@
 import numpy as np
 import pytest
+import torch
 
 from service.index.embedded.exact import empty_results, merge_results, rescore, search_exactly
+from service.index.embedded.vector_formats import score_floats
 
 METRICS = ["cosine", "ip", "l2"]
 WIDTH = 16
+
+
+def by(metric):
+    """Return the scorer of float rows in a metric."""
+    return lambda queries, rows: score_floats(queries, torch.from_numpy(rows), metric)
 
 
 def normal(rows, seed, metric="ip"):
@@ -51,7 +58,7 @@ def test_search_exactly_equals_brute_force_for_any_rows_mask_k_and_block_size(me
         (chosen, allowed, chosen[allowed[chosen]]),
     ]
     for rows, marks, among in cases:
-        found = search_exactly(queries, vectors, rows, marks, k, metric, entries)
+        found = search_exactly(queries, vectors, rows, marks, k, by(metric), entries)
         assert_best(found, queries, vectors, among, k, metric)
 
 
@@ -59,23 +66,23 @@ def test_search_exactly_equals_brute_force_for_any_rows_mask_k_and_block_size(me
 def test_search_exactly_pads_with_minus_one_and_minus_infinity_if_no_row_is_allowed(metric):
     vectors, queries = normal(50, 0), normal(3, 1)
     for rows, marks in ((slice(0, 0), None), (np.empty(0, np.int64), None), (slice(0, 50), np.zeros(50, np.bool_))):
-        found = search_exactly(queries, vectors, rows, marks, 4, metric)
+        found = search_exactly(queries, vectors, rows, marks, 4, by(metric))
         assert (found[0] == -1).all() and np.isneginf(found[1]).all() and found[0].shape == (3, 4)
-    assert search_exactly(queries[:0], vectors, slice(0, 50), None, 4, metric)[0].shape == (0, 4)
-    assert search_exactly(queries, vectors, slice(0, 50), None, 0, metric)[0].shape == (3, 0)
+    assert search_exactly(queries[:0], vectors, slice(0, 50), None, 4, by(metric))[0].shape == (0, 4)
+    assert search_exactly(queries, vectors, slice(0, 50), None, 0, by(metric))[0].shape == (3, 0)
 
 
 @pytest.mark.parametrize("away", [0, 10, 100])
 def test_search_exactly_by_l2_is_exact_however_far_the_vectors_are_from_the_origin(away):
     vectors = (away + 0.01 * normal(300, 0)).astype(np.float32)
     queries = (away + 0.01 * normal(40, 1)).astype(np.float32)
-    found = search_exactly(queries, vectors, slice(0, 300), None, 5, "l2")
+    found = search_exactly(queries, vectors, slice(0, 300), None, 5, by("l2"))
     assert_best(found, queries, vectors, np.arange(300), 5, "l2")
 
 
 def test_search_exactly_by_l2_finds_each_vector_at_distance_zero():
     vectors = normal(200, 0) * 30
-    rows, scores = search_exactly(vectors, vectors, slice(0, 200), None, 1, "l2")
+    rows, scores = search_exactly(vectors, vectors, slice(0, 200), None, 1, by("l2"))
     np.testing.assert_array_equal(rows[:, 0], np.arange(200))
     np.testing.assert_allclose(scores[:, 0], 0, atol=1e-3)
 
@@ -83,8 +90,8 @@ def test_search_exactly_by_l2_finds_each_vector_at_distance_zero():
 def test_search_exactly_does_not_change_its_arguments():
     given = normal(3, 0), normal(40, 1), np.arange(40) % 2 == 0
     before = [array.copy() for array in given]
-    search_exactly(given[0], given[1], slice(0, 40), given[2], 5, "ip")
-    search_exactly(given[0], given[1], np.arange(3, 20), given[2], 5, "l2")
+    search_exactly(given[0], given[1], slice(0, 40), given[2], 5, by("ip"))
+    search_exactly(given[0], given[1], np.arange(3, 20), given[2], 5, by("l2"))
     for now, then in zip(given, before, strict=True):
         np.testing.assert_array_equal(now, then)
 
@@ -94,8 +101,8 @@ def test_merge_results_of_parts_equals_the_search_of_the_whole():
     parts = [slice(0, 4), slice(4, 150), slice(150, 300)]
     found = empty_results(6, 0)
     for part in parts:
-        found = merge_results(found, search_exactly(queries, vectors, part, None, 12, "ip"), 12)
-    whole = search_exactly(queries, vectors, slice(0, 300), None, 12, "ip")
+        found = merge_results(found, search_exactly(queries, vectors, part, None, 12, by("ip")), 12)
+    whole = search_exactly(queries, vectors, slice(0, 300), None, 12, by("ip"))
     np.testing.assert_array_equal(found[0], whole[0])
     np.testing.assert_allclose(found[1], whole[1], rtol=1e-6)
 
@@ -130,3 +137,22 @@ def test_rescore_returns_fewer_columns_if_there_are_fewer_candidates_than_k():
     originals, queries = normal(20, 0).astype(np.float16), normal(2, 1)
     assert rescore(queries, originals, np.array([[3, 4], [9, -1]]), 5, "ip")[0].shape == (2, 2)
     assert rescore(queries, originals, np.empty((2, 0), np.int64), 5, "ip")[0].shape == (2, 0)
+
+
+def test_rescore_reads_each_candidate_once_in_the_order_of_the_file():
+    originals, queries = normal(300, 0).astype(np.float16), normal(8, 1)
+    candidates = np.random.default_rng(2).integers(100, size=(8, 30)) * 3
+    candidates[2, 5:] = -1
+
+    class Recorded:
+        reads: list = []
+
+        def __getitem__(self, rows):
+            self.reads.append(rows)
+            return originals[rows]
+
+    rows, scores = rescore(queries, Recorded(), candidates, 30, "ip")
+    (read,) = Recorded.reads
+    assert (np.diff(read) > 0).all() and set(read.tolist()) <= {0, *candidates.ravel().tolist()}
+    np.testing.assert_allclose(scores[0], np.sort(originals[candidates[0]] @ queries[0])[::-1], atol=1e-2)
+    assert (rows[2] >= 0).sum() == 5

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from service.errors import BadValueError, TooLargeError
-from service.index.embedded.generation import EXACT_ROWS, Generation
+from service.index.embedded.generation import Generation
 from service.index.embedded.record import IndexRecord
 from service.index.filters import parse_filter
 from service.index.query import Query
@@ -26,7 +26,7 @@ SPEC = IndexSpec(
 class Made:
     """A generation with its record, and the same items in a dictionary for an exact search with NumPy."""
 
-    def __init__(self, folder, metric="cosine", exact_rows=EXACT_ROWS):
+    def __init__(self, folder, metric="cosine", exact_rows=None):
         self.spec = replace(SPEC, metric=metric)
         self.record = IndexRecord.create(folder / "record.db", self.spec, None)
         reducer = Reducer(self.spec, None)
@@ -88,7 +88,7 @@ def make(tmp_path):
     """Return a function that builds an empty generation with its record."""
     made = []
 
-    def build(metric="cosine", exact_rows=EXACT_ROWS):
+    def build(metric="cosine", exact_rows=None):
         folder = tmp_path / str(len(made))
         folder.mkdir()
         made.append(Made(folder, metric, exact_rows))
@@ -103,7 +103,7 @@ def make(tmp_path):
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("exact", [True, False])
 def test_search_returns_the_k_best_rows_with_their_scores_best_first(make, metric, exact):
-    made, queries = make(metric, EXACT_ROWS if exact else GRAPH_BEYOND), normal(300, 1)
+    made, queries = make(metric, None if exact else GRAPH_BEYOND), normal(300, 1)
     made.put(names(1500), normal(1500, scale=2.0))
     assert made.link() == 0 and made.generation.covered == 1500
     labels, scores = made.generation.search(Query(queries, 10, ef=200))
@@ -212,7 +212,8 @@ def test_rows_added_to_the_graph_after_a_view_was_taken_are_not_found_in_that_vi
     view = made.generation.rows.take_view()
     made.put(names(200, 200), vectors[200:])
     made.link()
-    found, _ = made.generation.find_candidates(made.generation.reduce(vectors[200:]), view, None, 5, 100)
+    queries = made.generation.reducer.reduce_queries(vectors[200:])
+    found, _ = made.generation.find_candidates(queries, view, None, 5, 100)
     assert found.shape == (200, 5) and found.min() >= 0 and found.max() < 200
 
 
@@ -253,7 +254,7 @@ def test_the_conditions_of_one_filter_share_a_work_limit(make):
     made, vectors = make(), normal(100)
     made.put(names(100), vectors, [{"x": list(range(200))}] * 100)
     conditions = [{"x": {"gte": number}} for number in range(4)]  # some 220,000 steps each
-    made.generation.filter_steps = 500_000
+    made.generation.filters.steps = 500_000
     with pytest.raises(TooLargeError, match="use fewer conditions"):
         made.generation.search(Query(vectors[:1], 3, wanted=parse_filter({"and": conditions})))
     for condition in conditions:
@@ -266,6 +267,6 @@ def test_the_conditions_of_one_filter_share_a_work_limit(make):
 def test_a_filter_over_ten_values_per_row_is_allowed_with_a_work_limit_of_zero(make):
     made, vectors = make(), normal(1000)
     made.put(names(1000), vectors, [{"x": list(range(10))}] * 1000)
-    made.generation.filter_steps = 0
+    made.generation.filters.steps = 0
     labels, _ = made.generation.search(Query(vectors[:1], 3, wanted=parse_filter({"x": {"gte": 0}})))
     assert labels[0, 0] == 1

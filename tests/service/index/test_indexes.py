@@ -132,14 +132,18 @@ def test_get_index_answers_its_settings_spaces_and_counts(app, filled, embed):
     assert shown["name"] in [index["name"] for index in app.client.get("/indexes").json()]
 
 
-@pytest.mark.parametrize("chain", [{"chain": "none"}, {"chain": "debias"}, {"chain": "compact", "dimensions": 64}])
+CHAINS = [{"chain": "none"}, {"chain": "debias"}, {"chain": "compact", "dimensions": 64}, {"chain": "codes48"}]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
 def test_search_scores_are_those_of_the_vectors_from_embed(app, filled, embed, sentences, chain):
-    """Rescored scores are those of the raw vectors."""
+    """Queries of a chain that ends in codes are floats. Rescored scores are those of the raw vectors."""
     path = filled(**chain)
     (reduced, space), (raw, _) = embed(**chain), embed()
+    queries, _ = embed(**chain, input_type="query")
     answer = app.client.post(f"{path}/search", json={"texts": sentences, "k": 4})
     found = answer.json()
-    check_scores(found, reduced @ reduced.T)
+    check_scores(found, queries @ reduced.T, atol=1e-4)
     assert [len(items) for items in found["results"]] == [4] * 6
     assert [items[0]["id"] for items in found["results"]] == ids(sentences)
     assert found["space_id"] == answer.headers["x-space-id"] == space

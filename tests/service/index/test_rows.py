@@ -1,23 +1,26 @@
 import hashlib
 import resource
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from service.index.embedded.rows import MIN_ROWS, RowFile, Rows
+from service.index.embedded.row_file import MIN_ROWS, RowFile
+from service.index.embedded.rows import Rows
 
 WIDTH, DIMENSIONS = 12, 8
+FLOATS = SimpleNamespace(file_name="reduced.f32", dtype="float32", width=DIMENSIONS)
 
 
 @pytest.fixture
 def rows(tmp_path):
-    rows = Rows(tmp_path, WIDTH, DIMENSIONS)
+    rows = Rows(tmp_path, WIDTH, FLOATS)
     yield rows
     rows.close()
 
 
 def batch(count, first=1, seed=0, step=3):
-    """Draw labels, originals and reduced vectors of some rows."""
+    """Draw labels, originals and compact vectors of some rows."""
     draw = np.random.default_rng(seed)
     labels = np.arange(first, first + step * count, step, dtype=np.int64)
     reduced = draw.normal(size=(count, DIMENSIONS)).astype(np.float32)
@@ -25,8 +28,8 @@ def batch(count, first=1, seed=0, step=3):
 
 
 def assert_holds(view, given):
-    """Assert that a view equals labels, originals and reduced vectors."""
-    for seen, expected in zip((view.labels, view.originals, view.reduced), given, strict=True):
+    """Assert that a view equals labels, originals and compact vectors."""
+    for seen, expected in zip((view.labels, view.originals, view.compact), given, strict=True):
         np.testing.assert_array_equal(seen, expected)
 
 
@@ -54,7 +57,7 @@ def test_take_view_shows_all_appended_rows_however_the_files_grow(rows, sizes):
 
 
 def test_a_view_is_unchanged_by_later_appends_and_by_closing(tmp_path):
-    rows = Rows(tmp_path, WIDTH, DIMENSIONS)
+    rows = Rows(tmp_path, WIDTH, FLOATS)
     first = batch(100)
     rows.append(*first)
     view = rows.take_view()
@@ -92,11 +95,11 @@ def test_rows_appended_after_mark_dead_are_alive(rows):
 
 def test_reopened_files_have_the_appended_rows(tmp_path):
     given = batch(2000)
-    rows = Rows(tmp_path, WIDTH, DIMENSIONS)
+    rows = Rows(tmp_path, WIDTH, FLOATS)
     rows.append(*given)
     rows.sync()
     rows.close()
-    again = Rows(tmp_path, WIDTH, DIMENSIONS)
+    again = Rows(tmp_path, WIDTH, FLOATS)
     assert again.count == 0
     again.count = 2000
     assert_holds(again.take_view(), given)
@@ -107,11 +110,11 @@ def test_reopened_files_have_the_appended_rows(tmp_path):
 
 @pytest.mark.parametrize("missing", ["labels.i64", "originals.f16", "reduced.f32"])
 def test_rows_can_be_appended_to_files_of_unequal_length(tmp_path, missing):
-    rows = Rows(tmp_path, WIDTH, DIMENSIONS)
+    rows = Rows(tmp_path, WIDTH, FLOATS)
     rows.append(*batch(5000))
     rows.close()
     (tmp_path / missing).unlink()
-    again = Rows(tmp_path, WIDTH, DIMENSIONS)
+    again = Rows(tmp_path, WIDTH, FLOATS)
     for seed in range(3):
         again.append(*batch(900, first=1 + 2700 * seed, seed=seed))
     assert_holds(again.take_view(), joined(*(batch(900, first=1 + 2700 * seed, seed=seed) for seed in range(3))))
@@ -128,6 +131,26 @@ def test_compute_digests_equals_sha256_of_the_first_rows_in_any_order_of_calls(r
         expected = [hashlib.sha256(array[:count].tobytes()).hexdigest() for array in whole]
         assert list(rows.compute_digests(count, block_bytes=1000).values()) == expected
     assert list(rows.compute_digests(3)) == ["labels.i64", "originals.f16", "reduced.f32"]
+
+
+def test_compute_digest_of_a_file_that_became_shorter_raises_os_error(tmp_path):
+    file = RowFile(tmp_path / "rows", "float32", 256)
+    (tmp_path / "rows").write_bytes(b"")
+    with pytest.raises(OSError, match="shorter"):
+        file.compute_digest(10)
+    file.close()
+
+
+@pytest.mark.parametrize("scattered", [True, False])
+def test_rows_written_through_the_map_are_in_the_file_however_it_is_read(tmp_path, scattered):
+    file, given = RowFile(tmp_path / "rows", "float32", 3, scattered), np.arange(9000, dtype=np.float32).reshape(-1, 3)
+    file.reserve(3000)
+    file.array[:3000] = given
+    assert file.compute_digest(3000) == hashlib.sha256(given.tobytes()).hexdigest()
+    file.sync()
+    file.close()
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "rows", np.float32).reshape(-1, 3)[:3000], given)
+    np.testing.assert_array_equal(file.array[:3000], given)
 
 
 def test_reserve_allocates_disk_blocks(tmp_path):

@@ -187,12 +187,14 @@ def test_search_in_milvus_has_recall_of_099_and_uses_the_graph_settings(one, own
     delete(one, "many")
 
 
-def test_milvus_indexes_refuse_reindexing_float16_originals_and_large_metadata(one):
+def test_milvus_indexes_refuse_reindexing_other_originals_and_large_metadata(one):
     put(one, "limits", **RAW)
     reindexed = one.client.post("/indexes/limits/reindex", json={"chain": "compact"}, headers=one.admin)
     refused(reindexed, 501, "lathe index export limits")
     half = one.client.put("/indexes/half", json=RAW | {"originals": "float16"}, headers=one.admin)
     refused(half, 501, "float32")
+    codes = one.client.put("/indexes/half", json={"chain": "codes48", "originals": "none"}, headers=one.admin)
+    refused(codes, 501, "only embedded indexes store float16 or none")
     body = {"ids": ["x", "y"], "vectors": [[1, 2, 3, 4]] * 2, "metadata": [None, {"text": "é" * 32_768}]}
     refused(one.client.post("/indexes/limits/upsert", json=body), 413, "metadata[1]", "65,536 bytes")
     assert found(one, "limits") == set() and "half" not in listed(one)

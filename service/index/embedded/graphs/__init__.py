@@ -1,0 +1,1 @@
+"""Search graphs over the first rows of a generation: one file per engine, and the choice among them."""

@@ -1,0 +1,60 @@
+"""Protocol of the graphs that find candidates."""
+
+from typing import IO, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.index.reducer import Vectors
+
+Found = tuple[NDArray[np.int64], NDArray[np.float32], int]
+"""Row numbers `(q, k)`, best first, their scores, and the number of rows that the graph held during the search."""
+
+
+class Graph(Protocol):
+    """Graph, or another structure that finds near rows, over rows 0 … `covered`.
+
+    It takes rows as the row file holds them, floats or codes, in their order, and numbers them so. Rows are never
+    removed: a dead row stays as a way to others, and searches leave it out by the mask of the rows. One thread extends,
+    saves and loads; any number may search meanwhile.
+
+    Attributes:
+        engine: name of the engine, and last part of the name of the graph's file. An engine that cannot read the files
+            of another, or of an earlier version of itself, has another name.
+        covered: number of rows in the graph.
+    """
+
+    engine: str
+    covered: int
+
+    def extend(self, rows: NDArray[Any], threads: int) -> None:
+        """Add rows `(n, k)` that follow the covered ones; searches wait meanwhile, or use the rows before."""
+
+    def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
+        """Return the k nearest rows to each query; None if the graph has, or reaches, fewer than k rows.
+
+        Args:
+            queries: reduced queries `(q, d)`, as floats, of norm 1 for cosine.
+            k: number of rows per query.
+            ef: effort of the search: how many candidates are examined, at least.
+
+        Returns:
+            Rows with scores as of exact search: inner products, or negated Euclidean distances for l2.
+        """
+
+    def save(self, file: IO[bytes]) -> None:
+        """Write the graph to an open, empty file; searches may go on, but the graph must not be extended meanwhile.
+
+        Raises:
+            OSError: if the disk is full.
+        """
+
+    def load(self, file: IO[bytes], covered: int) -> None:
+        """Replace the graph by the one of `covered` rows in a file that `save` wrote.
+
+        The caller must have checked the file's digest.
+        """
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the graph in bytes, without row files that it shares; 0 while empty."""
