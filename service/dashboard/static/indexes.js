@@ -49,7 +49,7 @@ export const indexesView = {
 function details(one) {
   const facts = [
     ["Encoder", one.encoder ?? "none: it takes vectors only"],
-    ["Vectors as given", `${one.width} wide, ${one.originals === "none" ? "only their codes kept" : `kept as ${one.originals}`}`],
+    ["Vectors as given", `${one.width} wide, ${one.originals === "none" ? "not kept" : `kept as ${one.originals}`}`],
     ["Graph", `M ${one.m}, ef_construction ${one.ef_construction}, ${count(one.in_graph)} items in it`],
     ["Deleted, not yet compacted", one.deleted === undefined ? null : count(one.deleted)],
     [
