@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from service.index.embedded.graphs.choice import find_graph_problem
-from service.index.embedded.rows import Rows
 
 if TYPE_CHECKING:
     from service.index.embedded.generation import Generation
@@ -44,9 +43,10 @@ def measure_memory(generation: "Generation", payload_bytes: int) -> dict[str, di
     }
 
 
-def list_hints(rows: Rows) -> list[str]:
-    """Return advice for the user: to install hnswlib, and to compact an index with over 30% dead rows; else []."""
-    found = [problem] if (problem := find_graph_problem()) else []
+def list_hints(generation: "Generation") -> list[str]:
+    """Return advice for the user: to install a graph's engine, and to compact an index with over 30% dead rows."""
+    rows = generation.rows
+    found = [problem] if (problem := find_graph_problem(generation.graph)) else []
     if rows.dead > WORTH_COMPACTING * max(rows.count, 1):
         share = f"{rows.dead:,} of {rows.count:,} rows are of deleted or replaced items"
         found.append(f"{share}; /reindex with {{}} compacts")

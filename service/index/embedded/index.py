@@ -328,6 +328,6 @@ class EmbeddedIndex:
             "bytes": measure_bytes(generation, record_bytes),
             "memory": measure_memory(generation, self.payloads.bytes),
             "snapshot_age_seconds": self.snapshots.compute_age(),
-            "notes": [*generation.notes, *list_hints(rows)],
+            "notes": [*generation.notes, *list_hints(generation)],
             "moving_to": None if self.bridge is None else self.bridge.describe(),
         }

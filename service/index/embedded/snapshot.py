@@ -75,6 +75,7 @@ def save_snapshot(generation: Generation) -> dict[str, Any]:
         with create_file(staging) as file:
             graph.save(file)
             os.fsync(file.fileno())
+            file.seek(0)
             digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
         staging.replace(folder / name)
     content = {

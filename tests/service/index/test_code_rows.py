@@ -23,7 +23,7 @@ from transforms.errors import ArtifactError
 hnswlib = pytest.importorskip("hnswlib")
 
 ROWS = 400
-STEPS = "r2,codes:8"
+STEPS = "r2,codes:4"
 
 
 @contextmanager
@@ -116,11 +116,11 @@ def test_exact_and_graph_search_of_codes_find_the_best_by_the_chains_own_scores(
 def test_rows_hold_codes_and_no_floats(folder, chain_of, vectors):
     chain, _ = chain_of(STEPS)
     names = {file.name for file in (folder / "graph-1").iterdir()}
-    assert names == {"labels.i64", "originals.f16", "codes.u8", SNAPSHOT, f"graph.{ROWS - 50}.hnsw"}
+    assert names == {"labels.i64", "originals.f16", "codes.u8", SNAPSHOT, f"graph.{ROWS - 50}.codes"}
     with opened(folder) as index:
         view = index.generation.rows.take_view()
         np.testing.assert_array_equal(view.compact[:ROWS], chain.transform(vectors[:ROWS]))
-        assert index.describe()["bytes"]["rows"] == (ROWS + 20) * (8 + 2 * 16 + 8)
+        assert index.describe()["bytes"]["rows"] == (ROWS + 20) * (8 + 2 * 16 + 4)
 
 
 def test_rescoring_ranks_candidates_of_codes_by_originals(folder, vectors, biased):
@@ -161,7 +161,7 @@ def write_as_before(folder, chain, metric="cosine"):
     """Rewrite a snapshot as versions of Lathe did that stored codes as the floats they stand for."""
     graphs = folder / "graph-1"
     content = read_snapshot(graphs)
-    codes = np.fromfile(graphs / "codes.u8", np.uint8).reshape(-1, 8)[: content["rows"]]
+    codes = np.fromfile(graphs / "codes.u8", np.uint8).reshape(-1, 4)[: content["rows"]]
     floats = normalize_rows(chain.dequantize(codes))
     floats.tofile(graphs / "reduced.f32")
     (graphs / "codes.u8").unlink()
@@ -215,7 +215,7 @@ def test_a_graph_of_another_engine_is_rebuilt_and_its_file_deleted(folder, biase
         assert "another engine" in note and index.generation.covered == 0
         assert found(index, biased(30, 9)) == expected
         index.generation.extend_graph(10**6, 1)
-    assert [file.name for file in graphs.glob("graph.*")] == [f"graph.{ROWS + 18}.hnsw"] or not (
+    assert [file.name for file in graphs.glob("graph.*")] == [f"graph.{ROWS + 18}.codes"] or not (
         graphs / other
     ).exists()
 
@@ -227,7 +227,7 @@ def test_damaged_codes_are_rebuilt_from_the_record(folder, biased, kept):
     codes = folder / "graph-1" / "codes.u8"
     content = codes.read_bytes()
     codes.write_bytes(
-        content[: int(8 * ROWS * kept)][:-1] + b"\xff" if kept < 1 else content[:200] + b"?" + content[201:]
+        content[: int(4 * ROWS * kept)][:-1] + b"\xff" if kept < 1 else content[:200] + b"?" + content[201:]
     )
     with opened(folder) as index:
         (note,) = index.generation.notes

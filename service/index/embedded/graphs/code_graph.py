@@ -1,0 +1,122 @@
+"""HNSW graph over codes, by FAISS: its nodes take the bytes of a code and the links, a tenth of full float vectors."""
+
+from importlib import import_module
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.index.embedded.graph_lock import GraphLock
+from service.index.embedded.graphs.graph import Found
+from service.index.embedded.graphs.scoring import CodeScoring
+from service.index.reducer import Vectors
+from service.index.spec import IndexSpec
+
+ADDED_ROWS = 4096
+"""Number of rows that are added at once."""
+
+
+class CodeGraph:
+    """HNSW graph over the codes of rows 0 … `covered`; see `Graph`.
+
+    Links are those of the nearest vectors that codes stand for, by Euclidean distance. Searches compare float queries
+    with codes by inner products. FAISS leaves norms out of these, so each candidate's score is then corrected by two
+    factors of its row.
+
+    Args:
+        spec: settings of the index, whose metric is cosine or inner product.
+        scoring: how FAISS scores the codes.
+        threads: number of threads for a search.
+    """
+
+    engine = "codes"
+
+    def __init__(self, spec: IndexSpec, scoring: CodeScoring, threads: int) -> None:
+        self.spec = spec
+        self.scoring = scoring
+        self.threads = threads
+        self.covered = 0
+        self.index: Any = None
+        self.factors = np.empty((0, 2), np.float32)
+        self.lock = GraphLock(lambda _: None)  # FAISS takes the effort with each search
+
+    def extend(self, rows: NDArray[Any], threads: int) -> None:
+        """Add the codes of rows that follow the covered ones; searches wait meanwhile."""
+        faiss: Any = import_module("faiss")
+        for start in range(0, len(rows), ADDED_ROWS):
+            codes = rows[start : start + ADDED_ROWS]
+            factors, vectors = self.scoring.compute_factors(codes), self.scoring.decode(codes)
+            with self.lock.writing():
+                if self.index is None:
+                    self.index = self.scoring.create_graph(self.spec.m)
+                    self.index.hnsw.efConstruction = self.spec.ef_construction
+                faiss.omp_set_num_threads(threads)
+                _measure_by(self.index, faiss.METRIC_L2)
+                self.index.add(vectors)
+                _measure_by(self.index, faiss.METRIC_INNER_PRODUCT)
+                self.factors = np.concatenate([self.factors, factors])
+                self.covered += len(codes)
+
+    def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
+        """Return the k nearest rows `(q, k)` with exact scores, −1 where fewer are reached; None if it has fewer."""
+        faiss: Any = import_module("faiss")
+        mapped, shift = self.scoring.map_queries(queries)
+        with self.lock.searching(ef):
+            covered, factors = self.covered, self.factors
+            if k > covered:
+                return None
+            faiss.omp_set_num_threads(self.threads)
+            # All that the search has examined is ranked again, because the correction changes the order.
+            wanted = min(max(k, ef), covered)
+            effort = faiss.SearchParametersHNSW(efSearch=wanted)
+            products, rows = self.index.search(mapped, wanted, params=effort)
+        scores = factors[rows, 0] * products + factors[rows, 1] * shift[:, None]
+        scores[rows < 0] = -np.inf
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(rows, best, 1), np.take_along_axis(scores, best, 1).astype(np.float32), covered
+
+    def save(self, file: IO[bytes]) -> None:
+        """Write the graph and the factors of its rows to an open, empty file."""
+        faiss: Any = import_module("faiss")
+        failures: list[OSError] = []
+
+        def write(payload: bytes) -> int:
+            try:
+                return file.write(payload)
+            except OSError as error:  # FAISS would raise another that hides it
+                failures.append(error)
+                raise
+
+        try:
+            faiss.write_index(self.index, faiss.PyCallbackIOWriter(write))
+        except Exception:
+            if failures:
+                raise failures[0] from None
+            raise
+        file.write(self.factors.tobytes())
+        file.flush()
+
+    def load(self, file: IO[bytes], covered: int) -> None:
+        """Replace the graph by the one of `covered` rows in a file that `save` wrote."""
+        faiss: Any = import_module("faiss")
+        file.seek(0)
+        self.index = faiss.read_index(faiss.PyCallbackIOReader(file.read, 1 << 20))
+        file.seek(-8 * covered, 2)
+        self.factors = np.frombuffer(file.read(), np.float32).reshape(covered, 2)
+        self.covered = covered
+
+    @property
+    def bytes(self) -> int:
+        """Memory of codes, links and factors in bytes; 0 while empty."""
+        if self.index is None:
+            return 0
+        links = self.index.hnsw
+        graph = 4 * links.neighbors.size() + 8 * links.offsets.size() + 4 * links.levels.size()
+        return int(self.covered * self.scoring.code_bytes + self.factors.nbytes + graph)
+
+
+def _measure_by(index: Any, metric: int) -> None:
+    """Set the metric by which a FAISS graph compares: Euclidean distance for links, inner product for searches."""
+    faiss: Any = import_module("faiss")
+    index.metric_type = index.storage.metric_type = metric
+    index.hnsw.is_similarity = metric == faiss.METRIC_INNER_PRODUCT

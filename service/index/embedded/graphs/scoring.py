@@ -1,0 +1,144 @@
+"""How FAISS scores the codes of each quantizer: as a product quantizer, or as a byte for each dimension."""
+
+from contextlib import suppress
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from service.index.embedded.vector_formats import CodeFormat
+from service.index.reducer import Vectors
+from transforms.codes import Int8, TransformCoding
+from transforms.errors import InputError
+
+SUBVECTOR = 8
+"""Dimensions of FAISS's vectors for each byte of a code: a byte holds at most eight coordinates."""
+
+
+class CodeScoring(Protocol):
+    """Codes in terms of FAISS: a score is `factors[:, 0]` · inner product + `factors[:, 1]` · shift.
+
+    Attributes:
+        code_bytes: number of bytes of a code.
+    """
+
+    code_bytes: int
+
+    def create_graph(self, m: int) -> Any:
+        """Return FAISS's empty graph, with `m` links per node, whose storage is fitted."""
+
+    def decode(self, rows: NDArray[Any]) -> Vectors:
+        """Return what FAISS takes for codes `(n, bytes)`, floats `(n, k)`: it finds the same codes for them."""
+
+    def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return two factors for each code, `(n, 2)`."""
+
+    def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
+        """Return reduced queries `(q, d)` as FAISS takes them, `(q, k)`, and the shift of each, `(q,)`."""
+
+
+class ProductScoring:
+    """Codes of `codes` and `product_codes` as a product quantizer of 256 entries a byte.
+
+    Coordinates are scaled by the lengths of their axes, so that distances between codes are those of the vectors that
+    they stand for, as far as the axes are orthogonal.
+    """
+
+    def __init__(self, vectors: CodeFormat, step: TransformCoding) -> None:
+        self.vectors = vectors
+        self.step = step
+        self.code_bytes = step.bytes
+        centroids, places = (found.cpu().numpy() for found in step.product_centroids())
+        self.places = places
+        self.lengths = torch.linalg.vector_norm(step.decoder, dim=1).cpu().numpy()
+        scale = np.zeros(SUBVECTOR * step.bytes, np.float32)
+        scale[places] = self.lengths
+        self.centroids = centroids * scale.reshape(step.bytes, 1, SUBVECTOR)
+
+    def create_graph(self, m: int) -> Any:
+        """Return a graph over a product quantizer with the step's centroids."""
+        faiss: Any = import_module("faiss")  # its types lack what its classes have
+        graph = faiss.IndexHNSWPQ(SUBVECTOR * self.code_bytes, self.code_bytes, m)
+        quantizer = faiss.downcast_index(graph.storage).pq
+        faiss.copy_array_to_vector(self.centroids.ravel(), quantizer.centroids)
+        quantizer.compute_sdc_table()  # distances between codes, for links
+        graph.is_trained = graph.storage.is_trained = True
+        return graph
+
+    def decode(self, rows: NDArray[Any]) -> Vectors:
+        """Return the centroids that the bytes name, one after the other."""
+        centroids: Vectors = self.centroids[np.arange(self.code_bytes), rows]
+        return centroids.reshape(len(rows), -1)
+
+    def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the norm factor and 1, over the norm of the decoded vector for cosine; zeros for a zero vector."""
+        factors = np.stack([self.step.norm_factors(rows), np.ones(len(rows), np.float32)], axis=1)
+        factors[~rows.any(axis=1)] = 0
+        return _divide_by_norms(factors, self.vectors, rows)
+
+    def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
+        """Return the queries' coordinates at the places of the product quantizer, and ⟨q, μ⟩."""
+        encoded = self.step.encode_queries(queries)
+        mapped = np.zeros((len(queries), SUBVECTOR * self.code_bytes), np.float32)
+        mapped[:, self.places] = encoded[:, :-1] / self.lengths
+        return mapped, encoded[:, -1]
+
+
+class ByteScoring:
+    """Codes of `int8`: a byte for each dimension, on a scale of its own."""
+
+    def __init__(self, vectors: CodeFormat, step: Int8) -> None:
+        self.vectors = vectors
+        self.scale = step.scale.double().cpu().numpy()
+        self.zero_point = step.zero_point.double().cpu().numpy()
+        self.code_bytes = len(self.scale)
+
+    def create_graph(self, m: int) -> Any:
+        """Return a graph over FAISS's scalar quantizer of 8 bits with the step's ranges."""
+        faiss: Any = import_module("faiss")  # its types lack what its classes have
+        graph = faiss.IndexHNSWSQ(self.code_bytes, faiss.ScalarQuantizer.QT_8bit, m)
+        # Byte u decodes to vmin + (u + ½) / 255 · range; the code is u − 128.
+        lowest = (-128 - self.zero_point - 0.5) * self.scale
+        trained = np.concatenate([lowest, 255 * self.scale]).astype(np.float32)
+        faiss.copy_array_to_vector(trained, faiss.downcast_index(graph.storage).sq.trained)
+        graph.is_trained = graph.storage.is_trained = True
+        return graph
+
+    def decode(self, rows: NDArray[Any]) -> Vectors:
+        """Return the values that codes stand for."""
+        codes = rows.view(np.int8).astype(np.float32)
+        decoded: Vectors = ((codes - self.zero_point) * self.scale).astype(np.float32)
+        return decoded
+
+    def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return 1, over the norm of the decoded vector for cosine, and 0."""
+        factors = np.stack([np.ones(len(rows), np.float32), np.zeros(len(rows), np.float32)], axis=1)
+        return _divide_by_norms(factors, self.vectors, rows)
+
+    def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
+        """Return the queries themselves and zeros."""
+        return np.ascontiguousarray(queries), np.zeros(len(queries), np.float32)
+
+
+def _divide_by_norms(factors: NDArray[np.float32], vectors: CodeFormat, rows: NDArray[Any]) -> NDArray[np.float32]:
+    """Divide factors `(n, 2)` by the norms of what the codes stand for, if the metric is cosine."""
+    if vectors.metric != "cosine":
+        return factors
+    norms = vectors.quantizer.decoded_norms(vectors.reducer.view_codes(rows))
+    norms[norms == 0] = 1
+    divided: NDArray[np.float32] = factors / norms[:, None]
+    return divided
+
+
+def choose_scoring(vectors: CodeFormat) -> CodeScoring | None:
+    """Return how FAISS scores the codes of a format; None if it cannot: bits, coordinates that cross bytes, l2."""
+    if vectors.metric == "l2":
+        return None
+    if isinstance(vectors.quantizer, Int8):
+        return ByteScoring(vectors, vectors.quantizer)
+    if isinstance(vectors.quantizer, TransformCoding):
+        with suppress(InputError):  # coordinates that cross bytes are no product quantizer
+            return ProductScoring(vectors, vectors.quantizer)
+    return None

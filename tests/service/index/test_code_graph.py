@@ -1,0 +1,116 @@
+"""FAISS's graph over codes: which rows it finds, their scores, and that it is written and read."""
+
+import errno
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from service.index.embedded.graphs.choice import create_graph, find_graph_problem
+from service.index.embedded.graphs.code_graph import CodeGraph
+from service.index.embedded.vector_formats import choose_format
+from service.index.reducer import Reducer
+
+pytest.importorskip("faiss")
+
+ROWS, QUERIES, K = 1200, 20, 10
+
+
+@pytest.fixture(params=["codes:5", "r2,codes:4", "codes:4,restore_norm=false", "product_codes:6", "pca:12,int8"])
+def steps(request):
+    return request.param
+
+
+@pytest.fixture(params=["cosine", "ip"])
+def metric(request):
+    return request.param
+
+
+@pytest.fixture
+def made(chain_of, coded_spec, biased, steps, metric):
+    """Return an empty graph over the codes of a chain, the codes of some rows, queries, and exact scores."""
+    chain, artifact = chain_of(steps)
+    spec = replace(coded_spec(metric), dimensions=chain.output_dimensions)
+    reducer = Reducer(spec, artifact)
+    vectors = choose_format(spec, reducer)
+    queries = reducer.reduce_queries(biased(QUERIES, 7))
+    codes = vectors.encode(biased(ROWS, 3))
+    exact = vectors.score(torch.from_numpy(queries), codes).numpy()
+    return create_graph(spec, vectors, 1), codes, queries, exact
+
+
+def test_a_graph_over_codes_finds_the_best_codes_with_their_exact_scores(made):
+    graph, codes, queries, exact = made
+    assert isinstance(graph, CodeGraph)
+    for start in range(0, ROWS, 500):
+        graph.extend(codes[start : start + 500], 1)
+    rows, scores, covered = graph.search(queries, K, 200)
+    assert covered == graph.covered == ROWS
+    tolerance = 1e-5 * np.abs(exact).max()
+    np.testing.assert_allclose(scores, np.take_along_axis(exact, rows, 1), atol=tolerance)
+    assert (np.diff(scores, axis=1) <= 0).all()
+    best = -np.sort(-exact, axis=1)[:, :K]  # equal codes have equal scores, and any of them will do
+    assert (scores >= best - tolerance).mean() > 0.95
+
+
+def test_a_graph_over_codes_read_from_its_file_answers_alike_and_can_be_extended(made, tmp_path):
+    graph, codes, queries, exact = made
+    graph.extend(codes[:1000], 1)
+    again = CodeGraph(graph.spec, graph.scoring, 1)
+    with (tmp_path / "graph").open("w+b") as file:
+        graph.save(file)
+        again.load(file, 1000)
+    for one, other in zip(graph.search(queries, K, 60), again.search(queries, K, 60), strict=True):
+        np.testing.assert_array_equal(one, other)
+    again.extend(codes[1000:], 1)
+    rows, scores, covered = again.search(queries, K, 200)
+    assert covered == ROWS and (rows >= 1000).any()
+    tolerance = 1e-5 * np.abs(exact).max()
+    np.testing.assert_allclose(scores, np.take_along_axis(exact, rows, 1), atol=tolerance)
+    assert (scores >= -np.sort(-exact, axis=1)[:, :K] - tolerance).mean() > 0.95
+    assert again.bytes < 250 * ROWS
+
+
+def test_a_graph_over_codes_with_fewer_rows_than_asked_for_returns_none(made):
+    graph, codes, queries, _ = made
+    assert graph.search(queries, 1, 10) is None
+    graph.extend(codes[:5], 1)
+    assert graph.search(queries, 6, 10) is None
+    assert np.sort(graph.search(queries, 5, 10)[0], axis=1).tolist() == [[0, 1, 2, 3, 4]] * QUERIES
+
+
+@pytest.mark.parametrize("steps", ["codes:5"], indirect=True)
+@pytest.mark.parametrize("metric", ["cosine"], indirect=True)
+def test_saving_on_a_full_disk_raises_oserror(made):
+    class FullDisk(io.RawIOBase):
+        def write(self, payload):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    graph, codes, _, _ = made
+    graph.extend(codes[:50], 1)
+    with pytest.raises(OSError, match="No space left"):
+        graph.save(FullDisk())
+
+
+@pytest.mark.parametrize("steps", ["codes:5"], indirect=True)
+@pytest.mark.parametrize("metric", ["cosine"], indirect=True)
+def test_zero_vectors_are_found_with_score_0(made, chain_of):
+    graph, codes, queries, _ = made
+    graph.extend(np.concatenate([codes[:20], np.zeros_like(codes[:1])]), 1)
+    rows, scores, _ = graph.search(queries, 21, 30)
+    assert (scores[rows == 20] == 0).all() and (rows == 20).sum() == QUERIES
+
+
+@pytest.mark.parametrize(("chain", "metric"), [("codes:5", "l2"), ("codes:8", "cosine"), ("pca:12,binary", "cosine")])
+def test_codes_that_faiss_does_not_score_are_linked_as_floats(chain_of, coded_spec, chain, metric):
+    pytest.importorskip("hnswlib")
+    chain, artifact = chain_of(chain)
+    spec = replace(coded_spec(metric), dimensions=chain.output_dimensions)
+    graph = create_graph(spec, choose_format(spec, Reducer(spec, artifact)), 1)
+    assert graph.engine == "hnsw"
+
+
+def test_a_missing_engine_is_a_message_for_the_user():
+    assert "pip install 'lathe[index]'" in find_graph_problem(None)
