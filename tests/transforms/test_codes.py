@@ -381,7 +381,8 @@ def test_only_zero_vectors_have_the_all_zero_code(rows):
     [
         ({"bytes": 0}, "bytes must be a whole number from 1"),
         ({"bytes": 4, "weighting": 1.5}, "weighting must be a number from 0 to 1"),
-        ({"bytes": 4, "bits": 3}, "bits must be 1, 2, 4 or 8"),
+        ({"bytes": 4, "bits": 9}, "bits must be a whole number from 1 to 8, got 9"),
+        ({"bytes": 4, "bits": 0}, "bits must be a whole number from 1 to 8, got 0"),
         ({"bytes": 4, "rotation": "hadamard"}, "rotation must be none or random"),
         ({"bytes": 4, "codec_version": 2}, "codec version 2; this Lathe reads up to 1: upgrade it"),
         ({"bytes": 65}, "codes of 65 bytes needs more dimensions than 64: 8 bits each fill 64 bytes"),
@@ -406,6 +407,19 @@ def test_score_refuses_codes_of_another_shape_or_dtype(step, fresh):
     for wrong in (codes[:, :8], codes.astype(np.int64), codes[0]):
         with pytest.raises(InputError, match=r"codes must be uint8 of shape \(n, 16\)"):
             step.score(fresh[:1], wrong)
+
+
+@pytest.mark.parametrize("bits", range(1, MAX_BITS + 1))
+def test_equal_bits_of_any_number_are_those_of_all_leading_coordinates(rows, fresh, bits):
+    """The values of coordinates are the nearest levels of the quantizer of so many bits."""
+    step = TransformCoding(6, bits=bits, restore_norm=False).fit(rows)
+    assert step.layout[0].tolist() == [bits] * (48 // bits)
+    codes = step.transform(fresh)
+    assert codes.shape == (500, 6)
+    y, values = step.coordinates(torch.from_numpy(fresh)), step.inverse().values(torch.from_numpy(codes))
+    levels = torch.from_numpy(normal_quantizer(bits).levels).float()
+    nearest = levels[(y.unsqueeze(2) - levels).abs().argmin(2)]
+    assert (values - nearest).abs().gt(1e-5).float().mean() < 1e-3
 
 
 def test_random_rotation_evens_out_the_variances_of_coordinates_with_equal_bits(rows, fresh):

@@ -91,8 +91,16 @@ def lay_out(bits: NDArray[np.int64], variances: NDArray[np.float64], octets: int
     given = np.zeros_like(bits)
     given[whole.coordinates] = whole.bits
     wanted_error, error = ((variances * distortions()[each]).sum() for each in (bits, given))
-    if error <= MAX_EXCESS * wanted_error:
-        return whole
+    return whole if error <= MAX_EXCESS * wanted_error else lay_out_in_sequence(bits, variances)
+
+
+def lay_out_in_sequence(bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
+    """Place coordinates one after the other, so that each gets its bits exactly; they may cross bytes.
+
+    Args:
+        bits: number of bits of each coordinate `(d,)`, 0 to 8.
+        variances: variance of each coordinate `(d,)`.
+    """
     order = np.lexsort((-variances, -bits))
     order = order[bits[order] > 0]
     starts = np.cumsum(bits[order]) - bits[order]

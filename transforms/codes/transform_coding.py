@@ -20,7 +20,7 @@ from transforms.base import (
     require_seed,
     require_whole,
 )
-from transforms.codes.allocation import BYTE, CodeLayout, allocate_bits, equal_bits, lay_out
+from transforms.codes.allocation import BYTE, CodeLayout, allocate_bits, equal_bits, lay_out, lay_out_in_sequence
 from transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
 from transforms.codes.quantization import Quantizer
 from transforms.errors import InputError, NotFittedError, StepError
@@ -85,7 +85,7 @@ class TransformCoding(Quantizer):
     Args:
         bytes: number of bytes of a code, at most the number of dimensions.
         weighting: λ, from 0 (all directions count alike) to 1 (by queries).
-        bits: None allocates bits by variance; 1, 2, 4 or 8 gives so many to each of the leading coordinates.
+        bits: None allocates bits by variance; 1 to 8 gives so many to each of the leading coordinates.
         rotation: `random` rotates the leading coordinates at random, which makes their variances alike; use it with
             `bits`.
         seed: seed of the rotation.
@@ -147,8 +147,8 @@ class TransformCoding(Quantizer):
             )
         require_whole(self.kind, "bytes", self.bytes, at_least=1)
         require_between(self.kind, "weighting", self.weighting, 0, 1)
-        if self.bits is not None and self.bits not in (1, 2, 4, 8):
-            raise StepError(f"{self.kind}: bits must be 1, 2, 4 or 8, or not given, got {self.bits!r}")
+        if self.bits is not None:
+            require_whole(self.kind, "bits", self.bits, at_least=1, at_most=MAX_BITS)
         require_choice(self.kind, "rotation", self.rotation, get_args(Rotation))
         require_seed(self.kind, self.seed)
         require_flag(self.kind, "restore_norm", self.restore_norm)
@@ -226,6 +226,9 @@ class TransformCoding(Quantizer):
 
     def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
         """Return where the bits of the coordinates lie in a code."""
+        # Whole bytes cannot give all coordinates 3, 5, 6 or 7 bits.
+        if self.bits is not None and BYTE % self.bits:
+            return lay_out_in_sequence(bits, variances)
         return lay_out(bits, variances, self.bytes)
 
     def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
