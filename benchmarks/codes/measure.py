@@ -1,6 +1,7 @@
 """What searches by codes find: neighbours of the full vectors, and relevant documents of search tasks."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -9,9 +10,10 @@ from numpy.typing import NDArray
 
 from benchmarks.codes.data import EncodedData
 from benchmarks.codes.methods import (
-    LOCAL_SEARCH,
     OPQ_NAMES,
+    RABITQ_BITS,
     RESIDUAL,
+    SCALAR_BITS,
     TRUNCATION,
     Ids,
     Method,
@@ -19,14 +21,15 @@ from benchmarks.codes.methods import (
     Vectors,
     code_prefix,
     lathe_codes,
-    local_search,
     opq,
     pca_floats,
     product_codes,
     rabitq,
+    rabitq_dimensions,
     rabitq_name,
     residual,
     scalar,
+    scalar_dimensions,
     scalar_name,
     truncation,
 )
@@ -53,13 +56,12 @@ OUR_VARIANTS: dict[str, dict[str, Any]] = {
 MAX_TRAINED_BYTES = {
     OPQ_NAMES[0]: {0: 192, 1: 48, 2: 48},
     RESIDUAL: {0: 24},
-    LOCAL_SEARCH: {0: 24},
 }
 """Largest budget of the rivals that train for minutes, by name and seed: others are not trained."""
 MAX_LARGE_CORPUS_BYTES: dict[str, dict[int, int]] = {
     OPQ_NAMES[0]: {0: 48},
     LEARNED: {0: 48},
-    **{name: {} for name in (RESIDUAL, LOCAL_SEARCH, PREFIX, *list(OUR_VARIANTS)[1:])},
+    **{name: {} for name in (RESIDUAL, PREFIX, *list(OUR_VARIANTS)[1:])},
 }
 """Largest budget of methods on the larger corpus, by name and seed: they train for minutes, or are variants of ours."""
 LARGE_CORPUS = 50_000
@@ -67,12 +69,8 @@ LARGE_CORPUS = 50_000
 
 
 def list_recipes(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Recipe]:
-    """Yield every method that is affordable at a budget of bytes with a seed, ours first; nothing is trained yet."""
-
-    def one(build: Callable[..., Method | None], name: str, *values: Any, **more: Any) -> Recipe:
-        """Return the recipe of one method, whose name is the last positional argument if it takes one."""
-        return Recipe((name,), lambda: filter(None, [build(train, corpus, budget, *values, **more)]))
-
+    """Yield every method at a budget of bytes, ours first; nothing is trained yet."""
+    one = partial(_list_one, train, corpus, budget)
     for name, more in OUR_VARIANTS.items():
         yield one(lathe_codes, name, name, **more)
     yield one(product_codes, LEARNED, LEARNED)
@@ -83,13 +81,27 @@ def list_recipes(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Ite
             name = f"PCA, rotation, equal {bits}-bit codes"
             rotated: dict[str, Any] = {"rotation": "random", "weighting": 0, "restore_norm": False}
             yield one(lathe_codes, name, name, bits=bits, seed=seed, **rotated)
+    yield from _list_rivals(train, corpus, budget, seed)
+
+
+def _list_one(
+    train: Vectors, corpus: Vectors, budget: int, build: Callable[..., Method], name: str, *values: Any, **more: Any
+) -> Recipe:
+    """Return the recipe of one method, which `build` trains with the further arguments."""
+    return Recipe((name,), lambda: [build(train, corpus, budget, *values, **more)])
+
+
+def _list_rivals(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Recipe]:
+    """Yield the methods of FAISS and truncation at a budget of bytes."""
+    one = partial(_list_one, train, corpus, budget)
     yield Recipe(OPQ_NAMES, lambda: opq(train, corpus, budget, seed))
     yield one(residual, RESIDUAL, seed)
-    yield one(local_search, LOCAL_SEARCH)
-    for bits in (1, 2, 3, 4):
-        yield one(rabitq, rabitq_name(bits), bits)
-    for bits in (4, 6, 8):
-        yield one(scalar, scalar_name(bits), bits)
+    for bits in RABITQ_BITS:
+        if rabitq_dimensions(train.shape[1], budget, bits):
+            yield one(rabitq, rabitq_name(bits), bits)
+    for bits in SCALAR_BITS:
+        if scalar_dimensions(budget, bits) <= train.shape[1]:
+            yield one(scalar, scalar_name(bits), bits)
     if budget <= train.shape[1]:
         yield one(truncation, TRUNCATION)
 
@@ -204,8 +216,15 @@ def measure_task(data: EncodedData, path: str, budgets: list[int]) -> dict[str, 
             ]
         made += [product_codes(documents, documents, budget, f"{LEARNED}, λ = {w}", w) for w in (0.0, 0.5)]
         made += opq(documents, documents, budget, 0)
-        made += [one for bits in (1, 2, 3, 4) if (one := rabitq(documents, documents, budget, bits)) is not None]
-        made += [one for bits in (4, 6, 8) if (one := scalar(documents, documents, budget, bits)) is not None]
+        width = documents.shape[1]
+        made += [
+            rabitq(documents, documents, budget, bits) for bits in RABITQ_BITS if rabitq_dimensions(width, budget, bits)
+        ]
+        made += [
+            scalar(documents, documents, budget, bits)
+            for bits in SCALAR_BITS
+            if scalar_dimensions(budget, bits) <= width
+        ]
         made += [truncation(documents, documents, budget)]
         for method in made:
             difference = 100 * (ndcg(method.search(queries, K), gains) - full)

@@ -20,6 +20,10 @@ OPQ_ITERATIONS = 4
 """Iterations of OPQ's rotation, which take most of the benchmark's time."""
 
 
+RABITQ_BITS, SCALAR_BITS = (1, 2, 3, 4), (4, 6, 8)
+"""Bits of a dimension that are tried of RaBitQ and of the scalar quantizer."""
+
+
 @dataclass(frozen=True)
 class Method:
     """A way to search by codes.
@@ -43,7 +47,7 @@ class Recipe:
 
     Attributes:
         names: names of the methods.
-        build: function that trains them and yields them; none if the budget is too small or too large for them.
+        build: function that trains them and returns them.
     """
 
     names: tuple[str, ...]
@@ -97,33 +101,16 @@ def _search_decoded(decoded: Vectors) -> Callable[[Vectors, int], Ids]:
     return lambda asked, k: _best(asked @ decoded.T, k)
 
 
-RESIDUAL, LOCAL_SEARCH = "residual quantizer", "local-search quantizer"
-"""Names of FAISS's additive quantizers."""
-LOCAL_SEARCH_ITERATIONS = (5, 4)
-"""Iterations of training and of encoding of the local-search quantizer; FAISS's defaults are 25 and 16."""
+RESIDUAL = "residual quantizer"
 
 
 def residual(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Method:
     """Train FAISS's residual quantizer with a byte for each stage, and search the decoded vectors."""
     quantizer = faiss.ResidualQuantizer(train.shape[1], budget, 8)
     quantizer.cp.seed = 1234 + seed
-    return _train_additive(RESIDUAL, quantizer, train, corpus, budget)
-
-
-def local_search(train: Vectors, corpus: Vectors, budget: int) -> Method:
-    """Train FAISS's local-search quantizer with a byte for each codebook, and search the decoded vectors."""
-    quantizer = faiss.LocalSearchQuantizer(train.shape[1], budget, 8)
-    quantizer.train_iters, quantizer.encode_ils_iters = LOCAL_SEARCH_ITERATIONS
-    return _train_additive(LOCAL_SEARCH, quantizer, train, corpus, budget)
-
-
-def _train_additive(
-    name: str, quantizer: "faiss.AdditiveQuantizer", train: Vectors, corpus: Vectors, budget: int
-) -> Method:
-    """Train an additive quantizer, and return the search of the vectors that it decodes."""
     quantizer.train(train)
     decoded = quantizer.decode(quantizer.compute_codes(corpus))
-    return Method(name, budget, budget, _search_decoded(decoded))
+    return Method(RESIDUAL, budget, budget, _search_decoded(decoded))
 
 
 def rabitq_name(bits: int) -> str:
@@ -136,12 +123,15 @@ def scalar_name(bits: int) -> str:
     return f"PCA, {bits}-bit integers"
 
 
-def rabitq(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method | None:
+def rabitq_dimensions(dimensions: int, budget: int, bits: int) -> int:
+    """Return the largest number of dimensions, a multiple of 8, whose RaBitQ codes fit a budget; 0 if none does."""
+    sizes = (k for k in range(8, dimensions + 1, 8) if _rabitq_size(k, bits) <= budget)
+    return max(sizes, default=0)
+
+
+def rabitq(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method:
     """Train FAISS's PCA, a random rotation and RaBitQ of `bits` bits on as many dimensions as the budget allows."""
-    sizes = [k for k in range(8, train.shape[1] + 1, 8) if _rabitq_size(k, bits) <= budget]
-    if not sizes:
-        return None
-    k = sizes[-1]
+    k = rabitq_dimensions(train.shape[1], budget, bits)
     quantizer = faiss.IndexRaBitQ(k, faiss.METRIC_L2, bits)
     quantizer.qb = 0  # queries stay floats
     # L2 distances of centred unit vectors order as their inner products; FAISS's PCA subtracts the mean.
@@ -149,11 +139,14 @@ def rabitq(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method | 
     return _faiss_method(rabitq_name(bits), index, train, corpus, budget, _rabitq_size(k, bits))
 
 
-def scalar(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method | None:
+def scalar_dimensions(budget: int, bits: int) -> int:
+    """Return the number of dimensions of `bits` bits that fill a budget."""
+    return 8 * budget // bits
+
+
+def scalar(train: Vectors, corpus: Vectors, budget: int, bits: int) -> Method:
     """Train FAISS's PCA and its scalar quantizer of 4, 6 or 8 bits on as many dimensions as the budget allows."""
-    k = 8 * budget // bits
-    if k > train.shape[1]:
-        return None
+    k = scalar_dimensions(budget, bits)
     kind = {4: faiss.ScalarQuantizer.QT_4bit, 6: faiss.ScalarQuantizer.QT_6bit, 8: faiss.ScalarQuantizer.QT_8bit}[bits]
     index = faiss.IndexPreTransform(
         faiss.PCAMatrix(train.shape[1], k, 0, False), faiss.IndexScalarQuantizer(k, kind, faiss.METRIC_L2)

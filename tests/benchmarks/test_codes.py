@@ -42,10 +42,10 @@ def test_measured_recall_of_codes_is_below_the_rescored_recall_and_paired_with_i
 
 
 def test_a_resumed_benchmark_measures_only_the_methods_and_seeds_that_are_not_known(vectors):
-    *_, whole = measure_neighbours(vectors[:600], [12], seeds=2, known=[])
-    *_, first = measure_neighbours(vectors[:600], [12], seeds=1, known=[])
+    *_, whole = measure_neighbours(vectors[:600], [3], seeds=2, known=[])
+    *_, first = measure_neighbours(vectors[:600], [3], seeds=1, known=[])
     known = [row for row in first if row["method"] != "codes, unweighted"]
-    *_, resumed = measure_neighbours(vectors[:600], [12], seeds=2, known=known)
+    *_, resumed = measure_neighbours(vectors[:600], [3], seeds=2, known=known)
     assert [len(row["by_seed"]) for row in known] == [1] * len(known)
     for row in sorted(resumed, key=lambda row: row["method"]):
         other = next(one for one in whole if one["method"] == row["method"])
@@ -55,7 +55,7 @@ def test_a_resumed_benchmark_measures_only_the_methods_and_seeds_that_are_not_kn
         )
         assert row["recall_at_10"] == pytest.approx(np.mean(row["by_seed"]))
         assert row["recall_at_10_rescored_4x"] == pytest.approx(other["recall_at_10_rescored_4x"])
-    assert not list(measure_neighbours(vectors[:600], [12], seeds=2, known=resumed))
+    assert not list(measure_neighbours(vectors[:600], [3], seeds=2, known=resumed))
 
 
 def test_methods_that_train_for_minutes_are_left_out_beyond_their_budgets_and_on_larger_corpora(vectors):
