@@ -65,7 +65,7 @@ class Subject:
 
     @classmethod
     def of(cls, chain: str, originals: Originals) -> "Subject":
-        """An index with a chain that Lathe ships, or with `none`."""
+        """Build the subject for a chain that Lathe ships, or for `none`."""
         width, dimensions, artifact, compact = WIDTH, WIDTH, None, {"reduced.f32": 4 * WIDTH}
         if chain != RAW:
             artifact = read_artifact_files(STARTERS / chain / "1")
@@ -81,7 +81,7 @@ class Subject:
         return cls(spec, artifact, {"labels.i64": 8} | halves | compact)
 
     def vector_of(self, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The unit vector of a seed."""
+        """Return the unit vector `(d,)` of a seed."""
         found = np.random.default_rng(seed).normal(size=self.spec.width)
         return (found / np.linalg.norm(found)).astype(np.float32)
 
@@ -94,7 +94,7 @@ class Operation:
     items: State
 
     def applied(self, state: State) -> State:
-        """The state after it."""
+        """Return the state after the operation."""
         if self.kind == "upsert":
             return state | self.items
         return {item: seed for item, seed in state.items() if item not in self.items}
@@ -234,7 +234,7 @@ def reindex_again_and_again(subject: Subject, home: Path, folder: Path) -> NoRet
 
 
 def lose_power(subject: Subject, folder: Path, wal: int, random_of: random.Random) -> None:
-    """What was not yet fsynced is gone, and some of what can be made anew is spoilt."""
+    """Undo what was not fsynced, and spoil some of what can be rebuilt, as a power failure does."""
     path = folder / "record.db-wal"
     if path.exists() and path.stat().st_size > wal > 0:
         os.truncate(path, wal)
@@ -255,7 +255,7 @@ def lose_power(subject: Subject, folder: Path, wal: int, random_of: random.Rando
 
 
 def inspected(subject: Subject, folder: Path, allowed: list[State]) -> tuple[State | None, str | None]:
-    """Open the index in a process of its own: which of the allowed states it is in, or what is wrong."""
+    """Open the index in another process; return which of the allowed states it is in, or else what is wrong."""
     reading, writing = os.pipe()
     process = forked(lambda: inspect(subject, folder, allowed, writing))
     os.close(writing)
@@ -269,7 +269,7 @@ def inspected(subject: Subject, folder: Path, allowed: list[State]) -> tuple[Sta
 
 
 def inspect(subject: Subject, folder: Path, allowed: list[State], told: int) -> None:
-    """In that process."""
+    """Open the index, compare its state with those allowed, and write the outcome to a descriptor as JSON."""
     index = opened(folder)
     while index.generation.extend_graph(10_000, 1):
         pass
@@ -293,17 +293,17 @@ def inspect(subject: Subject, folder: Path, allowed: list[State], told: int) -> 
 
 
 def opened(folder: Path) -> EmbeddedIndex:
-    """The index, owned by this process, without its maintenance thread."""
+    """Open the index, owned by this process, without its maintenance thread, and return it."""
     return EmbeddedIndex(folder.name, folder, acquire_index(folder, folder.name), 1, 1, no_texts)
 
 
 def no_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
-    """Nothing is encoded here."""
+    """Raise `NotImplementedError`: the trials write vectors, and encode no texts."""
     raise NotImplementedError
 
 
 def current_spec(folder: Path) -> IndexSpec:
-    """What the record says."""
+    """Return the settings that the record of an index holds."""
     record = IndexRecord(folder / "record.db", read_only=True)
     try:
         return record.spec

@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def read_vectors(written: str) -> Vectors:
-    """All distinct vectors of a source, in its order."""
+    """Return all distinct vectors of a source, in its order."""
     source = open_source(written)
     with tempfile.TemporaryDirectory() as folder:
         encoder = Encoder(DEFAULT_ENCODER) if source.kind() == "texts" else None
@@ -121,7 +121,7 @@ def fill(server: Server, base: Vectors, chain: str, home: Path) -> dict[str, Any
 
 
 def metadata_of(number: int, rows: int) -> dict[str, Any]:
-    """A number spread evenly over [0, 1), the same for every row in every run."""
+    """Return metadata of a row: a number, spread evenly over [0, 1) and the same in every run."""
     return {"share": (number * 7919 % rows) / rows}
 
 
@@ -264,7 +264,7 @@ def search(server: Server, queries: Vectors, **more: Any) -> list[list[int]]:
 
 
 def nearest(queries: Vectors, base: Vectors) -> NDArray[np.int64]:
-    """The ten nearest rows of each query by cosine, exactly."""
+    """Return the ten nearest rows of each query by cosine, exactly."""
 
     def score(asked: torch.Tensor, rows: Vectors) -> torch.Tensor:
         return score_floats(asked, torch.from_numpy(rows), "cosine")
@@ -289,7 +289,7 @@ def as_base64(rows: Vectors) -> list[str]:
 
 
 def snapshot_of_all(home: Path, rows: int) -> Path:
-    """The server's graph on the disk, once it has every row; snapshots come once a minute."""
+    """Wait until the server's graph on the disk has every row, and return its path; snapshots come once a minute."""
     while not (found := list((home / "indexes" / "bench").glob(f"graph-*/graph.{rows}.hnsw"))):
         show(0.0, "waiting for the snapshot")
         time.sleep(1)
@@ -297,7 +297,7 @@ def snapshot_of_all(home: Path, rows: int) -> Path:
 
 
 def in_tables(figures: dict[str, Any]) -> str:
-    """What to read."""
+    """Format the figures as tables."""
     filling = figures["filling"]
     lines = [
         f"{figures['rows']:,} rows: {filling['rows_a_second_acknowledged']:,.0f} a second acknowledged, "

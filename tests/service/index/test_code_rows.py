@@ -2,21 +2,19 @@
 
 import hashlib
 import json
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from service.index.embedded.backup import back_up_index, restore_index
-from service.index.embedded.index import EmbeddedIndex
 from service.index.embedded.indexes import EmbeddedIndexes
-from service.index.embedded.ownership import acquire_index
 from service.index.embedded.record import IndexRecord
 from service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snapshot
 from service.index.filters import parse_filter
 from service.index.query import Query
 from service.index.reducer import normalize_rows, read_artifact_files
+from tests.service.index.opening import opened
 from transforms.artifact import write_artifact
 from transforms.errors import ArtifactError
 
@@ -24,16 +22,6 @@ hnswlib = pytest.importorskip("hnswlib")
 
 ROWS = 400
 STEPS = "r2,codes:4"
-
-
-@contextmanager
-def opened(folder, exact_rows=None):
-    """Open an index for a block; close it with a snapshot."""
-    index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None, exact_rows)
-    try:
-        yield index
-    finally:
-        index.close()
 
 
 def fill(index, vectors, linked=ROWS - 50):
@@ -107,7 +95,7 @@ def test_exact_and_graph_search_of_codes_find_the_best_by_the_chains_own_scores(
     folder, queries = create(metric, steps), biased(60, 7)
     # Codes of few bytes are equal for some items; of these any may be found.
     for exact_rows, least in ((None, 0.99), (20, 0.93)):
-        with opened(folder, exact_rows) as index:
+        with opened(folder, exact_rows=exact_rows) as index:
             assert overlap(found(index, queries, ef=300), truth(queries, 10, metric, steps)) >= least
             filtered = found(index, queries, ef=300, wanted=parse_filter({"odd": True}))
             assert overlap(filtered, truth(queries, 10, metric, steps, lambda n: n % 2)) >= least

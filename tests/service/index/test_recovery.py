@@ -1,26 +1,14 @@
 import shutil
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from service.index.embedded.index import EmbeddedIndex
-from service.index.embedded.ownership import acquire_index
 from service.index.embedded.record import IndexRecord
 from service.index.query import Query
 from service.index.spec import IndexSpec
+from tests.service.index.opening import opened
 
 SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")
-
-
-@contextmanager
-def opened(folder):
-    """Open an index for a block."""
-    index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None)
-    try:
-        yield index
-    finally:
-        index.close()
 
 
 @pytest.fixture

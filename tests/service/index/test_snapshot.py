@@ -3,19 +3,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from service.errors import BadValueError
-from service.index.embedded.index import EmbeddedIndex
-from service.index.embedded.ownership import acquire_index
 from service.index.embedded.record import IndexRecord
 from service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snapshot, save_snapshot
 from service.index.query import Query
 from service.index.spec import IndexSpec
+from tests.service.index.opening import opened
 
 hnswlib = pytest.importorskip("hnswlib")
 
@@ -42,16 +41,6 @@ for number in range(100000):
 
 def normal(rows, seed=0):
     return np.random.default_rng(seed).normal(size=(rows, 16)).astype(np.float32)
-
-
-@contextmanager
-def opened(folder, snapshot=True, exact_rows=None):
-    """Open an index for a block; close it with or without a snapshot."""
-    index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None, exact_rows)
-    try:
-        yield index
-    finally:
-        index.close(snapshot=snapshot)
 
 
 def create(folder, spec=SPEC):

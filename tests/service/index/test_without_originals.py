@@ -1,6 +1,5 @@
 """Indexes that store the codes of their items alone."""
 
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -12,19 +11,10 @@ from service.index.embedded.index import EmbeddedIndex
 from service.index.embedded.ownership import acquire_index
 from service.index.embedded.record import IndexRecord
 from service.index.query import Query
+from tests.service.index.opening import opened
 
 STEPS = "r2,codes:8"
 ROWS = 300
-
-
-@contextmanager
-def opened(folder):
-    """Open an index for a block; close it with a snapshot."""
-    index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None)
-    try:
-        yield index
-    finally:
-        index.close()
 
 
 def found(index, queries, **options):

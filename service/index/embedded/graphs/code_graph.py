@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from service.index.embedded.graph_lock import GraphLock
 from service.index.embedded.graphs.graph import Found
 from service.index.embedded.graphs.scoring import CodeScoring
+from service.index.embedded.rows import GROWTH
 from service.index.reducer import Vectors
 from service.index.spec import IndexSpec
 
@@ -32,17 +33,17 @@ class CodeGraph:
     engine = "codes"
 
     def __init__(self, spec: IndexSpec, scoring: CodeScoring, threads: int) -> None:
+        self.faiss: Any = import_module("faiss")  # its types lack what its classes have
         self.spec = spec
         self.scoring = scoring
         self.threads = threads
         self.covered = 0
         self.index: Any = None
-        self.factors = np.empty((0, 2), np.float32)
+        self.factors = np.empty((0, 2), np.float32)  # of the covered rows, and space for more
         self.lock = GraphLock(lambda _: None)  # FAISS takes the effort with each search
 
     def extend(self, rows: NDArray[Any], threads: int) -> None:
         """Add the codes of rows that follow the covered ones; searches wait meanwhile."""
-        faiss: Any = import_module("faiss")
         for start in range(0, len(rows), ADDED_ROWS):
             codes = rows[start : start + ADDED_ROWS]
             factors, vectors = self.scoring.compute_factors(codes), self.scoring.decode(codes)
@@ -50,25 +51,41 @@ class CodeGraph:
                 if self.index is None:
                     self.index = self.scoring.create_graph(self.spec.m)
                     self.index.hnsw.efConstruction = self.spec.ef_construction
-                faiss.omp_set_num_threads(threads)
-                _measure_by(self.index, faiss.METRIC_L2)
+                self.faiss.omp_set_num_threads(threads)
+                self._measure_by(self.faiss.METRIC_L2)
                 self.index.add(vectors)
-                _measure_by(self.index, faiss.METRIC_INNER_PRODUCT)
-                self.factors = np.concatenate([self.factors, factors])
-                self.covered += len(codes)
+                self._measure_by(self.faiss.METRIC_INNER_PRODUCT)
+                self._append_factors(factors)
+
+    def _append_factors(self, factors: NDArray[np.float32]) -> None:
+        """Count rows as covered, and store their factors `(n, 2)`; grow the space by more than they need if it is full.
+
+        A search that began before reads only the rows that were covered then.
+        """
+        wanted = self.covered + len(factors)
+        if wanted > len(self.factors):
+            grown = np.zeros((max(wanted, int(GROWTH * len(self.factors))), 2), np.float32)
+            grown[: self.covered] = self.factors[: self.covered]
+            self.factors = grown
+        self.factors[self.covered : wanted] = factors
+        self.covered = wanted
+
+    def _measure_by(self, metric: int) -> None:
+        """Set the metric by which the graph compares: Euclidean distance for links, inner product for searches."""
+        self.index.metric_type = self.index.storage.metric_type = metric
+        self.index.hnsw.is_similarity = metric == self.faiss.METRIC_INNER_PRODUCT
 
     def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
         """Return the k nearest rows `(q, k)` with exact scores, −1 where fewer are reached; None if it has fewer."""
-        faiss: Any = import_module("faiss")
         mapped, shift = self.scoring.map_queries(queries)
-        with self.lock.searching(ef):
+        with self.lock.searching(0):  # the same for all: searches of any effort run together
             covered, factors = self.covered, self.factors
             if k > covered:
                 return None
-            faiss.omp_set_num_threads(self.threads)
+            self.faiss.omp_set_num_threads(self.threads)
             # All that the search has examined is ranked again, because the correction changes the order.
             wanted = min(max(k, ef), covered)
-            effort = faiss.SearchParametersHNSW(efSearch=wanted)
+            effort = self.faiss.SearchParametersHNSW(efSearch=wanted)
             products, rows = self.index.search(mapped, wanted, params=effort)
         scores = factors[rows, 0] * products + factors[rows, 1] * shift[:, None]
         scores[rows < 0] = -np.inf
@@ -77,7 +94,6 @@ class CodeGraph:
 
     def save(self, file: IO[bytes]) -> None:
         """Write the graph and the factors of its rows to an open, empty file."""
-        faiss: Any = import_module("faiss")
         failures: list[OSError] = []
 
         def write(payload: bytes) -> int:
@@ -88,19 +104,18 @@ class CodeGraph:
                 raise
 
         try:
-            faiss.write_index(self.index, faiss.PyCallbackIOWriter(write))
+            self.faiss.write_index(self.index, self.faiss.PyCallbackIOWriter(write))
         except Exception:
             if failures:
                 raise failures[0] from None
             raise
-        file.write(self.factors.tobytes())
+        file.write(self.factors[: self.covered].tobytes())
         file.flush()
 
     def load(self, file: IO[bytes], covered: int) -> None:
         """Replace the graph by the one of `covered` rows in a file that `save` wrote."""
-        faiss: Any = import_module("faiss")
         file.seek(0)
-        self.index = faiss.read_index(faiss.PyCallbackIOReader(file.read, 1 << 20))
+        self.index = self.faiss.read_index(self.faiss.PyCallbackIOReader(file.read, 1 << 20))
         file.seek(-8 * covered, 2)
         self.factors = np.frombuffer(file.read(), np.float32).reshape(covered, 2)
         self.covered = covered
@@ -113,10 +128,3 @@ class CodeGraph:
         links = self.index.hnsw
         graph = 4 * links.neighbors.size() + 8 * links.offsets.size() + 4 * links.levels.size()
         return int(self.covered * self.scoring.code_bytes + self.factors.nbytes + graph)
-
-
-def _measure_by(index: Any, metric: int) -> None:
-    """Set the metric by which a FAISS graph compares: Euclidean distance for links, inner product for searches."""
-    faiss: Any = import_module("faiss")
-    index.metric_type = index.storage.metric_type = metric
-    index.hnsw.is_similarity = metric == faiss.METRIC_INNER_PRODUCT

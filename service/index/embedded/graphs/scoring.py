@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from service.index.embedded.vector_formats import CodeFormat
 from service.index.reducer import Vectors
+from training.export.faiss_codes import BYTE, build_code_index
 from transforms.codes import Int8, TransformCoding
 from transforms.errors import InputError
-
-SUBVECTOR = 8
-"""Dimensions of FAISS's vectors for each byte of a code: a byte holds at most eight coordinates."""
 
 
 class CodeScoring(Protocol):
@@ -53,14 +51,14 @@ class ProductScoring:
         centroids, places = (found.cpu().numpy() for found in step.product_centroids())
         self.places = places
         self.lengths = torch.linalg.vector_norm(step.decoder, dim=1).cpu().numpy()
-        scale = np.zeros(SUBVECTOR * step.bytes, np.float32)
+        scale = np.zeros(BYTE * step.bytes, np.float32)
         scale[places] = self.lengths
-        self.centroids = centroids * scale.reshape(step.bytes, 1, SUBVECTOR)
+        self.centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
 
     def create_graph(self, m: int) -> Any:
         """Return a graph over a product quantizer with the step's centroids."""
-        faiss: Any = import_module("faiss")  # its types lack what its classes have
-        graph = faiss.IndexHNSWPQ(SUBVECTOR * self.code_bytes, self.code_bytes, m)
+        faiss: Any = import_module("faiss")
+        graph = faiss.IndexHNSWPQ(BYTE * self.code_bytes, self.code_bytes, m)
         quantizer = faiss.downcast_index(graph.storage).pq
         faiss.copy_array_to_vector(self.centroids.ravel(), quantizer.centroids)
         quantizer.compute_sdc_table()  # distances between codes, for links
@@ -81,7 +79,7 @@ class ProductScoring:
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
         """Return the queries' coordinates at the places of the product quantizer, and ⟨q, μ⟩."""
         encoded = self.step.encode_queries(queries)
-        mapped = np.zeros((len(queries), SUBVECTOR * self.code_bytes), np.float32)
+        mapped = np.zeros((len(queries), BYTE * self.code_bytes), np.float32)
         mapped[:, self.places] = encoded[:, :-1] / self.lengths
         return mapped, encoded[:, -1]
 
@@ -91,26 +89,22 @@ class ByteScoring:
 
     def __init__(self, vectors: CodeFormat, step: Int8) -> None:
         self.vectors = vectors
-        self.scale = step.scale.double().cpu().numpy()
-        self.zero_point = step.zero_point.double().cpu().numpy()
-        self.code_bytes = len(self.scale)
+        self.step = step
+        self.code_bytes = vectors.width
 
     def create_graph(self, m: int) -> Any:
         """Return a graph over FAISS's scalar quantizer of 8 bits with the step's ranges."""
-        faiss: Any = import_module("faiss")  # its types lack what its classes have
+        faiss: Any = import_module("faiss")
         graph = faiss.IndexHNSWSQ(self.code_bytes, faiss.ScalarQuantizer.QT_8bit, m)
-        # Byte u decodes to vmin + (u + ½) / 255 · range; the code is u − 128.
-        lowest = (-128 - self.zero_point - 0.5) * self.scale
-        trained = np.concatenate([lowest, 255 * self.scale]).astype(np.float32)
-        faiss.copy_array_to_vector(trained, faiss.downcast_index(graph.storage).sq.trained)
+        fitted = build_code_index(faiss, self.step)  # named, or it would be freed before its ranges are copied
+        faiss.downcast_index(graph.storage).sq = fitted.index.sq
         graph.is_trained = graph.storage.is_trained = True
         return graph
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
         """Return the values that codes stand for."""
-        codes = rows.view(np.int8).astype(np.float32)
-        decoded: Vectors = ((codes - self.zero_point) * self.scale).astype(np.float32)
-        return decoded
+        decoded: Vectors = self.step.inverse_transform(self.vectors.reducer.view_codes(rows))
+        return np.ascontiguousarray(decoded)
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return 1, over the norm of the decoded vector for cosine, and 0."""

@@ -1,0 +1,16 @@
+"""Opening of an index in this process, as the tests of single indexes need it."""
+
+from contextlib import contextmanager
+
+from service.index.embedded.index import EmbeddedIndex
+from service.index.embedded.ownership import acquire_index
+
+
+@contextmanager
+def opened(folder, snapshot=True, exact_rows=None):
+    """Open an index for a block; close it with or without a snapshot."""
+    index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None, exact_rows)
+    try:
+        yield index
+    finally:
+        index.close(snapshot=snapshot)
