@@ -142,7 +142,8 @@ class Generation:
         view = self.rows.take_view()
         upto = min(view.count, self.graph.covered + max_rows)
         if upto > self.graph.covered:
-            self.graph.extend(view.compact[self.graph.covered : upto], threads)
+            lacking = view.count - self.graph.covered
+            self.graph.extend(view.compact[self.graph.covered : upto], threads, lacking)
         return view.count - self.graph.covered
 
     def search(self, query: Query) -> tuple[Labels, NDArray[np.float32]]:

@@ -45,7 +45,7 @@ def test_a_graph_over_codes_finds_the_best_codes_with_their_exact_scores(made):
     graph, codes, queries, exact = made
     assert isinstance(graph, CodeGraph)
     for start in range(0, ROWS, 500):
-        graph.extend(codes[start : start + 500], 1)
+        graph.extend(codes[start : start + 500], 1, ROWS - start)
     rows, scores, covered = graph.search(queries, K, 200)
     assert covered == graph.covered == ROWS
     tolerance = 1e-5 * np.abs(exact).max()
@@ -57,14 +57,14 @@ def test_a_graph_over_codes_finds_the_best_codes_with_their_exact_scores(made):
 
 def test_a_graph_over_codes_read_from_its_file_answers_alike_and_can_be_extended(made, tmp_path):
     graph, codes, queries, exact = made
-    graph.extend(codes[:1000], 1)
+    graph.extend(codes[:1000], 1, 1000)
     again = CodeGraph(graph.spec, graph.scoring, 1)
     with (tmp_path / "graph").open("w+b") as file:
         graph.save(file)
         again.load(file, 1000)
     for one, other in zip(graph.search(queries, K, 60), again.search(queries, K, 60), strict=True):
         np.testing.assert_array_equal(one, other)
-    again.extend(codes[1000:], 1)
+    again.extend(codes[1000:], 1, 200)
     rows, scores, covered = again.search(queries, K, 200)
     assert covered == ROWS and (rows >= 1000).any()
     tolerance = 1e-5 * np.abs(exact).max()
@@ -73,10 +73,31 @@ def test_a_graph_over_codes_read_from_its_file_answers_alike_and_can_be_extended
     assert again.bytes < 250 * ROWS
 
 
+def test_rows_linked_as_bytes_and_rows_linked_as_codes_are_found_alike(made):
+    graph, codes, queries, exact = made
+    graph.extend(codes[:1000], 1, 1000)
+    at_once = graph.bytes
+    graph.extend(codes[1000:1100], 1, 100)  # few: codes are compared with each other
+    one_by_one = graph.bytes
+    graph.extend(codes[1100:1150], 1, 300)  # many are to come
+    meanwhile = graph.bytes
+    graph.extend(codes[1150:], 1, 50)
+    rows, scores, covered = graph.search(queries, K, 200)
+    assert covered == ROWS and all((rows >= first).any() for first in (1000, 1100, 1150))
+    tolerance = 1e-5 * np.abs(exact).max()
+    np.testing.assert_allclose(scores, np.take_along_axis(exact, rows, 1), atol=tolerance)
+    assert (scores >= -np.sort(-exact, axis=1)[:, :K] - tolerance).mean() > 0.95
+    assert at_once < 250 * 1000
+    if graph.scoring.create_links():  # tables stay, bytes do not
+        tables = 4 * 256**2 * graph.scoring.code_bytes
+        assert tables < one_by_one < tables + 250 * 1100
+        assert graph.bytes < meanwhile
+
+
 def test_a_graph_over_codes_with_fewer_rows_than_asked_for_returns_none(made):
     graph, codes, queries, _ = made
     assert graph.search(queries, 1, 10) is None
-    graph.extend(codes[:5], 1)
+    graph.extend(codes[:5], 1, 5)
     assert graph.search(queries, 6, 10) is None
     assert np.sort(graph.search(queries, 5, 10)[0], axis=1).tolist() == [[0, 1, 2, 3, 4]] * QUERIES
 
@@ -89,7 +110,7 @@ def test_saving_on_a_full_disk_raises_oserror(made):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     graph, codes, _, _ = made
-    graph.extend(codes[:50], 1)
+    graph.extend(codes[:50], 1, 50)
     with pytest.raises(OSError, match="No space left"):
         graph.save(FullDisk())
 
@@ -98,7 +119,7 @@ def test_saving_on_a_full_disk_raises_oserror(made):
 @pytest.mark.parametrize("metric", ["cosine"], indirect=True)
 def test_zero_vectors_are_found_with_score_0(made, chain_of):
     graph, codes, queries, _ = made
-    graph.extend(np.concatenate([codes[:20], np.zeros_like(codes[:1])]), 1)
+    graph.extend(np.concatenate([codes[:20], np.zeros_like(codes[:1])]), 1, 21)
     rows, scores, _ = graph.search(queries, 21, 30)
     assert (scores[rows == 20] == 0).all() and (rows == 20).sum() == QUERIES
 

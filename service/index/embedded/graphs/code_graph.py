@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from service.index.embedded.graph_lock import GraphLock
 from service.index.embedded.graphs.graph import Found
+from service.index.embedded.graphs.link_bytes import LinkBytes
 from service.index.embedded.graphs.scoring import CodeScoring
 from service.index.embedded.rows import GROWTH
 from service.index.reducer import Vectors
@@ -15,14 +16,17 @@ from service.index.spec import IndexSpec
 
 ADDED_ROWS = 4096
 """Number of rows that are added at once."""
+MANY = 1 / 8
+"""Share of the covered rows from which on additions are many, so that decoding the covered rows pays."""
 
 
 class CodeGraph:
     """HNSW graph over the codes of rows 0 … `covered`; see `Graph`.
 
-    Links are those of the nearest vectors that codes stand for, by Euclidean distance. Searches compare float queries
-    with codes by inner products. FAISS leaves norms out of these, so each candidate's score is then corrected by two
-    factors of its row.
+    Links are those of the nearest vectors that codes stand for, by Euclidean distance. While many rows are added, these
+    vectors are kept as bytes too; a few rows are linked by comparing codes, which takes five times as long. Searches
+    compare float queries with codes by inner products. FAISS leaves norms out of these, so each candidate's score is
+    then corrected by two factors of its row.
 
     Args:
         spec: settings of the index, whose metric is cosine or inner product.
@@ -39,11 +43,14 @@ class CodeGraph:
         self.threads = threads
         self.covered = 0
         self.index: Any = None
+        self.links: LinkBytes | None = None  # while many rows are added
         self.factors = np.empty((0, 2), np.float32)  # of the covered rows, and space for more
         self.lock = GraphLock(lambda _: None)  # FAISS takes the effort with each search
 
-    def extend(self, rows: NDArray[Any], threads: int) -> None:
+    def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
         """Add the codes of rows that follow the covered ones; searches wait meanwhile."""
+        if self.links is None and lacking >= MANY * self.covered:
+            self.links = self._decode_covered()
         for start in range(0, len(rows), ADDED_ROWS):
             codes = rows[start : start + ADDED_ROWS]
             factors, vectors = self.scoring.compute_factors(codes), self.scoring.decode(codes)
@@ -52,10 +59,35 @@ class CodeGraph:
                     self.index = self.scoring.create_graph(self.spec.m)
                     self.index.hnsw.efConstruction = self.spec.ef_construction
                 self.faiss.omp_set_num_threads(threads)
-                self._measure_by(self.faiss.METRIC_L2)
-                self.index.add(vectors)
-                self._measure_by(self.faiss.METRIC_INNER_PRODUCT)
+                self._add(codes, vectors)
                 self._append_factors(factors)
+        if len(rows) == lacking:
+            self.links = None
+
+    def _decode_covered(self) -> LinkBytes | None:
+        """Return the covered rows as bytes; None if the codes are bytes of coordinates themselves."""
+        links = self.scoring.create_links()
+        if links is not None and self.covered:
+            codes = self.faiss.vector_to_array(self.faiss.downcast_index(self.index.storage).codes)
+            for part in np.split(codes.reshape(self.covered, -1), range(ADDED_ROWS, self.covered, ADDED_ROWS)):
+                links.storage.add(links.convert(self.scoring.decode(part)))
+        return links
+
+    def _add(self, codes: NDArray[np.uint8], vectors: Vectors) -> None:
+        """Add codes `(n, bytes)`, and the vectors that they stand for `(n, k)`, to the storage, and link them."""
+        storage = self.faiss.downcast_index(self.index.storage)
+        self._measure_by(self.faiss.METRIC_L2)
+        if self.links is None:
+            self.scoring.prepare_comparisons(storage)
+            self.index.add(vectors)
+        else:
+            storage.add_sa_codes(np.ascontiguousarray(codes))
+            self.index.storage, self.index.d = self.links.storage, self.links.width
+            try:
+                self.index.add(self.links.convert(vectors))
+            finally:
+                self.index.storage, self.index.d = storage, storage.d
+        self._measure_by(self.faiss.METRIC_INNER_PRODUCT)
 
     def _append_factors(self, factors: NDArray[np.float32]) -> None:
         """Count rows as covered, and store their factors `(n, 2)`; grow the space by more than they need if it is full.
@@ -115,16 +147,19 @@ class CodeGraph:
     def load(self, file: IO[bytes], covered: int) -> None:
         """Replace the graph by the one of `covered` rows in a file that `save` wrote."""
         file.seek(0)
-        self.index = self.faiss.read_index(self.faiss.PyCallbackIOReader(file.read, 1 << 20))
+        reader = self.faiss.PyCallbackIOReader(file.read, 1 << 20)
+        self.index = self.faiss.read_index(reader, self.faiss.IO_FLAG_PQ_SKIP_SDC_TABLE)
         file.seek(-8 * covered, 2)
         self.factors = np.frombuffer(file.read(), np.float32).reshape(covered, 2)
         self.covered = covered
 
     @property
     def bytes(self) -> int:
-        """Memory of codes, links and factors in bytes; 0 while empty."""
+        """Memory of codes, links, factors, and what is kept to link more rows, in bytes; 0 while empty."""
         if self.index is None:
             return 0
-        links = self.index.hnsw
-        graph = 4 * links.neighbors.size() + 8 * links.offsets.size() + 4 * links.levels.size()
-        return int(self.covered * self.scoring.code_bytes + self.factors.nbytes + graph)
+        hnsw = self.index.hnsw
+        graph = 4 * hnsw.neighbors.size() + 8 * hnsw.offsets.size() + 4 * hnsw.levels.size()
+        linking = self.scoring.comparison_bytes(self.faiss.downcast_index(self.index.storage))
+        linking += self.links.bytes if self.links else 0
+        return int(self.covered * self.scoring.code_bytes + self.factors.nbytes + graph + linking)

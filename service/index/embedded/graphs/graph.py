@@ -27,8 +27,14 @@ class Graph(Protocol):
     engine: str
     covered: int
 
-    def extend(self, rows: NDArray[Any], threads: int) -> None:
-        """Add rows `(n, k)` that follow the covered ones; searches wait meanwhile, or use the rows before."""
+    def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
+        """Add rows that follow the covered ones; searches wait meanwhile, or use the rows before.
+
+        Args:
+            rows: the rows `(n, k)`.
+            threads: number of threads.
+            lacking: number of rows that the graph lacks, these included.
+        """
 
     def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
         """Return the k nearest rows to each query; None if the graph has, or reaches, fewer than k rows.

@@ -49,7 +49,7 @@ class HnswGraph:
         """Set the size of the candidate list of searches, which hnswlib does not save."""
         self.index.set_ef(ef)
 
-    def extend(self, rows: NDArray[Any], threads: int) -> None:
+    def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
         """Add rows that follow the covered ones, a block at a time, growing the capacity if needed."""
         for start in range(0, len(rows), DECODED_ROWS):
             self._add(self.decode(rows[start : start + DECODED_ROWS]), threads)

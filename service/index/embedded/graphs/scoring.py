@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from service.index.embedded.graphs.link_bytes import LinkBytes
 from service.index.embedded.vector_formats import CodeFormat
 from service.index.reducer import Vectors
 from training.export.faiss_codes import BYTE, build_code_index
@@ -26,6 +27,15 @@ class CodeScoring(Protocol):
 
     def create_graph(self, m: int) -> Any:
         """Return FAISS's empty graph, with `m` links per node, whose storage is fitted."""
+
+    def create_links(self) -> LinkBytes | None:
+        """Return an empty storage by which many rows are linked; None if the codes are compared as fast themselves."""
+
+    def prepare_comparisons(self, storage: Any) -> None:
+        """Prepare the storage of a graph for comparisons of its codes with each other."""
+
+    def comparison_bytes(self, storage: Any) -> int:
+        """Return the memory that comparisons of codes with each other take once for all rows."""
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
         """Return what FAISS takes for codes `(n, bytes)`, floats `(n, k)`: it finds the same codes for them."""
@@ -61,9 +71,21 @@ class ProductScoring:
         graph = faiss.IndexHNSWPQ(BYTE * self.code_bytes, self.code_bytes, m)
         quantizer = faiss.downcast_index(graph.storage).pq
         faiss.copy_array_to_vector(self.centroids.ravel(), quantizer.centroids)
-        quantizer.compute_sdc_table()  # distances between codes, for links
         graph.is_trained = graph.storage.is_trained = True
         return graph
+
+    def create_links(self) -> LinkBytes:
+        """Return an empty storage of the coordinates."""
+        return LinkBytes(self.places, float(np.abs(self.centroids).max()))
+
+    def prepare_comparisons(self, storage: Any) -> None:
+        """Compute the distances between all entries of each byte, unless they are there."""
+        if not self.comparison_bytes(storage):
+            storage.pq.compute_sdc_table()
+
+    def comparison_bytes(self, storage: Any) -> int:
+        """Return the memory of the distances between entries, 262 kB for each byte of a code; 0 before they are used."""
+        return int(4 * storage.pq.sdc_table.size())
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
         """Return the centroids that the bytes name, one after the other."""
@@ -100,6 +122,16 @@ class ByteScoring:
         faiss.downcast_index(graph.storage).sq = fitted.index.sq
         graph.is_trained = graph.storage.is_trained = True
         return graph
+
+    def create_links(self) -> None:
+        """Return None: a code is a byte for each coordinate."""
+
+    def prepare_comparisons(self, storage: Any) -> None:
+        """Do nothing: FAISS compares bytes as they are."""
+
+    def comparison_bytes(self, storage: Any) -> int:
+        """Return 0."""
+        return 0
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
         """Return the values that codes stand for."""
