@@ -84,7 +84,7 @@ class ProductScoring:
             storage.pq.compute_sdc_table()
 
     def comparison_bytes(self, storage: Any) -> int:
-        """Return the memory of the distances between entries, 262 kB for each byte of a code; 0 before they are used."""
+        """Return the memory of the distances between entries, 262 kB a byte of a code; 0 before they are used."""
         return int(4 * storage.pq.sdc_table.size())
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
