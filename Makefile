@@ -84,8 +84,8 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Lathe needs Python 3.11 or newer (set PYTHON=)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-NO_GRAPHS := Indexes will search exactly: hnswlib, which makes their graphs, needs a C++ compiler and Python's headers.\
- Install those and run: make clean
+NO_GRAPHS := Graphs of float vectors will be those of FAISS: hnswlib, which is faster, needs a C++ compiler and Python's\
+ headers. Install those and run: make clean
 
 $(VENV)/serve.stamp: $(BIN)/python pyproject.toml constraints.txt
 	@echo "Installing Lathe into $(VENV); this takes a few minutes the first time."

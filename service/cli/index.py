@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.index_import import import_rows
+from service.cli.index_plan import plan
 from service.cli.options import ProgressBar, flag, load_state, load_writable_state
 from service.errors import NotSupportedError
 from training.reporting.text import align_columns
@@ -14,8 +15,11 @@ from training.reporting.text import align_columns
 if TYPE_CHECKING:
     from service.home import Home
 
-app = typer.Typer(help="List, fill, back up, restore and delete indexes.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="List, plan, fill, back up, restore and delete indexes.", no_args_is_help=True, rich_markup_mode=None
+)
 app.command("import")(import_rows)
+app.command()(plan)
 
 EXPORTED_ROWS = 1024
 """Number of items read and written at once by `export`."""

@@ -16,8 +16,9 @@ EXTRAS = {
     "offline": "the default encoder has to come from the hub, over the network",
     "parquet": "parquet files are neither read nor written",
     "onnx": "`lathe export --format onnx` does not work",
-    "faiss": "`lathe export --format faiss` and the import of FAISS indexes do not work",
-    "index": "indexes have no graph: they compare a query with every row, in time that grows with the rows",
+    "faiss": "indexes of codes take as much memory as those of floats; `lathe export --format faiss` and the import of "
+    "FAISS indexes do not work",
+    "index": "graphs of floats are those of FAISS, which are slower; without it too, a query is compared with all rows",
     "milvus": "LATHE_INDEX_URL does not work: indexes stay on one machine",
     "hdf5": "files of ann-benchmarks are not read",
     "remote": "sources at URLs (s3://…) are not read",

@@ -11,6 +11,9 @@ import numpy as np
 import orjson
 
 from service.errors import BadValueError
+from service.index.embedded.graphs.choice import create_graph
+from service.index.embedded.graphs.hnsw import estimate_float_graph
+from service.index.embedded.vector_formats import choose_format
 from service.index.items import require_ids
 from service.index.protocol import SearchIndex
 from service.index.reducer import Reducer, Vectors, require_finite_norms
@@ -29,8 +32,6 @@ NOTE = "import"
 """Key of the note that stores the progress of an import."""
 ID_FIELDS = ("id", "_id")
 """Fields that are tried for the id of a row, in this order."""
-LINK_BYTES = 4
-"""Size of one link of the graph, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,8 @@ class Cost:
         sampled: number of distinct, nonzero rows measured on.
         quality: `local_spearman`, `recall_at_10`, `recall_at_10_rescored_4x`, `positional_stress`.
         bytes_per_vector: {before, after}: size of a float32 original, and of a reduced vector or its code.
-        graph_bytes: {before, after}: estimated size of a graph over all originals, and over all reduced vectors as
-            floats.
+        graph_bytes: {before, after}: estimated size of a graph over all originals as floats, and of the index's graph;
+            0 if none of its engines is installed.
     """
 
     rows: int
@@ -188,13 +189,16 @@ def measure_cost(
     sample = np.unique(_load_vectors(taken, encoder, spec), axis=0)
     sample = sample[sample.any(axis=1)]
     queries = None if reducer.quantizer is None else reducer.reduce_queries(sample)
-    floats = {"before": 4 * spec.width, "after": 4 * spec.dimensions}
+    graph = create_graph(spec, choose_format(spec, reducer), 1)
     return Cost(
         rows=total,
         sampled=len(sample),
         quality=geometry_measures(sample, reducer.reduce_documents(sample), queries),
-        bytes_per_vector=floats | {"after": reducer.measure_bytes(spec.dimensions)},
-        graph_bytes={side: total * (size + 2 * LINK_BYTES * spec.m + 16) for side, size in floats.items()},
+        bytes_per_vector={"before": 4 * spec.width, "after": reducer.measure_bytes(spec.dimensions)},
+        graph_bytes={
+            "before": estimate_float_graph(total, spec.width, spec.m),
+            "after": graph.estimate_bytes(total) if graph else 0,
+        },
     )
 
 

@@ -24,12 +24,14 @@ class VectorFormat(Protocol):
         dtype: name of its dtype.
         exact_rows: number of rows up to which exact search is as fast as a graph.
         width: number of entries per row.
+        metric: similarity measure.
     """
 
     file_name: str
     dtype: str
     exact_rows: int
     width: int
+    metric: Metric
 
     def encode(self, originals: Vectors) -> NDArray[Any]:
         """Convert original vectors `(n, d)` to rows `(n, width)`.

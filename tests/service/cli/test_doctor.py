@@ -77,7 +77,7 @@ def test_an_extra_is_missing_if_a_package_of_it_or_of_an_included_extra_is_missi
             "install a C++ compiler and Python's headers, then pip install 'lathe[index]', installs hnswlib",
         ),
         (False, True, "install a C++ compiler, then pip"),
-        (True, True, "with the rows; pip install 'lathe[index]' installs hnswlib"),
+        (True, True, "with all rows; pip install 'lathe[index]' installs hnswlib"),
     ],
 )
 def test_a_missing_hnswlib_is_reported_with_the_tools_needed_to_build_it(tmp_path, compiler, headers, words):

@@ -61,6 +61,9 @@ class Graph(Protocol):
         The caller must have checked the file's digest.
         """
 
+    def estimate_bytes(self, rows: int) -> int:
+        """Return about how many bytes of memory the graph will take for so many rows."""
+
     @property
     def bytes(self) -> int:
         """Memory of the graph in bytes, without row files that it shares; 0 while empty."""

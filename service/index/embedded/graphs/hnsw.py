@@ -19,8 +19,15 @@ GROWTH = 1.5
 """Factor by which the capacity of a full graph grows."""
 SEED = 100
 """Seed of hnswlib's random levels."""
+LINK_BYTES = 4
+"""Size of one link of the graph, in bytes."""
 DECODED_ROWS = 4096
 """Number of rows that are decoded and added at once."""
+
+
+def estimate_float_graph(rows: int, dimensions: int, m: int) -> int:
+    """Return about how many bytes a graph over float vectors takes: 16 besides floats and links for each row."""
+    return rows * (4 * dimensions + LINK_BYTES * 2 * m + 16)
 
 
 class HnswGraph:
@@ -91,6 +98,10 @@ class HnswGraph:
         file.seek(0)  # where /dev/fd duplicates the descriptor, its place counts
         self.index.load_index(f"/dev/fd/{file.fileno()}", max_elements=max(MIN_ROWS, int(covered * GROWTH)))
         self.covered, self.started = covered, True
+
+    def estimate_bytes(self, rows: int) -> int:
+        """Return the bytes of floats and links of so many rows."""
+        return estimate_float_graph(rows, self.spec.dimensions, self.spec.m)
 
     @property
     def bytes(self) -> int:

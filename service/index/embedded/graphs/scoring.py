@@ -1,4 +1,4 @@
-"""How FAISS scores the codes of each quantizer: as a product quantizer, or as a byte for each dimension."""
+"""How FAISS scores rows: codes as a product quantizer or as a byte for each dimension, or floats."""
 
 from contextlib import suppress
 from importlib import import_module
@@ -9,21 +9,25 @@ import torch
 from numpy.typing import NDArray
 
 from service.index.embedded.graphs.link_bytes import LinkBytes
-from service.index.embedded.vector_formats import CodeFormat
+from service.index.embedded.vector_formats import CodeFormat, VectorFormat
 from service.index.reducer import Vectors
 from training.export.faiss_codes import BYTE, build_code_index
 from transforms.codes import Int8, TransformCoding
 from transforms.errors import InputError
 
 
-class CodeScoring(Protocol):
-    """Codes in terms of FAISS: a score is `factors[:, 0]` · inner product + `factors[:, 1]` · shift.
+class RowScoring(Protocol):
+    """Rows in terms of FAISS: a score is `factors[:, 0]` · inner product + `factors[:, 1]` · shift.
 
     Attributes:
-        code_bytes: number of bytes of a code.
+        engine: name of the graph's engine.
+        code_bytes: number of bytes of a row.
+        by_distance: whether a score is the negated Euclidean distance instead.
     """
 
+    engine: str
     code_bytes: int
+    by_distance: bool
 
     def create_graph(self, m: int) -> Any:
         """Return FAISS's empty graph, with `m` links per node, whose storage is fitted."""
@@ -38,10 +42,10 @@ class CodeScoring(Protocol):
         """Return the memory that comparisons of codes with each other take once for all rows."""
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return what FAISS takes for codes `(n, bytes)`, floats `(n, k)`: it finds the same codes for them."""
+        """Return what FAISS takes for rows `(n, width)`, floats `(n, k)`: it finds the same codes for them."""
 
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return two factors for each code, `(n, 2)`."""
+        """Return two factors for each row, `(n, 2)`."""
 
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
         """Return reduced queries `(q, d)` as FAISS takes them, `(q, k)`, and the shift of each, `(q,)`."""
@@ -53,6 +57,9 @@ class ProductScoring:
     Coordinates are scaled by the lengths of their axes, so that distances between codes are those of the vectors that
     they stand for, as far as the axes are orthogonal.
     """
+
+    engine = "codes"
+    by_distance = False
 
     def __init__(self, vectors: CodeFormat, step: TransformCoding) -> None:
         self.vectors = vectors
@@ -109,6 +116,9 @@ class ProductScoring:
 class ByteScoring:
     """Codes of `int8`: a byte for each dimension, on a scale of its own."""
 
+    engine = "codes"
+    by_distance = False
+
     def __init__(self, vectors: CodeFormat, step: Int8) -> None:
         self.vectors = vectors
         self.step = step
@@ -148,6 +158,50 @@ class ByteScoring:
         return np.ascontiguousarray(queries), np.zeros(len(queries), np.float32)
 
 
+class FloatScoring:
+    """Rows of floats, or of codes that FAISS cannot score, which are decoded to floats.
+
+    Args:
+        vectors: format of the rows.
+        dimensions: number of floats of a row.
+    """
+
+    engine = "faiss"
+
+    def __init__(self, vectors: VectorFormat, dimensions: int) -> None:
+        self.vectors = vectors
+        self.dimensions = dimensions
+        self.code_bytes = 4 * dimensions
+        self.by_distance = vectors.metric == "l2"
+
+    def create_graph(self, m: int) -> Any:
+        """Return a graph over floats."""
+        faiss: Any = import_module("faiss")
+        return faiss.IndexHNSWFlat(self.dimensions, m)
+
+    def create_links(self) -> None:
+        """Return None: floats are compared as they are."""
+
+    def prepare_comparisons(self, storage: Any) -> None:
+        """Do nothing."""
+
+    def comparison_bytes(self, storage: Any) -> int:
+        """Return 0."""
+        return 0
+
+    def decode(self, rows: NDArray[Any]) -> Vectors:
+        """Return the floats of rows."""
+        return np.ascontiguousarray(self.vectors.decode(rows))
+
+    def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return 1 and 0 for each row."""
+        return np.tile(np.array([1, 0], np.float32), (len(rows), 1))
+
+    def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
+        """Return the queries themselves and zeros."""
+        return np.ascontiguousarray(queries), np.zeros(len(queries), np.float32)
+
+
 def _divide_by_norms(factors: NDArray[np.float32], vectors: CodeFormat, rows: NDArray[Any]) -> NDArray[np.float32]:
     """Divide factors `(n, 2)` by the norms of what the codes stand for, if the metric is cosine."""
     if vectors.metric != "cosine":
@@ -158,7 +212,7 @@ def _divide_by_norms(factors: NDArray[np.float32], vectors: CodeFormat, rows: ND
     return divided
 
 
-def choose_scoring(vectors: CodeFormat) -> CodeScoring | None:
+def choose_scoring(vectors: CodeFormat) -> RowScoring | None:
     """Return how FAISS scores the codes of a format; None if it cannot: bits, coordinates that cross bytes, l2."""
     if vectors.metric == "l2":
         return None

@@ -1,4 +1,4 @@
-"""HNSW graph over codes, by FAISS: its nodes take the bytes of a code and the links, a tenth of full float vectors."""
+"""HNSW graph by FAISS, over codes or floats: a node of codes takes a tenth of what one of full float vectors takes."""
 
 from importlib import import_module
 from typing import IO, Any
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from service.index.embedded.graph_lock import GraphLock
 from service.index.embedded.graphs.graph import Found
 from service.index.embedded.graphs.link_bytes import LinkBytes
-from service.index.embedded.graphs.scoring import CodeScoring
+from service.index.embedded.graphs.scoring import RowScoring
 from service.index.embedded.rows import GROWTH
 from service.index.reducer import Vectors
 from service.index.spec import IndexSpec
@@ -20,26 +20,26 @@ MANY = 1 / 8
 """Share of the covered rows from which on additions are many, so that decoding the covered rows pays."""
 
 
-class CodeGraph:
-    """HNSW graph over the codes of rows 0 … `covered`; see `Graph`.
+class FaissGraph:
+    """HNSW graph over rows 0 … `covered`; see `Graph`.
 
-    Links are those of the nearest vectors that codes stand for, by Euclidean distance. While many rows are added, these
-    vectors are kept as bytes too; a few rows are linked by comparing codes, which takes five times as long. Searches
-    compare float queries with codes by inner products. FAISS leaves norms out of these, so each candidate's score is
-    then corrected by two factors of its row.
+    Links are those of the nearest vectors that rows stand for, by Euclidean distance. While many codes are added, these
+    vectors are kept as bytes too; a few are linked by comparing codes, which takes five times as long. Searches compare
+    float queries with codes by inner products. FAISS leaves norms out of these, so each candidate's score is then
+    corrected by two factors of its row.
 
     Args:
-        spec: settings of the index, whose metric is cosine or inner product.
-        scoring: how FAISS scores the codes.
+        spec: settings of the index.
+        scoring: how FAISS scores the rows.
         threads: number of threads for a search.
     """
 
-    engine = "codes"
-
-    def __init__(self, spec: IndexSpec, scoring: CodeScoring, threads: int) -> None:
+    def __init__(self, spec: IndexSpec, scoring: RowScoring, threads: int) -> None:
         self.faiss: Any = import_module("faiss")  # its types lack what its classes have
         self.spec = spec
         self.scoring = scoring
+        self.engine = scoring.engine
+        self.metric = self.faiss.METRIC_L2 if scoring.by_distance else self.faiss.METRIC_INNER_PRODUCT
         self.threads = threads
         self.covered = 0
         self.index: Any = None
@@ -48,7 +48,7 @@ class CodeGraph:
         self.lock = GraphLock(lambda _: None)  # FAISS takes the effort with each search
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
-        """Add the codes of rows that follow the covered ones; searches wait meanwhile."""
+        """Add rows that follow the covered ones; searches wait meanwhile."""
         if self.links is None and lacking >= MANY * self.covered:
             self.links = self._decode_covered()
         for start in range(0, len(rows), ADDED_ROWS):
@@ -73,8 +73,8 @@ class CodeGraph:
                 links.storage.add(links.convert(self.scoring.decode(part)))
         return links
 
-    def _add(self, codes: NDArray[np.uint8], vectors: Vectors) -> None:
-        """Add codes `(n, bytes)`, and the vectors that they stand for `(n, k)`, to the storage, and link them."""
+    def _add(self, codes: NDArray[Any], vectors: Vectors) -> None:
+        """Add rows `(n, width)`, and the vectors that they stand for `(n, k)`, to the storage, and link them."""
         storage = self.faiss.downcast_index(self.index.storage)
         self._measure_by(self.faiss.METRIC_L2)
         if self.links is None:
@@ -87,7 +87,7 @@ class CodeGraph:
                 self.index.add(self.links.convert(vectors))
             finally:
                 self.index.storage, self.index.d = storage, storage.d
-        self._measure_by(self.faiss.METRIC_INNER_PRODUCT)
+        self._measure_by(self.metric)
 
     def _append_factors(self, factors: NDArray[np.float32]) -> None:
         """Count rows as covered, and store their factors `(n, 2)`; grow the space by more than they need if it is full.
@@ -119,7 +119,10 @@ class CodeGraph:
             wanted = min(max(k, ef), covered)
             effort = self.faiss.SearchParametersHNSW(efSearch=wanted)
             products, rows = self.index.search(mapped, wanted, params=effort)
-        scores = factors[rows, 0] * products + factors[rows, 1] * shift[:, None]
+        if self.scoring.by_distance:
+            scores = -np.sqrt(np.maximum(products, 0))
+        else:
+            scores = factors[rows, 0] * products + factors[rows, 1] * shift[:, None]
         scores[rows < 0] = -np.inf
         best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(rows, best, 1), np.take_along_axis(scores, best, 1).astype(np.float32), covered
@@ -152,6 +155,11 @@ class CodeGraph:
         file.seek(-8 * covered, 2)
         self.factors = np.frombuffer(file.read(), np.float32).reshape(covered, 2)
         self.covered = covered
+
+    def estimate_bytes(self, rows: int) -> int:
+        """Return the bytes of codes, factors and links of so many rows: 2 m links, and m more on each higher level."""
+        m = self.spec.m
+        return rows * (self.scoring.code_bytes + 8 + 4 * (2 * m + m // (m - 1)) + 12)
 
     @property
     def bytes(self) -> int:

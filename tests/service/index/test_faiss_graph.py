@@ -2,6 +2,7 @@
 
 import errno
 import io
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from service.index.embedded.graphs.choice import create_graph, find_graph_problem
-from service.index.embedded.graphs.code_graph import CodeGraph
+from service.index.embedded.graphs.faiss_graph import FaissGraph
 from service.index.embedded.vector_formats import choose_format
 from service.index.reducer import Reducer
 
@@ -43,7 +44,7 @@ def made(chain_of, coded_spec, biased, steps, metric):
 
 def test_a_graph_over_codes_finds_the_best_codes_with_their_exact_scores(made):
     graph, codes, queries, exact = made
-    assert isinstance(graph, CodeGraph)
+    assert isinstance(graph, FaissGraph)
     for start in range(0, ROWS, 500):
         graph.extend(codes[start : start + 500], 1, ROWS - start)
     rows, scores, covered = graph.search(queries, K, 200)
@@ -58,7 +59,7 @@ def test_a_graph_over_codes_finds_the_best_codes_with_their_exact_scores(made):
 def test_a_graph_over_codes_read_from_its_file_answers_alike_and_can_be_extended(made, tmp_path):
     graph, codes, queries, exact = made
     graph.extend(codes[:1000], 1, 1000)
-    again = CodeGraph(graph.spec, graph.scoring, 1)
+    again = FaissGraph(graph.spec, graph.scoring, 1)
     with (tmp_path / "graph").open("w+b") as file:
         graph.save(file)
         again.load(file, 1000)
@@ -133,5 +134,35 @@ def test_codes_that_faiss_does_not_score_are_linked_as_floats(chain_of, coded_sp
     assert graph.engine == "hnsw"
 
 
-def test_a_missing_engine_is_a_message_for_the_user():
-    assert "pip install 'lathe[index]'" in find_graph_problem(None)
+@pytest.fixture
+def without_hnswlib(monkeypatch):
+    """Let Python find FAISS, and no hnswlib."""
+    monkeypatch.setitem(sys.modules, "hnswlib", None)
+
+
+@pytest.mark.parametrize(
+    ("steps", "metric"),
+    [("r2,pca:12", "cosine"), ("r2,pca:12", "ip"), ("r2,pca:12", "l2"), ("codes:4", "l2"), ("pca:12,binary", "cosine")],
+    indirect=True,
+)
+def test_without_hnswlib_faiss_links_floats_and_scores_them_as_exact_search_does(without_hnswlib, made, tmp_path):
+    graph, rows, queries, exact = made
+    assert graph.engine == "faiss"
+    graph.extend(rows[:1000], 1, ROWS)
+    again = FaissGraph(graph.spec, graph.scoring, 1)
+    with (tmp_path / "graph").open("w+b") as file:
+        graph.save(file)
+        again.load(file, 1000)
+    again.extend(rows[1000:], 1, ROWS - 1000)
+    found, scores, covered = again.search(queries, K, 200)
+    assert covered == ROWS and (found >= 1000).any()
+    tolerance = 1e-3 * np.abs(exact).max()
+    np.testing.assert_allclose(scores, np.take_along_axis(exact, found, 1), atol=tolerance)
+    assert (scores >= -np.sort(-exact, axis=1)[:, :K] - tolerance).mean() > 0.95
+
+
+def test_a_missing_engine_is_a_message_for_the_user(without_hnswlib, monkeypatch, coded_spec):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    spec = replace(coded_spec(), chain="none")
+    assert create_graph(spec, choose_format(spec, Reducer(spec, None)), 1) is None
+    assert "pip install 'lathe[faiss]'" in find_graph_problem(None)

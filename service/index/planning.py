@@ -1,0 +1,307 @@
+"""Plan of an index: what each chain and graph would take and find, measured on a sample before anything is built."""
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from service.chains.names import RAW
+from service.errors import BadValueError, NotSupportedError
+from service.index.embedded.exact import rescore, search_exactly
+from service.index.embedded.graphs.choice import create_graph, find_graph_problem
+from service.index.embedded.vector_formats import choose_format, score_floats
+from service.index.protocol import Artifact
+from service.index.reducer import Reducer, Vectors, normalize_rows, read_artifact_files
+from service.index.spec import IndexSpec
+from transforms import Chain, parse_steps
+from transforms.progress import Progress
+
+SAMPLE_ROWS = 20_000
+"""Default number of sampled rows."""
+MIN_ROWS = 1000
+"""Minimum number of sampled rows: with fewer, searches are exact, and there is nothing to plan."""
+QUERIES = 500
+"""Number of sampled rows that are not indexed, but search the others; at most a fifth of the sample."""
+TIMED_QUERIES = 200
+"""Number of queries that are timed, one by one."""
+BUDGETS = (24, 32, 48, 64, 96)
+"""Bytes of the codes that are fitted if no chains are named."""
+LINKS = (8, 16)
+"""Links per node that are tried."""
+EFS = (20, 40, 80, 160, 320)
+RESCORINGS = (1, 2, 4, 8, 16)
+"""Efforts of the searches, and candidates that the originals rank again, as multiples of k; 1 ranks none."""
+LEAST_LOSS = 1e-4
+"""Loss of recall that a sample cannot tell from none."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Chain to plan with.
+
+    Attributes:
+        chain: `none`, the name of a chain, or steps that were fitted on the sample, such as `codes:48`.
+        spec: settings of an index with it.
+        artifact: its files; None for `none`.
+        fitted_bytes: bytes of the codes, if it was fitted on the sample.
+    """
+
+    chain: str
+    spec: IndexSpec
+    artifact: Artifact
+    fitted_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to build and search an index, with what is expected of it.
+
+    Attributes:
+        chain: as in `Candidate`.
+        m: number of links per node.
+        ef: effort of a search.
+        rescore: candidates that the originals rank again, as a multiple of k; 1 ranks none.
+        memory: bytes of the process for the graph.
+        disk: bytes of the row files, which the page cache holds as far as there is room.
+        recall: expected share of the true k nearest rows that a search finds.
+        sampled_recall: share that it found on the sample.
+        microseconds: expected CPU time of one query on one core, without HTTP.
+        build_seconds: expected CPU time to build the graph.
+        fitted_bytes: as in `Candidate`.
+    """
+
+    chain: str
+    m: int
+    ef: int
+    rescore: int
+    memory: int
+    disk: int
+    recall: float
+    sampled_recall: float
+    microseconds: float
+    build_seconds: float
+    fitted_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a graph over some sampled rows took and found.
+
+    Attributes:
+        rows: number of rows in the graph.
+        memory: bytes of the graph for each row.
+        disk: bytes of the row files for each row.
+        build_seconds: time to build the graph.
+        found: recall and microseconds a query, by ef and rescoring.
+    """
+
+    rows: int
+    memory: float
+    disk: int
+    build_seconds: float
+    found: Mapping[tuple[int, int], tuple[float, float]]
+
+
+def fit_candidates(vectors: Vectors) -> Iterator[Candidate]:
+    """Yield the vectors as they are, then codes of each budget that fits their dimensions, fitted on them.
+
+    Args:
+        vectors: sampled vectors `(n, d)`.
+    """
+    width = vectors.shape[1]
+    yield Candidate(RAW, IndexSpec(None, None, width, "raw", RAW, width, "raw"), None)
+    for budget in (budget for budget in BUDGETS if budget <= width):
+        chain = Chain(parse_steps(f"codes:{budget}")).fit(vectors)
+        with tempfile.TemporaryDirectory() as folder:
+            chain.save(Path(folder, "1"))
+            artifact = read_artifact_files(Path(folder, "1"))
+        spec = IndexSpec(None, None, width, "raw", f"codes:{budget}", chain.output_dimensions, "fitted")
+        yield Candidate(f"codes:{budget}", spec, artifact, budget)
+
+
+def measure_settings(
+    candidates: Sequence[Candidate], vectors: Vectors, rows: int, k: int, on_progress: Progress
+) -> list[Setting]:
+    """Build graphs over a sample and over a quarter of it, search them, and extrapolate to the number of rows.
+
+    The last vectors search the others by cosine. The logit of recall and the time of a query are taken as linear in the
+    logarithm of the number of rows; neither improves with it.
+
+    Args:
+        candidates: chains.
+        vectors: sampled distinct vectors `(n, d)` in random order.
+        rows: number of rows of the planned index.
+        k: number of results of a search.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Raises:
+        BadValueError: if the sample has too few rows.
+        NotSupportedError: if no engine of graphs is installed.
+    """
+    if len(vectors) < MIN_ROWS:
+        raise BadValueError(
+            f"a plan needs {MIN_ROWS:,} distinct rows, the source has {len(vectors):,}: searches of so few are exact"
+        )
+    held_out = min(QUERIES, len(vectors) // 5)
+    base, queries = normalize_rows(vectors[:-held_out]), normalize_rows(vectors[-held_out:])
+    sizes = (len(base) // 4, len(base))
+    truths = [_find_nearest(queries, base[:size], k) for size in sizes]
+    found: list[Setting] = []
+    tasks = [(candidate, m) for candidate in candidates for m in LINKS]
+    for done, (candidate, m) in enumerate(tasks):
+        on_progress(done / len(tasks), f"{candidate.chain}, {m} links per node")
+        trials = [_try(candidate, m, base[:size], queries, truth, k) for size, truth in zip(sizes, truths, strict=True)]
+        found += _extrapolate(candidate, m, trials, max(rows, sizes[1]))
+    on_progress(1.0, "measured")
+    return found
+
+
+def _find_nearest(queries: Vectors, base: Vectors, k: int) -> NDArray[np.int64]:
+    """Return the k rows of `base` nearest to each query by cosine, `(q, k)`; all vectors have length 1."""
+    everywhere = slice(0, len(base))
+    return search_exactly(
+        queries, base, everywhere, None, k, lambda q, rows: score_floats(q, torch.from_numpy(rows), "cosine")
+    )[0]
+
+
+def _try(candidate: Candidate, m: int, base: Vectors, queries: Vectors, truth: NDArray[np.int64], k: int) -> Trial:
+    """Build a graph over vectors `(n, d)`, and search it with every effort."""
+    spec = IndexSpec(**(candidate.spec.to_json() | {"m": m, "metric": "cosine"}))
+    reducer = Reducer(spec, candidate.artifact)
+    vectors = choose_format(spec, reducer)
+    graph = create_graph(spec, vectors, 1)
+    if graph is None:
+        raise NotSupportedError(f"there is nothing to plan: {find_graph_problem(graph)}")
+    rows, originals = vectors.encode(base), reducer.convert_to_half(base)
+    begun = time.process_time()
+    graph.extend(rows, 1, len(rows))
+    build_seconds = time.process_time() - begun
+    reduced = reducer.reduce_queries(queries)
+    some, whole = reduced[:TIMED_QUERIES], queries[:TIMED_QUERIES]
+    rescorings = (1,) if candidate.artifact is None else RESCORINGS
+    found: dict[tuple[int, int], tuple[float, float]] = {}
+    ranking: dict[int, float] = {1: 0.0}
+    for ef in EFS:
+        most = max((r for r in rescorings if r * k <= ef), default=0)
+        if not most or (answer := graph.search(reduced, most * k, ef)) is None:
+            continue
+        candidates = answer[0]
+        searching = _time(lambda one, ef=ef, most=most: graph.search(some[one : one + 1], most * k, ef), len(some))
+        for rescoring in (r for r in rescorings if r <= most):
+            tried = candidates[:, : rescoring * k]
+            if rescoring not in ranking:
+                ranking[rescoring] = _time(
+                    lambda one, tried=tried: rescore(
+                        whole[one : one + 1], originals, tried[one : one + 1], k, "cosine"
+                    ),
+                    len(whole),
+                )
+            best = tried if rescoring == 1 else rescore(queries, originals, tried, k, "cosine")[0]
+            recall = float(np.mean([np.isin(right, ours).mean() for right, ours in zip(truth, best, strict=True)]))
+            found[ef, rescoring] = recall, searching + ranking[rescoring]
+    disk = rows.itemsize * rows.shape[1] + originals.itemsize * originals.shape[1]
+    return Trial(len(base), graph.bytes / len(base), disk, build_seconds, found)
+
+
+def _time(search: Callable[[int], object], count: int) -> float:
+    """Return the median CPU time of calls with 0 … `count` − 1, in microseconds."""
+    times = []
+    for one in range(count):
+        begun = time.process_time()
+        search(one)
+        times.append(time.process_time() - begun)
+    return float(np.median(times)) * 1e6
+
+
+def _extrapolate(candidate: Candidate, m: int, trials: Sequence[Trial], rows: int) -> Iterator[Setting]:
+    """Yield what is expected of each setting with so many rows, from trials with few and with more rows."""
+    few, more = trials
+    share = math.log(rows / more.rows) / math.log(more.rows / few.rows)
+    for (ef, rescoring), (recall, microseconds) in more.found.items():
+        if (ef, rescoring) not in few.found:
+            continue
+        before, faster = few.found[ef, rescoring]
+        growth = max(0.0, math.log(more.build_seconds / few.build_seconds) / math.log(more.rows / few.rows))
+        yield Setting(
+            chain=candidate.chain,
+            m=m,
+            ef=ef,
+            rescore=rescoring,
+            memory=round(more.memory * rows),
+            disk=more.disk * rows,
+            recall=_expit(_logit(recall) + share * min(0.0, _logit(recall) - _logit(before))),
+            sampled_recall=recall,
+            microseconds=microseconds + share * max(0.0, microseconds - faster),
+            build_seconds=more.build_seconds * (rows / more.rows) ** growth,
+            fitted_bytes=candidate.fitted_bytes,
+        )
+
+
+def _logit(share: float) -> float:
+    """Return the logit of a share, at most that of one short by `LEAST_LOSS`."""
+    share = min(max(share, LEAST_LOSS), 1 - LEAST_LOSS)
+    return math.log(share / (1 - share))
+
+
+def _expit(value: float) -> float:
+    """Return the share of which `value` is the logit."""
+    return 1 / (1 + math.exp(-value))
+
+
+def choose_setting(settings: Sequence[Setting], recall: float, memory: int | None) -> Setting:
+    """Return the setting to build: the fastest that fits the memory, or without a limit the one that takes the least.
+
+    Args:
+        settings: what was measured.
+        recall: least expected recall.
+        memory: most bytes of the process for the graph; None for no limit.
+
+    Raises:
+        BadValueError: if no setting reaches the recall within the memory; the message says what is possible.
+    """
+    reaching = [one for one in settings if one.recall >= recall]
+    fitting = [one for one in settings if memory is None or one.memory <= memory]
+    both = [one for one in reaching if one in fitting]
+    if both:
+        return min(both, key=lambda one: (one.memory if memory is None else 0, one.microseconds))
+    limit = "" if memory is None else f" within {format_bytes(memory)}"
+    reasons = []
+    if fitting:
+        best = max(fitting, key=lambda one: one.recall)
+        reasons.append(f"{best.chain} with {best.m} links reaches {best.recall:.3f} with {format_bytes(best.memory)}")
+    else:
+        least = min(settings, key=lambda one: one.memory)
+        reasons.append(f"the smallest graph, {least.chain} with {least.m} links, takes {format_bytes(least.memory)}")
+    if reaching and memory is not None:
+        least = min(reaching, key=lambda one: one.memory)
+        reasons.append(f"{recall} takes {format_bytes(least.memory)} ({least.chain} with {least.m} links)")
+    raise BadValueError(f"no setting is expected to reach recall {recall}{limit}: {'; '.join(reasons)}")
+
+
+def list_best(settings: Sequence[Setting], recall: float) -> list[Setting]:
+    """Return for each chain and number of links the fastest setting that reaches the recall, else the nearest to it."""
+    groups: dict[tuple[str, int], list[Setting]] = {}
+    for one in settings:
+        groups.setdefault((one.chain, one.m), []).append(one)
+    best = []
+    for group in groups.values():
+        reaching = [one for one in group if one.recall >= recall]
+        best.append(
+            min(reaching, key=lambda one: one.microseconds) if reaching else max(group, key=lambda one: one.recall)
+        )
+    return best
+
+
+def format_bytes(count: float) -> str:
+    """Format a number of bytes with a decimal unit, as `14 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
