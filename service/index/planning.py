@@ -3,8 +3,9 @@
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ MIN_ROWS = 1000
 """Minimum number of sampled rows: with fewer, searches are exact, and there is nothing to plan."""
 QUERIES = 500
 """Number of sampled rows that are not indexed, but search the others; at most a fifth of the sample."""
-TIMED_QUERIES = 200
+TIMED_QUERIES = 100
 """Number of queries that are timed, one by one."""
 BUDGETS = (24, 32, 48, 64, 96)
 """Bytes of the codes that are fitted if no chains are named."""
@@ -121,7 +122,7 @@ def fit_candidates(vectors: Vectors) -> Iterator[Candidate]:
         with tempfile.TemporaryDirectory() as folder:
             chain.save(Path(folder, "1"))
             artifact = read_artifact_files(Path(folder, "1"))
-        spec = IndexSpec(None, None, width, "raw", f"codes:{budget}", chain.output_dimensions, "fitted")
+        spec = IndexSpec(None, None, width, "raw", f"codes:{budget}", chain.dimensions_after(width), "fitted")
         yield Candidate(f"codes:{budget}", spec, artifact, budget)
 
 
@@ -157,7 +158,7 @@ def measure_settings(
     for done, (candidate, m) in enumerate(tasks):
         on_progress(done / len(tasks), f"{candidate.chain}, {m} links per node")
         trials = [_try(candidate, m, base[:size], queries, truth, k) for size, truth in zip(sizes, truths, strict=True)]
-        found += _extrapolate(candidate, m, trials, max(rows, sizes[1]))
+        found += extrapolate(candidate, m, trials, max(rows, sizes[1]))
     on_progress(1.0, "measured")
     return found
 
@@ -183,7 +184,8 @@ def _try(candidate: Candidate, m: int, base: Vectors, queries: Vectors, truth: N
     graph.extend(rows, 1, len(rows))
     build_seconds = time.process_time() - begun
     reduced = reducer.reduce_queries(queries)
-    some, whole = reduced[:TIMED_QUERIES], queries[:TIMED_QUERIES]
+    singles = [slice(one, one + 1) for one in range(min(TIMED_QUERIES, len(queries)))]
+    reducing = _time(partial(reducer.reduce_queries, queries[one]) for one in singles)
     rescorings = (1,) if candidate.artifact is None else RESCORINGS
     found: dict[tuple[int, int], tuple[float, float]] = {}
     ranking: dict[int, float] = {1: 0.0}
@@ -191,16 +193,12 @@ def _try(candidate: Candidate, m: int, base: Vectors, queries: Vectors, truth: N
         most = max((r for r in rescorings if r * k <= ef), default=0)
         if not most or (answer := graph.search(reduced, most * k, ef)) is None:
             continue
-        candidates = answer[0]
-        searching = _time(lambda one, ef=ef, most=most: graph.search(some[one : one + 1], most * k, ef), len(some))
+        searching = reducing + _time(partial(graph.search, reduced[one], most * k, ef) for one in singles)
         for rescoring in (r for r in rescorings if r <= most):
-            tried = candidates[:, : rescoring * k]
+            tried = answer[0][:, : rescoring * k]
             if rescoring not in ranking:
                 ranking[rescoring] = _time(
-                    lambda one, tried=tried: rescore(
-                        whole[one : one + 1], originals, tried[one : one + 1], k, "cosine"
-                    ),
-                    len(whole),
+                    partial(rescore, queries[one], originals, tried[one], k, "cosine") for one in singles
                 )
             best = tried if rescoring == 1 else rescore(queries, originals, tried, k, "cosine")[0]
             recall = float(np.mean([np.isin(right, ours).mean() for right, ours in zip(truth, best, strict=True)]))
@@ -209,17 +207,17 @@ def _try(candidate: Candidate, m: int, base: Vectors, queries: Vectors, truth: N
     return Trial(len(base), graph.bytes / len(base), disk, build_seconds, found)
 
 
-def _time(search: Callable[[int], object], count: int) -> float:
-    """Return the median CPU time of calls with 0 … `count` − 1, in microseconds."""
+def _time(calls: Iterable[Callable[[], object]]) -> float:
+    """Return the median CPU time of calls, in microseconds."""
     times = []
-    for one in range(count):
+    for call in calls:
         begun = time.process_time()
-        search(one)
+        call()
         times.append(time.process_time() - begun)
     return float(np.median(times)) * 1e6
 
 
-def _extrapolate(candidate: Candidate, m: int, trials: Sequence[Trial], rows: int) -> Iterator[Setting]:
+def extrapolate(candidate: Candidate, m: int, trials: Sequence[Trial], rows: int) -> Iterator[Setting]:
     """Yield what is expected of each setting with so many rows, from trials with few and with more rows."""
     few, more = trials
     share = math.log(rows / more.rows) / math.log(more.rows / few.rows)

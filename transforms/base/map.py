@@ -92,6 +92,12 @@ class Map(nn.Module):
             raise StepError(f"{self.kind} cannot be inverted")
         return apply(self.inverse(), rows)
 
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Yield the buffers; torch's search for modules inside, which few maps have, takes longer than many a map."""
+        if self._modules:
+            return super().buffers(recurse)
+        return (buffer for buffer in self._buffers.values() if buffer is not None)
+
     @property
     def fitted(self) -> bool:
         """Whether the map can be applied: no buffer is empty. True for a map without buffers."""

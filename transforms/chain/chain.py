@@ -62,6 +62,10 @@ class Chain(nn.Module):
         self.metadata: Manifest = {}
         self.signature()
 
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Yield the buffers of all steps."""
+        return (buffer for step in self.transforms for buffer in step.buffers())
+
     @property
     def transforms(self) -> list[Map]:
         """Steps as a `list[Map]`, for type checkers, unlike the `ModuleList` in `steps`."""

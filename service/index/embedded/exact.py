@@ -61,8 +61,14 @@ def merge_results(one: SearchResult, other: SearchResult, k: int) -> SearchResul
     """Return the k best rows of two search results, query by query."""
     rows = np.concatenate([one[0], other[0]], axis=1)
     scores = np.concatenate([one[1], other[1]], axis=1)
+    return rank_rows(rows, scores, k)
+
+
+def rank_rows(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int) -> SearchResult:
+    """Return the k best of each query's rows `(q, c)` by their scores, best first; the earlier of equal ones."""
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
+    queries = np.arange(len(rows))[:, None]
+    return rows[queries, order], scores[queries, order]
 
 
 def empty_results(queries: int, k: int) -> SearchResult:
@@ -90,4 +96,4 @@ def rescore(
         found = vectors[place]
         row[:] = -np.linalg.norm(found - query, axis=1) if metric == "l2" else found @ query
     scores[candidates < 0] = -np.inf
-    return merge_results((candidates, scores), empty_results(len(queries), 0), k)
+    return rank_rows(candidates, scores, k)

@@ -6,6 +6,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.index.embedded.exact import rank_rows
 from service.index.embedded.graph_lock import GraphLock
 from service.index.embedded.graphs.graph import Found
 from service.index.embedded.graphs.link_bytes import LinkBytes
@@ -124,8 +125,8 @@ class FaissGraph:
         else:
             scores = factors[rows, 0] * products + factors[rows, 1] * shift[:, None]
         scores[rows < 0] = -np.inf
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(rows, best, 1), np.take_along_axis(scores, best, 1).astype(np.float32), covered
+        best, values = rank_rows(rows, scores, k)
+        return best, values.astype(np.float32, copy=False), covered
 
     def save(self, file: IO[bytes]) -> None:
         """Write the graph and the factors of its rows to an open, empty file."""

@@ -5,7 +5,6 @@ from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from service.index.embedded.graphs.link_bytes import LinkBytes
@@ -67,9 +66,13 @@ class ProductScoring:
         self.code_bytes = step.bytes
         centroids, places = (found.cpu().numpy() for found in step.product_centroids())
         self.places = places
-        self.lengths = torch.linalg.vector_norm(step.decoder, dim=1).cpu().numpy()
+        decoder = step.decoder.cpu().numpy()
+        lengths = np.linalg.norm(decoder, axis=1)
+        self.mean = step.mean.cpu().numpy()
+        self.weight = np.zeros((decoder.shape[1], BYTE * step.bytes), np.float32)
+        self.weight[:, places] = (decoder / lengths[:, None]).T
         scale = np.zeros(BYTE * step.bytes, np.float32)
-        scale[places] = self.lengths
+        scale[places] = lengths
         self.centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
 
     def create_graph(self, m: int) -> Any:
@@ -107,10 +110,7 @@ class ProductScoring:
 
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
         """Return the queries' coordinates at the places of the product quantizer, and ⟨q, μ⟩."""
-        encoded = self.step.encode_queries(queries)
-        mapped = np.zeros((len(queries), BYTE * self.code_bytes), np.float32)
-        mapped[:, self.places] = encoded[:, :-1] / self.lengths
-        return mapped, encoded[:, -1]
+        return queries @ self.weight, queries @ self.mean
 
 
 class ByteScoring:
