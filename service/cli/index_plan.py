@@ -52,11 +52,11 @@ def plan(
     limit = None if memory is None else _parse_bytes(memory)
     torch.set_num_threads(1)
     with ProgressBar() as progress:
-        total, vectors, candidates = _prepare(source, encoder, chain, sample, seed)
-        settings = measure_settings(candidates, vectors, rows or total, k, progress)
+        total, base, queries, candidates = _prepare(source, encoder, chain, sample, seed)
+        settings = measure_settings(candidates, base, queries, rows or total, k, progress)
     lines = list_best(settings, recall)
     if not as_json:
-        typer.echo(f"{rows or total:,} rows, measured on {len(vectors):,}; recall@{k} {recall} wanted\n")
+        typer.echo(f"{rows or total:,} rows, measured on {len(base):,}; recall@{k} {recall} wanted\n")
     try:
         chosen = choose_setting(settings, recall, limit)
     except BadValueError:
@@ -90,11 +90,11 @@ def _parse_bytes(written: str) -> int:
 
 def _prepare(
     source: str, encoder: str | None, chains: list[str] | None, sample: int, seed: int
-) -> "tuple[int, FloatArray, list[Candidate]]":
-    """Return the number of rows of a source, sampled vectors in random order, and the chains to plan with."""
+) -> "tuple[int, FloatArray, FloatArray, list[Candidate]]":
+    """Return the number of rows of a source, sampled vectors to index, others to search, and chains to plan with."""
     from service.chains.names import RAW
     from service.chains.resolve import ChainResolver
-    from service.index.planning import Candidate, fit_candidates
+    from service.index.planning import Candidate, fit_candidates, split_queries
     from service.index.spec_resolver import IndexRequest, SpecResolver
     from training.advice.row_sample import sample_rows
     from training.sources.source import open_source
@@ -105,9 +105,9 @@ def _prepare(
     of_texts = opened.detect_kind() is None
     sampled = sample_rows(opened, sample, seed)
     vectors: Any = encoders.load(encoder).encode(sampled.texts).vectors if of_texts else sampled.vectors
-    vectors = vectors[vectors.any(axis=1)]
+    base, queries = split_queries(vectors[vectors.any(axis=1)])
     if not chains:
-        return sampled.rows, vectors, list(fit_candidates(vectors))
+        return sampled.rows, base, queries, list(fit_candidates(base))
     registry, size_routes = open_chains(write=False)
     specs = SpecResolver(registry, ChainResolver(registry, size_routes), encoders.load, encoders.load_all)
     candidates = []
@@ -119,7 +119,7 @@ def _prepare(
         if spec.width != vectors.shape[1]:
             raise BadValueError(f"the chain {name} takes {spec.width} dimensions, the source has {vectors.shape[1]}")
         candidates.append(Candidate(name, spec, artifact))
-    return sampled.rows, vectors, candidates
+    return sampled.rows, base, queries, candidates
 
 
 def _format_settings(others: "list[Setting]", chosen: "Setting | None") -> str:
@@ -156,5 +156,5 @@ def _format_commands(chosen: "Setting", source: str) -> str:
         lines.append(f"  lathe fit --source {source} --bytes {chosen.fitted_bytes} --name {named}")
     lines.append(f"  lathe index import --name NAME --source {source} --chain {named} --m {chosen.m}")
     rescoring = "" if chosen.rescore == 1 else f', "rescore": {chosen.rescore}'
-    lines.append(f'  POST /indexes/NAME/query {{"ef": {chosen.ef}{rescoring}, …}}')
+    lines.append(f'  POST /indexes/NAME/search {{"ef": {chosen.ef}{rescoring}, …}}')
     return "\n".join(lines)

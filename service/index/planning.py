@@ -113,7 +113,7 @@ def fit_candidates(vectors: Vectors) -> Iterator[Candidate]:
     """Yield the vectors as they are, then codes of each budget that fits their dimensions, fitted on them.
 
     Args:
-        vectors: sampled vectors `(n, d)`.
+        vectors: sampled vectors `(n, d)`, without those that search.
     """
     width = vectors.shape[1]
     yield Candidate(RAW, IndexSpec(None, None, width, "raw", RAW, width, "raw"), None)
@@ -126,31 +126,40 @@ def fit_candidates(vectors: Vectors) -> Iterator[Candidate]:
         yield Candidate(f"codes:{budget}", spec, artifact, budget)
 
 
-def measure_settings(
-    candidates: Sequence[Candidate], vectors: Vectors, rows: int, k: int, on_progress: Progress
-) -> list[Setting]:
-    """Build graphs over a sample and over a quarter of it, search them, and extrapolate to the number of rows.
-
-    The last vectors search the others by cosine. The logit of recall and the time of a query are taken as linear in the
-    logarithm of the number of rows; neither improves with it.
-
-    Args:
-        candidates: chains.
-        vectors: sampled distinct vectors `(n, d)` in random order.
-        rows: number of rows of the planned index.
-        k: number of results of a search.
-        on_progress: called with progress in [0, 1] and a message.
+def split_queries(vectors: Vectors) -> tuple[Vectors, Vectors]:
+    """Split sampled distinct vectors `(n, d)`, in random order, into those to index and those that search them.
 
     Raises:
-        BadValueError: if the sample has too few rows.
-        NotSupportedError: if no engine of graphs is installed.
+        BadValueError: if there are too few.
     """
     if len(vectors) < MIN_ROWS:
         raise BadValueError(
             f"a plan needs {MIN_ROWS:,} distinct rows, the source has {len(vectors):,}: searches of so few are exact"
         )
     held_out = min(QUERIES, len(vectors) // 5)
-    base, queries = normalize_rows(vectors[:-held_out]), normalize_rows(vectors[-held_out:])
+    return vectors[:-held_out], vectors[-held_out:]
+
+
+def measure_settings(
+    candidates: Sequence[Candidate], base: Vectors, queries: Vectors, rows: int, k: int, on_progress: Progress
+) -> list[Setting]:
+    """Build graphs over a sample and over a quarter of it, search them, and extrapolate to the number of rows.
+
+    Similarity is the cosine. The logit of recall and the time of a query are taken as linear in the logarithm of the
+    number of rows; neither improves with it.
+
+    Args:
+        candidates: chains.
+        base: sampled vectors `(n, d)` in random order.
+        queries: other vectors `(q, d)`.
+        rows: number of rows of the planned index.
+        k: number of results of a search.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Raises:
+        NotSupportedError: if no engine of graphs is installed.
+    """
+    base, queries = normalize_rows(base), normalize_rows(queries)
     sizes = (len(base) // 4, len(base))
     truths = [_find_nearest(queries, base[:size], k) for size in sizes]
     found: list[Setting] = []

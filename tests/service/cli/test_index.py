@@ -267,7 +267,7 @@ def test_index_plan_names_the_setting_to_build_or_what_is_possible(run, tmp_path
     command = ("index", "plan", "--source", tmp_path / "rows.npy", "--chain", "codes48", "--rows", "50000")
     status, out, err = run(*command, "--recall", "0.5", "--memory", "20MB")
     assert status == 0, err
-    assert "50,000 rows, measured on 1,100; recall@10 0.5 wanted" in out
+    assert "50,000 rows, measured on 880; recall@10 0.5 wanted" in out
     chosen = next(line.split() for line in out.splitlines() if line.startswith("→"))
     assert chosen[1] == "codes48"
     assert f"lathe index import --name NAME --source {tmp_path / 'rows.npy'} --chain codes48 --m {chosen[2]}" in out
