@@ -9,6 +9,7 @@ folder/
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +40,30 @@ from transforms.linear import Affine, Normalize, Selection
 
 QUANTIZATION = SHIPPED / "lathe_quantization.py"
 """Module that is copied into exports with a quantizer."""
-DENSE = "sentence_transformers.base.modules.dense.Dense"
-"""Import path of the stock Dense module in modules.json."""
-NORMALIZE = "sentence_transformers.base.modules.normalize.Normalize"
-"""Import path of the stock Normalize module in modules.json."""
+STOCK = "sentence_transformers.models."
+"""Prefix of the types of stock modules in modules.json that all versions of sentence-transformers from 2 on read.
+
+Version 6 writes others. For these, Text Embeddings Inference (1.9.3, backends/src/lib.rs, `ModuleType`) serves the
+encoder without its Dense modules and only warns, and so does vLLM (model_executor/models/adapters.py,
+`_load_st_projector`).
+"""
+STOCK_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
+"""Modules that have those types."""
+POOLING_MODES = {
+    "cls": "cls_token",
+    "max": "max_tokens",
+    "mean": "mean_tokens",
+    "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "weightedmean": "weightedmean_tokens",
+    "lasttoken": "lasttoken",
+}
+"""Names of the ways to pool in version 6, and in the keys `pooling_mode_…` that all versions and servers read."""
+PLAIN_TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+"""What version 6 says of a model that takes plain texts; earlier versions know no such setting."""
 FEATURE = "sentence_embedding"
 """Key under which modules pass the embedding on."""
-OLDEST = "6.0"
-"""Oldest version of sentence-transformers that has the stock modules under these import paths."""
+OLDEST = "2.7"
+"""Oldest version of sentence-transformers that exports without a quantizer were loaded with."""
 
 
 def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
@@ -67,7 +84,7 @@ def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: 
     floats = Chain(chain.float_steps, chain.normalize).floats(encoder.encode(PROBE_TEXTS).vectors)
     with open_staging_folder(folder) as staging:
         encoder.model.save(str(staging), create_model_card=False)
-        modules = json.loads((staging / "modules.json").read_text())
+        modules = _use_common_formats(staging, json.loads((staging / "modules.json").read_text()), encoder.max_length)
         unit = [] if modules[-1]["type"].endswith(".Normalize") else [Normalize()]  # chains take unit vectors
         for step in [*unit, *chain.fold().float_steps]:
             modules += _write_step(step, staging, len(modules))
@@ -102,6 +119,57 @@ def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) ->
     return features[FEATURE].numpy(), features["codes"].numpy()
 
 
+def _use_common_formats(folder: Path, modules: list[dict[str, Any]], max_length: int) -> list[dict[str, Any]]:
+    """Rewrite the settings of a saved encoder as all versions of the library and the servers read them.
+
+    Args:
+        folder: folder of the encoder.
+        modules: content of its modules.json.
+        max_length: maximum number of tokens of a text.
+
+    Returns:
+        The modules with their common types.
+    """
+    found = []
+    for module in modules:
+        name = module["type"].rpartition(".")[2]
+        if not module["type"].startswith("sentence_transformers.") or name not in STOCK_MODULES:
+            found.append(module)
+            continue
+        found.append(module | {"type": STOCK + name})
+        if name == "Pooling":
+            _rewrite(folder / module["path"] / "config.json", _use_common_pooling)
+        if name == "Normalize":
+            _rewrite(folder / module["path"] / "config.json", lambda _: {})
+    _rewrite(folder / "sentence_bert_config.json", lambda config: _use_common_transformer(config, max_length))
+    return found
+
+
+def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Replace the content of a JSON file by what a function makes of it; do nothing if there is no file."""
+    if path.is_file():
+        path.write_text(json.dumps(change(json.loads(path.read_text())), indent=2) + "\n")
+
+
+def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a pooling in the keys that all versions read."""
+    if "pooling_mode" not in config:
+        return config
+    modes = [config["pooling_mode"]] if isinstance(config["pooling_mode"], str) else config["pooling_mode"]
+    return {
+        "word_embedding_dimension": config["embedding_dimension"],
+        **{f"pooling_mode_{key}": mode in modes for mode, key in POOLING_MODES.items()},
+        "include_prompt": config.get("include_prompt", True),
+    }
+
+
+def _use_common_transformer(config: dict[str, Any], max_length: int) -> dict[str, Any]:
+    """Return the settings of a model of plain texts in the keys that all versions read; of another model, unchanged."""
+    if config.get("modality_config") != PLAIN_TEXT:
+        return config
+    return {"max_seq_length": max_length, "do_lower_case": config.get("do_lower_case", False)}
+
+
 def _write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
     """Write `modules.json`, the list of a model's modules, to the folder, replacing an existing one."""
     (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
@@ -116,8 +184,7 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
         ExportError: for a quantizer other than `int8` and `binary`.
     """
     if isinstance(step, Normalize):
-        names = {"module_input_name": FEATURE, "module_output_name": FEATURE}
-        return [_write_module(folder, index, "Normalize", NORMALIZE, names, {})]
+        return [_write_module(folder, index, "Normalize", STOCK + "Normalize", {}, {})]
     if isinstance(step, Quantizer):
         if not isinstance(step, Int8 | Binary):
             raise ExportError(
@@ -135,11 +202,9 @@ def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
         "out_features": step.weight.shape[0],
         "bias": step.bias is not None,
         "activation_function": "torch.nn.modules.linear.Identity",
-        "module_input_name": FEATURE,
-        "module_output_name": FEATURE,
     }
     tensors = {"linear.weight": step.weight} | ({} if step.bias is None else {"linear.bias": step.bias})
-    entries = [_write_module(folder, index, "Dense", DENSE, config, tensors)]
+    entries = [_write_module(folder, index, "Dense", STOCK + "Dense", config, tensors)]
     return entries + (_write_step(Normalize(), folder, index + 1) if step.normalize else [])
 
 
