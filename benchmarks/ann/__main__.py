@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.ann.compressed import NAME
 from benchmarks.ann.data import Data, DataError, gpu, read_data, split
 from benchmarks.ann.engines import GPU
 from benchmarks.ann.figure import POINTS, RUNS, recall_by_dimension
@@ -43,7 +44,8 @@ QUICK = {
     "runs": 1,
 }
 """What --quick takes where nothing else is asked for."""
-ENGINE = re.compile("|".join([*ENGINES, "faiss-hnsw", GPU, "opq[1-9][0-9]*"]))
+OTHERS = f"faiss-hnsw, opqBYTES, ivf-pqCODES, {GPU}, and those of benchmarks/ann/compressed.py"
+ENGINE = re.compile("|".join([*ENGINES, "faiss-hnsw", GPU, "(?:opq|ivf-pq)[1-9][0-9]*", NAME.pattern]))
 
 
 def main() -> None:
@@ -72,7 +74,7 @@ def options(arguments: Sequence[str]) -> Any:
         "--method", action="append", metavar="M", help="none, CHAIN[@VERSION][:SIZE], or steps such as geopres:128"
     )
     found.add_argument(
-        "--engine", action="append", metavar="E", help=f"{', '.join(ENGINES)}, faiss-hnsw, opqBYTES, {GPU}"
+        "--engine", action="append", metavar="E", help=f"{', '.join(ENGINES)}, {OTHERS}"
     )
     found.add_argument("--sizes", type=int, nargs="+", default=list(defaults.sizes), help="vectors searched")
     found.add_argument("--seeds", type=int, default=defaults.seeds)
@@ -98,7 +100,7 @@ def options(arguments: Sequence[str]) -> Any:
     given = found.parse_args(arguments)
     for engine in given.engine or ():
         if not ENGINE.fullmatch(engine):
-            found.error(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}, faiss-hnsw, opqBYTES, {GPU}")
+            found.error(f"there is no engine {engine!r}; there are {', '.join(ENGINES)}, {OTHERS}")
     if not all(0 < target < 1 for target in given.target):
         found.error("--target takes recalls between 0 and 1")
     for name in ("seeds", "query_count", "fit_rows", "k", "runs"):

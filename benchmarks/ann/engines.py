@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from benchmarks.ann.compressed import NAME, make_compressed
 from benchmarks.ann.data import Numbers, Vectors
 
 EFS = (10, 20, 40, 80, 120, 200, 400)
@@ -125,7 +126,8 @@ def make_engine(name: str, rows: int, m: int, ef_construction: int, seed: int) -
     """An engine by its name.
 
     Args:
-        name: `hnswlib`, `faiss-hnsw`, `faiss-hnsw-sq8`, `flat`, `flat-gpu`, `opq48` (that many bytes), `rabitq`.
+        name: `hnswlib`, `faiss-hnsw`, `faiss-hnsw-sq8`, `flat`, `flat-gpu`, `opq48` (that many bytes), `rabitq`,
+            `ivf-pq96` (that many codes of 4 bits, by FastScan), or one of `benchmarks.ann.compressed`.
         rows: to be built on; an inverted file has about as many lists as their square root, twice.
         m: links of a node of a graph.
         ef_construction: candidates when it is linked.
@@ -133,8 +135,10 @@ def make_engine(name: str, rows: int, m: int, ef_construction: int, seed: int) -
     """
     if name == "hnswlib":
         return Hnswlib(m, ef_construction, seed)
+    if (compressed := make_compressed(name, m, ef_construction, seed)) is not None:
+        return compressed
     lists = 2 ** round(np.log2(2 * np.sqrt(rows)))
-    size = name.removeprefix("opq")
+    size = name.removeprefix("opq").removeprefix("ivf-pq")
     factories = {
         "faiss-hnsw": f"HNSW{m}",
         "faiss-hnsw-sq8": f"HNSW{m},SQ8",
@@ -142,14 +146,25 @@ def make_engine(name: str, rows: int, m: int, ef_construction: int, seed: int) -
         GPU: "Flat",
         "rabitq": f"IVF{lists},RaBitQ",
         f"opq{size}": f"OPQ{size},IVF{lists},PQ{size}",
+        f"ivf-pq{size}": f"IVF{lists},PQ{size}x4fs",
     }
     return Faiss(factories[name], ef_construction, seed, gpu=name == GPU)
+
+
+def is_graph(name: str) -> bool:
+    """Whether an engine is a graph, whose effort is `ef`."""
+    return "hnsw" in name or name.startswith("usearch")
+
+
+def compresses(name: str) -> bool:
+    """Whether an engine compresses full vectors itself, as a rival of a reduction."""
+    return name.startswith(("opq", "rabitq", "ivf-pq")) or NAME.fullmatch(name) is not None
 
 
 def efforts_of(name: str, efs: Sequence[int]) -> list[int]:
     """The efforts to search with."""
     if name == "lathe":  # a request takes milliseconds
         return list(efs)[1::2] or list(efs)
-    if "hnsw" in name:
+    if is_graph(name):
         return list(efs)
     return [1] if name.startswith("flat") else list(PROBES)

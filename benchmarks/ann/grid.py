@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.ann.data import Data, Split, nearest, split
-from benchmarks.ann.engines import EFS
+from benchmarks.ann.engines import EFS, compresses, is_graph
 from benchmarks.ann.job import SERVER, Job
 from benchmarks.ann.spaces import FULL, find_space, is_fitted_here, size_of
 
@@ -25,8 +25,6 @@ EXACT = "flat"
 """The engine that searches exactly."""
 JUDGED = 2
 """Methods that meet every engine: full width, and the chain that is judged."""
-CODES = ("opq", "rabitq")
-"""Engines that compress full vectors themselves: rivals of a reduction, not what searches one."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +92,11 @@ def points(grid: Grid, available: int) -> Iterator[Point]:
                 judged, largest = place < JUDGED, rows == sizes[-1]
                 for engine in grid.engines:
                     everywhere = engine in (grid.engines[0], EXACT)
-                    codes = engine.startswith(CODES) and method != FULL
+                    codes = compresses(engine) and method != FULL
                     unserved = engine == SERVER and is_fitted_here(method)
                     if codes or unserved or not (everywhere or (judged and largest)):
                         continue
-                    graph = "hnsw" in engine or engine == SERVER
+                    graph = is_graph(engine) or engine == SERVER
                     links = grid.ms if judged and engine == grid.engines[0] else grid.ms[:1]
                     for m in links if graph else (0,):
                         yield Point(seed, rows, method, engine, m)
@@ -269,7 +267,7 @@ MEASURED = ("queries", "fit", "k", "ef_construction", "efs", "oversampling", "ru
 
 def oversampling_of(point: Point, grid: Grid) -> tuple[int, ...]:
     """Full vectors need no rescoring unless the engine codes them; over HTTP every other will do."""
-    if point.method == FULL and not point.engine.startswith((*CODES, "faiss-hnsw-sq8")):
+    if point.method == FULL and not (compresses(point.engine) or point.engine == "faiss-hnsw-sq8"):
         return (1,)
     return grid.oversampling[::2] if point.engine == SERVER else grid.oversampling
 

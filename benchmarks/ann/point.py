@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from benchmarks.ann.askers import Asker, Library, OverHttp
 from benchmarks.ann.data import DataError, Numbers, Vectors
-from benchmarks.ann.engines import GPU, efforts_of, make_engine
+from benchmarks.ann.engines import GPU, efforts_of, is_graph, make_engine
 from benchmarks.ann.job import SERVER, Job
 from benchmarks.ann.spaces import load_space
 
@@ -91,7 +91,7 @@ def searched(
     for oversampling in job.oversampling:
         for effort in efforts_of(job.engine, job.efs):
             wanted = job.k * oversampling
-            if wanted > job.rows or ("hnsw" in job.engine and effort < wanted):
+            if wanted > job.rows or (is_graph(job.engine) and effort < wanted):
                 continue
             asker.prepare(effort, oversampling)
             with nullcontext() if job.engine == SERVER else one_core():

@@ -1,0 +1,330 @@
+"""Compares engines over codes with a graph over full vectors: memory, build and speed at equal end-to-end recall.
+
+    python -m benchmarks.ann.candidates --vectors vectors.npy --out results hnsw-byte128:8 ivf-pq96
+
+The last --query-count rows of the file are the queries; the others are searched by all engines, which are fitted on
+some of them. An engine is named as in `benchmarks.ann`, with the number of links after a colon. It is built and
+searched in a process of its own, in turns with the reference, hnswlib over full vectors: what disturbs one disturbs the
+other. A fresh process opens what was built, and its memory is what it grew by.
+
+Times of builds and rates are CPU times of one thread, percentiles wall times of single queries. Everything counts: the
+map of queries, the search, and the ranking of candidates by the originals, a memory-mapped file of float16.
+"""
+
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.ann.compressed import Graph, Usearch
+from benchmarks.ann.data import Numbers, Vectors, nearest
+from benchmarks.ann.engines import PROBES, Engine, Faiss, Hnswlib, is_graph, make_engine
+from benchmarks.ann.frontier import at_recall, logit
+from benchmarks.report import machine, markdown_table, parser
+
+REFERENCE = "hnswlib:16"
+K = 10
+EF_CONSTRUCTION = 200
+SEED = 100
+TARGETS = (0.95, 0.99)
+EFS = (20, 30, 40, 60, 80, 110, 150, 200, 240, 320)
+COUNTS = (10, 20, 30, 40, 60, 80, 110, 150, 200, 280, 400)
+"""Candidates that are ranked by the originals; at 10 nothing is ranked."""
+MOST_OF_LISTS = 200
+"""Candidates taken from inverted lists, whose effort does not limit them."""
+BATCH = 64
+SINGLE = 512
+"""Single queries of a timed setting; in batches, all queries are asked."""
+ROUNDS = 2
+AROUND = 0.5
+"""Distance from a target, in the recall's logit, within which settings are timed."""
+
+GAIN = 0.002
+"""Recall that more candidates must find to be timed."""
+
+Setting = dict[str, Any]
+Answer = Callable[[Vectors], Numbers]
+"""The ten best rows for queries `(q, d)`."""
+
+
+class Searcher:
+    """An engine with the originals behind it.
+
+    Args:
+        engine: what was built; answers need ranking unless it holds full vectors.
+        originals: memory-mapped float16 originals `(n, d)`.
+    """
+
+    def __init__(self, engine: Engine, originals: NDArray[np.float16]) -> None:
+        self.engine = engine
+        self.originals = originals
+        self.refined: Any = None
+        if isinstance(engine, (Graph, Faiss)):
+            import faiss
+
+            index = engine.asker if isinstance(engine, Graph) else engine.index
+            self.store = view_as_index(originals, index.metric_type)  # FAISS keeps no reference to it
+            self.refined = faiss.IndexRefine(index, self.store)
+
+    def prepare(self, effort: int, count: int) -> Answer:
+        """Return what answers queries at an effort, ranking `count` candidates for each."""
+        self.engine.set_effort(effort)
+        if count <= K:
+            return lambda queries: self.engine.search(queries, K)
+        if self.refined is not None:
+            self.refined.k_factor = count / K
+            return lambda queries: np.asarray(self.refined.search(queries, K)[1], np.int64)
+        return lambda queries: rank(queries, self.engine.search(queries, count), self.originals)
+
+
+def view_as_index(originals: NDArray[np.float16], metric: int) -> Any:
+    """Return a FAISS index of memory-mapped originals `(n, d)`, which it does not copy; the caller keeps them alive."""
+    import faiss
+
+    store = faiss.IndexScalarQuantizer(originals.shape[1], faiss.ScalarQuantizer.QT_fp16, metric)
+    store.is_trained = True
+    with tempfile.NamedTemporaryFile() as file:  # a view needs an owner, which only a mapped index has
+        faiss.write_index(store, file.name)
+        store = faiss.read_index(file.name, faiss.IO_FLAG_MMAP_IFC)
+    entries = np.asarray(originals).view(np.uint8).reshape(-1)
+    store.codes = faiss.MaybeOwnedVectorUInt8.create_view(faiss.swig_ptr(entries), entries.size, store.codes.owner)
+    store.ntotal = len(originals)
+    return store
+
+
+def rank(queries: Vectors, candidates: Numbers, originals: NDArray[np.float16]) -> Numbers:
+    """Return the ten best of candidates `(q, c)` by the originals."""
+    rows = torch.from_numpy(originals).index_select(0, torch.from_numpy(candidates.ravel())).float()
+    scores = torch.bmm(rows.view(*candidates.shape, -1), torch.from_numpy(queries).unsqueeze(2)).squeeze(2)
+    return np.take_along_axis(candidates, scores.topk(K, dim=1).indices.numpy(), 1)
+
+
+def measure(name: str, work: Path) -> dict[str, Any]:
+    """Build an engine, write it, and time it in turns with the reference."""
+    torch.set_num_threads(1)
+    base, queries = np.load(work / "base.npy"), np.load(work / "queries.npy")
+    engine = make(name, len(base))
+    begun, wall = time.process_time(), time.monotonic()
+    engine.build(base)
+    found = {"build_cpu_seconds": time.process_time() - begun, "build_wall_seconds": time.monotonic() - wall}
+    found["bytes"] = engine.bytes / len(base)
+    write(engine, work / f"{name}.index")
+    originals = np.memmap(work / "originals.f16", np.float16, "c", shape=base.shape)
+    reference = Hnswlib(16, EF_CONSTRUCTION, SEED)
+    if name == REFERENCE:
+        reference = engine
+    else:
+        import hnswlib
+
+        reference.index = hnswlib.Index("ip", base.shape[1])
+        reference.index.load_index(str(work / f"{REFERENCE}.index"))
+    del base
+    truth = np.load(work / "truth.npy")
+    both = {"reference": Searcher(reference, originals), "engine": Searcher(engine, originals)}
+    settings = {
+        "reference": list(choose(both["reference"].engine, queries, truth, EFS, ranked=False)),
+        "engine": list(choose(engine, queries, truth, efforts(name), is_compressed(name))),
+    }
+    for _ in range(ROUNDS):
+        for who, searcher in both.items():
+            for setting in settings[who]:
+                clock(searcher.prepare(setting["effort"], setting["count"]), queries, setting)
+    for setting in (*settings["reference"], *settings["engine"]):
+        setting |= {key: float(np.median(setting[key])) for key in ("single", "batch", "p50", "p99")}
+    return found | {"settings": settings["engine"], "reference_settings": settings["reference"]}
+
+
+def make(name: str, rows: int) -> Engine:
+    """Return the engine of a name such as `hnsw-byte128:8`."""
+    kind, _, links = name.partition(":")
+    return make_engine(kind, rows, int(links or 0), EF_CONSTRUCTION, SEED)
+
+
+def efforts(name: str) -> Sequence[int]:
+    """Return the efforts to search with."""
+    return EFS if is_graph(name) else PROBES
+
+
+def is_compressed(name: str) -> bool:
+    """Whether answers have to be ranked by the originals."""
+    return name.partition(":")[0] not in ("hnswlib", "faiss-hnsw")
+
+
+def write(engine: Any, path: Path) -> None:
+    """Write what was built to a file."""
+    if isinstance(engine, Hnswlib):
+        engine.index.save_index(str(path))
+    elif isinstance(engine, Faiss):
+        import faiss
+
+        faiss.write_index(engine.index, str(path))
+    else:
+        engine.save(path)
+
+
+def choose(
+    engine: Engine, queries: Vectors, truth: Numbers, wanted: Sequence[int], ranked: bool
+) -> Iterator[Setting]:
+    """Yield the settings around each target, with their recall; more candidates that find no more are left out."""
+    for effort in wanted:
+        engine.set_effort(effort)
+        most = max(count for count in COUNTS if count <= effort) if wanted is EFS else MOST_OF_LISTS
+        rows = engine.search(queries, most if ranked else K)
+        hits = np.stack([np.isin(ours, theirs) for ours, theirs in zip(rows, truth, strict=True)])
+        recalls, before = hits.cumsum(1).mean(0) / K, 0.0
+        for count in (count for count in COUNTS if count <= rows.shape[1]):
+            recall = float(recalls[count - 1])
+            if recall > before + GAIN and any(abs(logit(recall) - logit(target)) <= AROUND for target in TARGETS):
+                times: Setting = {"single": [], "batch": [], "p50": [], "p99": []}
+                yield {"effort": effort, "count": count, "recall": recall} | times
+                before = recall
+        if recalls[-1] > TARGETS[-1] + 0.002:
+            return
+
+
+def clock(answer: Answer, queries: Vectors, setting: Setting) -> None:
+    """Add the microseconds of a query to a setting: CPU time, single and in batches, and percentiles of wall time."""
+    walls = np.empty(SINGLE)
+    answer(queries[-BATCH:])
+    begun = time.process_time()
+    for number, query in enumerate(queries[:SINGLE]):
+        start = time.perf_counter()
+        answer(query[None])
+        walls[number] = time.perf_counter() - start
+    setting["single"].append((time.process_time() - begun) / SINGLE * 1e6)
+    begun = time.process_time()
+    for start in range(0, len(queries), BATCH):
+        answer(queries[start : start + BATCH])
+    setting["batch"].append((time.process_time() - begun) / len(queries) * 1e6)
+    setting["p50"].append(float(np.quantile(walls, 0.5)) * 1e6)
+    setting["p99"].append(float(np.quantile(walls, 0.99)) * 1e6)
+
+
+def open_built(name: str, work: Path) -> dict[str, Any]:
+    """Open what was built, read into memory and mapped where possible, and return what this process grew by."""
+    path, found = str(work / f"{name}.index"), {}
+    rows = len(np.load(work / "base.npy", mmap_mode="r"))
+    for way, opener in openers(name).items():
+        before, begun = memory(), time.monotonic()
+        kept = opener(path)
+        found[f"{way}_seconds"] = time.monotonic() - begun
+        after = memory()
+        found |= {f"{way}_{kind}_bytes": (after[kind] - before[kind]) / rows for kind in after}
+        del kept
+    return found
+
+
+def openers(name: str) -> dict[str, Callable[[str], Any]]:
+    """Return the ways to open a file, the library imported."""
+    if name.startswith("hnswlib"):
+        import hnswlib
+
+        def load(path: str) -> Any:
+            index = hnswlib.Index("ip", int(name[len("hnswlib-pca") : -3] or 384))
+            index.load_index(path)
+            return index
+
+        return {"read": load}
+    if name.startswith("usearch"):
+        from usearch.index import Index
+
+        return {
+            "mapped": lambda path: Index.restore(path, view=True),
+            "read": lambda path: Index.restore(path),
+        }
+    import faiss
+
+    return {
+        "mapped": lambda path: faiss.read_index(path, faiss.IO_FLAG_MMAP_IFC),
+        "read": faiss.read_index,
+    }
+
+
+def memory() -> dict[str, int]:
+    """Return bytes of this process: anonymous, and its share of mapped files."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    sizes = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines}
+    return {"anonymous": sizes["Anonymous"], "file": sizes["Pss_File"]}
+
+
+def prepare(vectors: Path, count: int, work: Path) -> None:
+    """Write what all engines read, unless it is there."""
+    if (work / "truth.npy").exists():
+        return
+    rows = np.load(vectors, mmap_mode="r")
+    base, queries = np.array(rows[:-count], np.float32), np.array(rows[-count:], np.float32)
+    np.save(work / "base.npy", base)
+    np.save(work / "queries.npy", queries)
+    base.astype(np.float16).tofile(work / "originals.f16")
+    np.save(work / "truth.npy", nearest(queries, base, K))
+
+
+def microseconds(settings: Sequence[Setting], target: float, kind: str) -> float | None:
+    """Return the time of a query at a recall, interpolated on the frontier; None where it is not reached."""
+    found = at_recall([setting | {"microseconds": setting[kind]} for setting in settings], target)
+    return found and found.microseconds
+
+
+def row(name: str, found: dict[str, Any], full: dict[str, Any]) -> list[str]:
+    """Return a line of the table: an engine against the reference that was timed with it."""
+    cells = [
+        name,
+        f"{found['build_cpu_seconds'] / full['build_cpu_seconds']:.2f}",
+        f"{found['bytes']:.0f}",
+        f"{found['bytes'] / full['bytes']:.3f}",
+    ]
+    for target in TARGETS:
+        for kind in ("batch", "single"):
+            ours = microseconds(found["settings"], target, kind)
+            theirs = microseconds(found["reference_settings"], target, kind)
+            cells.append(f"{theirs / ours:.2f}" if ours and theirs else "–")
+    memory_of = [f"{found[f'{way}_anonymous_bytes']:.0f}" for way in ("read", "mapped") if f"{way}_seconds" in found]
+    return [*cells, ", ".join(memory_of)]
+
+
+HEADER = [
+    "engine",
+    "build ×",
+    "bytes",
+    "bytes ×",
+    *[f"{target} queries/s ×, {kind}" for target in TARGETS for kind in ("batches", "single")],
+    "anonymous bytes, read and mapped",
+]
+
+
+def in_process(step: Callable[[str, Path], dict[str, Any]], name: str, work: Path) -> dict[str, Any]:
+    """Return what a step finds in a fresh process."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(step, (name, work))
+
+
+def main() -> None:
+    """Measure every engine named, keep each result when it is there, print the table."""
+    options = parser(__doc__)
+    options.add_argument("engines", nargs="+", metavar="ENGINE[:M]")
+    options.add_argument("--vectors", type=Path, required=True, help="FILE.npy of vectors of length 1")
+    options.add_argument("--query-count", type=int, default=1024)
+    given = options.parse_args()
+    work, path = given.out / "candidates-work", given.out / "candidates.json"
+    work.mkdir(parents=True, exist_ok=True)
+    prepare(given.vectors, given.query_count, work)
+    results: dict[str, Any] = json.loads(path.read_bytes())["engines"] if path.exists() else {}
+    for name in (REFERENCE, *given.engines):
+        if name in results:
+            continue
+        print(name, file=sys.stderr, flush=True)
+        results[name] = in_process(measure, name, work) | in_process(open_built, name, work)
+        path.write_text(json.dumps({"machine": machine(), "engines": results}, indent=1) + "\n")
+    print(markdown_table(HEADER, [row(name, found, results[REFERENCE]) for name, found in results.items()]))
+
+
+if __name__ == "__main__":
+    main()

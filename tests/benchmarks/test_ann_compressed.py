@@ -1,0 +1,91 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.ann.candidates import rank, view_as_index
+from benchmarks.ann.compressed import Graph, make_compressed
+from benchmarks.ann.data import nearest
+from benchmarks.ann.engines import compresses, efforts_of, is_graph, make_engine
+from benchmarks.ann.point import overlap
+
+FAISS_NAMES = ["hnsw-byte16", "hnsw-pca16-8bit", "hnsw-pca16-4bit", "hnsw-codes8", "hnsw-sdc8", "hnsw-rabitq2"]
+
+
+@pytest.mark.parametrize(("name", "least"), zip(FAISS_NAMES, [0.95, 0.95, 0.9, 0.95, 0.95, 0.95], strict=True))
+def test_candidates_of_a_graph_over_codes_hold_the_true_neighbours(name, least, unit):
+    engine = make_engine(name, 400, 8, 100, 0)
+    engine.build(unit)
+    engine.set_effort(200)
+    found = engine.search(unit[:50], 40)
+    assert found.shape == (50, 40) and found.dtype == np.int64
+    assert overlap(found, nearest(unit[:50], unit, 10)).mean() > least
+    links = 400 * 4 * 2 * 8
+    assert links < engine.bytes < links + unit.nbytes
+
+
+def test_a_graph_over_reduced_floats_keeps_floats(unit):
+    engine = make_engine("hnswlib-pca16", 400, 8, 100, 0)
+    engine.build(unit)
+    engine.set_effort(200)
+    assert overlap(engine.search(unit[:50], 40), nearest(unit[:50], unit, 10)).mean() > 0.95
+    assert engine.bytes > 400 * 4 * 16
+
+
+def test_graphs_over_bytes_and_over_codes_have_the_same_links(unit):
+    import faiss
+
+    links = []
+    for name in ("hnsw-byte32", "hnsw-codes8"):
+        engine = make_compressed(name, 8, 100, 0)
+        engine.build(unit)
+        links.append(faiss.vector_to_array(engine.index.hnsw.neighbors))
+    np.testing.assert_array_equal(*links)
+
+
+def test_names_say_what_an_engine_is():
+    assert make_compressed("hnswlib", 8, 100, 0) is None and make_compressed("hnsw-pca16-5bit", 8, 100, 0) is None
+    assert isinstance(make_compressed("hnsw-byte16", 8, 100, 0), Graph)
+    graphs = [*FAISS_NAMES, "hnswlib-pca16", "usearch-byte16", "usearch-bits"]
+    assert all(is_graph(name) and compresses(name) for name in graphs)
+    assert [compresses(name) for name in ("ivf-pq8", "rabitq", "hnswlib", "faiss-hnsw-sq8")] == [True, True, False, False]
+    assert [efforts_of(name, (10, 20)) for name in graphs] == [[10, 20]] * len(graphs)
+
+
+@pytest.mark.parametrize("metric", [0, 1])
+def test_a_view_of_mapped_originals_ranks_candidates_as_the_product_of_matrices_does(metric, unit, tmp_path):
+    import faiss
+
+    unit.astype(np.float16).tofile(tmp_path / "originals.f16")
+    originals = np.memmap(tmp_path / "originals.f16", np.float16, "c", shape=unit.shape)
+    rough = faiss.index_factory(32, "SQ4", metric)
+    rough.train(unit)
+    rough.add(unit)
+    store = view_as_index(originals, metric)
+    refined = faiss.IndexRefine(rough, store)
+    refined.k_factor = 4
+    candidates = rough.search(unit[:20], 40)[1]
+    np.testing.assert_array_equal(
+        refined.search(unit[:20], 10)[1], rank(unit[:20], candidates, originals)
+    )
+    assert not store.codes.is_owned
+    del refined, store
+    originals[:] = 0  # a copy on write: the file stays
+    assert np.fromfile(tmp_path / "originals.f16", np.float16).any()
+
+
+def test_the_comparison_writes_sizes_memory_and_times_beside_the_reference(clusters, tmp_path):
+    rows = clusters(1200, 32)
+    np.save(tmp_path / "vectors.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    command = [sys.executable, "-m", "benchmarks.ann.candidates", "--vectors", str(tmp_path / "vectors.npy")]
+    command += ["--query-count", "200", "--out", str(tmp_path), "hnsw-byte16:8"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [line.split(" | ")[0] for line in ended.stdout.splitlines()[2:]] == ["| hnswlib:16", "| hnsw-byte16:8"]
+    found = json.loads((tmp_path / "candidates.json").read_bytes())["engines"]
+    full, coded = found["hnswlib:16"], found["hnsw-byte16:8"]
+    assert coded["bytes"] < 0.6 * full["bytes"]
+    assert coded["build_cpu_seconds"] > 0 and {"read_seconds", "mapped_seconds"} <= set(coded)
+    for setting in coded["settings"]:
+        assert setting["single"] > 0 and setting["p50"] <= setting["p99"] and 0 < setting["recall"] <= 1
