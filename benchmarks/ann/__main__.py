@@ -73,9 +73,7 @@ def options(arguments: Sequence[str]) -> Any:
     found.add_argument(
         "--method", action="append", metavar="M", help="none, CHAIN[@VERSION][:SIZE], or steps such as geopres:128"
     )
-    found.add_argument(
-        "--engine", action="append", metavar="E", help=f"{', '.join(ENGINES)}, {OTHERS}"
-    )
+    found.add_argument("--engine", action="append", metavar="E", help=f"{', '.join(ENGINES)}, {OTHERS}")
     found.add_argument("--sizes", type=int, nargs="+", default=list(defaults.sizes), help="vectors searched")
     found.add_argument("--seeds", type=int, default=defaults.seeds)
     found.add_argument("--query-count", type=int, default=defaults.queries, help="queries of a seed")

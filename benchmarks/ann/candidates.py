@@ -8,7 +8,8 @@ searched in a process of its own, in turns with the reference, hnswlib over full
 other. A fresh process opens what was built, and its memory is what it grew by.
 
 Times of builds and rates are CPU times of one thread, percentiles wall times of single queries. Everything counts: the
-map of queries, the search, and the ranking of candidates by the originals, a memory-mapped file of float16.
+map of queries, the search, and the ranking of candidates by the originals, a memory-mapped file of float16: by FAISS
+for its own engines, by Lathe's function for the others.
 """
 
 import json
@@ -24,11 +25,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.ann.compressed import Graph, Usearch
+from benchmarks.ann.compressed import Graph
 from benchmarks.ann.data import Numbers, Vectors, nearest
 from benchmarks.ann.engines import PROBES, Engine, Faiss, Hnswlib, is_graph, make_engine
 from benchmarks.ann.frontier import at_recall, logit
 from benchmarks.report import machine, markdown_table, parser
+from service.index.embedded.exact import rescore
 
 REFERENCE = "hnswlib:16"
 K = 10
@@ -82,7 +84,7 @@ class Searcher:
         if self.refined is not None:
             self.refined.k_factor = count / K
             return lambda queries: np.asarray(self.refined.search(queries, K)[1], np.int64)
-        return lambda queries: rank(queries, self.engine.search(queries, count), self.originals)
+        return lambda queries: rescore(queries, self.originals, self.engine.search(queries, count), K, "cosine")[0]
 
 
 def view_as_index(originals: NDArray[np.float16], metric: int) -> Any:
@@ -98,13 +100,6 @@ def view_as_index(originals: NDArray[np.float16], metric: int) -> Any:
     store.codes = faiss.MaybeOwnedVectorUInt8.create_view(faiss.swig_ptr(entries), entries.size, store.codes.owner)
     store.ntotal = len(originals)
     return store
-
-
-def rank(queries: Vectors, candidates: Numbers, originals: NDArray[np.float16]) -> Numbers:
-    """Return the ten best of candidates `(q, c)` by the originals."""
-    rows = torch.from_numpy(originals).index_select(0, torch.from_numpy(candidates.ravel())).float()
-    scores = torch.bmm(rows.view(*candidates.shape, -1), torch.from_numpy(queries).unsqueeze(2)).squeeze(2)
-    return np.take_along_axis(candidates, scores.topk(K, dim=1).indices.numpy(), 1)
 
 
 def measure(name: str, work: Path) -> dict[str, Any]:
@@ -170,9 +165,7 @@ def write(engine: Any, path: Path) -> None:
         engine.save(path)
 
 
-def choose(
-    engine: Engine, queries: Vectors, truth: Numbers, wanted: Sequence[int], ranked: bool
-) -> Iterator[Setting]:
+def choose(engine: Engine, queries: Vectors, truth: Numbers, wanted: Sequence[int], ranked: bool) -> Iterator[Setting]:
     """Yield the settings around each target, with their recall; more candidates that find no more are left out."""
     for effort in wanted:
         engine.set_effort(effort)
@@ -242,6 +235,8 @@ def openers(name: str) -> dict[str, Callable[[str], Any]]:
         }
     import faiss
 
+    if name.startswith("hnsw-codes"):
+        return {"read": lambda path: faiss.read_index(path, faiss.IO_FLAG_PQ_SKIP_SDC_TABLE)}
     return {
         "mapped": lambda path: faiss.read_index(path, faiss.IO_FLAG_MMAP_IFC),
         "read": faiss.read_index,

@@ -7,21 +7,25 @@ vectors that it holds. What it finds are candidates, to be ranked by the origina
 | --- | --- |
 | `hnsw-byte128` | 128 principal axes, rotated, a byte each on one scale: compared as integers |
 | `hnsw-pca128-6bit` | 128 principal axes, each between its extremes in 4, 6 or 8 bits |
-| `hnsw-codes48` | 48 bytes of `codes`; the graph is built on bytes of 128 axes, which are then dropped |
-| `hnsw-sdc48` | the same; the graph is built on the codes |
+| `hnsw-codes48` | 48 bytes of `codes`, in the graph of Lathe's own index |
 | `hnsw-rabitq1` | RaBitQ of every dimension in so many bits |
 | `hnswlib-pca128` | 128 principal axes as float32, in hnswlib |
 | `usearch-byte128`, `usearch-bits` | 128 rotated axes as int8, or the signs of all dimensions, in USearch |
 """
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.ann.data import Numbers, Vectors
-from transforms import Chain, TransformCoding, parse_steps
+from service.index.embedded.graphs.choice import create_graph
+from service.index.embedded.vector_formats import choose_format
+from service.index.reducer import Reducer, read_artifact_files
+from service.index.spec import IndexSpec
+from transforms import Chain, parse_steps
 
 FITTED_ON = 20_000
 """Number of rows that axes and quantizers are fitted on."""
@@ -32,11 +36,8 @@ RANGE = 5.0
 MIDDLE = 128.5
 """Byte of 0: what is truncated to an integer after adding it is rounded."""
 
-LINKED_BY = 128
-"""Number of axes, in bytes, that the links of a graph over codes are built on."""
-
 NAME = re.compile(
-    r"hnsw-byte(?P<byte>\d+)|hnsw-pca(?P<pca>\d+)-(?P<bits>[468])bit|hnsw-codes(?P<codes>\d+)|hnsw-sdc(?P<sdc>\d+)|"
+    r"hnsw-byte(?P<byte>\d+)|hnsw-pca(?P<pca>\d+)-(?P<bits>[468])bit|hnsw-codes(?P<codes>\d+)|"
     r"hnsw-rabitq(?P<rabitq>[1-9])|hnswlib-pca(?P<floats>\d+)|usearch-byte(?P<usearch>\d+)|(?P<signs>usearch-bits)"
 )
 
@@ -175,49 +176,47 @@ class ScalarGraph(Graph):
         self._map_by(axes)  # a query keeps the mean: for one query it adds the same to every score
 
 
-class CodesGraph(Graph):
-    """Graph over the codes of `TransformCoding` as a product quantizer, scored by look-ups in tables of the query.
+class CodesGraph:
+    """Graph of Lathe's own index over the codes of a chain, which is fitted on some of the vectors."""
 
-    Args:
-        bytes_: bytes of a code.
-        symmetric: whether the graph is built on distances between codes; otherwise on bytes of 128 axes.
-        m: number of links of a node.
-        ef_construction: number of candidates for links.
-        seed: seed of the drawn rows and the axes.
-    """
+    def __init__(self, code_bytes: int, m: int, ef_construction: int, seed: int) -> None:
+        self.code_bytes, self.m, self.ef_construction, self.seed = code_bytes, m, ef_construction, seed
+        self.effort = 0
+        self.reducer: Any = None
+        self.graph: Any = None
 
-    def __init__(self, bytes_: int, symmetric: bool, m: int, ef_construction: int, seed: int) -> None:
-        super().__init__(m, ef_construction, seed)
-        self.code_bytes, self.symmetric = bytes_, symmetric
-
-    def _build(self, vectors: Vectors) -> None:
-        import faiss
-
+    def build(self, vectors: Vectors) -> None:
+        """Fit the chain, encode vectors `(n, d)`, and link them on one thread."""
         chain = Chain(parse_steps(f"codes:{self.code_bytes}")).fit(draw_rows(vectors, self.seed))
-        step = chain.quantizer
-        assert isinstance(step, TransformCoding)
-        codes = chain.transform(vectors)
-        centroids, place = (found.numpy() for found in step.product_centroids())
-        storage = faiss.IndexPQ(8 * self.code_bytes, self.code_bytes, 8, faiss.METRIC_L2)
-        faiss.copy_array_to_vector(np.ascontiguousarray(centroids).ravel(), storage.pq.centroids)
-        storage.is_trained = True
-        if self.symmetric:
-            storage.pq.compute_sdc_table()
-            decoded = centroids[np.arange(self.code_bytes), codes].reshape(len(codes), -1)
-            self.index = self._link(storage, decoded)
-            storage.pq.sdc_table.clear()
-        else:
-            links = ByteGraph(min(LINKED_BY, vectors.shape[1]), self.m, self.ef_construction, self.seed)
-            links._build(vectors)
-            storage.add_sa_codes(codes)
-            self.index = faiss.IndexHNSW(storage, self.m)
-            self.index.hnsw = links.index.hnsw
-            self.index.ntotal = len(codes)
-        self.index.metric_type = storage.metric_type = faiss.METRIC_INNER_PRODUCT
-        self.index.hnsw.is_similarity = True
-        weight = np.zeros((vectors.shape[1], 8 * self.code_bytes), np.float32)
-        weight[:, place] = step.decoder.numpy().T
-        self._map_by(weight)
+        width, dimensions = vectors.shape[1], chain.output_dimensions
+        spec = IndexSpec(
+            None, None, width, "raw", "fitted", dimensions, "fitted", m=self.m, ef_construction=self.ef_construction
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            chain.save(Path(folder, "1"))
+            self.reducer = Reducer(spec, read_artifact_files(Path(folder, "1")))
+        self.graph = create_graph(spec, choose_format(spec, self.reducer), 1)
+        codes = self.reducer.encode(vectors)
+        self.graph.extend(codes, 1, len(codes))
+
+    def set_effort(self, effort: int) -> None:
+        """Set the number of candidates of the searches that follow."""
+        self.effort = effort
+
+    def search(self, queries: Vectors, count: int) -> Numbers:
+        """Return the nearest rows `(q, count)` to queries `(q, d)`, best first."""
+        rows: Numbers = self.graph.search(self.reducer.reduce_queries(queries), count, self.effort)[0]
+        return rows
+
+    @property
+    def bytes(self) -> int:
+        """Return the size of the graph with its codes."""
+        return int(self.graph.bytes)
+
+    def save(self, path: Path) -> None:
+        """Write the graph with its codes."""
+        with path.open("w+b") as file:
+            self.graph.save(file)
 
 
 class RabitqGraph(Graph):
@@ -327,7 +326,7 @@ class Usearch:
         self.index.save(str(path))
 
 
-Compressed = Graph | ReducedHnswlib | Usearch
+Compressed = Graph | CodesGraph | ReducedHnswlib | Usearch
 
 
 def make_compressed(name: str, m: int, ef_construction: int, seed: int) -> Compressed | None:
@@ -342,10 +341,9 @@ def make_compressed(name: str, m: int, ef_construction: int, seed: int) -> Compr
     if kind == "signs":
         return Usearch(None, *settings)
     number = int(value)
-    if kind in ("codes", "sdc"):
-        return CodesGraph(number, kind == "sdc", *settings)
     kinds: dict[str, Any] = {
         "byte": ByteGraph,
+        "codes": CodesGraph,
         "rabitq": RabitqGraph,
         "floats": ReducedHnswlib,
         "usearch": Usearch,
