@@ -29,7 +29,7 @@ from benchmarks.ann.compressed import Graph
 from benchmarks.ann.data import Numbers, Vectors, nearest
 from benchmarks.ann.engines import PROBES, Engine, Faiss, Hnswlib, is_graph, make_engine
 from benchmarks.ann.frontier import at_recall, logit
-from benchmarks.report import machine, markdown_table, parser
+from benchmarks.report import markdown_table, parser, write_report
 from service.index.embedded.exact import rescore
 
 REFERENCE = "hnswlib:16"
@@ -302,23 +302,28 @@ def in_process(step: Callable[[str, Path], dict[str, Any]], name: str, work: Pat
 
 
 def main() -> None:
-    """Measure every engine named, keep each result when it is there, print the table."""
+    """Measure every engine named, keep each result when it is there, print the table, and write the raw figures."""
     options = parser(__doc__)
     options.add_argument("engines", nargs="+", metavar="ENGINE[:M]")
     options.add_argument("--vectors", type=Path, required=True, help="FILE.npy of vectors of length 1")
     options.add_argument("--query-count", type=int, default=1024)
+    options.add_argument("--name", default="ann-codes", help="of the raw figures")
     given = options.parse_args()
-    work, path = given.out / "candidates-work", given.out / "candidates.json"
+    work = given.out / f"{given.name}-work"
+    path = work / "engines.json"
     work.mkdir(parents=True, exist_ok=True)
     prepare(given.vectors, given.query_count, work)
-    results: dict[str, Any] = json.loads(path.read_bytes())["engines"] if path.exists() else {}
+    results: dict[str, Any] = json.loads(path.read_bytes()) if path.exists() else {}
     for name in (REFERENCE, *given.engines):
         if name in results:
             continue
         print(name, file=sys.stderr, flush=True)
         results[name] = in_process(measure, name, work) | in_process(open_built, name, work)
-        path.write_text(json.dumps({"machine": machine(), "engines": results}, indent=1) + "\n")
+        path.write_text(json.dumps(results))
+    rows, width = np.load(work / "base.npy", mmap_mode="r").shape
+    figures = {"rows": rows, "dimensions": width, "queries": given.query_count, "engines": results}
     print(markdown_table(HEADER, [row(name, found, results[REFERENCE]) for name, found in results.items()]))
+    print("raw figures:", write_report(given.out, given.name, figures), file=sys.stderr)
 
 
 if __name__ == "__main__":

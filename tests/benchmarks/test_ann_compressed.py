@@ -77,7 +77,7 @@ def test_the_comparison_writes_sizes_memory_and_times_beside_the_reference(clust
     command += ["--query-count", "200", "--out", str(tmp_path), "hnsw-byte16:8"]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert [line.split(" | ")[0] for line in ended.stdout.splitlines()[2:]] == ["| hnswlib:16", "| hnsw-byte16:8"]
-    found = json.loads((tmp_path / "candidates.json").read_bytes())["engines"]
+    found = json.loads((tmp_path / "ann-codes.json").read_bytes())["figures"]["engines"]
     full, coded = found["hnswlib:16"], found["hnsw-byte16:8"]
     assert coded["bytes"] < 0.6 * full["bytes"]
     assert coded["build_cpu_seconds"] > 0 and {"read_seconds", "mapped_seconds"} <= set(coded)
