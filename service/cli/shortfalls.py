@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
@@ -31,6 +31,9 @@ EXTRAS = {
     "otel": "LATHE_TRACING does not work",
 }
 """What does not work without each extra."""
+
+FAISS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu11", "faiss-gpu-cu12")
+"""Packages that bring the module `faiss`."""
 
 FIT_BYTES = 2_000_000_000
 """Bytes of a million vectors of 384 dimensions and their hashes."""
@@ -67,11 +70,27 @@ def find_shortfalls(
     if not settings.redis_url:
         cost = "servers share no chains, jobs and cache: each has its own; set LATHE_REDIS_URL to share them"
         yield Shortfall("no Redis", cost)
+    faiss = [name for name in FAISS if _is_installed(name, version)]
+    if len(faiss) > 1:
+        yield Shortfall(
+            "two FAISS", f"{' and '.join(faiss)} overwrite each other's files: uninstall both, then install one"
+        )
     for extra, cost in EXTRAS.items():
+        if extra == "faiss" and faiss and faiss[0] != "faiss-cpu":
+            continue  # a build for GPUs will do
         if problems := find_unmet("lathe", extra, version):
             yield Shortfall(
                 f"no extra {extra}", f"{cost}; {_format_install_command(extra, machine)} installs {', '.join(problems)}"
             )
+
+
+def _is_installed(package: str, version: Callable[[str], str]) -> bool:
+    """Return whether a package is installed."""
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _find_device_shortfalls(machine: Machine) -> Iterator[Shortfall]:

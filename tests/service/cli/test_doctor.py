@@ -85,6 +85,16 @@ def test_a_missing_hnswlib_is_reported_with_the_tools_needed_to_build_it(tmp_pat
     assert words in find_costs(tmp_path, machine, versions(hnswlib=None))["no extra index"]
 
 
+def test_doctor_says_that_two_builds_of_faiss_are_one_too_many_and_takes_either():
+    home = Path("nowhere")
+    both = find_costs(home, SMALL, versions(**{"faiss-gpu-cu12": "1.12"}))
+    assert "faiss-cpu and faiss-gpu-cu12 overwrite" in both["two FAISS"]
+    gpu = find_costs(home, SMALL, versions(**{"faiss-gpu-cu12": "1.12", "faiss-cpu": None}))
+    assert "two FAISS" not in gpu and "no extra faiss" not in gpu
+    neither = find_costs(home, SMALL, versions(**{"faiss-cpu": None}))
+    assert "indexes of codes take as much memory" in neither["no extra faiss"]
+
+
 def test_find_shortfalls_reports_a_missing_gpu_bfloat16_and_a_single_core(tmp_path):
     found = find_costs(tmp_path, SMALL)
     assert "cores: 1" in found["no GPU"] and "half the speed" in found["no bfloat16"] and "one CPU core" in found
