@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,7 @@ class Searcher:
 
 def view_as_index(originals: NDArray[np.float16], metric: int) -> Any:
     """Return a FAISS index of memory-mapped originals `(n, d)`, which it does not copy; the caller keeps them alive."""
-    import faiss
-
+    faiss: Any = import_module("faiss")  # its types lack what its classes have
     store = faiss.IndexScalarQuantizer(originals.shape[1], faiss.ScalarQuantizer.QT_fp16, metric)
     store.is_trained = True
     with tempfile.NamedTemporaryFile() as file:  # a view needs an owner, which only a mapped index has
@@ -113,7 +113,7 @@ def measure(name: str, work: Path) -> dict[str, Any]:
     found["bytes"] = engine.bytes / len(base)
     write(engine, work / f"{name}.index")
     originals = np.memmap(work / "originals.f16", np.float16, "c", shape=base.shape)
-    reference = Hnswlib(16, EF_CONSTRUCTION, SEED)
+    reference: Any = Hnswlib(16, EF_CONSTRUCTION, SEED)
     if name == REFERENCE:
         reference = engine
     else:
@@ -265,7 +265,7 @@ def prepare(vectors: Path, count: int, work: Path) -> None:
 def microseconds(settings: Sequence[Setting], target: float, kind: str) -> float | None:
     """Return the time of a query at a recall, interpolated on the frontier; None where it is not reached."""
     found = at_recall([setting | {"microseconds": setting[kind]} for setting in settings], target)
-    return found and found.microseconds
+    return None if found is None else found.microseconds
 
 
 def row(name: str, found: dict[str, Any], full: dict[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ vectors that it holds. What it finds are candidates, to be ranked by the origina
 
 import re
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class Graph:
 
     def _map_by(self, weight: Vectors, bias: float = 0.0) -> None:
         """Set `mapping` to q ↦ q·weight + bias, for a weight `(d, k)`."""
-        import faiss
+        faiss: Any = import_module("faiss")  # its types lack what its classes have
 
         self.mapping = faiss.LinearTransform(*weight.shape, bool(bias))
         faiss.copy_array_to_vector(np.ascontiguousarray(weight.T).ravel(), self.mapping.A)
@@ -188,7 +189,8 @@ class CodesGraph:
     def build(self, vectors: Vectors) -> None:
         """Fit the chain, encode vectors `(n, d)`, and link them on one thread."""
         chain = Chain(parse_steps(f"codes:{self.code_bytes}")).fit(draw_rows(vectors, self.seed))
-        width, dimensions = vectors.shape[1], chain.output_dimensions
+        width = vectors.shape[1]
+        dimensions = chain.dimensions_after(width)
         spec = IndexSpec(
             None, None, width, "raw", "fitted", dimensions, "fitted", m=self.m, ef_construction=self.ef_construction
         )
@@ -227,8 +229,7 @@ class RabitqGraph(Graph):
         self.bits = bits
 
     def _build(self, vectors: Vectors) -> None:
-        import faiss
-
+        faiss: Any = import_module("faiss")
         axes = find_axes(draw_rows(vectors, self.seed), vectors.shape[1], self.seed)
         self.index = faiss.IndexHNSWRaBitQ(vectors.shape[1], self.m, self.bits)
         self.index.hnsw.efConstruction = self.ef_construction

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from transforms.chain import Chain
 
 Format = Literal["sentence-transformers", "onnx", "faiss", "numpy"]
+Reader = Literal["sentence-transformers", "tei", "vllm", "any"]
+"""As in `training.export.servers`, which is not imported to print the help."""
 
 
 def export(
@@ -26,10 +28,15 @@ def export(
         flag("--encoder", "Encoder of the vectors that the chain takes. [default: the one it was fitted for]"),
     ] = None,
     dimensions: Annotated[int | None, flag("--dimensions", "Fewer dimensions, if the chain is nested.", min=1)] = None,
+    reader: Annotated[
+        Reader | None,
+        typer.Option("--for", help="Software that must give the same vectors as sentence-transformers; any is all."),
+    ] = None,
 ) -> None:
     """Write a chain for use by other software without Lathe; the export is checked before its folder appears.
 
-    sentence-transformers: encoder and chain as one model. onnx: the chain alone, and encoder, pooling
+    sentence-transformers: encoder and chain as one model, which Text Embeddings Inference and vLLM read too; --for
+    refuses a chain for which they would give other vectors. onnx: the chain alone, and encoder, pooling
     and chain as one model. faiss: transforms for an IndexPreTransform, and for codes the index that searches
     them. numpy: for chains that end in codes, one file that encodes, decodes and scores.
     """
@@ -40,6 +47,8 @@ def export(
     folded.metadata = loaded.chain.metadata
     if format_ in ("faiss", "numpy") and encoder is not None:
         raise BadValueError(f"an export of format {format_} has no encoder in it: leave --encoder out")
+    if reader is not None and format_ != "sentence-transformers":
+        raise BadValueError(f"--for chooses what reads an export of format sentence-transformers, not {format_}")
     if format_ == "faiss":
         from training.export.faiss_transforms import export_faiss
 
@@ -55,7 +64,9 @@ def export(
     else:
         from training.export.sentence_transformers_folder import export_sentence_transformers
 
-        exported = export_sentence_transformers(folded, _load_export_encoder(folded, settings, encoder), to, loaded.ref)
+        exported = export_sentence_transformers(
+            folded, _load_export_encoder(folded, settings, encoder), to, loaded.ref, reader or "sentence-transformers"
+        )
     typer.echo(f"{exported.folder}: {', '.join(exported.files)}")
     typer.echo(f"checked: within {exported.difference:.1e} of {loaded.ref}", err=True)
 

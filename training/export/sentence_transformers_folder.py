@@ -33,6 +33,7 @@ from training.export.folder import (
     require_encoder,
     write_description,
 )
+from training.export.servers import SERVERS, STOCK, STOCK_MODULES, Reader, find_problem, require_readable
 from transforms.base import Map
 from transforms.chain import Chain
 from transforms.codes import Binary, Int8, Quantizer
@@ -40,15 +41,6 @@ from transforms.linear import Affine, Normalize, Selection
 
 QUANTIZATION = SHIPPED / "lathe_quantization.py"
 """Module that is copied into exports with a quantizer."""
-STOCK = "sentence_transformers.models."
-"""Prefix of the types of stock modules in modules.json that all versions of sentence-transformers from 2 on read.
-
-Version 6 writes others. For these, Text Embeddings Inference (1.9.3, backends/src/lib.rs, `ModuleType`) serves the
-encoder without its Dense modules and only warns, and so does vLLM (model_executor/models/adapters.py,
-`_load_st_projector`).
-"""
-STOCK_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
-"""Modules that have those types."""
 POOLING_MODES = {
     "cls": "cls_token",
     "max": "max_tokens",
@@ -62,11 +54,14 @@ PLAIN_TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_s
 """What version 6 says of a model that takes plain texts; earlier versions know no such setting."""
 FEATURE = "sentence_embedding"
 """Key under which modules pass the embedding on."""
-OLDEST = "2.7"
-"""Oldest version of sentence-transformers that exports without a quantizer were loaded with."""
+OLDEST, OLDEST_WITH_CODE = "3.4", "6.0"
+"""Oldest versions of sentence-transformers that were tried: for models of stock modules, and with the module of codes.
+Version 2 reads Dense modules from pickles only, which are not written."""
 
 
-def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: Path, reference: str) -> Exported:
+def export_sentence_transformers(
+    chain: Chain, encoder: Encoder | None, folder: Path, reference: str, reader: Reader = "sentence-transformers"
+) -> Exported:
     """Write encoder and chain as one sentence-transformers model; check its output, and return what was written.
 
     Args:
@@ -74,10 +69,11 @@ def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: 
         encoder: encoder of the vectors that the chain takes; saved in float32.
         folder: folder to create; an existing one must be empty.
         reference: name of the chain, for README.md and lathe.json.
+        reader: software that is to read the model.
 
     Raises:
         ExportError: if the chain is not exportable, the encoder is missing or not the chain's, the folder is not empty,
-            or the model gives other vectors than the chain.
+            the model gives other vectors than the chain, or it would in its reader.
         OSError: if a file cannot be written; nothing is left in the folder.
     """
     encoder = require_encoder(chain, encoder)
@@ -101,7 +97,9 @@ def export_sentence_transformers(chain: Chain, encoder: Encoder | None, folder: 
             difference = max(
                 difference, require_close(found, chain.dequantize(expected), QUANTIZATION.name, codes=True)
             )
-        write_description(staging, chain, reference, _format_usage(chain.quantizer is not None))
+        require_readable(staging, modules, reader)
+        usage = _format_usage(chain.quantizer is not None) + _format_servers(staging, modules)
+        write_description(staging, chain, reference, usage)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return Exported(folder, files, difference)
 
@@ -243,5 +241,14 @@ def _format_usage(own_code: bool) -> str:
     return (
         "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
         f'model = SentenceTransformer("path/to/this/folder"{trust})\nmodel.encode(["some text"])\n```\n\n'
-        f"Needs sentence-transformers {OLDEST} or newer.{why}"
+        f"Needs sentence-transformers {OLDEST_WITH_CODE if own_code else OLDEST} or newer.{why}"
     )
+
+
+def _format_servers(folder: Path, modules: list[dict[str, Any]]) -> str:
+    """Return the Markdown text on which servers give the same vectors, by their rules."""
+    lines = ["", ""]
+    for server in SERVERS.values():
+        problem = find_problem(folder, modules, server)
+        lines.append(f"- {server.name}: {f'not for it: {problem}' if problem else 'the same vectors, normalized'}.")
+    return "\n".join(lines)

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
+from training.errors import ExportError
 from training.export.sentence_transformers_folder import export_sentence_transformers
+from training.export.servers import SERVERS, find_problem
 from transforms import Chain
 
 CHAINS = {
@@ -160,6 +164,65 @@ def test_a_loaded_and_saved_model_gives_the_same_embeddings(make, new_texts, tmp
     model.save(str(tmp_path / "again"), create_model_card=False)
     again = SentenceTransformer(str(tmp_path / "again"), trust_remote_code=True, device="cpu")
     np.testing.assert_allclose(again.encode(new_texts), model.encode(new_texts), atol=1e-6)
+
+
+def test_versions_3_to_5_and_servers_find_the_settings_that_they_read(export):
+    modules = json.loads((export.folder / "modules.json").read_text())
+    kinds = [module["type"] for module in modules if not module["type"].startswith("lathe_")]
+    assert {kind.rpartition(".")[0] for kind in kinds} == {"sentence_transformers.models"}
+    pooling = json.loads((export.folder / modules[1]["path"] / "config.json").read_text())
+    assert pooling["word_embedding_dimension"] == 384
+    assert [key for key, used in pooling.items() if key.startswith("pooling_mode") and used] == [
+        "pooling_mode_mean_tokens"
+    ]
+    transformer = json.loads((export.folder / "sentence_bert_config.json").read_text())
+    assert transformer.keys() == {"max_seq_length", "do_lower_case"}
+    for module in modules[2:]:
+        config = json.loads((export.folder / module["path"] / "config.json").read_text())
+        assert not any(key.startswith("module_") for key in config)  # unknown before version 5
+
+
+def serve_by_rules(folder, texts, server):
+    """Return the vectors that a server gives: pooled, through its Dense modules, normalized."""
+    modules = json.loads((folder / "modules.json").read_text())
+    model = SentenceTransformer(str(folder), device="cpu")
+    vectors = torch.nn.Sequential(*list(model)[:2])(model.preprocess(texts))["sentence_embedding"]
+    dense = [module for module in modules if module["type"] == "sentence_transformers.models.Dense"]
+    for module in dense[: server.dense]:
+        tensors = load_file(folder / module["path"] / "model.safetensors")
+        vectors = torch.nn.functional.linear(vectors, tensors["linear.weight"], tensors.get("linear.bias"))
+    return torch.nn.functional.normalize(vectors).detach().numpy()
+
+
+@pytest.mark.parametrize("server", SERVERS.values(), ids=SERVERS)
+def test_a_server_gives_the_chains_vectors_or_the_reason_is_found_why_not(make, new_texts, new_vectors, server):
+    problems = {}
+    for name in ("nested", "truncated", "whitened", "two products", "any length"):
+        export = make(name)
+        modules = json.loads((export.folder / "modules.json").read_text())
+        problems[name] = find_problem(export.folder, modules, server)
+        expected = export.chain.floats(new_vectors)
+        unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+        served = serve_by_rules(export.folder, new_texts, server)
+        equal = served.shape == unit.shape and np.abs(served - unit).max() < 1e-4
+        assert equal or problems[name] is not None, name
+        says = f"{server.name}: {'not for it' if problems[name] else 'the same vectors'}"
+        assert says in (export.folder / "README.md").read_text()
+    assert problems["nested"] is problems["truncated"] is None
+    assert "normalization before an added vector" in problems["whitened"]
+    assert "normalizes at the end" in problems["any length"]
+
+
+def test_an_export_for_a_server_that_would_give_other_vectors_is_refused(fitted, encoder, make, tmp_path):
+    for name, reason in [
+        ("whitened", "Text Embeddings Inference would serve other vectors"),
+        ("bytes", "Quantization"),
+    ]:
+        with pytest.raises(ExportError, match=reason):
+            export_sentence_transformers(fitted(*CHAINS[name]), encoder, tmp_path / "model", "x@1", "any")
+        assert not (tmp_path / "model").exists()
+    exported = export_sentence_transformers(make("truncated").chain, encoder, tmp_path / "model", "x@1", "any")
+    assert "modules.json" in exported.files
 
 
 @pytest.mark.trial
