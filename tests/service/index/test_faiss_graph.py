@@ -95,6 +95,25 @@ def test_rows_linked_as_bytes_and_rows_linked_as_codes_are_found_alike(made):
         assert graph.bytes < meanwhile
 
 
+@pytest.mark.parametrize("metric", ["cosine"], indirect=True)
+@pytest.mark.parametrize("lacking", [200, 5], ids=["many", "few"])
+def test_a_graph_whose_extension_failed_is_empty_and_is_built_anew(made, monkeypatch, lacking):
+    graph, codes, queries, exact = made
+    graph.extend(codes[:1000], 1, 1000)
+
+    def fail(_factors):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(graph, "_append_factors", fail)
+        with pytest.raises(MemoryError):
+            graph.extend(codes[1000:1005], 1, lacking)
+    assert graph.covered == graph.bytes == 0 and graph.search(queries, 1, 10) is None
+    graph.extend(codes, 1, ROWS)
+    rows, scores, _ = graph.search(queries, K, 200)
+    np.testing.assert_allclose(scores, np.take_along_axis(exact, rows, 1), atol=1e-5 * np.abs(exact).max())
+
+
 def test_a_graph_over_codes_with_fewer_rows_than_asked_for_returns_none(made):
     graph, codes, queries, _ = made
     assert graph.search(queries, 1, 10) is None

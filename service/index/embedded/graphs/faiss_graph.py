@@ -60,10 +60,19 @@ class FaissGraph:
                     self.index = self.scoring.create_graph(self.spec.m)
                     self.index.hnsw.efConstruction = self.spec.ef_construction
                 self.faiss.omp_set_num_threads(threads)
-                self._add(codes, vectors)
-                self._append_factors(factors)
+                try:
+                    self._add(codes, vectors)
+                    self._append_factors(factors)
+                except BaseException:  # codes without links, or links without codes, would shift all later rows
+                    self._clear()
+                    raise
         if len(rows) == lacking:
             self.links = None
+
+    def _clear(self) -> None:
+        """Drop all rows, so that the graph is built anew."""
+        self.index, self.links, self.covered = None, None, 0
+        self.factors = np.empty((0, 2), np.float32)
 
     def _decode_covered(self) -> LinkBytes | None:
         """Return the covered rows as bytes; None if the codes are bytes of coordinates themselves."""
