@@ -40,7 +40,8 @@ def main() -> None:
     faiss.omp_set_num_threads(given.threads)
     budgets = [48] if given.quick else BUDGETS
     written = given.out / "codes.json"
-    known = orjson.loads(written.read_bytes())["figures"] if given.resume else {"encoders": {}, "rates": None}
+    earlier = orjson.loads(written.read_bytes()) if given.resume else {}
+    known = earlier.get("figures", {"encoders": {}, "rates": None})
     measured: dict[str, Any] = {}
     encoders = list_encoders(given.encoders, given.encoder)
     for encoder in encoders:
@@ -57,6 +58,9 @@ def main() -> None:
         measured[encoder.name] = found
         print_encoder(encoder.name, found)
     figures: dict[str, Any] = {"seeds": given.seeds, "held_out": sorted(read_held_out())}
+    if earlier:
+        run = {key: earlier[key] for key in ("command", "machine", "date")}
+        figures["earlier_runs"] = [*known.get("earlier_runs", []), run]
     figures["encoders"] = known["encoders"] | measured
     figures["averages"] = average_encoders(figures["encoders"])
     print_averages(figures["averages"])

@@ -81,11 +81,19 @@ OPQ_NAMES = ("OPQ+PQ", "OPQ+PQ, decoded vectors normalized")
 """Names of the methods that `opq` trains together."""
 
 
+def opq_dimensions(dimensions: int, budget: int) -> int:
+    """Return the dimensions of OPQ's rotation, a multiple of `budget`.
+
+    They are rounded down, which finds more, unless that would drop more than a tenth of the dimensions.
+    """
+    fewer = dimensions // budget * budget
+    return fewer if fewer >= 0.9 * dimensions else fewer + budget
+
+
 def opq(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Method]:
     """Train FAISS's OPQ and PQ with a byte for each subquantizer; yield it as it is, and with decoded unit vectors."""
-    d = train.shape[1]
-    width = d if d % budget == 0 else d // budget * budget
-    rotation = faiss.OPQMatrix(d, budget, width)
+    width = opq_dimensions(train.shape[1], budget)
+    rotation = faiss.OPQMatrix(train.shape[1], budget, width)
     rotation.niter = OPQ_ITERATIONS
     quantizer = faiss.IndexPQ(width, budget, 8, faiss.METRIC_INNER_PRODUCT)
     quantizer.pq.cp.seed = 1234 + seed

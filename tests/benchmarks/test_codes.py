@@ -5,7 +5,7 @@ import pytest
 from benchmarks.codes.__main__ import average_encoders
 from benchmarks.codes.data import MANY_KINDS, sample_many_kinds
 from benchmarks.codes.measure import K, is_affordable, list_recipes, measure_neighbours, ndcg
-from benchmarks.codes.methods import family, pca_floats
+from benchmarks.codes.methods import family, opq_dimensions, pca_floats
 from benchmarks.codes.weightings import summarize
 
 
@@ -81,6 +81,11 @@ def test_sentences_of_many_kinds_are_distinct_and_not_long(tmp_path):
     assert len(found) == 4 and sample_many_kinds(tmp_path, 3) == found[:3]
     assert "A sentence that only general/one has" in found and "The first sentence of a longer text is here." in found
     assert not any("two" in text or "three" in text for text in found)
+
+
+@pytest.mark.parametrize(("dimensions", "budget", "expected"), [(384, 96, 384), (256, 24, 240), (256, 96, 288)])
+def test_opq_drops_a_tenth_of_the_dimensions_at_most(dimensions, budget, expected):
+    assert opq_dimensions(dimensions, budget) == expected
 
 
 def test_ndcg_matches_trec_evals_formula():
