@@ -18,6 +18,10 @@ from training.locks import lock_file
 from transforms.files import replace_synced
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""Pattern of the name of a chain or an index."""
+
+ENCODER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
+"""Pattern of an encoder's name, which may have a tag, as in `nomic:latest`."""
 
 
 class EncoderSettings(BaseModel):
@@ -25,7 +29,7 @@ class EncoderSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    name: Annotated[str, Field(pattern=ENCODER_NAME_PATTERN)]
     model: Annotated[str, Field(min_length=1)]
     revision: str | None = None
     pooling: Literal["mean", "cls", "max", "lasttoken"] | None = None

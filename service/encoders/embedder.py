@@ -13,11 +13,11 @@ from service.encoders.cache import CachedVector, VectorCache
 from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.engine import Engine
 from service.encoders.engine.work import EncodeOptions, Work
+from service.encoders.model_names import ModelChoice, list_model_names, parse_model
 from service.encoders.observer import ObservedVectors, Observers
 from service.errors import BadValueError, ConflictError, UnknownNameError
 from training.encoder.cutting import build_too_long_error, cut_by_words
 from training.encoder.spec import EncoderSpec
-from transforms.errors import ArtifactError
 
 CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["encoder", "chain"])
 
@@ -210,10 +210,10 @@ class Embedder:
             f"there is no {param} {name!r}; there are: {', '.join(self.engines)}", param=param, code="model_not_found"
         )
 
-    def parse_model(self, model: str | None) -> tuple[Engine, str | None]:
-        """Parse a request's `model`, `ENCODER` or `ENCODER+CHAIN[@v]`, into the engine and the chain's name or None."""
-        name, _, chain = (model or "").partition("+")
-        return self.find_engine(name or None), chain or None
+    def parse_model(self, model: str | None) -> ModelChoice:
+        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`; see `service.encoders.model_names`."""
+        specs = [engine.spec for engine in self.engines.values()]
+        return parse_model(model, self.find_engine, {name for spec in specs for name in (spec.name, spec.model)})
 
     def begin(
         self,
@@ -302,22 +302,14 @@ class Embedder:
         return Answer(reduced, target, raw=vectors)
 
     def list_models(self) -> list[str]:
-        """List the values of a request's `model`: encoders, then `ENCODER+CHAIN` for each matching live chain.
+        """List values of a request's `model`: encoders, with chains, and with sizes; see `list_model_names`."""
+        return list_model_names(self.engines, self.registry, self.resolver)
 
-        A chain matches the encoder it was fitted on, or all if it was fitted without one. Encoders that were never
-        ready are listed without chains, and chains that cannot be read are left out.
+    def require_model(self, model: str) -> None:
+        """Raise a `RequestError` unless a request's `model` names an encoder that serves its chain and dimensions.
+
+        While the encoder was never ready, only its name is checked.
         """
-        names = list(self.engines)
-        ready = [engine.info for engine in self.engines.values() if engine.info is not None]
-        for chain in self.registry.names():
-            live = self.registry.live(chain)
-            if live is None:
-                continue
-            try:
-                fitted_on = self.registry.manifest(chain, live).get("encoder")
-            except ArtifactError:  # it cannot be served, so it is not offered
-                continue
-            for encoder in ready:
-                if fitted_on is None or fitted_on["fingerprint"] == encoder.fingerprint:
-                    names.append(f"{encoder.name}+{chain}")
-        return names
+        choice = self.parse_model(model)
+        if choice.engine.info is not None:
+            self.resolver.resolve_for_encoder(choice.engine.info, choice.chain, choice.dimensions)

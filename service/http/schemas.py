@@ -63,30 +63,45 @@ Dimensions = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
 
 
-class EmbedBody(Body):
-    """text-embeddings-inference's request, with a chain; `input_type` is that of `prompt_name` if left out."""
+class SidedBody(Body):
+    """Texts of one side of a search; `input_type` is that of `prompt_name` if left out."""
+
+    prompt_name: str | None = None
+    input_type: InputType | None = None
+
+    @property
+    def side(self) -> InputType:
+        """The `input_type`; if it was left out, `query` for a prompt of that name, else `document`."""
+        return self.input_type or ("query" if self.prompt_name == "query" else "document")
+
+
+class EmbedBody(SidedBody):
+    """text-embeddings-inference's request, with a chain; `input_type` is that of `prompt_name` if left out.
+
+    `model` is as in OpenAI's request; `chain` takes precedence over the one it names.
+    """
 
     inputs: str | list[str]
     normalize: bool = True
     truncate: bool = True
     truncation_direction: Side = "right"
-    prompt_name: str | None = None
     dimensions: Dimensions | None = None
     encoding_format: EncodingFormat = "float"
-    input_type: InputType | None = None
     output_dtype: OutputDtype | None = None
     model: str | None = None
     chain: str | None = None
 
 
-class OpenAIBody(Body):
-    """OpenAI's request; `model` is `ENCODER` or `ENCODER+CHAIN[@v]`."""
+class OpenAIBody(SidedBody):
+    """OpenAI's request; `model` is `ENCODER` or `ENCODER+CHAIN[@v]`, each with or without `:DIMENSIONS`.
+
+    `input_type` is that of `prompt_name` if left out.
+    """
 
     input: str | list[str] | list[int] | list[list[int]]
     model: str | None = None
     dimensions: Dimensions | None = None
     encoding_format: EncodingFormat = "float"
-    input_type: InputType = "document"
     output_dtype: OutputDtype | None = None
     user: str | None = None
 
