@@ -264,7 +264,7 @@ class Embedder:
         if missing:
             wanted = texts if len(missing) == len(texts) else [texts[index] for index in missing]
             keep_raw = bool(keys) or observers is not None
-            work = engine.queue.admit(wanted, options, encoder.max_length, target.chain_ref, keep_raw)
+            work = engine.queue.admit(wanted, options, encoder.max_length, target.chain_ref, keep_raw, missing)
         return Pending(engine.spec.name, target, observers, self.cache, keys, found, missing, work)
 
     def reduce(

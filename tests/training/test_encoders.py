@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,8 @@ from sentence_transformers import SentenceTransformer
 
 from training.encoder.encoder import Encoder, locate_model
 from training.encoder.fingerprint import compute_fingerprint
-from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
-from training.errors import EncoderError, TooLongError
+from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
+from training.errors import EncoderError, NotFiniteError, TooLongError
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -223,6 +224,30 @@ def test_a_layer_that_the_model_lacks_is_refused(layer):
 def test_a_max_length_beyond_the_models_positions_is_refused(length):
     with pytest.raises(EncoderError, match="max_length"):
         Encoder(replace(DEFAULT_ENCODER, max_length=length))
+
+
+def test_encode_raises_for_a_text_whose_vector_overflows_and_names_its_position(fragile_model):
+    """In float32 the same model has a vector for it."""
+    spec = EncoderSpec("fragile", str(fragile_model), dtype="float16")
+    fragile = Encoder(spec)
+    assert np.isfinite(fragile.encode(TEXTS).vectors).all()
+    for texts, position in ((["tea", "a volcano", "tea", "volcano"], 1), (["volcano"], 0), ([*TEXTS, "volcano"], 9)):
+        for options in ({}, {"normalize": False}):
+            with pytest.raises(NotFiniteError, match=f"input {position}: fragile gives NaN or inf .* float16") as error:
+                fragile.encode(texts, **options)
+            assert error.value.position == position and "bfloat16 or float32" in str(error.value)
+    assert np.isfinite(Encoder(replace(spec, dtype="float32")).encode(["volcano"]).vectors).all()
+
+
+def test_an_encoder_that_overflows_on_ordinary_texts_is_refused_when_it_is_loaded(fragile_model, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(fragile_model, tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"] *= 1e8
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(EncoderError, match="the encoder hot cannot be used, as 'yes' shows: .* float16"):
+        Encoder(EncoderSpec("hot", str(tmp_path / "model"), dtype="float16"))
 
 
 def test_a_missing_model_folder_raises_encoder_error(tmp_path):

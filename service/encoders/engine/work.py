@@ -80,6 +80,7 @@ class Work:
         chain: chain to apply; None for raw vectors.
         keep_raw: whether to return also the vectors before the chain.
         max_length: maximum tokens that the encoder reads of a text, for the estimate.
+        positions: positions of the texts in the request, for messages; None if they are all of its texts.
         future: receives the vectors or an error.
         submitted: time of creation, in seconds of `perf_counter`.
         tokens_estimated: estimated cost of the texts in tokens: those the encoder reads, and the search for them.
@@ -90,6 +91,7 @@ class Work:
     chain: ChainRef | None
     keep_raw: bool
     max_length: int
+    positions: list[int] | None = None
     future: "Future[EncodedTexts]" = field(default_factory=Future)
     submitted: float = field(default_factory=perf_counter)
 
@@ -176,8 +178,8 @@ class Part:
     """Some texts of a request, for one worker.
 
     Attributes:
-        work: the request.
-        rows: positions of the texts in it.
+        work: the texts of a request.
+        rows: positions of the part's texts among them.
         tokens: estimated tokens of the texts.
         waited: seconds since the request was submitted.
     """
@@ -186,3 +188,9 @@ class Part:
     rows: list[int]
     tokens: int
     waited: float
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions of the texts in the request, of which the cache may have answered others."""
+        positions = self.work.positions
+        return self.rows if positions is None else [positions[row] for row in self.rows]

@@ -29,13 +29,14 @@ from service.encoders.engine import framing
 from service.processes.allocator import keep_freed_blocks
 from training.encoder.batching import Batch
 from training.encoder.encoder import Encoder
+from training.encoder.finite import require_finite
 from training.encoder.precision import PROBES
 from training.encoder.spec import EncoderSpec
-from training.errors import EncoderError, TooLongError
+from training.errors import EncoderError, NotFiniteError, TooLongError
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
-EXPECTED_ERRORS = (TooLongError, EncoderError, ArtifactError)
+EXPECTED_ERRORS = (TooLongError, NotFiniteError, EncoderError, ArtifactError)
 """Exceptions whose messages are sent to the caller; of others, only the type is."""
 MAX_CHAINS = 64
 """Maximum number of folded chains kept on the device."""
@@ -97,7 +98,7 @@ class Worker:
             with self.tokenizing:  # a tokenizer has one user at a time
                 if not options["truncate"]:
                     for part in parts:
-                        self.encoder.require_short(part["texts"], prompt or "", part["rows"])
+                        self.encoder.require_short(part["texts"], prompt or "", part["positions"])
                 batches = self.encoder.tokenize(texts, prompt, options["truncation_side"])
             return Tokenized(parts, positions, batches)
         except Exception as error:
@@ -123,7 +124,8 @@ class Worker:
     def _encode_group(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
         """Encode a group and apply the chains; return each part's header entry and arrays, by position in the message.
 
-        If the model fails on the group, each part is tried on its own, and failures are returned as entries.
+        If the model fails on the group, each part is tried on its own, and failures are returned as entries. So is a
+        part for which the model gives NaN or inf.
         """
         try:
             if group.error is not None:
@@ -136,11 +138,15 @@ class Worker:
             for part, position in zip(group.parts, group.positions, strict=True):
                 alone |= self._encode_group(self._tokenize_group([part], [position]))
             return alone
-        answers, start = {}, 0
+        answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
+        start = 0
         for part, position in zip(group.parts, group.positions, strict=True):
             rows = slice(start, start + len(part["texts"]))
             start = rows.stop
-            answers[position] = self._apply_chain(part, vectors[rows], tokens[rows])
+            if len(group.parts) > 1 and not torch.isfinite(vectors[rows]).all():  # perhaps because of another's text
+                answers |= self._encode_group(self._tokenize_group([part], [position]))
+            else:
+                answers[position] = self._apply_chain(part, vectors[rows], tokens[rows])
         return answers
 
     def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64]]:
@@ -159,9 +165,11 @@ class Worker:
     ) -> tuple[dict[str, Any], list[framing.Array]]:
         """Apply a part's chain and return its header entry and arrays on the CPU, or a header entry with the error.
 
-        The raw vectors `(n, d)` are included only if they were requested.
+        The raw vectors `(n, d)` are included only if they were requested. NaN or inf among them is an error.
         """
         try:
+            if not torch.isfinite(raw).all():
+                require_finite(raw.cpu().numpy(), self.encoder.spec, part["positions"])
             vectors = raw if part["chain"] is None else self.load_chain(part["chain"]).floats(raw)
         except Exception as error:
             return _describe_error(error), []

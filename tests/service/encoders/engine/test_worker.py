@@ -20,7 +20,7 @@ from training.errors import EncoderError, TooLongError
 class Double:
     """Fake encoder: a text's vector is its length, and some texts fail."""
 
-    dimensions, device = 2, "cpu"
+    dimensions, device, spec = 2, "cpu", DEFAULT_ENCODER
 
     def __init__(self):
         self.tokenized = []
@@ -50,6 +50,8 @@ class Double:
     def forward(self, batch, normalize):
         if "crash" in batch.features["texts"]:
             raise RuntimeError("a text nobody may read in a log")
+        if "contagious" in batch.features["texts"]:
+            return torch.full((len(batch.rows), 2), torch.nan)
         return torch.tensor([[len(text), float(normalize)] for text in batch.features["texts"]])
 
 
@@ -95,6 +97,12 @@ class TestWorkerInThisProcess:
         works = [work_of([some], truncate=False) for some in ("a", text, "bb")]
         assert self.answer(*works) == [[1], error, [2]]
         assert "nobody may read" not in caplog.text
+
+    def test_nan_for_a_text_fails_its_own_request_only_even_if_it_spreads_in_the_batch(self):
+        asking = work_of(["contagious"])
+        asking.positions = [4]  # the cache had the vectors of the others
+        error = ("NotFiniteError", "input 4: all-MiniLM-L6-v2 gives NaN or inf for this text in float32")
+        assert self.answer(work_of(["a"]), asking, work_of(["ccc"])) == [[1], error, [3]]
 
     def test_an_unknown_prompt_fails_its_own_request_only(self):
         found = self.answer(work_of(["a"]), work_of(["b"], prompt_name="poem"))
