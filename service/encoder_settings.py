@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.errors import BadValueError, ConflictError, UnknownNameError
 from training.encoder.precision import Dtype
-from training.encoder.spec import DEFAULT_ENCODER, Attention, EncoderSpec
+from training.encoder.spec import DEFAULT_ENCODER, Attention, EncoderSpec, LongText
 from training.locks import lock_file
 from transforms.files import replace_synced
 
@@ -40,6 +40,7 @@ class EncoderSettings(BaseModel):
     dtype: Dtype | None = None
     attention: Attention = "auto"
     compile: bool = False
+    long_text: LongText = "truncate"
     trust_remote_code: bool = False
     load: bool = True
     """Whether it is served from the start, or only once an admin asks for it."""

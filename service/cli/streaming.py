@@ -60,7 +60,7 @@ def embed_source(
         return
     if prompt is not None:  # workers load the encoder by its spec, and use its default prompt
         loaded = Encoder(replace(loaded.spec, default_prompt_name=prompt), loaded.device)
-    with claim_workspace_folder(home.vectors, digest(opened.workspace_key(loaded.fingerprint), prompt)[:32]) as folder:
+    with claim_workspace_folder(home.vectors, digest(opened.workspace_key(loaded.vectors_key), prompt)[:32]) as folder:
         with open_engine(engine, address, workers, settings) as opened_engine, ProgressBar() as progress:
             vectors = encode_source(opened, loaded, folder, progress, opened_engine).vectors
         encoded = EncodedSource(vectors, loaded)

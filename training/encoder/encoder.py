@@ -23,8 +23,9 @@ from training.encoder.cutting import PIECE, STATIC_CHARACTERS, Cut, TextCutter, 
 from training.encoder.devices import best_device
 from training.encoder.fingerprint import compute_fingerprint
 from training.encoder.finite import require_finite
+from training.encoder.long_texts import MARGIN_TOKENS, Pieces, split_texts
 from training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
-from training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec, Side
+from training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec, LongText, Side
 from training.encoder.unpadding import split_flat_batches, try_unpadding
 from training.errors import EncoderError, NotFiniteError, TooLongError
 
@@ -54,11 +55,17 @@ UNLIMITED = 1_000_000
 
 @dataclass(frozen=True)
 class Encoding:
-    """Vectors of texts `(n, d)` in float32, tokens of each text `(n,)`, and the number computed including padding."""
+    """Vectors of texts `(n, d)` in float32, tokens of each text `(n,)`, and the number computed including padding.
+
+    Attributes:
+        cut: number of tokens of each text that were not read `(n,)`, estimated for texts that were not tokenized whole;
+            None if unknown.
+    """
 
     vectors: NDArray[np.float32]
     tokens: NDArray[np.int64]
     padded: int = 0
+    cut: NDArray[np.int64] | None = None
 
 
 class Encoder:
@@ -181,7 +188,7 @@ class Encoder:
         self,
         texts: Sequence[str],
         prompt_name: str | None = None,
-        truncate: bool = True,
+        long_text: LongText | None = None,
         truncation_side: Side = "right",
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
@@ -192,30 +199,69 @@ class Encoder:
         Args:
             texts: any number of strings.
             prompt_name: one of `prompts`; None takes the model's default.
-            truncate: whether a text that is too long is truncated; otherwise it raises.
+            long_text: what becomes of a text that is too long: it is truncated, raises, or is encoded as the mean of
+                its chunks; None takes the spec's.
             truncation_side: the end that is cut off.
             normalize: whether vectors are L2-normalized; otherwise they are as the model returns them.
             on_batch: called after each batch with the number of texts done so far.
             plain: whether texts get no prompt at all, not even the model's default.
 
         Raises:
-            TooLongError: for a text that is too long, if `truncate` is off.
+            TooLongError: for a text that is too long, if `long_text` is "error".
             NotFiniteError: for a text whose vector holds NaN or inf.
             EncoderError: for an unknown prompt.
         """
         prompt = None if plain else self.prompt(prompt_name)
-        if texts and not truncate:
-            self.require_short(texts, prompt or "")
-        vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
-        tokens = np.empty(len(texts), dtype=np.int64)
+        pieces = self.divide(texts, prompt, long_text or self.spec.long_text)
+        vectors = np.empty((len(pieces.texts), self.dimensions), dtype=np.float32)
+        tokens, cut = (np.zeros(len(pieces.texts), dtype=np.int64) for _ in range(2))
         done = padded = 0
-        for rows, batch in self.batches(texts, prompt, truncation_side):
+        for rows, batch in self.batches(pieces.texts, prompt, truncation_side):
             vectors[rows], tokens[rows] = self.forward(batch, normalize).cpu().numpy(), batch.tokens
+            cut[rows] = 0 if batch.cut is None else batch.cut
             padded += batch.padded
             done += len(rows)
             if on_batch:
-                on_batch(done)
-        return Encoding(require_finite(vectors, self.spec), tokens, padded)
+                on_batch(done * len(texts) // len(pieces.texts))
+        joined, counts = pieces.join(torch.from_numpy(vectors), tokens, normalize)
+        return Encoding(require_finite(joined.numpy(), self.spec), counts, padded, pieces.join_cut(cut))
+
+    @property
+    def vectors_key(self) -> str:
+        """Key under which its vectors are stored offline: the fingerprint, and whether long texts are means."""
+        return self.fingerprint + ("-mean" if self.spec.long_text == "mean" else "")
+
+    def divide(
+        self,
+        texts: Sequence[str],
+        prompt: str | None,
+        long_text: LongText,
+        positions: Sequence[int] | None = None,
+        limit: int | None = None,
+    ) -> Pieces:
+        """Return texts as pieces that the model reads: whole, or with `long_text` "mean" in chunks.
+
+        Args:
+            texts: the texts.
+            prompt: text put before each piece, or None.
+            long_text: what becomes of texts that are too long.
+            positions: positions of the texts in the user's input, for messages; None counts them from 0.
+            limit: maximum tokens of a text that is divided; None allows any number.
+
+        Raises:
+            TooLongError: for a text that is too long, if `long_text` is "error", or longer than the limit.
+            EncoderError: if the model's tokenizer cannot divide texts, or the prompt leaves too little space.
+        """
+        if texts and long_text == "error":
+            self.require_short(texts, prompt or "", positions)
+        if long_text != "mean" or not texts or self.cutter is None:  # a static model without a limit reads all
+            return Pieces.whole(texts)
+        tokenizer, max_length = self.cutter.tokenizer, self.cutter.wanted - 1
+        if self.static:
+            taken = len(tokenizer(prompt or "", add_special_tokens=False)["input_ids"])
+        else:
+            taken = int(self.model.preprocess(["."], prompt=prompt)["input_ids"].shape[-1]) - 1 + MARGIN_TOKENS
+        return split_texts(texts, tokenizer, max_length - taken, self.name, positions, limit)
 
     def batches(
         self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
@@ -242,7 +288,36 @@ class Encoder:
 
         For a static model all texts are one batch; for others the tokenizer's truncation side stays changed.
         """
-        texts = [self.cut(text, prompt, truncation_side).text for text in texts]
+        cuts = [self.cut(text, prompt, truncation_side) for text in texts]
+        sizes = [1.0 if cut.whole else len(text) / len(cut.text) for text, cut in zip(texts, cuts, strict=True)]
+        texts = [cut.text for cut in cuts]
+        batches = self._tokenize_cut(texts, prompt, truncation_side)
+        return [self._count_cut(batch, texts, sizes, prompt) for batch in batches]
+
+    def _count_cut(self, batch: Batch, texts: list[str], sizes: list[float], prompt: str | None) -> Batch:
+        """Return a batch with the number of tokens of its texts that the model does not read.
+
+        Args:
+            batch: tokenized texts.
+            texts: texts tokenized together, cut to the part that is tokenized.
+            sizes: length of each whole text, relative to that part; 1 if it is whole.
+            prompt: text put before each, or None.
+        """
+        if self.cutter is None:
+            totals = batch.tokens * np.array([sizes[row] for row in batch.rows])
+            return replace(batch, cut=totals.astype(np.int64) - batch.tokens)
+        full = np.flatnonzero(batch.tokens >= self.cutter.wanted - 1)
+        if not len(full):
+            return batch
+        rows = batch.rows[full]
+        ids = self.cutter.tokenizer([(prompt or "") + texts[row] for row in rows], truncation=False, verbose=False)
+        totals = np.array([len(some) * sizes[row] for some, row in zip(ids["input_ids"], rows, strict=True)])
+        cut = np.zeros(len(batch.rows), dtype=np.int64)
+        cut[full] = np.maximum(totals.astype(np.int64) - batch.tokens[full], 0)
+        return replace(batch, cut=cut)
+
+    def _tokenize_cut(self, texts: list[str], prompt: str | None, truncation_side: Side) -> list[Batch]:
+        """Tokenize texts that are cut to what the model reads, and divide them into batches; see `tokenize`."""
         if self.static:  # it takes its tokens in a row
             features = self._tokenize_pieces(texts, prompt)
             ends = [*features["offsets"][1:].tolist(), len(features["input_ids"])]

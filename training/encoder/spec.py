@@ -15,6 +15,9 @@ Pooling = Literal["mean", "cls", "max", "lasttoken"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
 """Attention implementations; see `EncoderSpec.attention`."""
 
+LongText = Literal["truncate", "error", "mean"]
+"""What becomes of a text that is longer than the model reads; see `EncoderSpec.long_text`."""
+
 Side = Literal["left", "right"]
 """End of a text, left or right."""
 
@@ -37,6 +40,8 @@ class EncoderSpec:
         attention: attention implementation; `auto` is flash attention, which needs no padding, if it is installed and
             the model runs in half precision on a GPU, else the library's choice.
         compile: whether torch.compile compiles the transformer; the first batches then take minutes.
+        long_text: what becomes of a text that is longer than the model reads, unless a call says otherwise: it is
+            truncated, an error, or encoded as the mean of the vectors of its chunks.
         trust_remote_code: whether code from the model's repository is run.
     """
 
@@ -51,6 +56,7 @@ class EncoderSpec:
     dtype: Dtype = "float32"
     attention: Attention = "auto"
     compile: bool = False
+    long_text: LongText = "truncate"
     trust_remote_code: bool = False
 
 

@@ -54,7 +54,7 @@ class Position:
 
 def shard_folder(root: Path, shard: Shard, field: str, encoder: Encoder | None) -> Path:
     """Return the folder for a shard's vectors, keyed by file, field, rows, kind and encoder; it is not created."""
-    of = encoder.fingerprint if encoder else None
+    of = encoder.vectors_key if encoder else None
     return root / digest(shard.key, field, shard.start, shard.stop, shard.width, of)[:32]
 
 

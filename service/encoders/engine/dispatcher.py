@@ -116,8 +116,8 @@ class WorkerProcess:
             if "error" in result:
                 results.append(_build_error(result, self.spec.name))
                 continue
-            vectors, tokens = next(left), next(left)
-            results.append(PartResult(vectors, next(left) if result["raw"] else None, tokens))
+            vectors, tokens, cut = next(left), next(left), next(left)
+            results.append(PartResult(vectors, next(left) if result["raw"] else None, tokens, cut))
         return Reply(results, [tuple(batch) for batch in head["batches"]], head["seconds"])
 
     def alive(self) -> bool:

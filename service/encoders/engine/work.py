@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from service.chains.chain_ref import ChainRef
 from training.encoder.batching import estimate_tokens, sort_longest_first
 from training.encoder.cutting import DENSE_CHARACTERS
-from training.encoder.spec import Side
+from training.encoder.spec import LongText, Side
 
 SEARCHED_CHARACTERS_PER_TOKEN = 256
 """Characters of a very long text that cost as much as a token: a worker may search all of them for what its model
@@ -21,10 +21,14 @@ it."""
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """How texts are encoded; texts with equal options share batches."""
+    """How texts are encoded; texts with equal options share batches.
+
+    Attributes:
+        long_text: what becomes of texts that are too long; None takes the encoder's.
+    """
 
     prompt_name: str | None = None
-    truncate: bool = True
+    long_text: LongText | None = None
     truncation_side: Side = "right"
     normalize: bool = True
 
@@ -37,6 +41,7 @@ class EncodedTexts:
         vectors: `(n, k)`, transformed by the chain if there is one.
         raw: `(n, d)` before the chain, if requested and there is a chain; otherwise None.
         tokens: `(n,)`, number of tokens of each text.
+        cut: `(n,)`, number of tokens of each text that were not read; None if all were.
         queue_ms: milliseconds until a worker took the first of the texts.
         inference_ms: milliseconds from then on.
     """
@@ -46,6 +51,7 @@ class EncodedTexts:
     tokens: NDArray[np.int64]
     queue_ms: float
     inference_ms: float
+    cut: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class PartResult:
     vectors: NDArray[np.float32]
     raw: NDArray[np.float32] | None
     tokens: NDArray[np.int64]
+    cut: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -152,10 +159,12 @@ class Work:
             rows = [row for some, _ in self.results for row in some]
             parts = [part for _, part in self.results]
             raws = [part.raw for part in parts if part.raw is not None]
+            cuts = [np.zeros_like(part.tokens) if part.cut is None else part.cut for part in parts]
             result = PartResult(
                 np.concatenate([part.vectors for part in parts]),
                 np.concatenate(raws) if raws else None,
                 np.concatenate([part.tokens for part in parts]),
+                np.concatenate(cuts),
             )
         back = np.argsort(rows)
         return EncodedTexts(
@@ -164,6 +173,7 @@ class Work:
             result.tokens[back],
             1000 * (begun - self.submitted),
             1000 * (now - begun),
+            None if result.cut is None else result.cut[back],
         )
 
 

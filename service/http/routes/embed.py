@@ -81,7 +81,8 @@ def _begin_embed(request: Request, services: Services, json_body: bytes) -> tupl
     texts = list_texts(body.inputs, services.settings.max_texts, "inputs")
     query = request.query_params
     choice = services.embedder.parse_model(body.model or query.get("model"))
-    options = EncodeOptions(body.prompt_name, body.truncate, body.truncation_direction, body.normalize)
+    long_text = body.choose_long_text(choice.engine.spec.long_text)
+    options = EncodeOptions(body.prompt_name, long_text, body.truncation_direction, body.normalize)
     return body.encoding_format, services.embedder.begin(
         texts,
         choice.engine,
@@ -131,7 +132,7 @@ def _begin_embeddings(services: Services, json_body: bytes) -> tuple[EncodingFor
         choice.engine,
         choice.chain,
         choice.choose_dimensions(body.dimensions),
-        EncodeOptions(body.prompt_name),
+        EncodeOptions(body.prompt_name, body.long_text),
         body.side,
         body.output_dtype,
     )

@@ -102,7 +102,7 @@ def _describe_server(services: Services) -> dict[str, Any]:
         "max_batch_tokens": encoder.batch_tokens if encoder else settings.max_batch_tokens,
         "max_client_batch_size": settings.max_texts,
         "max_body_bytes": settings.max_body_bytes,
-        "auto_truncate": True,
+        "auto_truncate": engine.spec.long_text != "error",
         "version": version("lathe"),
         "encoders": describe_encoders(services),
         "chains": [
