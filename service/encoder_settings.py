@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.errors import BadValueError, ConflictError, UnknownNameError
 from training.encoder.precision import Dtype
-from training.encoder.spec import DEFAULT_ENCODER, Attention, EncoderSpec, LongText
+from training.encoder.spec import DEFAULT_ENCODER, Attention, ChatTemplate, EncoderSpec, LongText
 from training.locks import lock_file
 from transforms.files import replace_synced
 
@@ -41,6 +41,7 @@ class EncoderSettings(BaseModel):
     attention: Attention = "auto"
     compile: bool = False
     long_text: LongText = "truncate"
+    chat_template: ChatTemplate | None = None
     trust_remote_code: bool = False
     load: bool = True
     """Whether it is served from the start, or only once an admin asks for it."""

@@ -65,6 +65,8 @@ class Services:
     def list_warnings(self) -> list[str]:
         """Return all current problems that do not stop the service, as sentences for `/health`."""
         engine_problems = [engine.problem for engine in self.embedder.engines.values()]
+        infos = [engine.info for engine in self.embedder.engines.values()]
+        engine_problems += [info.warning for info in infos if info is not None]
         problems = [self.state_problem, self.state_monitor.damage, *self.indexes.warnings(), *engine_problems]
         shared = self.replica.warnings() if self.replica else []
         return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()

@@ -98,6 +98,23 @@ def fragile_model(tiny_model, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def chatty_model(tiny_model, tmp_path_factory) -> Path:
+    """Return a folder with the tiny model, whose tokenizer has a chat template of seven words."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+    folder = tmp_path_factory.mktemp("chatty")
+    shutil.copytree(tiny_model.parent / "bert", folder / "bert")
+    template = (
+        "[CLS] {% for m in messages %}assistant of the great company says {{ m['content'] }} end [SEP]{% endfor %}"
+    )
+    (folder / "bert" / "chat_template.jinja").write_text(template)
+    transformer = Transformer(str(folder / "bert"), max_seq_length=32)
+    SentenceTransformer(modules=[transformer, Pooling(16), Normalize()]).save(str(folder / "model"))
+    return folder / "model"
+
+
 def write(folder, meta=None, files=None, qrels=None):
     """Write a data set folder (META.json, files by name, judgements by split) and return its path."""
     folder.mkdir(parents=True, exist_ok=True)

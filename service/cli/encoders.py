@@ -37,6 +37,9 @@ def add_encoder(
     long_text: Annotated[
         str, typer.Option(help="What becomes of texts longer than it reads: truncate, error or mean.")
     ] = "truncate",
+    chat_template: Annotated[
+        str | None, typer.Option(help="off: do not wrap texts in an instruct model's chat template; on: do.")
+    ] = None,
     load: Annotated[bool, typer.Option(help="Serve it from the start, or only once an admin asks for it.")] = True,
 ) -> None:
     """Add an encoder that servers of this state folder may host, after loading it once as a check.
@@ -60,6 +63,7 @@ def add_encoder(
         "default_prompt_name": default_prompt,
         "dtype": dtype,
         "long_text": long_text,
+        "chat_template": chat_template,
         "load": load,
     }
     try:

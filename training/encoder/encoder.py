@@ -19,6 +19,12 @@ from training.encoder.batching import (
     split_features,
     split_padded_batches,
 )
+from training.encoder.chat_template import (
+    count_template_tokens,
+    describe_chat_template,
+    remove_chat_template,
+    uses_chat_template,
+)
 from training.encoder.cutting import PIECE, STATIC_CHARACTERS, Cut, TextCutter, build_too_long_error, split_at_spaces
 from training.encoder.devices import best_device
 from training.encoder.fingerprint import compute_fingerprint
@@ -53,6 +59,9 @@ UNLIMITED = 1_000_000
 """`max_length` of static models, which look each token up and have no limit of their own."""
 
 
+log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True)
 class Encoding:
     """Vectors of texts `(n, d)` in float32, tokens of each text `(n,)`, and the number computed including padding.
@@ -80,6 +89,8 @@ class Encoder:
         prompts: prompts by name.
         fingerprint: see `training.encoder.fingerprint`.
         batch_tokens: tokens of one forward pass, padding included.
+        template_tokens: tokens that the model's chat template adds to each text; 0 without one.
+        warning: why its vectors may be poor; None if nothing is known.
         agreement: cosine of its vectors with those in float32; None if it cannot run in float32, because the model is
             too large or uses flash attention.
     """
@@ -95,13 +106,23 @@ class Encoder:
         Raises:
             EncoderError: if the model cannot be loaded, or gives NaN or inf for ordinary texts in its dtype.
         """
-        self.model = load_model(spec, device)
+        self.model = _load_with_chat_template(spec, device)
+        wrapped = uses_chat_template(self.model)
+        if spec.chat_template == "off":
+            remove_chat_template(self.model, spec.name)
+        self.template_tokens = count_template_tokens(self.model)
+        self.warning = None
+        if wrapped and spec.chat_template is None:
+            self.warning = describe_chat_template(spec.name, self.template_tokens)
+            log.warning(self.warning)
         self.device = str(self.model.device)
         self.spec = replace(spec, dtype=resolve_dtype(spec.dtype, self.device))
         self.dimensions = int(self.model.get_embedding_dimension() or 0)
         self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
         self.prompts: dict[str, str] = dict(self.model.prompts)
-        self.fingerprint = compute_fingerprint(self.model, self.max_length, self.prompts)
+        self.fingerprint = compute_fingerprint(
+            self.model, self.max_length, self.prompts, without_chat_template=wrapped and spec.chat_template == "off"
+        )
         on_cpu = BATCH_TOKENS[self.spec.dtype]
         self.flash = _choose_attention(spec, device) == "flash_attention_2"
         self.batch_tokens = batch_tokens or (on_cpu if self.device == "cpu" else DEVICE_BATCH_TOKENS)
@@ -311,7 +332,8 @@ class Encoder:
             return batch
         rows = batch.rows[full]
         ids = self.cutter.tokenizer([(prompt or "") + texts[row] for row in rows], truncation=False, verbose=False)
-        totals = np.array([len(some) * sizes[row] for some, row in zip(ids["input_ids"], rows, strict=True)])
+        counts = [len(some) + self.template_tokens for some in ids["input_ids"]]
+        totals = np.array([count * sizes[row] for count, row in zip(counts, rows, strict=True)])
         cut = np.zeros(len(batch.rows), dtype=np.int64)
         cut[full] = np.maximum(totals.astype(np.int64) - batch.tokens[full], 0)
         return replace(batch, cut=cut)
@@ -427,7 +449,7 @@ class Encoder:
             ids = self.model.tokenizer([prompt + cut.text for cut in cuts], truncation=False, verbose=False)[
                 "input_ids"
             ]
-            counts = [len(some) for some in ids]
+            counts = [len(some) + self.template_tokens for some in ids]
         for place, text, cut, count in zip(places or range(len(texts)), texts, cuts, counts, strict=True):
             if not cut.whole:
                 raise build_too_long_error(place, text, self.name, self.max_length)
@@ -458,6 +480,18 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> Any:
+    """Load a spec's `SentenceTransformer`, without the chat template that the spec switches off.
+
+    Raises:
+        EncoderError: see `_load_with_chat_template`.
+    """
+    model = _load_with_chat_template(spec, device)
+    if spec.chat_template == "off":
+        remove_chat_template(model, spec.name)
+    return model
+
+
+def _load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
     """Load a spec's `SentenceTransformer` with its layer, pooling and length; silence the libraries' logs for good.
 
     The model is in evaluation mode and in the dtype of its files. Log messages and progress bars of transformers and

@@ -21,6 +21,7 @@ class EncoderInfo:
     device: str
     batch_tokens: int
     agreement: Agreement | None
+    warning: str | None = None
 
     @property
     def name(self) -> str:

@@ -232,6 +232,7 @@ def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
         "default_prompt_name": encoder.model.default_prompt_name,
         "device": encoder.device,
         "batch_tokens": encoder.batch_tokens,
+        "warning": encoder.warning,
         "agreement": None if encoder.agreement is None else asdict(encoder.agreement),
     }
 
