@@ -43,12 +43,14 @@ class EncoderSettings(BaseModel):
     long_text: LongText = "truncate"
     chat_template: ChatTemplate | None = None
     trust_remote_code: bool = False
+    idle_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Seconds without a request after which it is unloaded; 0 never; None takes LATHE_IDLE_SECONDS."""
     load: bool = True
     """Whether it is served from the start, or only once an admin asks for it."""
 
     def build_spec(self, dtype: Dtype) -> EncoderSpec:
         """Build the spec that the training package loads; `dtype` is used if these settings name none."""
-        return EncoderSpec(**self.model_dump(exclude={"load", "dtype"}), dtype=self.dtype or dtype)
+        return EncoderSpec(**self.model_dump(exclude={"idle_seconds", "load", "dtype"}), dtype=self.dtype or dtype)
 
 
 DEFAULT = EncoderSettings(name=DEFAULT_ENCODER.name, model=DEFAULT_ENCODER.model)

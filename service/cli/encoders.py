@@ -40,6 +40,9 @@ def add_encoder(
     chat_template: Annotated[
         str | None, typer.Option(help="off: do not wrap texts in an instruct model's chat template; on: do.")
     ] = None,
+    idle_seconds: Annotated[
+        float | None, typer.Option(help="Seconds without a request after which it is unloaded; 0: never.")
+    ] = None,
     load: Annotated[bool, typer.Option(help="Serve it from the start, or only once an admin asks for it.")] = True,
 ) -> None:
     """Add an encoder that servers of this state folder may host, after loading it once as a check.
@@ -64,6 +67,7 @@ def add_encoder(
         "dtype": dtype,
         "long_text": long_text,
         "chat_template": chat_template,
+        "idle_seconds": idle_seconds,
         "load": load,
     }
     try:

@@ -74,5 +74,8 @@ def test_files_tell_of_a_template_without_loading_the_model(chatty_model, tiny_m
     encoders["off"].model.save(str(tmp_path / "saved"))  # the template is there, but not used
     assert (tmp_path / "saved" / "chat_template.jinja").exists()
     assert not find_chat_template(partial(read, tmp_path / "saved"))
-    damaged = {SETTINGS_FILE: b"{", "tokenizer_config.json": b'{"chat_template": "{{ x }}"}'}
-    assert find_chat_template(damaged.get)
+    template = {"tokenizer_config.json": b'{"chat_template": "{{ x }}"}'}
+    assert find_chat_template(template.get)
+    saved_early = {"modules.json": b'[{"path": "0_Transformer"}]', f"0_Transformer/{SETTINGS_FILE}": b"{}"}
+    assert not find_chat_template((template | saved_early).get)
+    assert not find_chat_template({"modules.json": b"[{}]", SETTINGS_FILE: b"{"}.get)  # damaged

@@ -58,17 +58,19 @@ def describe_chat_template(name: str, tokens: int | None = None) -> str:
 def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
     """Return whether the files of a model say that texts are wrapped in a chat template; the model is not loaded.
 
+    A model that sentence-transformers saved lists its modalities, or is of a version before them; others get a template
+    if their tokenizer has one.
+
     Args:
         read: returns the content of one of the model's files by its relative path; None if there is no such file.
     """
     modules = _parse(read("modules.json"))
-    first = modules[0].get("path", "") if isinstance(modules, list) and modules else ""
-    saved = _parse(read(str(Path(first) / SETTINGS_FILE)))
-    if isinstance(saved, dict) and isinstance(saved.get("modality_config"), dict):
-        return MESSAGE in saved["modality_config"]
-    if any(read(str(Path(first) / file)) is not None for file in TEMPLATE_FILES):
+    if isinstance(modules, list) and modules:
+        saved = _parse(read(str(Path(modules[0].get("path", "")) / SETTINGS_FILE)))
+        return isinstance(saved, dict) and MESSAGE in (saved.get("modality_config") or {})
+    if any(read(file) is not None for file in TEMPLATE_FILES):
         return True
-    tokenizer = _parse(read(str(Path(first) / "tokenizer_config.json")))
+    tokenizer = _parse(read("tokenizer_config.json"))
     return isinstance(tokenizer, dict) and bool(tokenizer.get("chat_template"))
 
 

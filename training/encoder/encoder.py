@@ -149,6 +149,11 @@ class Encoder:
         return self.spec.name
 
     @property
+    def model_bytes(self) -> int:
+        """Bytes of its weights and buffers."""
+        return sum(tensor.nbytes for tensor in self.model.state_dict().values())
+
+    @property
     def static(self) -> bool:
         """Whether the model is static: it looks each token up and reads texts of any length, as model2vec's do."""
         return not hasattr(self.transformer, "auto_model")

@@ -44,6 +44,7 @@ class AdmissionQueue:
         texts: number of texts accepted and not yet answered.
         tokens: estimated tokens of these texts.
         rate: recent throughput in estimated tokens per second; 0 before the first batch.
+        on_admit: called after a request was queued, outside of locks.
         build_refusal: builds the error that refuses requests while the queue is closed; None while it is open.
     """
 
@@ -54,6 +55,7 @@ class AdmissionQueue:
         self.tokens = 0
         self.works: deque[Work] = deque()
         self.idle = 0
+        self.on_admit: Callable[[], None] = lambda: None
         self.build_refusal: Callable[[], ServiceError] | None = None
         self.changed = threading.Condition()
         self.rate = 0.0
@@ -116,6 +118,7 @@ class AdmissionQueue:
             self.works.append(work)
             self.changed.notify()
         work.future.add_done_callback(lambda _future: self._release(work))
+        self.on_admit()
 
     def _release(self, work: Work) -> None:
         """Subtract an answered or cancelled request from the counts, and remove it from the queue if still there."""

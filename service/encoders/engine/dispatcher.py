@@ -135,6 +135,7 @@ class Dispatcher:
 
     Attributes:
         sent: parts of each message that the worker has not answered, earliest first.
+        retiring: event that ends `run` once the worker has answered what it was sent.
     """
 
     def __init__(
@@ -169,9 +170,10 @@ class Dispatcher:
         self.timeout = timeout
         self.idle_seconds = idle_seconds
         self.sent: deque[list[Part]] = deque()
+        self.retiring = threading.Event()
 
     def run(self, window: int) -> None:
-        """Send queued texts to the worker and distribute its replies, until `stopping` is set.
+        """Send queued texts to the worker and distribute its replies, until `stopping` or `retiring` is set.
 
         Up to `ahead` messages, of about `window` tokens each, are sent before the first is answered.
 
@@ -179,8 +181,8 @@ class Dispatcher:
             OSError, EOFError: when the worker has ended, or does not reply in time.
         """
         wait = NO_WAIT
-        while not self.stopping.is_set():
-            parts = self.queue.take(window, 0.0 if self.sent else self.idle_seconds, NO_WAIT if self.sent else wait)
+        while not self.stopping.is_set() and not (self.retiring.is_set() and not self.sent):
+            parts = self._take(window, wait)
             if parts:
                 self._send(parts)
             elif not self.sent and not self.worker.alive():
@@ -189,6 +191,12 @@ class Dispatcher:
                 reply = self.worker.receive(self.timeout)
                 self._deliver(self.sent[0], reply)
                 wait = BatchWait.after_batch(self.sent.popleft(), reply.seconds)
+
+    def _take(self, window: int, wait: BatchWait) -> list[Part]:
+        """Take parts from the queue, waiting only if the worker has nothing to do; none once `retiring` is set."""
+        if self.retiring.is_set():
+            return []
+        return self.queue.take(window, 0.0 if self.sent else self.idle_seconds, NO_WAIT if self.sent else wait)
 
     def _send(self, parts: list[Part]) -> None:
         """Send texts to the worker, and observe how long the requests waited whose first texts are among them."""

@@ -22,6 +22,7 @@ class EncoderInfo:
     batch_tokens: int
     agreement: Agreement | None
     warning: str | None = None
+    model_bytes: int = 0
 
     @property
     def name(self) -> str:

@@ -233,6 +233,7 @@ def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
         "device": encoder.device,
         "batch_tokens": encoder.batch_tokens,
         "warning": encoder.warning,
+        "model_bytes": encoder.model_bytes,
         "agreement": None if encoder.agreement is None else asdict(encoder.agreement),
     }
 
