@@ -24,6 +24,7 @@ from service.encoders.engine.admission_queue import AdmissionQueue
 from service.encoders.engine.dispatcher import WorkerProcess
 from service.encoders.engine.engine import Engine
 from service.encoders.observer import Observers
+from service.encoders.residency import Residency
 from service.errors import RequestError, ServiceError, WrongShapeError, convert_error, error_body
 from service.home import Home
 from service.http.answers import answer_json
@@ -149,7 +150,8 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     admin_keys = settings.admin_keys
     if not admin_keys and problem is None:
         admin_keys = (home.read_or_create_admin_key(),)
-    make_engine = partial(_build_engine, settings, processes)
+    residency = Residency(lambda: embedder.engines.values(), settings.model_bytes)
+    make_engine = partial(_build_engine, settings, processes, residency.make_room)
     engines = [make_engine(spec) for spec in settings.loaded_specs]
     cache = VectorCache(settings.cache_bytes, second_level=replica.cache if replica else None)
     embedder = Embedder(engines, registry, ChainResolver(registry, size_routes), cache, Observers())
@@ -168,6 +170,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
         shadows=Shadows(registry, embedder.observers),
         drift=_open_drift(settings, embedder, jobs if problem is None else None),
         make_engine=make_engine,
+        residency=residency,
         processes=processes,
         replica=replica,
     )
@@ -206,8 +209,13 @@ def _open_jobs(settings: Settings, home: Home, replica: "Replica | None", proces
     return SharedJobs(replica.connection, home, environment, processes)
 
 
-def _build_engine(settings: Settings, processes: ProcessStarter, spec: EncoderSpec) -> Engine:
-    """Build the engine of one encoder with its admission queue, without starting its worker processes."""
+def _build_engine(
+    settings: Settings, processes: ProcessStarter, make_room: Callable[[Engine], None], spec: EncoderSpec
+) -> Engine:
+    """Build the engine of one encoder with its admission queue, without starting its worker processes.
+
+    `make_room` is called before the engine loads its model.
+    """
     return Engine(
         spec,
         partial(WorkerProcess, options=settings.worker_options, processes=processes),
@@ -215,6 +223,9 @@ def _build_engine(settings: Settings, processes: ProcessStarter, spec: EncoderSp
         workers=settings.worker_processes,
         ahead=2 if settings.on_gpu else 1,
         timeout=settings.worker_seconds,
+        unload_seconds=settings.find_idle_seconds(spec.name),
+        hold=settings.idle_requests == "hold",
+        make_room=make_room,
     )
 
 
@@ -242,6 +253,7 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
         services.embedder.observers.start()
         for engine in services.embedder.engines.values():
             engine.start()
+        services.residency.start()
         if services.replica is not None:
             await run_in_threadpool(services.replica.start)
         if services.home_problem is None:
@@ -251,6 +263,7 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
             services.indexes.start()
         yield
         services.state_monitor.stop()
+        services.residency.stop()
         await run_in_threadpool(services.jobs.stop)
         if services.replica is not None:
             await run_in_threadpool(services.replica.stop)

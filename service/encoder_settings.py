@@ -13,11 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from service.errors import BadValueError, ConflictError, UnknownNameError
 from training.encoder.precision import Dtype
-from training.encoder.spec import DEFAULT_ENCODER, Attention, EncoderSpec
+from training.encoder.spec import DEFAULT_ENCODER, Attention, ChatTemplate, EncoderSpec, LongText
 from training.locks import lock_file
 from transforms.files import replace_synced
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""Pattern of the name of a chain or an index."""
+
+ENCODER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
+"""Pattern of an encoder's name, which may have a tag, as in `nomic:latest`."""
 
 
 class EncoderSettings(BaseModel):
@@ -25,7 +29,7 @@ class EncoderSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    name: Annotated[str, Field(pattern=ENCODER_NAME_PATTERN)]
     model: Annotated[str, Field(min_length=1)]
     revision: str | None = None
     pooling: Literal["mean", "cls", "max", "lasttoken"] | None = None
@@ -36,13 +40,17 @@ class EncoderSettings(BaseModel):
     dtype: Dtype | None = None
     attention: Attention = "auto"
     compile: bool = False
+    long_text: LongText = "truncate"
+    chat_template: ChatTemplate | None = None
     trust_remote_code: bool = False
+    idle_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Seconds without a request after which it is unloaded; 0 never; None takes LATHE_IDLE_SECONDS."""
     load: bool = True
     """Whether it is served from the start, or only once an admin asks for it."""
 
     def build_spec(self, dtype: Dtype) -> EncoderSpec:
         """Build the spec that the training package loads; `dtype` is used if these settings name none."""
-        return EncoderSpec(**self.model_dump(exclude={"load", "dtype"}), dtype=self.dtype or dtype)
+        return EncoderSpec(**self.model_dump(exclude={"idle_seconds", "load", "dtype"}), dtype=self.dtype or dtype)
 
 
 DEFAULT = EncoderSettings(name=DEFAULT_ENCODER.name, model=DEFAULT_ENCODER.model)

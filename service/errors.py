@@ -12,6 +12,7 @@ ServiceError (Exception)
 ├── UriTooLongError       414  a path and query over the length limit
 ├── UnsupportedTypeError  415  a change without the content type of JSON
 ├── WrongShapeError       422  the wrong shape or type
+├── NoVectorError         422  a text for which the encoder gives NaN or inf
 ├── HeadTooLargeError     431  too many headers, or too long ones
 ├── OverloadedError       429  more requests than the service accepts at once; with Retry-After
 ├── ClientGoneError       499  a client that disconnected
@@ -24,7 +25,7 @@ import re
 import sqlite3
 from typing import Any
 
-from training.errors import EncoderError, TooLongError, TrainingError
+from training.errors import EncoderError, NotFiniteError, TooLongError, TrainingError
 from transforms.errors import ArtifactError, StepError, TransformError
 
 MAX_MESSAGE, MESSAGE_END = 2000, 400
@@ -157,6 +158,13 @@ class UnsupportedTypeError(RequestError):
     code = "unsupported_type"
 
 
+class NoVectorError(RequestError):
+    """A text for which the encoder gives NaN or inf; a retry would fail as well."""
+
+    status = 422
+    code = "not_finite"
+
+
 class HeadTooLargeError(RequestError):
     """Too many headers, or headers over the size limit."""
 
@@ -216,14 +224,12 @@ def convert_error(error: Exception) -> ServiceError:
     match error:
         case ServiceError():
             return error
-        case TooLongError():
-            return TooLargeError(str(error), param="inputs")
         case ArtifactError():
             return UnavailableError(str(error), code="corrupt_artifact")
         case StepError():
             return BadValueError(str(error), param="steps")
         case EncoderError():
-            return BadValueError(str(error), param="prompt_name")
+            return _convert_encoder_error(error)
         case TransformError() | TrainingError():
             return BadValueError(str(error))
         case sqlite3.Error():
@@ -236,6 +242,17 @@ def convert_error(error: Exception) -> ServiceError:
             return UnavailableError(f"files of the service cannot be read or written: {error.strerror}")
         case _:
             return ServiceError("an unexpected error occurred; the server's log has it under this request id")
+
+
+def _convert_encoder_error(error: EncoderError) -> ServiceError:
+    """Convert an error of an encoder: of a text, or of a prompt that the encoder does not have."""
+    match error:
+        case TooLongError():
+            return TooLargeError(str(error), param="inputs")
+        case NotFiniteError():
+            return NoVectorError(str(error), param="inputs")
+        case _:
+            return BadValueError(str(error), param="prompt_name")
 
 
 def _describe_sqlite_error(error: sqlite3.Error) -> str:

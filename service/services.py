@@ -13,6 +13,7 @@ from service.chains.registry import Registry
 from service.chains.size_routes import SizeRoutes
 from service.encoders.embedder import Embedder
 from service.encoders.engine.engine import Engine
+from service.encoders.residency import Residency
 from service.errors import UnavailableError
 from service.home import Home
 from service.index.protocol import SearchIndexes
@@ -37,6 +38,7 @@ class Services:
         state_monitor: thread that checks at intervals whether the state folder can be written.
         make_engine: builds an encoder's engine without starting it.
         processes: starts the processes of encoders and jobs.
+        residency: thread that unloads encoders.
         replica: local replica of what servers share in Redis; None for a single server.
         changing_encoders: held while an encoder is added or removed.
         submitting_reindex: held while a reindexing job is submitted, so that an index has at most one.
@@ -57,6 +59,7 @@ class Services:
     drift: Drift
     make_engine: Callable[[EncoderSpec], Engine]
     processes: ProcessStarter
+    residency: Residency
     replica: "Replica | None" = None
     changing_encoders: Lock = field(default_factory=Lock)
     submitting_reindex: Lock = field(default_factory=Lock)
@@ -65,7 +68,10 @@ class Services:
     def list_warnings(self) -> list[str]:
         """Return all current problems that do not stop the service, as sentences for `/health`."""
         engine_problems = [engine.problem for engine in self.embedder.engines.values()]
+        infos = [engine.info for engine in self.embedder.engines.values()]
+        engine_problems += [info.warning for info in infos if info is not None]
         problems = [self.state_problem, self.state_monitor.damage, *self.indexes.warnings(), *engine_problems]
+        problems.append(self.residency.find_problem())
         shared = self.replica.warnings() if self.replica else []
         return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()
 

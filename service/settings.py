@@ -89,6 +89,14 @@ class Settings(BaseSettings):
     """torch device of the encoders; unset: the best available."""
     dtype: Dtype = "auto"
     """Dtype of encoders that name none themselves; auto is bfloat16 if the hardware supports it, else float32."""
+    idle_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """Seconds without a request after which an encoder that names none itself is unloaded; 0: never."""
+    idle_requests: Literal["hold", "refuse"] = "hold"
+    """What becomes of a request for an unloaded encoder: it waits until the encoder is loaded, or is answered 503 with
+    the seconds that this took the last time."""
+    model_bytes: Annotated[int, Field(ge=0)] = 0
+    """Maximum bytes of the weights of all loaded encoders; past that, the least recently used is unloaded. 0: no
+    limit."""
     threads: Annotated[int, Field(ge=1)] = CORES
     """CPU threads of all workers of an encoder together, and of searching an index."""
     workers: Annotated[int, Field(ge=1, le=256)] | None = None
@@ -270,6 +278,16 @@ class Settings(BaseSettings):
         """
         known = [*(self.encoders or (DEFAULT,)), *AddedEncoders(self.home).read()]
         return next((encoder.build_spec(self.dtype) for encoder in known if encoder.name == name), None)
+
+    def find_idle_seconds(self, name: str) -> float:
+        """Return the seconds without a request after which a named encoder is unloaded; 0 if it stays loaded.
+
+        Raises:
+            ValueError: if the encoders added to the state folder cannot be read.
+        """
+        known = [*(self.encoders or (DEFAULT,)), *AddedEncoders(self.home).read()]
+        own = next((encoder.idle_seconds for encoder in known if encoder.name == name), None)
+        return self.idle_seconds if own is None else own
 
     @property
     def on_gpu(self) -> bool:

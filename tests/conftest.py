@@ -84,6 +84,37 @@ def tiny_model(tmp_path_factory) -> Path:
     return folder / "model"
 
 
+@pytest.fixture(scope="session")
+def fragile_model(tiny_model, tmp_path_factory) -> Path:
+    """Return a folder with the tiny model, whose embedding of the word `volcano` overflows in float16."""
+    from safetensors.torch import load_file, save_file
+
+    folder = tmp_path_factory.mktemp("fragile") / "model"
+    shutil.copytree(tiny_model, folder)
+    weights = load_file(folder / "model.safetensors")
+    volcano = json.loads((folder / "tokenizer.json").read_bytes())["model"]["vocab"]["volcano"]
+    weights["embeddings.word_embeddings.weight"][volcano] *= 1e8
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chatty_model(tiny_model, tmp_path_factory) -> Path:
+    """Return a folder with the tiny model, whose tokenizer has a chat template of seven words."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+    folder = tmp_path_factory.mktemp("chatty")
+    shutil.copytree(tiny_model.parent / "bert", folder / "bert")
+    template = (
+        "[CLS] {% for m in messages %}assistant of the great company says {{ m['content'] }} end [SEP]{% endfor %}"
+    )
+    (folder / "bert" / "chat_template.jinja").write_text(template)
+    transformer = Transformer(str(folder / "bert"), max_seq_length=32)
+    SentenceTransformer(modules=[transformer, Pooling(16), Normalize()]).save(str(folder / "model"))
+    return folder / "model"
+
+
 def write(folder, meta=None, files=None, qrels=None):
     """Write a data set folder (META.json, files by name, judgements by split) and return its path."""
     folder.mkdir(parents=True, exist_ok=True)

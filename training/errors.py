@@ -2,7 +2,8 @@
 
 TrainingError (Exception)
 ├── EncoderError     a model that cannot be loaded, an unknown prompt
-│   └── TooLongError   a text with more tokens than the encoder reads, while truncation is off
+│   ├── TooLongError   a text with more tokens than the encoder reads, while truncation is off
+│   └── NotFiniteError   a text whose vector holds NaN or inf
 ├── SourceError      a file that is missing, malformed or empty, or holds another kind of rows
 │   ├── AccessError    a source that is out of reach: a package, a permission or the network is missing
 │   ├── EmptyError     a file without a row
@@ -27,6 +28,26 @@ class EncoderError(TrainingError):
 
 class TooLongError(EncoderError):
     """Error for a text that has more tokens than the encoder reads, while truncation is off."""
+
+
+class NotFiniteError(EncoderError):
+    """Error for a text whose vector holds NaN or inf.
+
+    Args:
+        reason: what is wrong, without the place of the text.
+        position: position of the text in the input; None if unknown.
+        place: words that name the text; None calls it `input POSITION`.
+    """
+
+    def __init__(self, reason: str, position: int | None = None, place: str | None = None) -> None:
+        self.reason = reason
+        self.position = position
+        place = f"input {position}" if place is None and position is not None else place
+        super().__init__(reason if place is None else f"{place}: {reason}")
+
+    def at(self, place: str) -> "NotFiniteError":
+        """Return the same error with other words that name the text, such as a row of a file."""
+        return NotFiniteError(self.reason, self.position, place)
 
 
 class SourceError(TrainingError):

@@ -43,7 +43,7 @@ def diagnose(
         raise BadValueError(f"{source} holds vectors: leave --encoder out")
     loaded = load_encoder(settings, encoder) if texts else None
     with claim_workspace_folder(
-        home.vectors, opened.workspace_key(loaded.fingerprint if loaded else None)[:32]
+        home.vectors, opened.workspace_key(loaded.vectors_key if loaded else None)[:32]
     ) as folder:
         with ProgressBar() as progress:
             vectors = encode_source(opened, loaded, folder, progress).vectors

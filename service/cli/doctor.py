@@ -1,6 +1,7 @@
 """`lathe doctor`: what is installed, damaged or missing, and the consequences."""
 
 import platform
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ import typer
 
 from service.cli.options import load_state
 from service.errors import ServiceError
+from training.encoder.chat_template import describe_chat_template, find_chat_template
 from training.encoder.precision import resolve_dtype
 from training.encoder.spec import DEFAULT_MODEL, EncoderSpec
 from transforms.errors import ArtifactError
@@ -48,11 +50,7 @@ def doctor() -> None:
     _print_line("workers", f"{workers} of {threads} threads for each encoder")
     _print_line("extras", ", ".join(extra for extra in EXTRAS if not find_unmet("lathe", extra)) or "none")
     problem = _check_state_folder(home)
-    missing_encoder = False
-    for spec in settings.specs:
-        origin, available = _locate_encoder(spec)
-        missing_encoder = missing_encoder or not available
-        _print_line(f"encoder {spec.name}", origin if spec.model == DEFAULT_MODEL else f"{spec.model}, {origin}")
+    missing_encoder = not all([_check_encoder(spec) for spec in settings.specs])
     registry = Registry(home.shared / "chains" if settings.redis_url else home.chains)
     damaged = 0
     for name in registry.names():
@@ -92,6 +90,18 @@ def _check_state_folder(home: "Home") -> str | None:
     return problem
 
 
+def _check_encoder(spec: EncoderSpec) -> bool:
+    """Print where an encoder's files are, and a warning if they hold a chat template; return whether it can be loaded.
+
+    The files of a model that was not downloaded yet are not looked into.
+    """
+    origin, available = _locate_encoder(spec)
+    _print_line(f"encoder {spec.name}", origin if spec.model == DEFAULT_MODEL else f"{spec.model}, {origin}")
+    if spec.chat_template is None and find_chat_template(partial(_read_model_file, spec)):
+        _print_line(f"encoder {spec.name}", describe_chat_template(spec.name))
+    return available
+
+
 def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
     """Describe where an encoder's files are; also return whether they are there or can be downloaded."""
     from huggingface_hub import try_to_load_from_cache
@@ -113,6 +123,24 @@ def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
     if HF_HUB_OFFLINE:
         return "missing: not downloaded from the hub, and HF_HUB_OFFLINE is set", False
     return "from the hub, to be downloaded at the first start", True
+
+
+def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
+    """Return the content of one of an encoder's files, in its folder or as downloaded; None if there is none here."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    from training.encoder.encoder import locate_model
+
+    folder = Path(locate_model(spec.model)).expanduser()
+    if folder.is_dir():
+        file = folder / name
+        return file.read_bytes() if file.is_file() else None
+    try:
+        cached = try_to_load_from_cache(spec.model, name, revision=spec.revision)
+    except HFValidationError:  # neither a folder nor a hub id
+        return None
+    return Path(cached).read_bytes() if isinstance(cached, str) else None
 
 
 def _check_servers(settings: "Settings", home: "Home") -> bool:

@@ -34,6 +34,15 @@ def add_encoder(
     prompt: Annotated[list[str] | None, typer.Option(help="NAME=TEXT put before inputs; repeatable.")] = None,
     default_prompt: Annotated[str | None, typer.Option(help="Name of the prompt for requests that name none.")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    long_text: Annotated[
+        str, typer.Option(help="What becomes of texts longer than it reads: truncate, error or mean.")
+    ] = "truncate",
+    chat_template: Annotated[
+        str | None, typer.Option(help="off: do not wrap texts in an instruct model's chat template; on: do.")
+    ] = None,
+    idle_seconds: Annotated[
+        float | None, typer.Option(help="Seconds without a request after which it is unloaded; 0: never.")
+    ] = None,
     load: Annotated[bool, typer.Option(help="Serve it from the start, or only once an admin asks for it.")] = True,
 ) -> None:
     """Add an encoder that servers of this state folder may host, after loading it once as a check.
@@ -56,6 +65,9 @@ def add_encoder(
         "prompts": parse_pairs(prompt, "--prompt"),
         "default_prompt_name": default_prompt,
         "dtype": dtype,
+        "long_text": long_text,
+        "chat_template": chat_template,
+        "idle_seconds": idle_seconds,
         "load": load,
     }
     try:

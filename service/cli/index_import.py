@@ -128,7 +128,7 @@ def import_rows(
     result: dict[str, Any] = {"index": name, "spec": spec.to_json(), "cost": asdict(cost)}
     if not dry_run:
         key = hashlib.sha256(
-            json.dumps([opened.content_key(reader.fingerprint if reader else None), str(ids), id_field]).encode()
+            json.dumps([opened.content_key(reader.vectors_key if reader else None), str(ids), id_field]).encode()
         ).hexdigest()
         try:
             index = indexes.create(name, spec, artifact)

@@ -14,7 +14,7 @@ from service.cli.engines import open_engine
 from service.cli.options import ProgressBar, load_encoder, load_state, open_chains
 from training.digests import digest
 from training.encoder.encoder import Encoder
-from training.errors import SourceError
+from training.errors import NotFiniteError, SourceError
 from training.fitting.encoding import encode_source, format_progress
 from training.sources.kinds import Batch
 from training.sources.raw import Record
@@ -60,7 +60,7 @@ def embed_source(
         return
     if prompt is not None:  # workers load the encoder by its spec, and use its default prompt
         loaded = Encoder(replace(loaded.spec, default_prompt_name=prompt), loaded.device)
-    with claim_workspace_folder(home.vectors, digest(opened.workspace_key(loaded.fingerprint), prompt)[:32]) as folder:
+    with claim_workspace_folder(home.vectors, digest(opened.workspace_key(loaded.vectors_key), prompt)[:32]) as folder:
         with open_engine(engine, address, workers, settings) as opened_engine, ProgressBar() as progress:
             vectors = encode_source(opened, loaded, folder, progress, opened_engine).vectors
         encoded = EncodedSource(vectors, loaded)
@@ -86,7 +86,10 @@ class EncodedSource:
         vectors = np.empty((len(texts), self.vectors.shape[1]), np.float32)
         vectors[~blank] = self.vectors[self.taken : self.taken + count]
         if blank.any():
-            vectors[blank] = self.encoder.encode([text for text in texts if not text.strip()]).vectors
+            try:
+                vectors[blank] = self.encoder.encode([text for text in texts if not text.strip()]).vectors
+            except NotFiniteError as error:
+                raise NotFiniteError(error.reason, int(np.flatnonzero(blank)[error.position or 0])) from None
         self.taken += count
         return vectors
 
@@ -122,7 +125,11 @@ def _write_file(source: Source, out: Path, target: Target, transform: Callable[[
     total, written, started = source.count(), 0, time.monotonic()
     with ProgressBar() as progress, open_writer(out) as writer:
         for batch in source.batches():
-            writer.write(_build_records(batch, source.field), target.encode(transform(batch), as_codes=True))
+            try:
+                vectors = transform(batch)
+            except NotFiniteError as error:
+                raise error.at(f"row {written + (error.position or 0) + 1:,} of {source.name}") from None
+            writer.write(_build_records(batch, source.field), target.encode(vectors, as_codes=True))
             written += len(batch)
             progress(written / max(total, 1), format_progress(written, total, written, time.monotonic() - started))
     typer.echo(f"{out}: {written:,} × {target.dimensions} through {target.chain}, space {target.space_id}", err=True)

@@ -24,10 +24,11 @@ BYTES = Gauge("lathe_cache_bytes", "Bytes of cached vectors")
 
 @dataclass(frozen=True)
 class CachedVector:
-    """A text's encoder vector `(d,)`, before any chain, and its number of tokens."""
+    """A text's encoder vector `(d,)`, before any chain, and its number of tokens, read and cut."""
 
     vector: NDArray[np.float32]
     tokens: int
+    cut: int = 0
 
 
 class SecondLevelCache(Protocol):
@@ -36,8 +37,14 @@ class SecondLevelCache(Protocol):
     def get(self, keys: Sequence[bytes], normalized: bool, dimensions: int) -> list[CachedVector | None]:
         """Return each key's entry in order, None where it is missing or has other dimensions; may block briefly."""
 
-    def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
-        """Store the vectors by their keys, without blocking."""
+    def put(
+        self,
+        keys: list[bytes],
+        vectors: NDArray[np.float32],
+        tokens: NDArray[np.int64],
+        cut: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Store the vectors by their keys, with the tokens read and cut, without blocking."""
 
 
 class VectorCache:
@@ -57,16 +64,18 @@ class VectorCache:
         self.guard = threading.Lock()
 
     def can_serve(self, options: EncodeOptions) -> bool:
-        """Return whether the cache may answer the request: it is on, and long texts may be truncated."""
-        return self.max_bytes > 0 and options.truncate
+        """Return whether the cache may answer the request: it is on, and long texts are no error."""
+        return self.max_bytes > 0 and options.long_text != "error"
 
     def compute_keys(self, encoder: EncoderInfo, options: EncodeOptions, texts: Iterable[str]) -> list[bytes]:
         """Return each text's cache key, a hash of all that its vector depends on.
 
-        That is the text, the encoder's fingerprint and dtype, the prompt's text, truncation side and normalization.
+        That is the text, the encoder's fingerprint and dtype, the prompt's text, truncation side and normalization,
+        and whether long texts are means.
         """
         prompt = encoder.find_prompt(options.prompt_name)
-        context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, options.truncation_side, options.normalize))
+        side = "mean" if options.long_text == "mean" else options.truncation_side
+        context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, side, options.normalize))
         start = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16)
         found = []
         for text in texts:
@@ -96,14 +105,20 @@ class VectorCache:
         MISSES.labels(encoder.name).inc(len(found) - hits)
         return found
 
-    def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
+    def put(
+        self,
+        keys: list[bytes],
+        vectors: NDArray[np.float32],
+        tokens: NDArray[np.int64],
+        cut: NDArray[np.int64] | None = None,
+    ) -> None:
         """Store copies of the vectors `(n, d)`, also in the second-level cache; evicts the least recently used."""
-        rows = zip(keys, vectors, tokens, strict=True)
+        rows = zip(keys, vectors, tokens, np.zeros_like(tokens) if cut is None else cut, strict=True)
         self._store(
-            {key: CachedVector(row.copy(), int(count)) for key, row, count in rows}
+            {key: CachedVector(row.copy(), int(read), int(lost)) for key, row, read, lost in rows}
         )  # a view would keep its whole batch
         if self.second_level is not None:
-            self.second_level.put(keys, vectors, tokens)
+            self.second_level.put(keys, vectors, tokens, cut)
 
     def _store(self, entries: Mapping[bytes, CachedVector]) -> None:
         """Add the entries to memory, except those larger than the whole cache, and update the size metric."""

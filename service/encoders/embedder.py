@@ -12,12 +12,14 @@ from service.chains.resolve import ChainResolver, InputType, Target
 from service.encoders.cache import CachedVector, VectorCache
 from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.engine import Engine
-from service.encoders.engine.work import EncodeOptions, Work
+from service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
+from service.encoders.model_names import ModelChoice, list_model_names, parse_model
 from service.encoders.observer import ObservedVectors, Observers
 from service.errors import BadValueError, ConflictError, UnknownNameError
 from training.encoder.cutting import build_too_long_error, cut_by_words
+from training.encoder.long_texts import MAX_LONG_CHARACTERS, MAX_LONG_TOKENS
 from training.encoder.spec import EncoderSpec
-from transforms.errors import ArtifactError
+from training.errors import TooLongError
 
 CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["encoder", "chain"])
 
@@ -30,6 +32,8 @@ class Answer:
         vectors: output of the chain, or the encoder's vectors without a chain.
         target: chain, dimensions and space of the vectors.
         tokens: number of tokens encoded or cached.
+        cut_tokens: number of tokens of the texts that the encoder does not read, estimated for very long ones; None
+            without texts.
         timings: milliseconds by stage, `queue` and `inference`; empty if the encoder was not used.
         raw: `(n, d)` before the chain, those of the cache first; None without a chain or without observers.
         out_of_domain: mean percentile of the rows among the chain's held-out rows, for a header; None if not requested.
@@ -41,6 +45,7 @@ class Answer:
     timings: dict[str, float] = field(default_factory=dict)
     raw: NDArray[np.float32] | None = None
     out_of_domain: str | None = None
+    cut_tokens: int | None = None
 
     def build_headers(self, as_codes: bool = False) -> dict[str, str]:
         """Return the headers of a response with vectors; times are in milliseconds; `as_codes` as in `Target`."""
@@ -53,6 +58,8 @@ class Answer:
             "x-queue-time": f"{self.timings.get('queue', 0.0):.3f}",
             "x-inference-time": f"{self.timings.get('inference', 0.0):.3f}",
         }
+        if self.cut_tokens is not None:
+            found |= {"x-tokens": str(self.tokens), "x-tokens-cut": str(self.cut_tokens)}
         return found if self.out_of_domain is None else found | {"x-out-of-domain": self.out_of_domain}
 
 
@@ -67,6 +74,7 @@ class Pending:
         cache: stores the vectors of texts that are encoded.
         keys: cache keys of the texts; empty if the cache is not used.
         found: cached entry of each text, None where missing.
+        sizes: length of each text relative to the part that was looked up or encoded; 1 for a text that is whole.
         missing: positions of the texts that were not cached.
         work: encoding of the missing texts; None if there are none.
     """
@@ -77,6 +85,7 @@ class Pending:
     cache: VectorCache
     keys: list[bytes]
     found: list[CachedVector | None]
+    sizes: list[float]
     missing: list[int]
     work: Work | None
 
@@ -89,20 +98,20 @@ class Pending:
         CHAIN_TEXTS.labels(self.encoder, self.target.chain).inc(len(self.found))
         cached = self._stack_cached()
         if done is None:
-            return Answer(
-                self.target.apply(cached), self.target, self._count_cached_tokens(), raw=self._notify_observers(cached)
-            )
+            tokens, cut = self._count_tokens(None)
+            vectors, raw = self.target.apply(cached), self._notify_observers(cached)
+            return Answer(vectors, self.target, tokens, raw=raw, cut_tokens=cut)
         timings = {"queue": done.queue_ms, "inference": done.inference_ms}
         raw = done.vectors if done.raw is None else done.raw
         if self.keys:
-            self.cache.put([self.keys[index] for index in self.missing], raw, done.tokens)
+            self.cache.put([self.keys[index] for index in self.missing], raw, done.tokens, done.cut)
         vectors = done.vectors
         if len(self.missing) < len(self.found):
             vectors = np.empty((len(self.found), self.target.dimensions), np.float32)
             vectors[self.missing] = done.vectors
             vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.target.apply(cached)
-        tokens = int(done.tokens.sum()) + self._count_cached_tokens()
-        return Answer(vectors, self.target, tokens, timings, self._notify_observers(cached, raw))
+        tokens, cut = self._count_tokens(done)
+        return Answer(vectors, self.target, tokens, timings, self._notify_observers(cached, raw), cut_tokens=cut)
 
     def _stack_cached(self) -> NDArray[np.float32]:
         """Return the cached vectors before the chain, `(n, d)`, in text order; `(0, 0)` if there are none."""
@@ -126,19 +135,40 @@ class Pending:
         self.observers.notify(ObservedVectors(self.encoder, loaded, together))
         return together
 
-    def _count_cached_tokens(self) -> int:
-        """Return the number of tokens of the cached texts."""
-        return sum(entry.tokens for entry in self.found if entry is not None)
+    def _count_tokens(self, done: EncodedTexts | None) -> tuple[int, int]:
+        """Return how many tokens of all texts were read, and how many cut; `done` holds those just encoded.
+
+        The tokens of a text that was cut before it was tokenized are estimated by those of the part.
+        """
+        read, cut = (np.zeros(len(self.found), dtype=np.int64) for _ in range(2))
+        for index, entry in enumerate(self.found):
+            if entry is not None:
+                read[index], cut[index] = entry.tokens, entry.cut
+        if done is not None:
+            read[self.missing] = done.tokens
+            cut[self.missing] = 0 if done.cut is None else done.cut
+        totals = ((read + cut) * np.array(self.sizes)).astype(np.int64)
+        return int(read.sum()), int((totals - read).sum())
 
 
 def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) -> list[str]:
     """Cut each text where the encoder certainly stops reading, so that less is hashed, stored and sent.
 
+    With `long_text` "mean", no text is cut.
+
     Raises:
-        TooLongError: if a text would be cut and `truncate` is off.
+        TooLongError: if a text would be cut and `long_text` is "error", or is too long even to be encoded as a mean.
     """
+    if options.long_text == "mean":
+        for position, text in enumerate(texts):
+            if len(text) > MAX_LONG_CHARACTERS:
+                raise TooLongError(
+                    f"input {position} is {len(text):,} characters long; long_text mean takes {MAX_LONG_CHARACTERS:,} "
+                    f"characters and {MAX_LONG_TOKENS:,} tokens: divide it"
+                )
+        return texts
     cut = [cut_by_words(text, encoder.max_length, options.truncation_side) for text in texts]
-    if not options.truncate:
+    if options.long_text == "error":
         for position, (text, part) in enumerate(zip(texts, cut, strict=True)):
             if part is not None:
                 raise build_too_long_error(position, text, encoder.name, encoder.max_length)
@@ -210,10 +240,10 @@ class Embedder:
             f"there is no {param} {name!r}; there are: {', '.join(self.engines)}", param=param, code="model_not_found"
         )
 
-    def parse_model(self, model: str | None) -> tuple[Engine, str | None]:
-        """Parse a request's `model`, `ENCODER` or `ENCODER+CHAIN[@v]`, into the engine and the chain's name or None."""
-        name, _, chain = (model or "").partition("+")
-        return self.find_engine(name or None), chain or None
+    def parse_model(self, model: str | None) -> ModelChoice:
+        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`; see `service.encoders.model_names`."""
+        specs = [engine.spec for engine in self.engines.values()]
+        return parse_model(model, self.find_engine, {name for spec in specs for name in (spec.name, spec.model)})
 
     def begin(
         self,
@@ -242,7 +272,7 @@ class Embedder:
             ServiceError: for unknown names, dimensions, spaces or encodings that do not match, overload, or an encoder
                 that is not ready.
             EncoderError: for a prompt name the encoder does not have.
-            TooLongError: for a text that is much too long if `truncate` is off; shorter ones are checked by the worker.
+            TooLongError: for a text that is much too long if `long_text` is "error"; the worker checks shorter ones.
         """
         encoder = engine.require_ready()
         encoder.find_prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
@@ -250,7 +280,10 @@ class Embedder:
         target = target.require_output_dtype(output_dtype)
         if target.folded is not None:  # chains take unit vectors; whether they give them is folded in
             options = replace(options, normalize=True)
-        texts = cut_texts(texts, encoder, options)
+        options = replace(options, long_text=options.long_text or encoder.spec.long_text)
+        cut = cut_texts(texts, encoder, options)
+        sizes = [len(text) / max(len(part), 1) for text, part in zip(texts, cut, strict=True)]
+        texts = cut
         keys: list[bytes] = []
         found: list[CachedVector | None] = [None] * len(texts)
         if self.cache.can_serve(options):
@@ -264,8 +297,9 @@ class Embedder:
         if missing:
             wanted = texts if len(missing) == len(texts) else [texts[index] for index in missing]
             keep_raw = bool(keys) or observers is not None
-            work = engine.queue.admit(wanted, options, encoder.max_length, target.chain_ref, keep_raw)
-        return Pending(engine.spec.name, target, observers, self.cache, keys, found, missing, work)
+            max_length = MAX_LONG_TOKENS if options.long_text == "mean" else encoder.max_length
+            work = engine.queue.admit(wanted, options, max_length, target.chain_ref, keep_raw, missing)
+        return Pending(engine.spec.name, target, observers, self.cache, keys, found, sizes, missing, work)
 
     def reduce(
         self,
@@ -302,22 +336,14 @@ class Embedder:
         return Answer(reduced, target, raw=vectors)
 
     def list_models(self) -> list[str]:
-        """List the values of a request's `model`: encoders, then `ENCODER+CHAIN` for each matching live chain.
+        """List values of a request's `model`: encoders, with chains, and with sizes; see `list_model_names`."""
+        return list_model_names(self.engines, self.registry, self.resolver)
 
-        A chain matches the encoder it was fitted on, or all if it was fitted without one. Encoders that were never
-        ready are listed without chains, and chains that cannot be read are left out.
+    def require_model(self, model: str) -> None:
+        """Raise a `RequestError` unless a request's `model` names an encoder that serves its chain and dimensions.
+
+        While the encoder was never ready, only its name is checked.
         """
-        names = list(self.engines)
-        ready = [engine.info for engine in self.engines.values() if engine.info is not None]
-        for chain in self.registry.names():
-            live = self.registry.live(chain)
-            if live is None:
-                continue
-            try:
-                fitted_on = self.registry.manifest(chain, live).get("encoder")
-            except ArtifactError:  # it cannot be served, so it is not offered
-                continue
-            for encoder in ready:
-                if fitted_on is None or fitted_on["fingerprint"] == encoder.fingerprint:
-                    names.append(f"{encoder.name}+{chain}")
-        return names
+        choice = self.parse_model(model)
+        if choice.engine.info is not None:
+            self.resolver.resolve_for_encoder(choice.engine.info, choice.chain, choice.dimensions)

@@ -15,6 +15,7 @@ def describe_encoders(services: Services) -> list[dict[str, Any]]:
     descriptions = []
     for engine in services.embedder.engines.values():
         description: dict[str, Any] = {"name": engine.spec.name, "model": engine.spec.model, "state": engine.state}
+        description["idle_seconds"] = engine.unload_seconds
         if engine.info is not None:
             own_routes = dict(size_routes.get(engine.info.fingerprint, {}))
             description |= engine.info.describe() | {

@@ -57,7 +57,7 @@ async def encode_body_texts(request: Request, body: TextsOrVectors, spec: IndexS
     texts = list_texts(body.texts, services.settings.max_texts, "texts")
     engine = find_index_engine(services.embedder, spec)
     pending = await run_in_threadpool(
-        services.embedder.begin, texts, engine, None, None, EncodeOptions(body.prompt_name)
+        services.embedder.begin, texts, engine, None, None, EncodeOptions(body.prompt_name, body.long_text)
     )
     await wait_for_encoding(request, pending.work)
     return (await run_in_threadpool(pending.wait_for_answer)).vectors

@@ -20,6 +20,8 @@ VECTOR_HEADERS = {
         "x-dimensions": "of each vector, as floats",
         "x-input-type": "side of a search that the vectors stand on: query or document",
         "x-output-dtype": "float, int8, uint8, binary, ubinary or codes",
+        "x-tokens": "of the texts that were read, as in `usage`",
+        "x-tokens-cut": "of the texts that were not read; estimated for very long texts",
         "x-request-id": "as sent, or made",
         "x-queue-time": "milliseconds",
         "x-inference-time": "milliseconds",

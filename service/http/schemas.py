@@ -10,6 +10,7 @@ from service.chains.resolve import InputType
 from service.codec import MAX_DIMENSIONS
 from service.monitoring.shadow.plan import ROWS_READY
 from training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS
+from training.encoder.spec import LongText
 from training.fitting.fit_request import MIN_DISTINCT_ROWS
 
 
@@ -63,30 +64,62 @@ Dimensions = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
 
 
-class EmbedBody(Body):
-    """text-embeddings-inference's request, with a chain; `input_type` is that of `prompt_name` if left out."""
+class TextsBody(Body):
+    """Texts to encode; `input_type` is that of `prompt_name` if left out, and `long_text` that of the encoder."""
+
+    prompt_name: str | None = None
+    input_type: InputType | None = None
+    long_text: LongText | None = None
+
+    @property
+    def side(self) -> InputType:
+        """The `input_type`; if it was left out, `query` for a prompt of that name, else `document`."""
+        return self.input_type or ("query" if self.prompt_name == "query" else "document")
+
+
+class EmbedBody(TextsBody):
+    """text-embeddings-inference's request, with a chain; `input_type` is that of `prompt_name` if left out.
+
+    `model` is as in OpenAI's request; `chain` takes precedence over the one it names. `long_text` says more than
+    `truncate`, which is its `error` if false; if true, the encoder's `long_text`, but never `error`.
+    """
 
     inputs: str | list[str]
     normalize: bool = True
-    truncate: bool = True
+    truncate: bool | None = None
     truncation_direction: Side = "right"
-    prompt_name: str | None = None
     dimensions: Dimensions | None = None
     encoding_format: EncodingFormat = "float"
-    input_type: InputType | None = None
     output_dtype: OutputDtype | None = None
     model: str | None = None
     chain: str | None = None
 
+    @model_validator(mode="after")
+    def require_agreement(self) -> "EmbedBody":
+        """Raise `ValueError` if `truncate` and `long_text` contradict one another."""
+        if (self.truncate, self.long_text) in ((True, "error"), (False, "truncate")):
+            raise ValueError(f"truncate {str(self.truncate).lower()} contradicts long_text {self.long_text}")
+        return self
 
-class OpenAIBody(Body):
-    """OpenAI's request; `model` is `ENCODER` or `ENCODER+CHAIN[@v]`."""
+    def choose_long_text(self, default: LongText) -> LongText:
+        """Return what becomes of texts that are too long, where `default` is the encoder's."""
+        if self.long_text is not None or self.truncate is None:
+            return self.long_text or default
+        if not self.truncate:
+            return "error"
+        return "truncate" if default == "error" else default
+
+
+class OpenAIBody(TextsBody):
+    """OpenAI's request; `model` is `ENCODER` or `ENCODER+CHAIN[@v]`, each with or without `:DIMENSIONS`.
+
+    `input_type` is that of `prompt_name` if left out.
+    """
 
     input: str | list[str] | list[int] | list[list[int]]
     model: str | None = None
     dimensions: Dimensions | None = None
     encoding_format: EncodingFormat = "float"
-    input_type: InputType = "document"
     output_dtype: OutputDtype | None = None
     user: str | None = None
 
@@ -236,6 +269,7 @@ class TextsOrVectors(Body):
     vectors: Rows = None
     space_id: str | None = None
     prompt_name: str | None = None
+    long_text: LongText | None = None
 
     @model_validator(mode="after")
     def require_exactly_one(self) -> "TextsOrVectors":

@@ -19,6 +19,7 @@ from service.index.protocol import SearchIndex
 from service.index.reducer import Reducer, Vectors, require_finite_norms
 from service.index.spec import IndexSpec
 from training.encoder.encoder import Encoder
+from training.errors import NotFiniteError
 from training.fitting.encoding import format_progress
 from training.sources.kinds import Batch
 from training.sources.raw import Record
@@ -175,6 +176,7 @@ def measure_cost(
 
     Raises:
         BadValueError: if the vectors have the wrong number of dimensions.
+        NotFiniteError: if the encoder gives NaN or inf for a text of the sample.
     """
     total = source.count()
     wanted = np.unique(np.linspace(0, max(total - 1, 0), SAMPLE_ROWS).astype(int))
@@ -186,7 +188,10 @@ def measure_cost(
         read += len(batch)
         on_progress(0.5 * min(read / max(total, 1), 1), f"reading a sample, {read:,} of {total:,} rows")
     on_progress(0.5, f"measuring {spec.chain} on {len(taken):,} rows")
-    sample = np.unique(_load_vectors(taken, encoder, spec), axis=0)
+    try:
+        sample = np.unique(_load_vectors(taken, encoder, spec), axis=0)
+    except NotFiniteError as error:
+        raise error.at(f"row {wanted[error.position or 0] + 1:,}") from None
     sample = sample[sample.any(axis=1)]
     queries = None if reducer.quantizer is None else reducer.reduce_queries(sample)
     graph = create_graph(spec, choose_format(spec, reducer), 1)
@@ -230,6 +235,7 @@ def add_rows(
 
     Raises:
         BadValueError: if an id occurs twice in a batch, or a row cannot be stored.
+        NotFiniteError: if the encoder gives NaN or inf for a text; the batches before it stay in the index.
     """
     spec = index.spec
     note = index.read_note(NOTE) or {}
@@ -239,8 +245,11 @@ def add_rows(
         first, seen = seen, seen + len(batch)
         if seen <= done:
             continue
-        vectors = _load_vectors(batch.values, encoder, spec)
         rows = ids.build_rows(batch, first, source.field, spec.text_field)
+        try:
+            vectors = _load_vectors(batch.values, encoder, spec)
+        except NotFiniteError as error:
+            raise error.at(f"the text of {rows[error.position or 0].id!r}") from None
         kept = _select_rows(vectors, rows, spec, skip_zeros)
         if kept:
             named, said = zip(*((rows[position].id, rows[position].metadata) for position in kept), strict=True)

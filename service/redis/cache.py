@@ -63,7 +63,7 @@ MISSES = Counter("lathe_shared_cache_misses", "Texts whose vectors were not in R
 FAILURES = Counter("lathe_shared_cache_failures", "Reads and writes that Redis did not take", ["operation"])
 
 log = logging.getLogger(__name__)
-Batch = tuple[list[bytes], NDArray[np.float32], NDArray[np.int64]]
+Batch = tuple[list[bytes], NDArray[np.float32], NDArray[np.int64], NDArray[np.int64] | None]
 
 
 class SharedCache:
@@ -132,18 +132,25 @@ class SharedCache:
         MISSES.inc(len(found) - hits)
         return found
 
-    def put(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
+    def put(
+        self,
+        keys: list[bytes],
+        vectors: NDArray[np.float32],
+        tokens: NDArray[np.int64],
+        cut: NDArray[np.int64] | None = None,
+    ) -> None:
         """Queue vectors `(n, d)` for writing without blocking; drop them if the queue is full or Redis unavailable.
 
         Args:
             keys: cache keys of the texts.
             vectors: their vectors, which are copied.
-            tokens: number of tokens of each text, stored with its vector.
+            tokens: number of tokens of each text that were read, stored with its vector.
+            cut: number of those that were not; None for none.
         """
         if not self.available:
             return
         try:
-            self.waiting.put_nowait((keys, vectors.copy(), tokens))  # a view would keep its whole batch in memory
+            self.waiting.put_nowait((keys, vectors.copy(), tokens, cut))  # a view would keep its whole batch in memory
         except Full:
             FAILURES.labels("write").inc()
 
@@ -162,15 +169,26 @@ class SharedCache:
             except Exception:
                 log.exception("writing to the shared cache failed; continuing")
 
-    def write_batch(self, keys: list[bytes], vectors: NDArray[np.float32], tokens: NDArray[np.int64]) -> None:
-        """Write vectors to Redis as float16, each with a checksum and its token count, skipping those that overflow."""
+    def write_batch(
+        self,
+        keys: list[bytes],
+        vectors: NDArray[np.float32],
+        tokens: NDArray[np.int64],
+        cut: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Write vectors to Redis as float16, each with a checksum and its token counts, skipping those that overflow.
+
+        The number of tokens that were cut is left out where it is 0.
+        """
         with np.errstate(over="ignore"):
             halves = vectors.astype(np.float16)
         fit = np.asarray(np.isfinite(halves).all(axis=1))
         pairs: list[bytes] = []
-        for key, half, count, fits in zip(keys, halves, tokens, fit, strict=True):
+        lost = np.zeros_like(tokens) if cut is None else cut
+        for key, half, count, missing, fits in zip(keys, halves, tokens, lost, fit, strict=True):
             if fits:
                 content = int(count).to_bytes(4, "little") + half.tobytes()
+                content += int(missing).to_bytes(4, "little") if missing else b""
                 pairs += [key, zlib.crc32(content).to_bytes(4, "little") + content]
         if pairs:
             limits: list[Any] = [self.max_bytes // 2, self.seconds, ENTRY_BYTES]
@@ -186,15 +204,16 @@ class SharedCache:
 
 
 def _decode_entry(content: bytes, normalized: bool, dimensions: int) -> CachedVector | None:
-    """Decode an entry to a float32 vector and its token count, restoring unit norm if `normalized`.
+    """Decode an entry to a float32 vector and its token counts, restoring unit norm if `normalized`.
 
     Return None if its checksum, its dimensions or its numbers are wrong.
     """
-    if len(content) != 8 + 2 * dimensions or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
+    end = 8 + 2 * dimensions
+    if len(content) not in (end, end + 4) or zlib.crc32(content[4:]) != int.from_bytes(content[:4], "little"):
         return None
-    vector = np.frombuffer(content, np.float16, offset=8).astype(np.float32)
+    vector = np.frombuffer(content[:end], np.float16, offset=8).astype(np.float32)
     if not np.isfinite(vector).all():
         return None
     if normalized:
         vector /= max(float(np.linalg.norm(vector)), 1e-12)
-    return CachedVector(vector, int.from_bytes(content[4:8], "little"))
+    return CachedVector(vector, int.from_bytes(content[4:8], "little"), int.from_bytes(content[end:], "little"))

@@ -54,6 +54,7 @@ class HashingEncoder:
     """Encoder whose vectors are hashes of the texts: fast, and without meaning."""
 
     name, dimensions, fingerprint, device = "hashing", 16, "0" * 32, "cpu"
+    vectors_key = fingerprint
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "dimensions": self.dimensions, "fingerprint": self.fingerprint}
@@ -70,6 +71,7 @@ class CountingEncoder:
     def __init__(self, real: Encoder | HashingEncoder, stop_before_call: int | None = None) -> None:
         self.real = real
         self.name, self.dimensions, self.fingerprint = real.name, real.dimensions, real.fingerprint
+        self.vectors_key = real.fingerprint
         self.device = real.device
         self.stop_before_call = stop_before_call
         self.calls = 0

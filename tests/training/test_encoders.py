@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,8 @@ from sentence_transformers import SentenceTransformer
 
 from training.encoder.encoder import Encoder, locate_model
 from training.encoder.fingerprint import compute_fingerprint
-from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
-from training.errors import EncoderError, TooLongError
+from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
+from training.errors import EncoderError, NotFiniteError, TooLongError
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -90,8 +91,8 @@ def test_encode_of_the_empty_text_is_a_unit_vector_of_two_tokens(encoder):
 
 
 def test_encode_of_no_texts_has_shape_0_by_dimensions(encoder):
-    for truncate in (True, False):
-        encoded = encoder.encode([], truncate=truncate)
+    for long_text in ("truncate", "error", "mean"):
+        encoded = encoder.encode([], long_text=long_text)
         assert encoded.vectors.shape == (0, encoder.dimensions)
         assert encoded.tokens.shape == (0,)
 
@@ -113,22 +114,72 @@ def test_truncation_side_left_keeps_the_end_and_right_keeps_the_start(encoder):
 
 
 def test_encode_without_truncation_accepts_256_tokens_and_refuses_257(encoder):
-    assert encoder.encode(["word " * 254], truncate=False).tokens.tolist() == [256]
+    assert encoder.encode(["word " * 254], long_text="error").tokens.tolist() == [256]
     with pytest.raises(TooLongError, match=r"input 1 has 257 tokens.* 256"):
-        encoder.encode(["short", "word " * 255], truncate=False)
+        encoder.encode(["short", "word " * 255], long_text="error")
+
+
+def test_encode_counts_the_tokens_that_it_reads_and_those_that_it_cuts(encoder):
+    texts = ["tea", "word " * 254, "word " * 300, "far too long " * 130, "word " * 20_000]
+    found = encoder.encode(texts)
+    assert found.tokens.tolist() == [3, 256, 256, 256, 256]
+    assert found.cut[:4].tolist() == [0, 0, 46, 136]
+    assert abs(found.cut[4] - 19_746) < 200  # estimated, as it is not tokenized whole
+    assert encoder.encode(texts[2:3], "query", truncation_side="left").cut.tolist() == [46]
+
+
+def test_long_text_mean_gives_short_texts_the_same_vectors_and_tokens(encoder, encoded):
+    short = [text for text in TEXTS if len(text) < 1000]
+    found, expected = (encoder.encode(short, long_text=choice) for choice in ("mean", "truncate"))
+    np.testing.assert_array_equal(found.vectors, expected.vectors)
+    assert found.tokens.tolist() == expected.tokens.tolist() and not found.cut.any()
+
+
+def test_long_text_mean_is_the_normalized_mean_of_its_chunks_weighted_by_tokens(encoder):
+    numbered = " ".join(f"sentence {number} is about something else." for number in range(200))
+    pieces = encoder.divide(["tea", numbered], None, "mean")
+    assert pieces.owners[0] == 0 and (pieces.owners[1:] == 1).all() and len(pieces.texts) > 5
+    chunks = encoder.encode(pieces.texts[1:], long_text="error")  # none is too long
+    mean = (chunks.vectors * chunks.tokens[:, None]).sum(axis=0) / chunks.tokens.sum()
+    found = encoder.encode(["tea", numbered], long_text="mean")
+    np.testing.assert_allclose(found.vectors[1], mean / np.linalg.norm(mean), atol=1e-6)
+    assert found.tokens[1] == chunks.tokens.sum() and not found.cut.any()
+    raw = encoder.encode(["tea", numbered], long_text="mean", normalize=False).vectors[1]
+    np.testing.assert_allclose(raw, mean, atol=1e-6)
+    assert found.vectors[1] @ encoder.encode([numbered]).vectors[0] < 0.99
+
+
+def test_the_specs_long_text_applies_if_a_call_names_none(variant, encoder):
+    text = ["far too long, and more so with every word " * 60]
+    meaning = variant(long_text="mean")
+    np.testing.assert_array_equal(meaning.encode(text).vectors, encoder.encode(text, long_text="mean").vectors)
+    np.testing.assert_array_equal(
+        meaning.encode(text, long_text="truncate").vectors, encoder.encode(text, long_text="truncate").vectors
+    )
+    with pytest.raises(TooLongError, match="input 0 has"):
+        variant(long_text="error").encode(text)
+    assert meaning.fingerprint == encoder.fingerprint and meaning.vectors_key != encoder.vectors_key
+
+
+def test_a_prompt_that_leaves_no_space_for_chunks_is_refused(variant):
+    prompted = variant(max_length=32, prompts={"query": "find what is about "}, long_text="mean")
+    assert prompted.encode(["word " * 100], "query").cut.tolist() == [0]
+    wordy = variant(max_length=32, prompts={"query": "word " * 25}, long_text="mean")
+    with pytest.raises(EncoderError, match="leaves 3 tokens of what all-MiniLM-L6-v2 reads"):
+        wordy.encode(["word " * 100], "query")
 
 
 def test_a_prompt_counts_towards_the_limit(variant):
     prompted = variant(prompts={"query": "find: "})
-    assert prompted.encode(["word " * 252], prompt_name="query", truncate=False).tokens.tolist() == [256]
+    assert prompted.encode(["word " * 252], prompt_name="query", long_text="error").tokens.tolist() == [256]
     with pytest.raises(TooLongError, match="257"):
-        prompted.encode(["word " * 253], prompt_name="query", truncate=False)
+        prompted.encode(["word " * 253], prompt_name="query", long_text="error")
 
 
 def test_encode_without_truncation_refuses_240_characters_of_over_256_tokens(encoder):
     korean = "한국어 문장을 " * 30  # 240 characters, each up to three tokens
     with pytest.raises(TooLongError, match="256"):
-        encoder.encode([korean], truncate=False)
+        encoder.encode([korean], long_text="error")
 
 
 def test_an_unknown_prompt_name_is_refused_and_the_known_ones_are_listed(encoder):
@@ -223,6 +274,30 @@ def test_a_layer_that_the_model_lacks_is_refused(layer):
 def test_a_max_length_beyond_the_models_positions_is_refused(length):
     with pytest.raises(EncoderError, match="max_length"):
         Encoder(replace(DEFAULT_ENCODER, max_length=length))
+
+
+def test_encode_raises_for_a_text_whose_vector_overflows_and_names_its_position(fragile_model):
+    """In float32 the same model has a vector for it."""
+    spec = EncoderSpec("fragile", str(fragile_model), dtype="float16")
+    fragile = Encoder(spec)
+    assert np.isfinite(fragile.encode(TEXTS).vectors).all()
+    for texts, position in ((["tea", "a volcano", "tea", "volcano"], 1), (["volcano"], 0), ([*TEXTS, "volcano"], 9)):
+        for options in ({}, {"normalize": False}):
+            with pytest.raises(NotFiniteError, match=f"input {position}: fragile gives NaN or inf .* float16") as error:
+                fragile.encode(texts, **options)
+            assert error.value.position == position and "bfloat16 or float32" in str(error.value)
+    assert np.isfinite(Encoder(replace(spec, dtype="float32")).encode(["volcano"]).vectors).all()
+
+
+def test_an_encoder_that_overflows_on_ordinary_texts_is_refused_when_it_is_loaded(fragile_model, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(fragile_model, tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    weights["embeddings.word_embeddings.weight"] *= 1e8
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(EncoderError, match="the encoder hot cannot be used, as 'yes' shows: .* float16"):
+        Encoder(EncoderSpec("hot", str(tmp_path / "model"), dtype="float16"))
 
 
 def test_a_missing_model_folder_raises_encoder_error(tmp_path):

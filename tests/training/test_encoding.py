@@ -4,7 +4,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from training.errors import FitError, SourceError
+from training.encoder.encoder import Encoder
+from training.encoder.spec import EncoderSpec
+from training.errors import FitError, NotFiniteError, SourceError
 from training.fitting.encoded_shards import HASHES, POSITION, VECTORS
 from training.fitting.encoding import encode_source
 from training.sources.shards import BATCH_ROWS
@@ -164,6 +166,20 @@ def test_blank_texts_are_left_out_and_counted(counting_hashes, tmp_path):
     assert encoder.texts == ["a lathe", "a river"]
     assert encoded.blank == 3
     assert (len(encoded.vectors), len(encoded.hashes)) == (2, 2)
+
+
+def test_a_text_without_a_finite_vector_ends_the_encoding_and_is_named_by_its_row(fragile_model, tmp_path):
+    """Its batch is not written; once the text is gone, the rest is encoded."""
+    fragile = Encoder(EncoderSpec("fragile", str(fragile_model), dtype="float16"))
+    rows = ["tea", " ", "a bicycle", "", "a volcano", "rain"]
+    path = tmp_path / "rows.jsonl"
+    write_lines(path, rows)
+    with pytest.raises(NotFiniteError, match=r"^row 5 of rows\.jsonl: fragile gives NaN or inf"):
+        encode(str(path), fragile, tmp_path / "vectors")
+    assert [file.stat().st_size for file in (tmp_path / "vectors").rglob(VECTORS)] == [0]
+    write_lines(path, [row for row in rows if "volcano" not in row])
+    found = encode(str(path), fragile, tmp_path / "vectors")
+    assert found.vectors.shape == (3, 16) and np.isfinite(found.vectors).all()
 
 
 def test_files_of_only_blank_texts_do_not_change_vectors_and_digest(counting_hashes, tmp_path):

@@ -153,7 +153,7 @@ def test_a_static_encoder_returns_the_normalized_mean_of_token_vectors_in_any_ba
 
 def test_a_static_encoder_in_bfloat16_gives_unit_vectors_of_a_text_of_any_length(static):
     encoder = Encoder(EncoderSpec("static", str(static), dtype="bfloat16"), "cpu")
-    vectors = encoder.encode(["word " * 2000], truncate=False).vectors
+    vectors = encoder.encode(["word " * 2000], long_text="error").vectors
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=0, atol=1e-6)
 

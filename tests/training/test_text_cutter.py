@@ -203,12 +203,12 @@ def test_encoding_megabytes_takes_under_a_second_and_equals_encoding_what_is_rea
 def test_encode_without_truncation_refuses_a_text_of_megabytes_in_under_a_second(encoder):
     begun = time.process_time()
     with pytest.raises(TooLongError, match=r"input 1 is 4000000 characters long, of which .* reads 256 tokens"):
-        encoder.encode(["short", "a b " * 1_000_000], truncate=False)
+        encoder.encode(["short", "a b " * 1_000_000], long_text="error")
     assert time.process_time() - begun < 1
 
 
 def test_encode_without_truncation_accepts_100_000_spaces_and_a_word(encoder):
-    assert encoder.encode([" " * 100_000 + "hello"], truncate=False).tokens.tolist() == [3]
+    assert encoder.encode([" " * 100_000 + "hello"], long_text="error").tokens.tolist() == [3]
 
 
 def test_a_long_text_keeps_its_prompt_when_cut(encoder):
@@ -263,7 +263,7 @@ def test_a_static_encoder_reads_at_most_static_characters_from_either_end(static
     assert static.cut(text).text == text[:-1]
     assert static.cut(text, truncation_side="left").text == text[1:]
     with pytest.raises(TooLongError, match="input 1"):
-        static.encode(["short", text], truncate=False)
+        static.encode(["short", text], long_text="error")
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -276,7 +276,7 @@ def test_a_static_encoder_whose_tokenizer_truncates_reads_the_same_tokens_of_lon
     expected = limited.model(limited.model.preprocess(texts))["sentence_embedding"].detach().numpy()
     np.testing.assert_allclose(encoded.vectors, expected, rtol=0, atol=1e-5)
     assert encoded.tokens.max() == READ
-    limited.encode(["a b " * 9999], truncate=False)
+    limited.encode(["a b " * 9999], long_text="error")
 
 
 def test_split_at_spaces_keeps_the_text_and_starts_pieces_with_a_space():

@@ -124,7 +124,7 @@ def advise(request: AdviceRequest, encoder: Encoder | None, workspace: Path, on_
     if encoder is None:
         raise AdviceError(f"{source.name} holds texts: name their encoder")
     remarks: list[str] = []
-    with claim_workspace_folder(workspace, f"advice-{source.content_key(encoder.fingerprint)[:32]}") as folder:
+    with claim_workspace_folder(workspace, f"advice-{source.content_key(encoder.vectors_key)[:32]}") as folder:
         encoding = SampleEncoder(encoder, folder)
         encoding.encode(list_texts_to_encode(row_sample), part_of(on_progress, 0.0, ENCODED))
         sample = build_text_sample(row_sample, encoding.vectors, encoding.failed)

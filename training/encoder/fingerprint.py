@@ -8,8 +8,12 @@ from typing import Any
 import torch
 
 
-def compute_fingerprint(model: Any, max_length: int, prompts: Mapping[str, str]) -> str:
+def compute_fingerprint(
+    model: Any, max_length: int, prompts: Mapping[str, str], without_chat_template: bool = False
+) -> str:
     """Return a hash of a model's weights, modules, maximum length and prompts, as 32 hexadecimal digits.
+
+    `without_chat_template` says that the model's chat template was switched off, which gives other vectors.
 
     The weights are hashed as loaded, so a model has the same fingerprint from a package, a folder or the Hub. Its name
     and the dtype it runs in later do not matter.
@@ -23,6 +27,8 @@ def compute_fingerprint(model: Any, max_length: int, prompts: Mapping[str, str])
         "max_length": max_length,
         "prompts": prompts,
     }
+    if without_chat_template:
+        rest["chat_template"] = "off"
     digest.update(json.dumps(rest, sort_keys=True).encode())
     return digest.hexdigest()[:32]
 

@@ -15,6 +15,12 @@ Pooling = Literal["mean", "cls", "max", "lasttoken"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
 """Attention implementations; see `EncoderSpec.attention`."""
 
+LongText = Literal["truncate", "error", "mean"]
+"""What becomes of a text that is longer than the model reads; see `EncoderSpec.long_text`."""
+
+ChatTemplate = Literal["on", "off"]
+"""Whether texts are wrapped in a model's chat template; see `EncoderSpec.chat_template`."""
+
 Side = Literal["left", "right"]
 """End of a text, left or right."""
 
@@ -37,6 +43,10 @@ class EncoderSpec:
         attention: attention implementation; `auto` is flash attention, which needs no padding, if it is installed and
             the model runs in half precision on a GPU, else the library's choice.
         compile: whether torch.compile compiles the transformer; the first batches then take minutes.
+        long_text: what becomes of a text that is longer than the model reads, unless a call says otherwise: it is
+            truncated, an error, or encoded as the mean of the vectors of its chunks.
+        chat_template: whether texts are wrapped in the chat template of an instruct model; None does what
+            sentence-transformers does, which wraps them if there is one, and warns of it.
         trust_remote_code: whether code from the model's repository is run.
     """
 
@@ -51,6 +61,8 @@ class EncoderSpec:
     dtype: Dtype = "float32"
     attention: Attention = "auto"
     compile: bool = False
+    long_text: LongText = "truncate"
+    chat_template: ChatTemplate | None = None
     trust_remote_code: bool = False
 
 

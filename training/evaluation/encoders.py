@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from training.encoder.encoder import Encoder
 from training.encoder.layers import LayeredEncoder, parse_variants
 from training.encoder.spec import EncoderSpec
-from training.errors import EncoderError
+from training.errors import EncoderError, NotFiniteError
 
 BAG_OF_WORDS = "bag-of-words"
 """Name of the bag-of-words encoder."""
@@ -194,6 +194,8 @@ def encode_checked(
     name = group.members[0].name
     try:
         found = group.encode(texts, prompt_name, on_batch)
+    except NotFiniteError as error:
+        raise EncoderError(f"{error.reason}, number {(error.position or 0) + 1:,} of {len(texts):,}") from error
     except EncoderError as error:
         raise EncoderError(f"{name}: {error}") from error
     except Exception as error:  # models raise anything

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from training.digests import digest
 from training.encoder.encoder import Encoder
-from training.errors import EngineError, FitError, SourceError
+from training.errors import EngineError, FitError, NotFiniteError, SourceError
 from training.locks import lock_file
 from training.sources.kinds import Batch
 from training.sources.shards import BATCH_ROWS, Shard, open_local_copy, read_shards
@@ -54,7 +54,7 @@ class Position:
 
 def shard_folder(root: Path, shard: Shard, field: str, encoder: Encoder | None) -> Path:
     """Return the folder for a shard's vectors, keyed by file, field, rows, kind and encoder; it is not created."""
-    of = encoder.fingerprint if encoder else None
+    of = encoder.vectors_key if encoder else None
     return root / digest(shard.key, field, shard.start, shard.stop, shard.width, of)[:32]
 
 
@@ -150,7 +150,11 @@ def _write_locked(
                 """Report the rows of the shard that are done, given those of the current batch."""
                 on_rows(before + done)
 
-            vectors, hashes = _encode_batch(batch, encoder, report)
+            try:
+                vectors, hashes = _encode_batch(batch, encoder, report)
+            except NotFiniteError as error:
+                row = shard.start + before + _find_row(batch, error)
+                raise error.at(f"row {row + 1:,} of {shard.file.rpartition('/')[2]}") from None
             for file, array in ((vectors_file, vectors), (hashes_file, hashes)):
                 file.write(array.tobytes())
                 file.flush()
@@ -202,6 +206,12 @@ def _encode_batch(
     if encoder is not None:
         require_encoder_dimensions(vectors.shape[1], encoder)
     return vectors, np.array([hash_row(payload) for payload in payloads], dtype=np.uint64)
+
+
+def _find_row(batch: Batch, error: NotFiniteError) -> int:
+    """Return the index in a batch of the text that an error of its texts, blank ones left out, is about."""
+    rows = [row for row, text in enumerate(batch.values) if text.strip()]
+    return rows[error.position or 0]
 
 
 def require_encoder_dimensions(width: int, encoder: Encoder) -> None:

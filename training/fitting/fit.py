@@ -139,7 +139,7 @@ def fit_chain(
         chain.signature(encoder.dimensions)  # before hours of encoding, not after
     with ExitStack() as within:
         folder = within.enter_context(
-            claim_workspace_folder(workspace, source.workspace_key(encoder.fingerprint if encoder else None)[:32])
+            claim_workspace_folder(workspace, source.workspace_key(encoder.vectors_key if encoder else None)[:32])
         )
         encoded = encode_source(source, encoder, folder, _stage_progress("encode", on_progress), engine)
         if earlier is not None:
@@ -315,7 +315,7 @@ def encode_out_of_domain(
     found = {}
     for done, (name, written) in enumerate(corpora.items()):
         on_progress(done / len(corpora), f"encoding out-of-domain text: {name}")
-        found[name] = _load_sample_vectors(open_source(written), encoder, folder / encoder.fingerprint)
+        found[name] = _load_sample_vectors(open_source(written), encoder, folder / encoder.vectors_key)
     return found
 
 

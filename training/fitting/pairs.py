@@ -71,7 +71,7 @@ def encode_targets(
     if encoder is None and targets.kind() == "texts":
         raise FitError(f"the targets {targets.name} are texts; they must be vectors, or name a target encoder")
     with claim_workspace_folder(
-        workspace, f"{targets.workspace_key(encoder.fingerprint if encoder else None)[:30]}-t"
+        workspace, f"{targets.workspace_key(encoder.vectors_key if encoder else None)[:30]}-t"
     ) as folder:
         found = encode_source(targets, encoder, folder, on_progress, engine)
         have, wanted = found.vectors.shape[0], encoded.vectors.shape[0]

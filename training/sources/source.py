@@ -100,7 +100,7 @@ class Source:
         Local files of up to `HASHED_BYTES` are read; see `file_key`.
 
         Args:
-            encoder: fingerprint of the encoder; None for vectors without one.
+            encoder: key of the encoder, see `Encoder.vectors_key`; None for vectors without one.
         """
         return digest(self.name, self.field, [file_key(file) for file in self.files], encoder)
 
@@ -111,7 +111,7 @@ class Source:
         by its content, wherever a job put it.
 
         Args:
-            encoder: fingerprint of the encoder; None for vectors without one.
+            encoder: key of the encoder, see `Encoder.vectors_key`; None for vectors without one.
         """
         return digest(self.location if self.is_folder else file_key(self.files[0]), self.field, encoder)
 

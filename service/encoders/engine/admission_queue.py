@@ -44,6 +44,7 @@ class AdmissionQueue:
         texts: number of texts accepted and not yet answered.
         tokens: estimated tokens of these texts.
         rate: recent throughput in estimated tokens per second; 0 before the first batch.
+        on_admit: called after a request was queued, outside of locks.
         build_refusal: builds the error that refuses requests while the queue is closed; None while it is open.
     """
 
@@ -54,6 +55,7 @@ class AdmissionQueue:
         self.tokens = 0
         self.works: deque[Work] = deque()
         self.idle = 0
+        self.on_admit: Callable[[], None] = lambda: None
         self.build_refusal: Callable[[], ServiceError] | None = None
         self.changed = threading.Condition()
         self.rate = 0.0
@@ -65,6 +67,7 @@ class AdmissionQueue:
         max_length: int,
         chain: ChainRef | None = None,
         keep_raw: bool = False,
+        positions: list[int] | None = None,
     ) -> Work:
         """Queue texts for encoding and return their `Work`, whose future gets the vectors.
 
@@ -74,6 +77,7 @@ class AdmissionQueue:
             max_length: maximum tokens that the encoder reads of a text.
             chain: chain to apply to the vectors; None for none.
             keep_raw: whether to return also the vectors before the chain.
+            positions: positions of the texts in the request, for messages; None if they are all of its texts.
 
         Raises:
             BadValueError: if there are no texts.
@@ -83,7 +87,7 @@ class AdmissionQueue:
         """
         if not texts:
             raise BadValueError("the request has no texts to encode")
-        work = Work(texts, options, chain, keep_raw, max_length)
+        work = Work(texts, options, chain, keep_raw, max_length, positions)
         if work.tokens_estimated > self.max_tokens and len(texts) > 1:
             raise TooLargeError(
                 f"about {work.tokens_estimated} tokens in one request; at most {self.max_tokens} are taken"
@@ -114,6 +118,7 @@ class AdmissionQueue:
             self.works.append(work)
             self.changed.notify()
         work.future.add_done_callback(lambda _future: self._release(work))
+        self.on_admit()
 
     def _release(self, work: Work) -> None:
         """Subtract an answered or cancelled request from the counts, and remove it from the queue if still there."""

@@ -23,10 +23,12 @@ from service.errors import ServiceError, UnavailableError
 from service.processes.program import ProcessStarter, Program, get_environment_without_keys
 from training.encoder.precision import Agreement
 from training.encoder.spec import EncoderSpec
-from training.errors import EncoderError, TooLongError
+from training.errors import EncoderError, NotFiniteError, TooLongError
 from transforms.errors import ArtifactError
 
-ERRORS: dict[str, type[Exception]] = {error.__name__: error for error in (TooLongError, EncoderError, ArtifactError)}
+ERRORS: dict[str, type[Exception]] = {
+    error.__name__: error for error in (TooLongError, NotFiniteError, EncoderError, ArtifactError)
+}
 """Exceptions that a worker may report as the request's fault, by name; all others are faults of the worker."""
 
 
@@ -114,8 +116,8 @@ class WorkerProcess:
             if "error" in result:
                 results.append(_build_error(result, self.spec.name))
                 continue
-            vectors, tokens = next(left), next(left)
-            results.append(PartResult(vectors, next(left) if result["raw"] else None, tokens))
+            vectors, tokens, cut = next(left), next(left), next(left)
+            results.append(PartResult(vectors, next(left) if result["raw"] else None, tokens, cut))
         return Reply(results, [tuple(batch) for batch in head["batches"]], head["seconds"])
 
     def alive(self) -> bool:
@@ -133,6 +135,7 @@ class Dispatcher:
 
     Attributes:
         sent: parts of each message that the worker has not answered, earliest first.
+        retiring: event that ends `run` once the worker has answered what it was sent.
     """
 
     def __init__(
@@ -167,9 +170,10 @@ class Dispatcher:
         self.timeout = timeout
         self.idle_seconds = idle_seconds
         self.sent: deque[list[Part]] = deque()
+        self.retiring = threading.Event()
 
     def run(self, window: int) -> None:
-        """Send queued texts to the worker and distribute its replies, until `stopping` is set.
+        """Send queued texts to the worker and distribute its replies, until `stopping` or `retiring` is set.
 
         Up to `ahead` messages, of about `window` tokens each, are sent before the first is answered.
 
@@ -177,8 +181,8 @@ class Dispatcher:
             OSError, EOFError: when the worker has ended, or does not reply in time.
         """
         wait = NO_WAIT
-        while not self.stopping.is_set():
-            parts = self.queue.take(window, 0.0 if self.sent else self.idle_seconds, NO_WAIT if self.sent else wait)
+        while not self.stopping.is_set() and not (self.retiring.is_set() and not self.sent):
+            parts = self._take(window, wait)
             if parts:
                 self._send(parts)
             elif not self.sent and not self.worker.alive():
@@ -187,6 +191,12 @@ class Dispatcher:
                 reply = self.worker.receive(self.timeout)
                 self._deliver(self.sent[0], reply)
                 wait = BatchWait.after_batch(self.sent.popleft(), reply.seconds)
+
+    def _take(self, window: int, wait: BatchWait) -> list[Part]:
+        """Take parts from the queue, waiting only if the worker has nothing to do; none once `retiring` is set."""
+        if self.retiring.is_set():
+            return []
+        return self.queue.take(window, 0.0 if self.sent else self.idle_seconds, NO_WAIT if self.sent else wait)
 
     def _send(self, parts: list[Part]) -> None:
         """Send texts to the worker, and observe how long the requests waited whose first texts are among them."""
@@ -224,7 +234,7 @@ def build_message(part: Part) -> dict[str, Any]:
     chain = None if work.chain is None else asdict(work.chain) | {"folder": str(work.chain.folder)}
     return {
         "texts": [work.texts[row] for row in part.rows],
-        "rows": part.rows,
+        "positions": part.positions,
         "options": asdict(work.options),
         "chain": chain,
         "keep_raw": work.keep_raw,

@@ -21,6 +21,8 @@ class EncoderInfo:
     device: str
     batch_tokens: int
     agreement: Agreement | None
+    warning: str | None = None
+    model_bytes: int = 0
 
     @property
     def name(self) -> str:

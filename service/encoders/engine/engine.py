@@ -5,10 +5,12 @@
 
 States: loading ──► ready ◄──► restarting     (a worker crashed and no other is ready)
             └─────► failed                    (the model cannot be loaded; retried with growing pauses)
+        ready ──► idle ──► waking ──► ready   (unloaded because nobody asked or others need the memory; loaded again)
         stopped
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -30,7 +32,10 @@ IDLE_SECONDS = 0.1
 RETRY_SECONDS = (1.0, 60.0)
 """First and longest pause in seconds before a worker that ended before it was ready is started again."""
 
-State = Literal["loading", "ready", "restarting", "failed", "stopped"]
+State = Literal["loading", "ready", "restarting", "failed", "idle", "waking", "stopped"]
+
+SERVING: tuple[State, ...] = ("ready", "idle", "waking")
+"""States in which requests are answered, perhaps after the model is loaded again."""
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +48,10 @@ class Engine:
         info: what a worker loaded; None before the first was ready.
         problem: why the encoder is not ready; None while it is.
         settled: event that is set once the encoder was ready, or failed, for the first time.
+        wanted: event that is clear while the encoder is to be unloaded.
+        unloaded: whether it was unloaded, and is not ready again.
+        last_used: time of the last request, in seconds of `time.monotonic`.
+        load_seconds: seconds that the last load took; 1 before the first.
     """
 
     def __init__(
@@ -55,6 +64,9 @@ class Engine:
         timeout: float = 120.0,
         retry_seconds: tuple[float, float] = RETRY_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
+        unload_seconds: float = 0.0,
+        hold: bool = True,
+        make_room: "Callable[[Engine], None]" = lambda _engine: None,
     ) -> None:
         """Store the configuration without starting anything.
 
@@ -67,6 +79,9 @@ class Engine:
             timeout: seconds without a reply after which a worker is considered dead.
             retry_seconds: first and longest pause before a worker that ended before it was ready is started again.
             idle_seconds: seconds between two checks of whether an idle worker is alive.
+            unload_seconds: seconds without a request after which the encoder may be unloaded; 0 keeps it loaded.
+            hold: whether requests for an unloaded encoder wait until it is loaded; otherwise they are refused.
+            make_room: called with the engine before it loads its model.
         """
         self.spec = spec
         self.start_worker = start_worker
@@ -75,11 +90,20 @@ class Engine:
         self.timeout = timeout
         self.retry_seconds = retry_seconds
         self.idle_seconds = idle_seconds
+        self.unload_seconds = unload_seconds
+        self.hold = hold
         self.info: EncoderInfo | None = None
         self.problem: str | None = None
         self.settled = threading.Event()
         self.stopping = threading.Event()
         self.guard = threading.Lock()
+        self.wanted = threading.Event()
+        self.wanted.set()
+        self.unloaded = False
+        self.last_used = time.monotonic()
+        self.load_seconds = 1.0
+        self.make_room = make_room
+        self.queue.on_admit = self.wake
         self.ready_dispatchers: set[Dispatcher] = set()
         self.supervisors = [Supervisor(self, number) for number in range(workers)]
 
@@ -96,9 +120,39 @@ class Engine:
         with self.guard:  # or `register` could open the queue again
             self.stopping.set()
             self.queue.close(self._build_stop_error)
+            self.wanted.set()  # for supervisors that wait for it
         self.fail_unfinished()
         for supervisor in self.supervisors:
             supervisor.stop()
+
+    def wake(self) -> None:
+        """Note that the encoder is used, and have it loaded again if it is unloaded; return at once."""
+        self.last_used = time.monotonic()
+        self.wanted.set()
+
+    def unload(self) -> bool:
+        """Have the workers end, which frees their memory, unless the encoder is in use; return whether they will.
+
+        Requests that come meanwhile have the encoder loaded again, and wait for that.
+        """
+        with self.guard:
+            all_ready = len(self.ready_dispatchers) == len(self.supervisors)
+            if self.stopping.is_set() or self.queue.texts or not all_ready or not self.wanted.is_set():
+                return False
+            self.wanted.clear()
+            self.unloaded = True
+            for dispatcher in self.ready_dispatchers:
+                dispatcher.retiring.set()
+        if self.queue.texts:  # of a request that was queued just before `wanted` was cleared
+            self.wanted.set()
+        log.info("the encoder %s is unloaded", self.spec.name)
+        metrics.UNLOADS.labels(self.spec.name).inc()
+        return True
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the model's weights in all its workers; 0 while it was never loaded."""
+        return 0 if self.info is None else self.info.model_bytes * len(self.supervisors)
 
     def fail_unfinished(self) -> None:
         """Answer all accepted, unfinished requests with an error."""
@@ -117,23 +171,36 @@ class Engine:
     def state(self) -> State:
         """State of the encoder: `stopped`, `ready` if any worker is, else `failed` if there is a problem.
 
-        Without a problem it is `loading` before any worker was ever ready, `restarting` after.
+        Without a problem it is `loading` before any worker was ever ready, `restarting` after. An unloaded encoder is
+        `idle`, and `waking` while it is loaded again.
         """
         if self.stopping.is_set():
             return "stopped"
         if self.ready_dispatchers:
             return "ready"
+        if self.unloaded:
+            return "waking" if self.wanted.is_set() else "idle"
         if self.problem:
             return "failed"
         return "loading" if self.info is None else "restarting"
 
     def require_ready(self) -> EncoderInfo:
-        """Return what the workers loaded.
+        """Return what the workers loaded, or had loaded before the encoder was unloaded if requests are held.
 
         Raises:
-            UnavailableError: while the encoder is not ready.
+            UnavailableError: while the encoder is not ready. If it is unloaded, it is loaded again from now on.
         """
         info = self.info
+        self.last_used = time.monotonic()
+        if self.unloaded and info is not None:
+            if self.hold:
+                return info
+            self.wake()
+            raise UnavailableError(
+                f"the encoder {self.spec.name} was unloaded and is being loaded again",
+                code="not_ready",
+                retry_after=max(1, math.ceil(self.load_seconds)),
+            )
         if info is None or not self.ready_dispatchers:
             raise UnavailableError(self.problem or f"the encoder {self.spec.name} is {self.state}", code="not_ready")
         return info
@@ -164,7 +231,10 @@ class Engine:
                 if self.ready_dispatchers:
                     raise EncoderError(f"the files of {self.spec.name} changed: restart the server or this encoder")
                 log.warning("the files of %s changed; its vectors belong to another space now", self.spec.name)
-            self.info, self.problem = info, None
+                self.queue.fail_all(
+                    UnavailableError(f"the files of {self.spec.name} changed; send the request again", code="changed")
+                )
+            self.info, self.problem, self.unloaded = info, None, False
             self.ready_dispatchers.add(dispatcher)
             if not self.stopping.is_set():
                 self.queue.open()
@@ -183,7 +253,10 @@ class Engine:
                 self.ready_dispatchers.discard(dispatcher)
             if not self.ready_dispatchers:
                 self.problem = problem or self.problem
-                if not self.stopping.is_set():
+                if problem is not None and self.unloaded:  # requests that are held would wait for long
+                    self.unloaded = False
+                    self.queue.close(partial(UnavailableError, problem, code="not_ready"))
+                elif not self.stopping.is_set() and not self.unloaded:
                     self.queue.close(partial(build_crash_error, self.spec.name))
         if problem is not None:
             self.settled.set()
@@ -209,7 +282,8 @@ class Supervisor:
     def run(self) -> None:
         """Run one worker after another until the engine stops; pause, longer each time, after one that was never ready.
 
-        All supervisors but number 0 first wait until one has loaded the encoder.
+        While the encoder is not wanted, no worker is started. All supervisors but number 0 first wait until one has
+        loaded the encoder.
         """
         engine = self.engine
         wait, longest = engine.retry_seconds
@@ -217,30 +291,36 @@ class Supervisor:
             while engine.info is None and not engine.stopping.wait(0.05):
                 pass
         while not engine.stopping.is_set():
-            problem = self._run_worker()
+            engine.wanted.wait()
             if engine.stopping.is_set():
                 return
-            if problem is None:
-                metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
-                wait = engine.retry_seconds[0]
-            else:
+            problem = self._run_worker()
+            if problem is not None:
                 engine.stopping.wait(wait)
                 wait = min(2 * wait, longest)
+                continue
+            wait = engine.retry_seconds[0]
+            if not engine.unloaded:
+                metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
 
     def _run_worker(self) -> str | None:
         """Start a worker and dispatch texts to it until it ends; then fail its unanswered requests and kill it.
 
         Returns:
-            Why the worker never was ready; None if it was. Either is logged, unless the engine is stopping.
+            Why the worker never was ready; None if it was. Either is logged, unless the engine is stopping or unloaded.
         """
         engine = self.engine
         dispatcher: Dispatcher | None = None
         problem: str | None = None
         try:
+            if self.number == 0:
+                engine.make_room(engine)
+            begun = time.monotonic()
             self.worker = engine.start_worker(engine.spec)
             if engine.stopping.is_set():
                 raise EOFError
             info = self.worker.wait_ready()
+            engine.load_seconds = time.monotonic() - begun
             dispatcher = engine.build_dispatcher(self.worker)
             engine.register(dispatcher, info)
             dispatcher.run(WINDOW_BATCHES * info.batch_tokens)

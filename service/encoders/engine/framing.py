@@ -1,7 +1,7 @@
 """Message protocol between a server and its workers: a JSON header, followed by arrays as bytes.
 
 server → worker   {"spec", "options"}, once
-                  {"parts": [{texts, rows, options, chain, keep_raw}]}
+                  {"parts": [{texts, positions, options, chain, keep_raw}]}
 worker → server   {"state": "ready", …} or {"state": "failed", "problem"}, once
                   {"results": [{arrays} or {"error", "message"}], "batches": […]}, for each list of parts
 """

@@ -30,6 +30,8 @@ WAITING_TEXTS = Gauge("lathe_queue_texts", "Texts accepted and not yet answered"
 WAITING_TOKENS = Gauge("lathe_queue_tokens", "The same in tokens, estimated", ["encoder"])
 ENCODER_PROCESSES = Gauge("lathe_encoder_processes", "Processes of an encoder that are ready", ["encoder"])
 WORKER_RESTARTS = Counter("lathe_worker_restarts", "Workers that went and were started again", ["encoder"])
+UNLOADS = Counter("lathe_encoder_unloads", "Times that an encoder was unloaded", ["encoder"])
+MODEL_BYTES = Gauge("lathe_model_bytes", "Bytes of the weights of a loaded encoder, in all its processes", ["encoder"])
 
 
 def observe_batches(encoder: str, reply: Reply) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from service.chains.chain_ref import ChainRef
 from training.encoder.batching import estimate_tokens, sort_longest_first
 from training.encoder.cutting import DENSE_CHARACTERS
-from training.encoder.spec import Side
+from training.encoder.spec import LongText, Side
 
 SEARCHED_CHARACTERS_PER_TOKEN = 256
 """Characters of a very long text that cost as much as a token: a worker may search all of them for what its model
@@ -21,10 +21,14 @@ it."""
 
 @dataclass(frozen=True)
 class EncodeOptions:
-    """How texts are encoded; texts with equal options share batches."""
+    """How texts are encoded; texts with equal options share batches.
+
+    Attributes:
+        long_text: what becomes of texts that are too long; None takes the encoder's.
+    """
 
     prompt_name: str | None = None
-    truncate: bool = True
+    long_text: LongText | None = None
     truncation_side: Side = "right"
     normalize: bool = True
 
@@ -37,6 +41,7 @@ class EncodedTexts:
         vectors: `(n, k)`, transformed by the chain if there is one.
         raw: `(n, d)` before the chain, if requested and there is a chain; otherwise None.
         tokens: `(n,)`, number of tokens of each text.
+        cut: `(n,)`, number of tokens of each text that were not read; None if all were.
         queue_ms: milliseconds until a worker took the first of the texts.
         inference_ms: milliseconds from then on.
     """
@@ -46,6 +51,7 @@ class EncodedTexts:
     tokens: NDArray[np.int64]
     queue_ms: float
     inference_ms: float
+    cut: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class PartResult:
     vectors: NDArray[np.float32]
     raw: NDArray[np.float32] | None
     tokens: NDArray[np.int64]
+    cut: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,7 @@ class Work:
         chain: chain to apply; None for raw vectors.
         keep_raw: whether to return also the vectors before the chain.
         max_length: maximum tokens that the encoder reads of a text, for the estimate.
+        positions: positions of the texts in the request, for messages; None if they are all of its texts.
         future: receives the vectors or an error.
         submitted: time of creation, in seconds of `perf_counter`.
         tokens_estimated: estimated cost of the texts in tokens: those the encoder reads, and the search for them.
@@ -90,6 +98,7 @@ class Work:
     chain: ChainRef | None
     keep_raw: bool
     max_length: int
+    positions: list[int] | None = None
     future: "Future[EncodedTexts]" = field(default_factory=Future)
     submitted: float = field(default_factory=perf_counter)
 
@@ -150,10 +159,12 @@ class Work:
             rows = [row for some, _ in self.results for row in some]
             parts = [part for _, part in self.results]
             raws = [part.raw for part in parts if part.raw is not None]
+            cuts = [np.zeros_like(part.tokens) if part.cut is None else part.cut for part in parts]
             result = PartResult(
                 np.concatenate([part.vectors for part in parts]),
                 np.concatenate(raws) if raws else None,
                 np.concatenate([part.tokens for part in parts]),
+                np.concatenate(cuts),
             )
         back = np.argsort(rows)
         return EncodedTexts(
@@ -162,6 +173,7 @@ class Work:
             result.tokens[back],
             1000 * (begun - self.submitted),
             1000 * (now - begun),
+            None if result.cut is None else result.cut[back],
         )
 
 
@@ -176,8 +188,8 @@ class Part:
     """Some texts of a request, for one worker.
 
     Attributes:
-        work: the request.
-        rows: positions of the texts in it.
+        work: the texts of a request.
+        rows: positions of the part's texts among them.
         tokens: estimated tokens of the texts.
         waited: seconds since the request was submitted.
     """
@@ -186,3 +198,9 @@ class Part:
     rows: list[int]
     tokens: int
     waited: float
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions of the texts in the request, of which the cache may have answered others."""
+        positions = self.work.positions
+        return self.rows if positions is None else [positions[row] for row in self.rows]

@@ -29,13 +29,15 @@ from service.encoders.engine import framing
 from service.processes.allocator import keep_freed_blocks
 from training.encoder.batching import Batch
 from training.encoder.encoder import Encoder
+from training.encoder.finite import require_finite
+from training.encoder.long_texts import MAX_LONG_TOKENS, Pieces
 from training.encoder.precision import PROBES
 from training.encoder.spec import EncoderSpec
-from training.errors import EncoderError, TooLongError
+from training.errors import EncoderError, NotFiniteError, TooLongError
 from transforms.chain import Chain
 from transforms.errors import ArtifactError
 
-EXPECTED_ERRORS = (TooLongError, EncoderError, ArtifactError)
+EXPECTED_ERRORS = (TooLongError, NotFiniteError, EncoderError, ArtifactError)
 """Exceptions whose messages are sent to the caller; of others, only the type is."""
 MAX_CHAINS = 64
 """Maximum number of folded chains kept on the device."""
@@ -50,12 +52,14 @@ class Tokenized:
     Attributes:
         parts: the parts as JSON.
         positions: their positions in the message.
-        batches: tokenized texts of all parts; empty if there is an error.
+        pieces: texts of all parts, in the pieces that the model reads.
+        batches: tokenized pieces; empty if there is an error.
         error: why the texts cannot be tokenized; None if they were.
     """
 
     parts: list[dict[str, Any]]
     positions: list[int]
+    pieces: Pieces
     batches: list[Batch]
     error: Exception | None = None
 
@@ -88,20 +92,19 @@ class Worker:
     def _tokenize_group(self, parts: list[dict[str, Any]], positions: list[int]) -> Tokenized:
         """Tokenize parts with equal options to batches; an error is returned in the result, not raised.
 
-        With `truncate` off, a text that is too long is an error.
+        With `long_text` "error", a text that is too long is an error.
         """
         options = parts[0]["options"]
         try:
             prompt = self.encoder.prompt(options["prompt_name"])
             texts = [text for part in parts for text in part["texts"]]
             with self.tokenizing:  # a tokenizer has one user at a time
-                if not options["truncate"]:
-                    for part in parts:
-                        self.encoder.require_short(part["texts"], prompt or "", part["rows"])
-                batches = self.encoder.tokenize(texts, prompt, options["truncation_side"])
-            return Tokenized(parts, positions, batches)
+                places = [place for part in parts for place in part["positions"]]
+                pieces = self.encoder.divide(texts, prompt, options["long_text"], places, MAX_LONG_TOKENS)
+                batches = self.encoder.tokenize(pieces.texts, prompt, options["truncation_side"])
+            return Tokenized(parts, positions, pieces, batches)
         except Exception as error:
-            return Tokenized(parts, positions, [], error)
+            return Tokenized(parts, positions, Pieces.whole([]), [], error)
 
     @torch.inference_mode()
     def encode_message(self, groups: list[Tokenized]) -> tuple[dict[str, Any], list[framing.Array]]:
@@ -123,12 +126,13 @@ class Worker:
     def _encode_group(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
         """Encode a group and apply the chains; return each part's header entry and arrays, by position in the message.
 
-        If the model fails on the group, each part is tried on its own, and failures are returned as entries.
+        If the model fails on the group, each part is tried on its own, and failures are returned as entries. So is a
+        part for which the model gives NaN or inf.
         """
         try:
             if group.error is not None:
                 raise group.error
-            vectors, tokens = self._compute_vectors(group)
+            vectors, tokens, cut = self._compute_vectors(group)
         except Exception as error:
             if len(group.parts) == 1:
                 return {group.positions[0]: (_describe_error(error), [])}
@@ -136,37 +140,44 @@ class Worker:
             for part, position in zip(group.parts, group.positions, strict=True):
                 alone |= self._encode_group(self._tokenize_group([part], [position]))
             return alone
-        answers, start = {}, 0
+        answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
+        start = 0
         for part, position in zip(group.parts, group.positions, strict=True):
             rows = slice(start, start + len(part["texts"]))
             start = rows.stop
-            answers[position] = self._apply_chain(part, vectors[rows], tokens[rows])
+            if len(group.parts) > 1 and not torch.isfinite(vectors[rows]).all():  # perhaps because of another's text
+                answers |= self._encode_group(self._tokenize_group([part], [position]))
+            else:
+                answers[position] = self._apply_chain(part, vectors[rows], [tokens[rows], cut[rows]])
         return answers
 
-    def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64]]:
-        """Encode a group's texts; return the vectors `(n, d)` on the device and the number of tokens `(n,)`."""
-        count = sum(len(part["texts"]) for part in group.parts)
+    def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
+        """Encode a group's texts; return vectors `(n, d)` on the device, and the tokens read and cut, both `(n,)`."""
+        count, normalize = len(group.pieces.texts), group.parts[0]["options"]["normalize"]
         vectors = torch.empty((count, self.encoder.dimensions), device=self.encoder.device)
-        tokens = np.empty(count, dtype=np.int64)
+        tokens, cut = (np.zeros(count, dtype=np.int64) for _ in range(2))
         for batch in group.batches:
-            found = self.encoder.forward(batch, group.parts[0]["options"]["normalize"])
-            vectors[torch.from_numpy(batch.rows).to(vectors.device)] = found
+            vectors[torch.from_numpy(batch.rows).to(vectors.device)] = self.encoder.forward(batch, normalize)
             tokens[batch.rows] = batch.tokens
-        return vectors, tokens
+            cut[batch.rows] = 0 if batch.cut is None else batch.cut
+        return *group.pieces.join(vectors, tokens, normalize), group.pieces.join_cut(cut)
 
     def _apply_chain(
-        self, part: dict[str, Any], raw: torch.Tensor, tokens: NDArray[np.int64]
+        self, part: dict[str, Any], raw: torch.Tensor, counts: list[framing.Array]
     ) -> tuple[dict[str, Any], list[framing.Array]]:
         """Apply a part's chain and return its header entry and arrays on the CPU, or a header entry with the error.
 
-        The raw vectors `(n, d)` are included only if they were requested.
+        The raw vectors `(n, d)` are included only if they were requested. NaN or inf among them is an error.
+        `counts` are arrays of the texts, which are returned as they are.
         """
         try:
+            if not torch.isfinite(raw).all():
+                require_finite(raw.cpu().numpy(), self.encoder.spec, part["positions"])
             vectors = raw if part["chain"] is None else self.load_chain(part["chain"]).floats(raw)
         except Exception as error:
             return _describe_error(error), []
         keep_raw = part["keep_raw"] and part["chain"] is not None
-        arrays: list[framing.Array] = [vectors.cpu().numpy(), tokens]
+        arrays: list[framing.Array] = [vectors.cpu().numpy(), *counts]
         return {"raw": keep_raw}, [*arrays, raw.cpu().numpy()] if keep_raw else arrays
 
     def load_chain(self, ref: dict[str, Any]) -> Chain:
@@ -221,6 +232,8 @@ def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
         "default_prompt_name": encoder.model.default_prompt_name,
         "device": encoder.device,
         "batch_tokens": encoder.batch_tokens,
+        "warning": encoder.warning,
+        "model_bytes": encoder.model_bytes,
         "agreement": None if encoder.agreement is None else asdict(encoder.agreement),
     }
 

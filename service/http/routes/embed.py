@@ -9,11 +9,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.chains.resolve import InputType
 from service.codec import NPY
 from service.encoders.embedder import Answer, Pending
 from service.encoders.engine.work import EncodeOptions
-from service.errors import UnknownNameError
+from service.errors import RequestError, UnknownNameError
 from service.http.answers import answer_json, build_json_response, build_npy_response, encode_answer, wants_npy
 from service.http.disconnect import wait_for_encoding
 from service.http.json_body import read_json, release_parse_memory, validate_json
@@ -81,16 +80,16 @@ def _begin_embed(request: Request, services: Services, json_body: bytes) -> tupl
     body = validate_json(json_body, EmbedBody)
     texts = list_texts(body.inputs, services.settings.max_texts, "inputs")
     query = request.query_params
-    engine, chain = services.embedder.parse_model(body.model or query.get("model"))
-    options = EncodeOptions(body.prompt_name, body.truncate, body.truncation_direction, body.normalize)
-    implied: InputType = "query" if body.prompt_name == "query" else "document"
+    choice = services.embedder.parse_model(body.model or query.get("model"))
+    long_text = body.choose_long_text(choice.engine.spec.long_text)
+    options = EncodeOptions(body.prompt_name, long_text, body.truncation_direction, body.normalize)
     return body.encoding_format, services.embedder.begin(
         texts,
-        engine,
-        body.chain or query.get("chain") or chain,
-        body.dimensions,
+        choice.engine,
+        body.chain or query.get("chain") or choice.chain,
+        choice.choose_dimensions(body.dimensions),
         options,
-        body.input_type or implied,
+        body.side,
         body.output_dtype,
     )
 
@@ -127,11 +126,17 @@ def _begin_embeddings(services: Services, json_body: bytes) -> tuple[EncodingFor
     """
     body = validate_json(json_body, OpenAIBody)
     texts = list_texts(body.input, services.settings.max_texts, "input")
-    engine, chain = services.embedder.parse_model(body.model)
+    choice = services.embedder.parse_model(body.model)
     pending = services.embedder.begin(
-        texts, engine, chain, body.dimensions, EncodeOptions(), body.input_type, body.output_dtype
+        texts,
+        choice.engine,
+        choice.chain,
+        choice.choose_dimensions(body.dimensions),
+        EncodeOptions(body.prompt_name, body.long_text),
+        body.side,
+        body.output_dtype,
     )
-    return body.encoding_format, body.model or engine.spec.name, pending
+    return body.encoding_format, body.model or choice.engine.spec.name, pending
 
 
 def _build_openai_response(encoding_format: EncodingFormat, model: str, answer: Answer) -> Response:
@@ -148,16 +153,23 @@ def _build_openai_response(encoding_format: EncodingFormat, model: str, answer: 
 
 @router.get("/v1/models", responses=ERRORS, summary="List the values of `model`")
 async def list_models(services: ServicesDep) -> Response:
-    """List the encoders, then each encoder with each of its live chains."""
+    """List the encoders, then each with each of its live chains, then both with the sizes that they serve.
+
+    Of the sizes that a nested chain can be cut to, only halves are listed; requests may name any.
+    """
     names = await run_in_threadpool(services.embedder.list_models)
     return await answer_json({"object": "list", "data": [_describe_model(name) for name in names]})
 
 
 @router.get("/v1/models/{name:path}", responses=ERRORS, summary="Show one of them")
 async def show_model(name: str, services: ServicesDep) -> Response:
-    """Show an encoder, or an encoder with a chain, by its value of `model`."""
-    if name not in await run_in_threadpool(services.embedder.list_models):
-        raise UnknownNameError(f"there is no model {name[:200]!r}", param="model", code="model_not_found")
+    """Show an encoder, with a chain and a size if the name has them, by its value of `model`."""
+    try:
+        await run_in_threadpool(services.embedder.require_model, name)
+    except RequestError as error:
+        raise UnknownNameError(
+            f"there is no model {name[:200]!r}: {error.message}", param="model", code="model_not_found"
+        ) from None
     return await answer_json(_describe_model(name))
 
 

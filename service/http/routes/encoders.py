@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.chains.names import require_number
-from service.encoders.engine.engine import Engine
+from service.encoders.engine.engine import SERVING, Engine
 from service.errors import UnavailableError, UnknownNameError
 from service.http.answers import answer_json
 from service.http.encoder_descriptions import describe_encoders
@@ -32,7 +32,7 @@ async def add_encoder(name: str, services: ServicesDep) -> Response:
     engine = services.embedder.engines.get(name)
     if engine is None:
         engine = await run_in_threadpool(_start_encoder, name, services)
-    return await answer_json(_describe_state(engine), 200 if engine.state == "ready" else 202)
+    return await answer_json(_describe_state(engine), 200 if engine.state in SERVING else 202)
 
 
 @router.delete("/{name}", dependencies=ADMIN)
@@ -63,6 +63,7 @@ def _start_encoder(name: str, services: Services) -> Engine:
     with services.changing_encoders:
         if name not in services.embedder.engines:
             services.embedder.add(services.make_engine(spec))
+            services.residency.start()
         return services.embedder.engines[name]
 
 

@@ -10,7 +10,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, Gauge, generate_latest
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from service.encoders.engine.metrics import ENCODER_PROCESSES, WAITING_TEXTS, WAITING_TOKENS
+from service.encoders.engine.engine import SERVING
+from service.encoders.engine.metrics import ENCODER_PROCESSES, MODEL_BYTES, WAITING_TEXTS, WAITING_TOKENS
 from service.errors import UnavailableError, error_body
 from service.http.answers import answer_json
 from service.http.encoder_descriptions import describe_encoders
@@ -39,12 +40,15 @@ async def live() -> Response:
 @router.get("/health", responses=ERRORS)
 @router.get("/health/ready", responses=ERRORS)
 async def ready(services: ServicesDep) -> Response:
-    """Answer 200 once the encoders of the settings are ready and the indexes opened, else 503; with all warnings."""
+    """Answer 200 once the encoders of the settings are ready and the indexes opened, else 503; with all warnings.
+
+    An encoder that was unloaded because nobody used it counts as ready.
+    """
     engines = services.embedder.engines
     states = {name: engine.state for name, engine in engines.items()}
     required = {spec.name for spec in services.settings.loaded_specs}  # not those an admin adds while others serve
     opened = services.indexes.ready.is_set() or not services.indexes_open
-    is_ready = opened and all(state == "ready" for name, state in states.items() if name in required)
+    is_ready = opened and all(state in SERVING for name, state in states.items() if name in required)
     content: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "encoders": states}
     content["warnings"] = services.list_warnings()
     if not is_ready:
@@ -68,12 +72,13 @@ async def metrics(services: ServicesDep) -> Response:
 def _collect_metrics(services: Services) -> bytes:
     """Set the gauges to the server's current state, and return all metrics in Prometheus's text format."""
     with MEASURING:
-        for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, JOBS):
+        for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, MODEL_BYTES, JOBS):
             gauge.clear()  # encoders and states that are no more
         for name, engine in services.embedder.engines.items():
             WAITING_TEXTS.labels(name).set(engine.queue.texts)
             WAITING_TOKENS.labels(name).set(engine.queue.tokens)
             ENCODER_PROCESSES.labels(name).set(len(engine.ready_dispatchers))
+            MODEL_BYTES.labels(name).set(engine.model_bytes if engine.ready_dispatchers else 0)
         STATE_WRITABLE.set(services.state_problem is None)
         for state, count in services.indexes.count_states().items():
             INDEXES.labels(state).set(count)
@@ -102,7 +107,7 @@ def _describe_server(services: Services) -> dict[str, Any]:
         "max_batch_tokens": encoder.batch_tokens if encoder else settings.max_batch_tokens,
         "max_client_batch_size": settings.max_texts,
         "max_body_bytes": settings.max_body_bytes,
-        "auto_truncate": True,
+        "auto_truncate": engine.spec.long_text != "error",
         "version": version("lathe"),
         "encoders": describe_encoders(services),
         "chains": [

@@ -27,6 +27,7 @@ from service.index.spec import IndexSpec
 from service.jobs.requests import FILE_OF_NEW_TEXTS, ReindexJob
 from service.settings import Settings
 from training.encoder.encoder import Encoder
+from training.errors import NotFiniteError
 from training.locks import lock_file
 from transforms.artifact import MANIFEST, TENSORS
 from transforms.beneath import read_beneath
@@ -67,9 +68,17 @@ class Reembedding:
         return labels, self._encode(payloads)
 
     def _encode(self, payloads: list[tuple[str, bytes | None]]) -> Vectors:
-        """Encode items, given as ids and metadata, to vectors `(n, d)`; raise `ConflictError` if one has no text."""
+        """Encode items, given as ids and metadata, to vectors `(n, d)`.
+
+        Raises:
+            ConflictError: if an item has no text.
+            NotFiniteError: if the encoder gives NaN or inf for an item's text.
+        """
         texts = [self.texts.get(item) or get_text(item, metadata, self.text_field) for item, metadata in payloads]
-        return self.encoder.encode(texts).vectors if texts else np.empty((0, self.encoder.dimensions), np.float32)
+        try:
+            return self.encoder.encode(texts).vectors if texts else np.empty((0, self.encoder.dimensions), np.float32)
+        except NotFiniteError as error:
+            raise error.at(f"the text of {payloads[error.position or 0][0]!r}") from None
 
     def sample_pairs(self, spec: IndexSpec) -> tuple[Vectors, Vectors]:
         """Encode up to `PAIRS` items spread over the index; return new `(n, d)` and old vectors `(n, spec.width)`.

@@ -156,3 +156,18 @@ def test_read_machine_finds_compiler_headers_and_driver_by_their_files(tmp_path,
     found = read_machine(Settings(home=tmp_path, device="cpu"), include=tmp_path)
     assert (found.compiler, found.headers) == (there, there)
     assert found.driver is (there or Path("/proc/driver/nvidia/version").exists())
+
+
+def test_doctor_and_adding_an_encoder_warn_of_a_chat_template_until_it_is_decided_on(run, home, chatty_model, caplog):
+    """Neither loads the model of an encoder that is only listed."""
+    given = ["encoders", "add", "chatty", "--model", chatty_model]
+    assert run(*given)[0] == 0 and "chatty wraps its texts" in caplog.text
+    _, out, _ = run("doctor")
+    assert "chatty wraps its texts in the chat template of an instruct model; unless" in out
+    assert run("encoders", "remove", "chatty")[0] == 0
+    caplog.clear()
+    assert run(*given, "--chat-template", "off")[0] == 0 and "chat template" not in caplog.text
+    assert "wraps its texts" not in run("doctor")[1]
+    assert run("encoders", "remove", "chatty")[0] == 0
+    status, _, err = run(*given, "--chat-template", "maybe")
+    assert status == 1 and "chat_template" in err

@@ -210,3 +210,17 @@ def test_the_default_encoder_cannot_be_unloaded_and_an_unknown_one_not_loaded(la
     assert lathe.client.put(f"/encoders/{DEFAULT_ENCODER.name}", headers=lathe.admin).status_code == 200
     unknown = lathe.client.put("/encoders/nobody", headers=lathe.admin)
     assert unknown.status_code == 404 and "lathe encoders add" in unknown.json()["error"]["message"]
+
+
+def test_a_server_warns_of_a_chat_template_in_its_health(lathe, chatty_model):
+    added = AddedEncoders(lathe.settings.home)
+    for choice, warned in ((None, 1), ("off", 0)):
+        added.add(EncoderSettings(name="chatty", model=str(chatty_model), chat_template=choice), set())
+        lathe.client.put("/encoders/chatty", headers=lathe.admin)
+        eventually(lambda: lathe.services.embedder.engines["chatty"].state == "ready")
+        warnings = lathe.client.get("/health").json()["warnings"]
+        assert sum("chatty wraps its texts" in warning for warning in warnings) == warned
+        described = lathe.client.get("/encoders").json()[1]
+        assert (described["chat_template"], described["warning"] is not None) == (choice, bool(warned))
+        assert lathe.client.delete("/encoders/chatty", headers=lathe.admin).status_code == 200
+        added.remove("chatty")

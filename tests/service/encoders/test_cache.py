@@ -71,7 +71,7 @@ def test_a_size_of_zero_bytes_turns_the_cache_off():
 
 def test_a_request_with_truncate_false_is_not_served_from_the_cache():
     cache = VectorCache(1)
-    assert cache.can_serve(EncodeOptions()) and not cache.can_serve(EncodeOptions(truncate=False))
+    assert cache.can_serve(EncodeOptions()) and not cache.can_serve(EncodeOptions(long_text="error"))
 
 
 def test_cache_keys_depend_on_text_fingerprint_dtype_prompt_truncation_and_norm_only():
@@ -104,7 +104,7 @@ class Double:
     def require_ready(self):
         return self.info
 
-    def admit(self, texts, options, max_length, chain=None, keep_raw=False):
+    def admit(self, texts, options, max_length, chain=None, keep_raw=False, positions=None):
         assert max_length == self.info.max_length
         self.asked.append(texts)
         seeds = [int(hashlib.md5(text.encode()).hexdigest()[:8], 16) for text in texts]
@@ -172,7 +172,7 @@ def test_all_chains_share_the_cached_encoder_vectors(embedders):
 def test_texts_with_truncate_false_are_always_encoded(embedders):
     cached, _ = embedders
     for _ in range(2):
-        answer(cached, ["a"], truncate=False)
+        answer(cached, ["a"], long_text="error")
     answer(cached, ["a"])
     assert cached.default.asked == [["a"]] * 3
 

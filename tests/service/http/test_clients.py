@@ -3,10 +3,12 @@ requests made from the schema."""
 
 import asyncio
 import base64
+import io
 import json
 from importlib.util import find_spec
 from pathlib import Path
 
+import httpx
 import huggingface_hub
 import numpy as np
 import openai
@@ -137,6 +139,36 @@ def test_openai_client_selects_a_chain_by_model_plus_chain_and_lists_both(speake
     assert answer.model == f"{PLAIN}+compact"
     listed = [model.id for model in speaker.models.list()]
     assert listed[:2] == ["prompted", PLAIN] and f"{PLAIN}+compact" in listed[2:]
+
+
+def test_openai_client_selects_chain_and_size_by_the_models_name_alone(speaker, sentences, compact):
+    assert_same(rows_of(speaker.embeddings.create(input=sentences, model=f"{PLAIN}+compact:64")), cut(compact, 64))
+    assert_same(rows_of(speaker.embeddings.create(input=sentences, model=f"{PLAIN}:128")), compact)
+    assert f"{PLAIN}+compact:64" in [model.id for model in speaker.models.list()]
+    assert speaker.models.retrieve(f"{PLAIN}+compact:64").id == f"{PLAIN}+compact:64"
+    with pytest.raises(openai.BadRequestError, match="leave one of them out"):
+        speaker.embeddings.create(input="x", model=f"{PLAIN}:64", dimensions=128)
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_openai_client_selects_a_prompt_by_an_extra_field(speaker, reference, sentences, name):
+    answer = speaker.embeddings.create(input=sentences, model="prompted", extra_body={"prompt_name": name})
+    assert_same(rows_of(answer), reference.encode(sentences, prompt=PROMPTS[name]))
+    with pytest.raises(openai.BadRequestError, match="there are: document, passage, query"):
+        speaker.embeddings.create(input="x", model="prompted", extra_body={"prompt_name": "poem"})
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "binary", "ubinary"])
+def test_openai_client_gets_typed_values_as_integers_and_as_base64(speaker, sentences, url, dtype):
+    """Both hold the bytes of the .npy file that `/embed` answers."""
+    asked = {"input": sentences, "model": f"{PLAIN}+compact", "extra_body": {"output_dtype": dtype}}
+    rows = rows_of(speaker.embeddings.create(**asked, encoding_format="float"))
+    body = {"inputs": sentences, "chain": "compact", "model": PLAIN, "output_dtype": dtype}
+    headers = {"accept": "application/x-npy", "authorization": f"Bearer {KEY}"}
+    codes = np.load(io.BytesIO(httpx.post(f"{url}/embed", json=body, headers=headers).content))
+    np.testing.assert_array_equal(rows, codes)
+    texts = rows_of(speaker.embeddings.create(**asked, encoding_format="base64"))
+    np.testing.assert_array_equal([np.frombuffer(base64.b64decode(text), codes.dtype) for text in texts], codes)
 
 
 def test_openai_client_gets_the_models_own_token_count(speaker, reference, sentences):

@@ -86,6 +86,14 @@ def test_a_vector_cached_by_one_replica_is_found_by_another(open_cache):
     assert there.get([], True, WIDTH) == []
 
 
+def test_the_tokens_that_were_cut_are_stored_with_a_vector(open_cache):
+    cache, keys, vectors = open_cache(), keys_of("a", "b"), unit(random_vectors(2))
+    cache.write_batch(keys, vectors, tokens_of(vectors), np.array([0, 70_000]))
+    found = cache.get(keys, True, WIDTH)
+    assert [(entry.tokens, entry.cut) for entry in found] == [(3, 0), (4, 70_000)]
+    np.testing.assert_allclose([entry.vector for entry in found], vectors, atol=1e-4)
+
+
 def spread(seed):
     """Draw unit vectors whose entries differ by orders of magnitude."""
     rng = np.random.default_rng(seed)

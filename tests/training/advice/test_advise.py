@@ -94,6 +94,7 @@ class FailsOnMost:
     """Encoder that raises for all texts but one."""
 
     name, dimensions, fingerprint = "fails on most", 4, "print"
+    vectors_key = fingerprint
 
     def encode(self, texts):
         if list(texts) != ["the text number 7 of many that are here"]:

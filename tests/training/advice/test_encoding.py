@@ -16,7 +16,7 @@ TEXTS = [f"text {number} speaks of the number {number} and then of {number + 1}"
 class Scripted:
     """Encoder that raises for some texts and returns NaN for others."""
 
-    name, dimensions, fingerprint = "scripted", 4, "print"
+    name, dimensions, vectors_key = "scripted", 4, "print"
 
     def __init__(self, fails=(), nan=()):
         self.fails, self.nan, self.seen = set(fails), set(nan), []

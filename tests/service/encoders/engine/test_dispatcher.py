@@ -194,8 +194,8 @@ class TestWorkerProcess:
 
     def test_each_request_gets_its_own_error(self, workers):
         works = [
-            work_of(["short", "short as well", "word " * 300], truncate=False),
-            work_of(["fine"], truncate=False),
+            work_of(["short", "short as well", "word " * 300], long_text="error"),
+            work_of(["fine"], long_text="error"),
             work_of(["a"], compact(digest="0" * 64)),
             work_of(["a"], compact(9999)),  # which nobody lets through
             work_of(["a"], prompt_name="poem"),
@@ -209,7 +209,7 @@ class TestWorkerProcess:
         assert isinstance(poem, EncoderError) and "'poem'" in str(poem)
 
     def test_a_part_numbers_its_texts_by_their_position_in_the_request(self, workers):
-        work = work_of(["word " * 300, "b", "word " * 270], truncate=False)
+        work = work_of(["word " * 300, "b", "word " * 270], long_text="error")
         workers.real.send([Part(work, [1, 2], 10, 0.0)])
         (result,) = workers.real.receive(60).results
         assert isinstance(result, TooLongError) and str(result).startswith("input 2 has 272 tokens")

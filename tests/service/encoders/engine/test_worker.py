@@ -13,6 +13,7 @@ from service.encoders.engine.dispatcher import WorkerProcess, build_message
 from service.encoders.engine.worker import MAX_CHAINS, Tokenized, Worker, serve
 from tests.service.encoders.engine.works import compact, whole, work_of
 from training.encoder.batching import Batch
+from training.encoder.long_texts import Pieces
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.errors import EncoderError, TooLongError
 
@@ -20,7 +21,7 @@ from training.errors import EncoderError, TooLongError
 class Double:
     """Fake encoder: a text's vector is its length, and some texts fail."""
 
-    dimensions, device = 2, "cpu"
+    dimensions, device, spec = 2, "cpu", DEFAULT_ENCODER
 
     def __init__(self):
         self.tokenized = []
@@ -30,10 +31,13 @@ class Double:
             raise EncoderError(f"no prompt {name}")
         return name
 
-    def require_short(self, texts, prompt, places):
+    def divide(self, texts, prompt, long_text, places, limit):
         for text, place in zip(texts, places, strict=True):
-            if text == "too long":
+            if text == "too long" and long_text == "error":
                 raise TooLongError(f"input {place} is too long")
+        halves = [[text[:2], text[2:]] if long_text == "mean" and len(text) > 2 else [text] for text in texts]
+        owners = [row for row, parts in enumerate(halves) for _ in parts]
+        return Pieces([part for parts in halves for part in parts], np.array(owners), len(texts))
 
     def tokenize(self, texts, prompt, side):
         self.tokenized.append(texts)
@@ -50,6 +54,8 @@ class Double:
     def forward(self, batch, normalize):
         if "crash" in batch.features["texts"]:
             raise RuntimeError("a text nobody may read in a log")
+        if "contagious" in batch.features["texts"]:
+            return torch.full((len(batch.rows), 2), torch.nan)
         return torch.tensor([[len(text), float(normalize)] for text in batch.features["texts"]])
 
 
@@ -65,9 +71,9 @@ class TestWorkerInThisProcess:
             if "error" in told:
                 found.append((told["error"], told["message"]))
             else:
-                vectors, tokens = next(left), next(left)
+                vectors, tokens, cut = next(left), next(left), next(left)
                 found.append(vectors[:, 0].tolist())
-                assert len(tokens) == len(vectors) and not told["raw"]
+                assert len(tokens) == len(cut) == len(vectors) and not told["raw"]
         assert next(left, None) is None
         return found
 
@@ -78,10 +84,23 @@ class TestWorkerInThisProcess:
         assert self.batches == [(3, 9, 12), (1, 3, 4)]
 
     def test_requests_with_different_options_do_not_share_batches(self):
-        others = [{"truncation_side": "left"}, {"prompt_name": "query"}, {"normalize": False}, {"truncate": False}, {}]
+        others = [
+            {"truncation_side": "left"},
+            {"prompt_name": "query"},
+            {"normalize": False},
+            {"long_text": "error"},
+            {},
+        ]
         found = self.answer(work_of(["a"]), *(work_of(["bb"], **other) for other in others))
         assert found == [[1]] + [[2]] * 5
         assert self.encoder.tokenized == [["a", "bb"], ["bb"], ["bb"], ["bb"], ["bb"]]
+
+    def test_long_texts_of_a_request_are_the_mean_of_their_pieces(self):
+        found = self.answer(work_of(["a", "bbbbb"], long_text="mean", normalize=False), work_of(["ccccc"]))
+        assert found == [
+            [2.5, 1],
+            [5],
+        ]  # the longest first and self.encoder.tokenized == [["bb", "bbb", "a"], ["ccccc"]]
 
     @pytest.mark.parametrize(
         ("text", "error"),
@@ -92,9 +111,15 @@ class TestWorkerInThisProcess:
         ],
     )
     def test_an_error_of_one_request_does_not_affect_others_and_is_logged_without_its_text(self, text, error, caplog):
-        works = [work_of([some], truncate=False) for some in ("a", text, "bb")]
+        works = [work_of([some], long_text="error") for some in ("a", text, "bb")]
         assert self.answer(*works) == [[1], error, [2]]
         assert "nobody may read" not in caplog.text
+
+    def test_nan_for_a_text_fails_its_own_request_only_even_if_it_spreads_in_the_batch(self):
+        asking = work_of(["contagious"])
+        asking.positions = [4]  # the cache had the vectors of the others
+        error = ("NotFiniteError", "input 4: all-MiniLM-L6-v2 gives NaN or inf for this text in float32")
+        assert self.answer(work_of(["a"]), asking, work_of(["ccc"])) == [[1], error, [3]]
 
     def test_an_unknown_prompt_fails_its_own_request_only(self):
         found = self.answer(work_of(["a"]), work_of(["b"], prompt_name="poem"))
