@@ -64,7 +64,8 @@ class Services:
 
     def list_warnings(self) -> list[str]:
         """Return all current problems that do not stop the service, as sentences for `/health`."""
-        engine_problems = [engine.problem for engine in self.embedder.engines.values()]
+        engines = self.embedder.engines.values()
+        engine_problems = [engine.problem or engine.find_warning() for engine in engines]
         problems = [self.state_problem, self.state_monitor.damage, *self.indexes.warnings(), *engine_problems]
         shared = self.replica.warnings() if self.replica else []
         return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()

@@ -69,6 +69,7 @@ class Pending:
         found: cached entry of each text, None where missing.
         missing: positions of the texts that were not cached.
         work: encoding of the missing texts; None if there are none.
+        chain_waits: whether the vectors come without the chain, from an embeddings API.
     """
 
     encoder: str
@@ -79,6 +80,7 @@ class Pending:
     found: list[CachedVector | None]
     missing: list[int]
     work: Work | None
+    chain_waits: bool = False
 
     def wait_for_answer(self) -> Answer:
         """Wait for the encoder if texts were missing, and return the vectors of all texts in order.
@@ -96,7 +98,7 @@ class Pending:
         raw = done.vectors if done.raw is None else done.raw
         if self.keys:
             self.cache.put([self.keys[index] for index in self.missing], raw, done.tokens)
-        vectors = done.vectors
+        vectors = self.target.apply(done.vectors) if self.chain_waits else done.vectors
         if len(self.missing) < len(self.found):
             vectors = np.empty((len(self.found), self.target.dimensions), np.float32)
             vectors[self.missing] = done.vectors
@@ -260,12 +262,13 @@ class Embedder:
         observers = (
             self.observers if self.observers.active else None
         )  # once: raw vectors come back only if they were asked for
-        work = None
+        work, chain_waits = None, engine.spec.upstream is not None
         if missing:
             wanted = texts if len(missing) == len(texts) else [texts[index] for index in missing]
             keep_raw = bool(keys) or observers is not None
-            work = engine.queue.admit(wanted, options, encoder.max_length, target.chain_ref, keep_raw)
-        return Pending(engine.spec.name, target, observers, self.cache, keys, found, missing, work)
+            applied = None if chain_waits else target.chain_ref
+            work = engine.queue.admit(wanted, options, encoder.max_length, applied, keep_raw, missing)
+        return Pending(engine.spec.name, target, observers, self.cache, keys, found, missing, work, chain_waits)
 
     def reduce(
         self,

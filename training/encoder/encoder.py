@@ -1,8 +1,8 @@
 """Loading of sentence-transformers models, and encoding of texts; no other module loads such models."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from training.encoder.devices import best_device
 from training.encoder.fingerprint import compute_fingerprint
 from training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
 from training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec, Side
+from training.encoder.text_encoder import Encoding, find_prompt
 from training.encoder.unpadding import split_flat_batches, try_unpadding
 from training.errors import EncoderError, TooLongError
 
@@ -49,15 +50,6 @@ WINDOW_BATCHES = 4
 
 UNLIMITED = 1_000_000
 """`max_length` of static models, which look each token up and have no limit of their own."""
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """Vectors of texts `(n, d)` in float32, tokens of each text `(n,)`, and the number computed including padding."""
-
-    vectors: NDArray[np.float32]
-    tokens: NDArray[np.int64]
-    padded: int = 0
 
 
 class Encoder:
@@ -164,7 +156,7 @@ class Encoder:
 
     def describe(self) -> dict[str, Any]:
         """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata."""
-        return asdict(self.spec) | {
+        return self.spec.to_json() | {
             "fingerprint": self.fingerprint,
             "dimensions": self.dimensions,
             "max_length": self.max_length,
@@ -354,25 +346,6 @@ class Encoder:
                     f"input {place} has {count} tokens, {self.name} reads {self.max_length}; "
                     "shorten it or allow truncation"
                 )
-
-
-def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> str | None:
-    """Return the text of an encoder's prompt; None if `name` is None.
-
-    Args:
-        encoder: name of the encoder, for messages.
-        prompts: prompts by name.
-        name: name of the prompt.
-
-    Raises:
-        EncoderError: if there is no prompt of that name.
-    """
-    if name is None:
-        return None
-    if name not in prompts:
-        known = ", ".join(sorted(prompts)) or "none"
-        raise EncoderError(f"{encoder} has no prompt {name!r}; there are: {known}")
-    return prompts[name]
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> Any:

@@ -17,7 +17,7 @@ from typing import Literal
 
 from service.encoders.engine import metrics
 from service.encoders.engine.admission_queue import AdmissionQueue
-from service.encoders.engine.dispatcher import Dispatcher, WorkerProcess, build_crash_error
+from service.encoders.engine.dispatcher import Dispatcher, EncoderWorker, build_crash_error
 from service.encoders.engine.encoder_info import EncoderInfo
 from service.errors import UnavailableError
 from training.encoder.encoder import WINDOW_BATCHES
@@ -48,25 +48,29 @@ class Engine:
     def __init__(
         self,
         spec: EncoderSpec,
-        start_worker: Callable[[EncoderSpec], WorkerProcess],
+        start_worker: Callable[[EncoderSpec], EncoderWorker],
         queue: AdmissionQueue,
         workers: int = 1,
         ahead: int = 1,
         timeout: float = 120.0,
         retry_seconds: tuple[float, float] = RETRY_SECONDS,
         idle_seconds: float = IDLE_SECONDS,
+        max_texts: int | None = None,
+        find_warning: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Store the configuration without starting anything.
 
         Args:
             spec: spec of the encoder.
-            start_worker: starts a process that loads the encoder.
+            start_worker: starts a process that loads the encoder, or connects to its embeddings API.
             queue: admission queue of the requests.
             workers: number of worker processes.
             ahead: messages sent to a worker before the first is answered; 2 keeps a GPU busy.
             timeout: seconds without a reply after which a worker is considered dead.
             retry_seconds: first and longest pause before a worker that ended before it was ready is started again.
             idle_seconds: seconds between two checks of whether an idle worker is alive.
+            max_texts: maximum texts of a message to a worker; None for no maximum.
+            find_warning: returns what is wrong although workers are ready; None if nothing is.
         """
         self.spec = spec
         self.start_worker = start_worker
@@ -75,6 +79,8 @@ class Engine:
         self.timeout = timeout
         self.retry_seconds = retry_seconds
         self.idle_seconds = idle_seconds
+        self.max_texts = max_texts
+        self.find_warning = find_warning
         self.info: EncoderInfo | None = None
         self.problem: str | None = None
         self.settled = threading.Event()
@@ -138,7 +144,7 @@ class Engine:
             raise UnavailableError(self.problem or f"the encoder {self.spec.name} is {self.state}", code="not_ready")
         return info
 
-    def build_dispatcher(self, worker: WorkerProcess) -> Dispatcher:
+    def build_dispatcher(self, worker: EncoderWorker) -> Dispatcher:
         """Build the dispatcher that feeds a ready worker from the queue."""
         return Dispatcher(
             self.spec.name,
@@ -149,6 +155,7 @@ class Engine:
             self.ahead,
             self.timeout,
             self.idle_seconds,
+            self.max_texts,
         )
 
     def register(self, dispatcher: Dispatcher, info: EncoderInfo) -> None:
@@ -195,7 +202,7 @@ class Supervisor:
     def __init__(self, engine: Engine, number: int) -> None:
         self.engine = engine
         self.number = number
-        self.worker: WorkerProcess | None = None
+        self.worker: EncoderWorker | None = None
         self.thread = threading.Thread(target=self.run, name=f"{engine.spec.name}-{number}", daemon=True)
 
     def stop(self) -> None:

@@ -80,6 +80,7 @@ class Work:
         chain: chain to apply; None for raw vectors.
         keep_raw: whether to return also the vectors before the chain.
         max_length: maximum tokens that the encoder reads of a text, for the estimate.
+        places: positions of the texts in the caller's request, for errors; None if they are all of its texts.
         future: receives the vectors or an error.
         submitted: time of creation, in seconds of `perf_counter`.
         tokens_estimated: estimated cost of the texts in tokens: those the encoder reads, and the search for them.
@@ -90,6 +91,7 @@ class Work:
     chain: ChainRef | None
     keep_raw: bool
     max_length: int
+    places: list[int] | None = None
     future: "Future[EncodedTexts]" = field(default_factory=Future)
     submitted: float = field(default_factory=perf_counter)
 
@@ -109,12 +111,17 @@ class Work:
         """Whether texts are left to take, and the request is neither answered nor cancelled."""
         return self.taken < len(self.texts) and not self.future.done()
 
-    def take(self, tokens: int) -> "Part":
-        """Take the next texts as a part of about `tokens` estimated tokens, at least one text."""
+    def find_place(self, row: int) -> int:
+        """Return the position in the caller's request of a text by its position here."""
+        return row if self.places is None else self.places[row]
+
+    def take(self, tokens: int, max_texts: int | None = None) -> "Part":
+        """Take the next texts as a part of about `tokens` estimated tokens, at least one and at most `max_texts`."""
         now = perf_counter()
         self.begun = self.begun or now
         first, total = self.taken, 0
-        while self.taken < len(self.order) and (self.taken == first or total < tokens):
+        end = len(self.order) if max_texts is None else min(first + max_texts, len(self.order))
+        while self.taken < end and (self.taken == first or total < tokens):
             total += self.estimates[self.order[self.taken]]
             self.taken += 1
         self.tokens_waiting -= total

@@ -39,12 +39,17 @@ async def live() -> Response:
 @router.get("/health", responses=ERRORS)
 @router.get("/health/ready", responses=ERRORS)
 async def ready(services: ServicesDep) -> Response:
-    """Answer 200 once the encoders of the settings are ready and the indexes opened, else 503; with all warnings."""
+    """Answer 200 once the encoders of the settings are ready and the indexes opened, else 503; with all warnings.
+
+    An encoder behind an embeddings API that does not answer is a warning: the server answers for its stored texts, and
+    for other encoders.
+    """
     engines = services.embedder.engines
     states = {name: engine.state for name, engine in engines.items()}
     required = {spec.name for spec in services.settings.loaded_specs}  # not those an admin adds while others serve
+    settled = {name for name, engine in engines.items() if engine.spec.upstream is not None and engine.settled.is_set()}
     opened = services.indexes.ready.is_set() or not services.indexes_open
-    is_ready = opened and all(state == "ready" for name, state in states.items() if name in required)
+    is_ready = opened and all(state == "ready" for name, state in states.items() if name in required - settled)
     content: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "encoders": states}
     content["warnings"] = services.list_warnings()
     if not is_ready:
