@@ -12,6 +12,7 @@ ServiceError (Exception)
 ├── UriTooLongError       414  a path and query over the length limit
 ├── UnsupportedTypeError  415  a change without the content type of JSON
 ├── WrongShapeError       422  the wrong shape or type
+├── NoVectorError         422  a text for which the encoder gives NaN or inf
 ├── HeadTooLargeError     431  too many headers, or too long ones
 ├── OverloadedError       429  more requests than the service accepts at once; with Retry-After
 ├── ClientGoneError       499  a client that disconnected
@@ -28,6 +29,7 @@ from typing import Any
 
 from training.errors import (
     EncoderError,
+    NotFiniteError,
     SpaceChangedError,
     TextError,
     TooLongError,
@@ -168,6 +170,13 @@ class UnsupportedTypeError(RequestError):
     code = "unsupported_type"
 
 
+class NoVectorError(RequestError):
+    """A text for which the encoder gives NaN or inf; a retry would fail as well."""
+
+    status = 422
+    code = "not_finite"
+
+
 class HeadTooLargeError(RequestError):
     """Too many headers, or headers over the size limit."""
 
@@ -263,7 +272,9 @@ def _convert_encoder_error(error: EncoderError) -> ServiceError:
         case TooLongError():
             return TooLargeError(str(error), param="inputs")
         case TextError():
-            return WrongShapeError(str(error), param="inputs", code="text_failed")
+            return BadValueError(str(error), param="inputs", code="text_refused")
+        case NotFiniteError():
+            return NoVectorError(str(error), param="inputs")
         case _:
             return BadValueError(str(error), param="prompt_name")
 

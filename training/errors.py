@@ -3,7 +3,8 @@
 TrainingError (Exception)
 ├── EncoderError     a model that cannot be loaded, an unknown prompt
 │   ├── TooLongError   a text with more tokens than the encoder reads, while truncation is off
-│   └── TextError      a text that the encoder cannot turn into a vector
+│   ├── NotFiniteError   a text whose vector holds NaN or inf
+│   └── TextError      a text that an embeddings API refuses
 ├── UpstreamError    an embeddings API that does not give the vectors asked for: a revoked key, a malformed answer
 │   ├── UpstreamBusyError          a rate limit
 │   ├── UpstreamUnavailableError   no connection, a time-out, a failing server
@@ -34,21 +35,37 @@ class TooLongError(EncoderError):
     """Error for a text that has more tokens than the encoder reads, while truncation is off."""
 
 
-class TextError(EncoderError):
-    """Error for a text that the encoder cannot turn into a vector.
+class NotFiniteError(EncoderError):
+    """Error for a text whose vector holds NaN or inf.
 
-    Attributes:
-        reason: why it cannot.
-        position: position of the text among those encoded together.
+    Args:
+        reason: what is wrong, without the place of the text.
+        position: position of the text in the input; None if unknown.
+        place: words that name the text; None calls it `input POSITION`.
+    """
+
+    def __init__(self, reason: str, position: int | None = None, place: str | None = None) -> None:
+        self.reason = reason
+        self.position = position
+        place = f"input {position}" if place is None and position is not None else place
+        super().__init__(reason if place is None else f"{place}: {reason}")
+
+    def at(self, place: str) -> "NotFiniteError":
+        """Return the same error with other words that name the text, such as a row of a file."""
+        return NotFiniteError(self.reason, self.position, place)
+
+
+class TextError(EncoderError):
+    """Error for a text that an embeddings API refuses.
+
+    Args:
+        reason: what the API says.
+        position: position of the text in the input.
     """
 
     def __init__(self, reason: str, position: int = 0) -> None:
         super().__init__(f"input {position}: {reason}")
         self.reason, self.position = reason, position
-
-    def at(self, position: int) -> "TextError":
-        """Return the same error for a text at another position."""
-        return TextError(self.reason, position)
 
 
 class UpstreamError(TrainingError):

@@ -10,7 +10,8 @@ import typer
 from service.cli.options import load_state
 from service.errors import ServiceError
 from training.encoder.precision import resolve_dtype
-from training.encoder.spec import DEFAULT_MODEL, EncoderSpec
+from training.encoder.spec import DEFAULT_MODEL, EncoderSpec, UpstreamSpec
+from training.endpoint import read_key
 from transforms.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def doctor() -> None:
     for spec in settings.specs:
         origin, available = _locate_encoder(spec)
         missing_encoder = missing_encoder or not available
-        _print_line(f"encoder {spec.name}", origin if spec.model == DEFAULT_MODEL else f"{spec.model}, {origin}")
+        known = spec.model == DEFAULT_MODEL and spec.upstream is None
+        _print_line(f"encoder {spec.name}", origin if known else f"{spec.model}, {origin}")
     registry = Registry(home.shared / "chains" if settings.redis_url else home.chains)
     damaged = 0
     for name in registry.names():
@@ -93,7 +95,12 @@ def _check_state_folder(home: "Home") -> str | None:
 
 
 def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
-    """Describe where an encoder's files are; also return whether they are there or can be downloaded."""
+    """Describe where an encoder's files are, or its API; also return whether they are there or can be downloaded.
+
+    An API is not asked, since that may cost; its key must be in the environment.
+    """
+    if spec.upstream is not None:
+        return _describe_upstream(spec.upstream)
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import HFValidationError
@@ -113,6 +120,18 @@ def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
     if HF_HUB_OFFLINE:
         return "missing: not downloaded from the hub, and HF_HUB_OFFLINE is set", False
     return "from the hub, to be downloaded at the first start", True
+
+
+def _describe_upstream(upstream: UpstreamSpec) -> tuple[str, bool]:
+    """Describe an embeddings API; also return whether the key for it is in the environment, if it needs one."""
+    place = f"{upstream.protocol} at {upstream.url}"
+    if upstream.api_key_env is None:
+        return f"{place}, without a key", True
+    try:
+        read_key(upstream.api_key_env, "api_key_env")
+    except ValueError as error:
+        return f"{place}: {error}", False
+    return f"{place}, key in {upstream.api_key_env}", True
 
 
 def _check_servers(settings: "Settings", home: "Home") -> bool:

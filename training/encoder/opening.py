@@ -1,5 +1,7 @@
 """Opening of an encoder by its spec: a model is loaded, or an embeddings API is asked."""
 
+import atexit
+
 from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
 from training.encoder.text_encoder import TextEncoder
@@ -8,7 +10,7 @@ from training.encoder.upstream.store import StoreSettings
 
 
 def open_encoder(spec: EncoderSpec, device: str | None = None, store: StoreSettings | None = None) -> TextEncoder:
-    """Load the spec's model, or connect to its embeddings API.
+    """Load the spec's model, or connect to its embeddings API until this process exits.
 
     Args:
         spec: spec of the encoder.
@@ -27,4 +29,5 @@ def open_encoder(spec: EncoderSpec, device: str | None = None, store: StoreSetti
     except BaseException:
         encoder.close()
         raise
+    atexit.register(encoder.close)
     return encoder

@@ -65,7 +65,7 @@ class AdmissionQueue:
         max_length: int,
         chain: ChainRef | None = None,
         keep_raw: bool = False,
-        places: list[int] | None = None,
+        positions: list[int] | None = None,
     ) -> Work:
         """Queue texts for encoding and return their `Work`, whose future gets the vectors.
 
@@ -75,7 +75,7 @@ class AdmissionQueue:
             max_length: maximum tokens that the encoder reads of a text.
             chain: chain to apply to the vectors; None for none.
             keep_raw: whether to return also the vectors before the chain.
-            places: positions of the texts in the request, for errors; None if they are all of its texts.
+            positions: positions of the texts in the request, for messages; None if they are all of its texts.
 
         Raises:
             BadValueError: if there are no texts.
@@ -85,7 +85,7 @@ class AdmissionQueue:
         """
         if not texts:
             raise BadValueError("the request has no texts to encode")
-        work = Work(texts, options, chain, keep_raw, max_length, places)
+        work = Work(texts, options, chain, keep_raw, max_length, positions)
         if work.tokens_estimated > self.max_tokens and len(texts) > 1:
             raise TooLargeError(
                 f"about {work.tokens_estimated} tokens in one request; at most {self.max_tokens} are taken"

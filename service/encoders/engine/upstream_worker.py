@@ -14,10 +14,10 @@ from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.work import EncodeOptions, Part, PartResult, Reply
 from training.encoder.spec import EncoderSpec
 from training.encoder.upstream.calls import Usage
-from training.encoder.upstream.encoder import UpstreamEncoder, normalize_rows
+from training.encoder.upstream.encoder import UpstreamEncoder, normalize_rows, place_error
 from training.encoder.upstream.protocols import CallOptions
 from training.encoder.upstream.store import StoredVector, StoreSettings
-from training.errors import TextError, TrainingError
+from training.errors import TrainingError
 
 PATIENCE_SECONDS = 10.0
 """Seconds in which a failing call is tried again while its requests wait; after that they are answered with the
@@ -149,11 +149,9 @@ class UpstreamWorker:
 def _build_result(part: Part, found: list[StoredVector | Exception], normalize: bool) -> PartResult | Exception:
     """Return the vectors of a part, or its first error; a text's error names its position in the request."""
     rows = []
-    for row, one in zip(part.rows, found, strict=True):
-        if isinstance(one, TextError):
-            return one.at(part.work.find_place(row))
+    for position, one in zip(part.positions, found, strict=True):
         if isinstance(one, Exception):
-            return one
+            return place_error(one, position)
         rows.append(one)
     vectors = np.stack([row.vector for row in rows])
     tokens = np.array([row.tokens for row in rows], np.int64)

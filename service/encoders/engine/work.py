@@ -80,7 +80,7 @@ class Work:
         chain: chain to apply; None for raw vectors.
         keep_raw: whether to return also the vectors before the chain.
         max_length: maximum tokens that the encoder reads of a text, for the estimate.
-        places: positions of the texts in the caller's request, for errors; None if they are all of its texts.
+        positions: positions of the texts in the request, for messages; None if they are all of its texts.
         future: receives the vectors or an error.
         submitted: time of creation, in seconds of `perf_counter`.
         tokens_estimated: estimated cost of the texts in tokens: those the encoder reads, and the search for them.
@@ -91,7 +91,7 @@ class Work:
     chain: ChainRef | None
     keep_raw: bool
     max_length: int
-    places: list[int] | None = None
+    positions: list[int] | None = None
     future: "Future[EncodedTexts]" = field(default_factory=Future)
     submitted: float = field(default_factory=perf_counter)
 
@@ -110,10 +110,6 @@ class Work:
     def waiting(self) -> bool:
         """Whether texts are left to take, and the request is neither answered nor cancelled."""
         return self.taken < len(self.texts) and not self.future.done()
-
-    def find_place(self, row: int) -> int:
-        """Return the position in the caller's request of a text by its position here."""
-        return row if self.places is None else self.places[row]
 
     def take(self, tokens: int, max_texts: int | None = None) -> "Part":
         """Take the next texts as a part of about `tokens` estimated tokens, at least one and at most `max_texts`."""
@@ -183,8 +179,8 @@ class Part:
     """Some texts of a request, for one worker.
 
     Attributes:
-        work: the request.
-        rows: positions of the texts in it.
+        work: the texts of a request.
+        rows: positions of the part's texts among them.
         tokens: estimated tokens of the texts.
         waited: seconds since the request was submitted.
     """
@@ -193,3 +189,9 @@ class Part:
     rows: list[int]
     tokens: int
     waited: float
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions of the texts in the request, of which the cache may have answered others."""
+        positions = self.work.positions
+        return self.rows if positions is None else [positions[row] for row in self.rows]

@@ -104,7 +104,7 @@ class Double:
     def require_ready(self):
         return self.info
 
-    def admit(self, texts, options, max_length, chain=None, keep_raw=False):
+    def admit(self, texts, options, max_length, chain=None, keep_raw=False, positions=None):
         assert max_length == self.info.max_length
         self.asked.append(texts)
         seeds = [int(hashlib.md5(text.encode()).hexdigest()[:8], 16) for text in texts]

@@ -25,6 +25,7 @@ from training.encoder.upstream.store import StoredSpace, StoredVector, StoreSett
 from training.endpoint import read_key
 from training.errors import (
     EncoderError,
+    NotFiniteError,
     SpaceChangedError,
     TextError,
     UpstreamBusyError,
@@ -141,6 +142,7 @@ class UpstreamEncoder:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.client.close()
+        await self.loop.shutdown_default_executor()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop's thread, and return its result."""
@@ -214,7 +216,8 @@ class UpstreamEncoder:
             plain: whether texts get no prompt at all, not even the default.
 
         Raises:
-            TextError: for the first text that the API refuses, or for which it returns NaN or inf.
+            TextError: for the first text that the API refuses.
+            NotFiniteError: for the first text for which it returns NaN or inf.
             EncoderError: for an unknown prompt, or texts that should be cut at an end that the API does not cut.
             UpstreamError: if the API gives no vectors.
         """
@@ -233,7 +236,7 @@ class UpstreamEncoder:
     def encode_each(self, texts: Sequence[str], options: CallOptions) -> list[StoredVector | Exception]:
         """Return the vector of each text, not normalized, or the error why it has none; see `encode`.
 
-        A `TextError` has the text's position in `texts`.
+        The error of a text has its position in `texts`.
 
         Raises:
             EncoderError: if the API does not cut texts at the end that `options` names.
@@ -250,7 +253,7 @@ class UpstreamEncoder:
         if missing:
             found |= self._run(self._ask(missing, options))
         each = [found[key] for key in keys]
-        return [one.at(place) if isinstance(one, TextError) else one for place, one in enumerate(each)]
+        return [place_error(one, position) if isinstance(one, Exception) else one for position, one in enumerate(each)]
 
     def _compute_key(self, text: str, options: CallOptions) -> bytes:
         """Return the key of a text's vector: a hash of all that the vector depends on."""
@@ -293,14 +296,14 @@ class UpstreamEncoder:
                 for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
                     await self._ask_batch({key: texts[key] for key in half}, options)
                 return
-            outcomes = [TextError(f"{self.upstream.provider_name} refuses it: {error}")]
+            outcomes = [TextError(f"{self.upstream.provider_name}: {error}")]
         except UpstreamError as error:
             outcomes = [error] * len(keys)
         for key, outcome in zip(keys, outcomes, strict=True):
             self.in_flight[key].set_result(outcome)
 
     async def _accept(self, texts: Mapping[bytes, str], answer: Answer) -> list[StoredVector | Exception]:
-        """Check an answer, and store and return its vectors; a row with NaN or inf is a `TextError`, and not stored.
+        """Check an answer, and store and return its vectors; a row with NaN or inf is an error, and not stored.
 
         Raises:
             SpaceChangedError: if the API states another model than before.
@@ -320,7 +323,7 @@ class UpstreamEncoder:
             counts = [count for count, is_good in zip(tokens, good, strict=True) if is_good]
             await asyncio.to_thread(self._store, keys, answer.vectors[good], counts)
         return [
-            StoredVector(vector, count) if is_good else TextError(f"{self.name} gives NaN or inf for it")
+            StoredVector(vector, count) if is_good else NotFiniteError(f"{self.name} gives NaN or inf for this text")
             for vector, count, is_good in zip(answer.vectors, tokens, good, strict=True)
         ]
 
@@ -483,6 +486,11 @@ class UpstreamEncoder:
                 self.store.delete_unconfirmed(self.fingerprint)
         self.space_problem = str(error)
         self.space = replace(self.space, checked_at=time.time())
+
+
+def place_error(error: Exception, position: int) -> Exception:
+    """Return the error of a text with the text's position; return other errors unchanged."""
+    return type(error)(error.reason, position) if isinstance(error, TextError | NotFiniteError) else error
 
 
 def normalize_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

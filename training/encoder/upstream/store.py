@@ -8,6 +8,7 @@ Processes share the file: each commit is one call's answer, before its vectors a
 """
 
 import hashlib
+import math
 import sqlite3
 import threading
 import time
@@ -43,8 +44,8 @@ BUSY_SECONDS = 60.0
 MAX_KEYS = 500
 """Maximum keys of one query; SQLite takes 999 or more."""
 
-DELETED_SHARE = 0.1
-"""Share of the rows that are deleted, oldest first, when the file is full."""
+KEPT_SHARE = 0.9
+"""Share of the maximum bytes to which the rows of a full file are reduced, oldest first."""
 
 BLOCKS = 64
 """Number of stored answers between two checks of the file's size."""
@@ -121,7 +122,7 @@ class UpstreamStore:
                     f"SELECT key, vector, tokens, digest FROM vectors WHERE key IN ({marks})", some
                 )
                 for key, vector, tokens, digest in rows:
-                    if digest == _digest_row(key, vector, tokens):
+                    if isinstance(vector, bytes) and digest == _digest_row(key, vector, tokens):
                         found[key] = StoredVector(np.frombuffer(vector, np.float32), tokens)
         return [found.get(key) for key in keys]
 
@@ -209,11 +210,12 @@ class UpstreamStore:
             self.connection.execute(f"PRAGMA {name}").fetchone()[0]
             for name in ("page_count", "freelist_count", "page_size")
         )
-        if (pages - free) * size > self.max_bytes:
+        used = (pages - free) * size
+        if used > self.max_bytes:
             count = self.connection.execute("SELECT count(*) FROM vectors").fetchone()[0]
             self.connection.execute(
                 "DELETE FROM vectors WHERE id IN (SELECT id FROM vectors ORDER BY id LIMIT ?)",
-                (max(1, int(count * DELETED_SHARE)),),
+                (math.ceil(count * (1 - KEPT_SHARE * self.max_bytes / used)),),
             )
 
     @contextmanager
@@ -232,5 +234,5 @@ class UpstreamStore:
 
 
 def _digest_row(key: bytes, vector: bytes, tokens: int) -> bytes:
-    """Return a digest of a row, with which a damaged one is told from others."""
-    return hashlib.blake2b(key + tokens.to_bytes(8, "little") + vector, digest_size=8).digest()
+    """Return a digest of a row, with which a damaged one, whose `tokens` may be anything, is told from others."""
+    return hashlib.blake2b(repr((key, tokens)).encode() + vector, digest_size=8).digest()
