@@ -353,7 +353,7 @@ class UpstreamEncoder:
 
     async def _identify(self) -> None:
         """Set the space; see `identify`."""
-        asked, changed = self._describe_request(), None
+        asked, changed = self._identify_address(), None
         known = self.store.read_space(asked) if self.store is not None else None
         if known is None or time.time() - known.checked_at >= self.upstream.probe_seconds:
             try:
@@ -388,6 +388,10 @@ class UpstreamEncoder:
             self.max_length,
             dict(sorted(self.prompts.items())),
         )
+
+    def _identify_address(self) -> str:
+        """Return a digest of what is asked for and where: what another address or protocol states may differ."""
+        return digest(self._describe_request(), self.upstream.protocol, self.upstream.url)
 
     async def _probe(self) -> StoredSpace:
         """Ask for the vectors of the probe texts, and return the space that they are of.
@@ -474,7 +478,7 @@ class UpstreamEncoder:
                     self.space_problem = None
                     self.space = replace(self.space, checked_at=found.checked_at)
                     if self.store is not None:
-                        self.store.write_space(self.space, self._describe_request())
+                        self.store.write_space(self.space, self._identify_address())
             if self.space_problem is not None:
                 raise SpaceChangedError(self.space_problem)
 

@@ -33,8 +33,8 @@ CREATE TABLE vectors (
     digest BLOB NOT NULL, space TEXT NOT NULL, stored_at REAL NOT NULL
 );
 CREATE TABLE spaces (
-    fingerprint TEXT PRIMARY KEY, asked TEXT NOT NULL, stated TEXT NOT NULL, width INTEGER NOT NULL,
-    probes BLOB NOT NULL, checked_at REAL NOT NULL
+    fingerprint TEXT NOT NULL, asked TEXT NOT NULL, stated TEXT NOT NULL, width INTEGER NOT NULL,
+    probes BLOB NOT NULL, checked_at REAL NOT NULL, PRIMARY KEY (asked, fingerprint)
 );
 """
 
@@ -163,7 +163,7 @@ class UpstreamStore:
         with self.guard, self._translate_errors(), self.connection:
             self.connection.execute(
                 "INSERT INTO spaces VALUES (?,?,?,?,?,?) "
-                "ON CONFLICT (fingerprint) DO UPDATE SET checked_at = excluded.checked_at",
+                "ON CONFLICT (asked, fingerprint) DO UPDATE SET checked_at = excluded.checked_at",
                 (space.fingerprint, asked, stated, probes.shape[1], probes.tobytes(), space.checked_at),
             )
 
@@ -172,7 +172,7 @@ class UpstreamStore:
         with self.guard, self._translate_errors(), self.connection:
             deleted = self.connection.execute(
                 "DELETE FROM vectors WHERE space = ?1 AND stored_at >= "
-                "(SELECT checked_at FROM spaces WHERE fingerprint = ?1)",
+                "(SELECT max(checked_at) FROM spaces WHERE fingerprint = ?1)",
                 (fingerprint,),
             )
             return deleted.rowcount
