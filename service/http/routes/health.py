@@ -78,7 +78,8 @@ def _collect_metrics(services: Services) -> bytes:
         for name, engine in services.embedder.engines.items():
             WAITING_TEXTS.labels(name).set(engine.queue.texts)
             WAITING_TOKENS.labels(name).set(engine.queue.tokens)
-            ENCODER_PROCESSES.labels(name).set(len(engine.ready_dispatchers))
+            if engine.spec.upstream is None:
+                ENCODER_PROCESSES.labels(name).set(len(engine.ready_dispatchers))
         STATE_WRITABLE.set(services.state_problem is None)
         for state, count in services.indexes.count_states().items():
             INDEXES.labels(state).set(count)
