@@ -33,6 +33,7 @@ from benchmarks.load import Target, closed_loop
 from benchmarks.report import parser, write_report
 from benchmarks.server import LATHE, Server, own_environment
 from training.encoder.spec import DEFAULT_ENCODER
+from training.encoder.upstream.encoder import PROBE_TEXTS
 from training.encoder.upstream.store import StoreSettings, UpstreamStore
 
 STUB_DIMENSIONS = 384
@@ -70,7 +71,8 @@ class Stub:
         elif chance < self.failing:
             return web.json_response({"error": {"message": "overloaded"}}, status=503)
         texts = body["input"]
-        self.answered.update(texts if chance >= self.failing else [])
+        if chance >= self.failing:
+            self.answered.update(text for text in texts if text not in PROBE_TEXTS)
         row = base64.b64encode(ROW.tobytes()).decode()
         data = [{"object": "embedding", "index": index, "embedding": row} for index in range(len(texts))]
         return web.json_response({"data": data, "model": "stub", "usage": {"prompt_tokens": 20 * len(texts)}})

@@ -142,7 +142,6 @@ class UpstreamEncoder:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.client.close()
-        await self.loop.shutdown_default_executor()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop's thread, and return its result."""
@@ -290,7 +289,7 @@ class UpstreamEncoder:
         try:
             async with self.slots:
                 answer = await self.calls.send(list(texts.values()), options, self.max_length)
-            outcomes = await self._accept(texts, answer)
+            outcomes = self._accept(texts, answer)
         except CallError as error:
             if len(keys) > 1:
                 for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
@@ -302,7 +301,7 @@ class UpstreamEncoder:
         for key, outcome in zip(keys, outcomes, strict=True):
             self.in_flight[key].set_result(outcome)
 
-    async def _accept(self, texts: Mapping[bytes, str], answer: Answer) -> list[StoredVector | Exception]:
+    def _accept(self, texts: Mapping[bytes, str], answer: Answer) -> list[StoredVector | Exception]:
         """Check an answer, and store and return its vectors; a row with NaN or inf is an error, and not stored.
 
         Raises:
@@ -321,7 +320,7 @@ class UpstreamEncoder:
         if self.store is not None:
             keys = [key for key, is_good in zip(texts, good, strict=True) if is_good]
             counts = [count for count, is_good in zip(tokens, good, strict=True) if is_good]
-            await asyncio.to_thread(self._store, keys, answer.vectors[good], counts)
+            self._store(keys, answer.vectors[good], counts)  # a millisecond; a thread of its own would cost two
         return [
             StoredVector(vector, count) if is_good else NotFiniteError(f"{self.name} gives NaN or inf for this text")
             for vector, count, is_good in zip(answer.vectors, tokens, good, strict=True)

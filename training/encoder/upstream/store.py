@@ -47,6 +47,9 @@ MAX_KEYS = 500
 KEPT_SHARE = 0.9
 """Share of the maximum bytes to which the rows of a full file are reduced, oldest first."""
 
+CHECKPOINT_PAGES = 10_000
+"""Pages of 4 kB in the log between two checkpoints, which wait for the disk."""
+
 BLOCKS = 64
 """Number of stored answers between two checks of the file's size."""
 
@@ -190,6 +193,7 @@ class UpstreamStore:
             UpstreamError: if the file is of another version.
         """
         self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         self.connection.execute("PRAGMA synchronous = NORMAL")  # a kill loses nothing; a power cut the last answers
         with self.connection:
             self.connection.execute("BEGIN IMMEDIATE")  # two processes may open a new file
