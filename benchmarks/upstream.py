@@ -32,9 +32,9 @@ from aiohttp import web
 from benchmarks.load import Target, closed_loop
 from benchmarks.report import parser, write_report
 from benchmarks.server import LATHE, Server, own_environment
-from training.encoder.spec import DEFAULT_ENCODER
+from training.encoder.spec import DEFAULT_ENCODER, StoreSettings
 from training.encoder.upstream.encoder import PROBE_TEXTS
-from training.encoder.upstream.store import StoreSettings, UpstreamStore
+from training.encoder.upstream.store import UpstreamStore
 
 STUB_DIMENSIONS = 384
 ROW = np.random.default_rng(0).standard_normal(STUB_DIMENSIONS).astype(np.float32)

@@ -13,8 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from service.errors import BadValueError, ConflictError, UnknownNameError
 from training.encoder.precision import Dtype
-from training.encoder.spec import DEFAULT_ENCODER, Attention, EncoderSpec, UpstreamProtocol, UpstreamSpec
-from training.encoder.upstream.protocols import PROTOCOLS
+from training.encoder.spec import (
+    DEFAULT_ENCODER,
+    UPSTREAM_PATHS,
+    Attention,
+    EncoderSpec,
+    UpstreamProtocol,
+    UpstreamSpec,
+)
 from training.endpoint import is_loopback, require_variable_name, split_address
 from training.locks import lock_file
 from transforms.files import replace_synced
@@ -50,7 +56,7 @@ class UpstreamSettings(BaseModel):
     @model_validator(mode="after")
     def check_address(self) -> "UpstreamSettings":
         """Return the settings; raise `ValueError` for an address of another form, or over which a key would leak."""
-        path = PROTOCOLS[self.protocol].path
+        path = UPSTREAM_PATHS[self.protocol]
         parts = split_address(self.url, "url", EXAMPLES[self.protocol])
         if parts.path.rstrip("/").endswith(path):
             raise ValueError(f"url is what {path} is added to, such as {EXAMPLES[self.protocol]}; leave {path} off")

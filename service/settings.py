@@ -17,8 +17,7 @@ from service.encoder_settings import DEFAULT, AddedEncoders, EncoderSettings, Wo
 from service.key_file import KeyFile
 from training.encoder.devices import best_device
 from training.encoder.precision import Dtype
-from training.encoder.spec import EncoderSpec
-from training.encoder.upstream.store import StoreSettings
+from training.encoder.spec import EncoderSpec, StoreSettings
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """CPU cores this process may use; a container's CPU quota is not considered, so set LATHE_THREADS too."""

@@ -3,10 +3,9 @@
 import atexit
 
 from training.encoder.encoder import Encoder
-from training.encoder.spec import EncoderSpec
+from training.encoder.spec import EncoderSpec, StoreSettings
 from training.encoder.text_encoder import TextEncoder
 from training.encoder.upstream.encoder import UpstreamEncoder
-from training.encoder.upstream.store import StoreSettings
 
 
 def open_encoder(spec: EncoderSpec, device: str | None = None, store: StoreSettings | None = None) -> TextEncoder:

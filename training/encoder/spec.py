@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
@@ -22,6 +23,23 @@ Side = Literal["left", "right"]
 
 UpstreamProtocol = Literal["openai", "tei", "ollama", "cohere"]
 """Protocols of embeddings APIs; see `training.encoder.upstream.protocols`."""
+
+
+UPSTREAM_PATHS: dict[UpstreamProtocol, str] = {
+    "openai": "/embeddings",
+    "tei": "/embed",
+    "ollama": "/api/embed",
+    "cohere": "/embed",
+}
+"""Path that a protocol appends to the address of an API for a call."""
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """Where vectors of embeddings APIs are stored, and how many bytes they may take; 0 stores none."""
+
+    folder: Path
+    max_bytes: int = 10_000_000_000
 
 
 @dataclass(frozen=True)

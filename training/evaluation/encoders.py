@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from training.encoder.encoder import Encoder
 from training.encoder.layers import LayeredEncoder, parse_variants
 from training.encoder.opening import open_encoder
-from training.encoder.spec import EncoderSpec
+from training.encoder.spec import EncoderSpec, StoreSettings
 from training.encoder.text_encoder import TextEncoder
-from training.encoder.upstream.store import StoreSettings
 from training.errors import EncoderError
 
 BAG_OF_WORDS = "bag-of-words"

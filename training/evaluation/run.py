@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from training.digests import digest
-from training.encoder.upstream.store import StoreSettings
+from training.encoder.spec import StoreSettings
 from training.errors import EncoderError, EvaluationError, TrainingError
 from training.evaluation.corpus import Corpus, read_corpus_sentences, split_corpus
 from training.evaluation.encoders import Group, Member, RequestedEncoder, encode_checked, plan_groups

@@ -12,11 +12,11 @@ import numpy as np
 from service.encoders.engine import metrics
 from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.work import EncodeOptions, Part, PartResult, Reply
-from training.encoder.spec import EncoderSpec
+from training.encoder.spec import EncoderSpec, StoreSettings
 from training.encoder.upstream.calls import Usage
 from training.encoder.upstream.encoder import UpstreamEncoder, normalize_rows, place_error
 from training.encoder.upstream.protocols import CallOptions
-from training.encoder.upstream.store import StoredVector, StoreSettings
+from training.encoder.upstream.store import StoredVector
 from training.errors import TrainingError
 
 PATIENCE_SECONDS = 10.0

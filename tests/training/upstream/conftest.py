@@ -2,9 +2,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from training.encoder.spec import EncoderSpec, UpstreamSpec
+from training.encoder.spec import EncoderSpec, StoreSettings, UpstreamSpec
 from training.encoder.upstream.encoder import UpstreamEncoder
-from training.encoder.upstream.store import StoreSettings
 
 PATHS = {"openai": "/v1", "tei": "", "ollama": "", "cohere": "/v2"}
 

@@ -12,8 +12,9 @@ import pytest
 
 from tests.embeddings_server import rows_of
 from tests.helpers import LATHE
+from training.encoder.spec import StoreSettings
 from training.encoder.upstream.encoder import UpstreamEncoder
-from training.encoder.upstream.store import BLOCKS, StoredSpace, StoreSettings, UpstreamStore
+from training.encoder.upstream.store import BLOCKS, StoredSpace, UpstreamStore
 from training.errors import UpstreamError
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.embeddings_server import WIDTH, rows_of
-from training.encoder.upstream.store import StoreSettings
+from training.encoder.spec import StoreSettings
 from training.errors import (
     EncoderError,
     NotFiniteError,

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from training.digests import digest
 from training.encoder.batching import estimate_tokens
 from training.encoder.precision import PROBES
-from training.encoder.spec import EncoderSpec, Side
+from training.encoder.spec import EncoderSpec, Side, StoreSettings
 from training.encoder.text_encoder import Encoding, find_prompt
 from training.encoder.upstream.calls import OnUsage, UpstreamCalls, Usage
 from training.encoder.upstream.client import CallError, UpstreamClient
 from training.encoder.upstream.protocols import PROTOCOLS, Answer, CallOptions
-from training.encoder.upstream.store import StoredSpace, StoredVector, StoreSettings, UpstreamStore
+from training.encoder.upstream.store import StoredSpace, StoredVector, UpstreamStore
 from training.endpoint import read_key
 from training.errors import (
     EncoderError,

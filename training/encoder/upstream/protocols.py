@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from training.encoder.spec import Side, UpstreamProtocol, UpstreamSpec
+from training.encoder.spec import UPSTREAM_PATHS, Side, UpstreamProtocol, UpstreamSpec
 
 TOKENS_HEADER = "x-compute-tokens"
 """Header in which text-embeddings-inference counts the tokens of a call."""
@@ -94,7 +94,7 @@ class EmbeddingsProtocol(Protocol):
 class OpenAIProtocol:
     """OpenAI's protocol, which vLLM, llama.cpp, Voyage, Infinity, LM Studio and Lathe speak too."""
 
-    path = "/embeddings"
+    path = UPSTREAM_PATHS["openai"]
     identity_path: str | None = None
     prompts: Mapping[str, str] = {}
     default_prompt: str | None = None
@@ -128,7 +128,7 @@ class OpenAIProtocol:
 class TeiProtocol:
     """Protocol of text-embeddings-inference, which Lathe speaks too; a server of one model may ignore `model`."""
 
-    path = "/embed"
+    path = UPSTREAM_PATHS["tei"]
     identity_path: str | None = "/info"
     prompts: Mapping[str, str] = {}
     default_prompt: str | None = None
@@ -163,7 +163,7 @@ class TeiProtocol:
 class OllamaProtocol:
     """Ollama's protocol."""
 
-    path = "/api/embed"
+    path = UPSTREAM_PATHS["ollama"]
     identity_path: str | None = "/api/tags"
     prompts: Mapping[str, str] = {}
     default_prompt: str | None = None
@@ -191,7 +191,7 @@ class OllamaProtocol:
 class CohereProtocol:
     """Cohere's protocol, version 2. It has no prompts but an `input_type`: the text of a prompt is its value."""
 
-    path = "/embed"
+    path = UPSTREAM_PATHS["cohere"]
     identity_path: str | None = None
     prompts: Mapping[str, str] = {
         "document": "search_document",

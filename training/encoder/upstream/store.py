@@ -15,12 +15,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from training.encoder.spec import StoreSettings
 from training.errors import UpstreamError
 from transforms.files import create_file, make_root
 
@@ -52,14 +52,6 @@ CHECKPOINT_PAGES = 10_000
 
 BLOCKS = 64
 """Number of stored answers between two checks of the file's size."""
-
-
-@dataclass(frozen=True)
-class StoreSettings:
-    """Where vectors are stored, and how many bytes they may take; 0 stores none."""
-
-    folder: Path
-    max_bytes: int = 10_000_000_000
 
 
 @dataclass(frozen=True)
