@@ -124,12 +124,12 @@ class RayEngine:
         Raises:
             EngineError: if the encoder is behind an embeddings API.
         """
-        import ray
-
         if encoder is not None and encoder.spec.upstream is not None:
             raise EngineError(
                 f"{encoder.name} is behind an embeddings API, whose rate limits hold in one process: use --engine local"
             )
+        import ray
+
         mine = describe_environment(encoder)
         device = "cpu" if encoder is None else encoder.device.partition(":")[0]
         spec = None if encoder is None else encoder.spec

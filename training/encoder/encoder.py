@@ -367,7 +367,7 @@ def load_model(spec: EncoderSpec, device: str | None) -> Any:
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     attention = _choose_attention(spec, device)
     try:
-        _require_layer(spec)
+        _require_loadable(spec)
         model = SentenceTransformer(
             locate_model(spec.model),
             device=device,
@@ -418,11 +418,14 @@ def _choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None
     return "flash_attention_2" if flash else None
 
 
-def _require_layer(spec: EncoderSpec) -> None:
+def _require_loadable(spec: EncoderSpec) -> None:
     """Raise `EncoderError` if the model lacks the spec's layer, which transformers would fill with random weights.
 
-    The model's configuration is read for that, perhaps from the Hub. Without a layer in the spec, nothing is done.
+    Also if the spec is of an embeddings API, and so has no model to load. The model's configuration is read for the
+    layer, perhaps from the Hub, unless the spec has none.
     """
+    if spec.upstream is not None:
+        raise EncoderError(f"{spec.name} is behind an embeddings API: this takes a model that is loaded here")
     if spec.layer is None:
         return
     from transformers import AutoConfig

@@ -145,8 +145,6 @@ class Layers:
     """
 
     def __init__(self, spec: EncoderSpec, written: Sequence[str], device: str | None) -> None:
-        if spec.upstream is not None:
-            raise EncoderError(f"{spec.name} is behind an embeddings API: it has no layers here")
         whole = Encoder(replace(spec, layer=None, pooling=None), device)
         if whole.static:
             raise EncoderError(f"{spec.name} is a static model: it has no layers")

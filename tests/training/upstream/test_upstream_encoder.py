@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from tests.embeddings_server import WIDTH, rows_of
-from training.encoder.spec import StoreSettings
+from training.advice.encoding import SampleEncoder
+from training.distributed.engine import RayEngine
+from training.encoder.encoder import Encoder
+from training.encoder.spec import EncoderSpec, StoreSettings
 from training.errors import (
     EncoderError,
+    EngineError,
     NotFiniteError,
     SpaceChangedError,
     TextError,
@@ -411,3 +415,28 @@ def test_a_folder_for_no_bytes_is_not_created(connect, tmp_path):
     with connect(max_bytes=0) as encoder:
         encoder.encode(TEXTS)
     assert not (tmp_path / "upstream").exists() and StoreSettings(tmp_path).max_bytes > 0
+
+
+# What uses encoders.
+
+
+def test_an_outage_during_advice_is_raised_and_blamed_on_no_text(connect, embeddings_server, tmp_path):
+    with connect(patience=0.0) as encoder:
+        embeddings_server.script = lambda *_: (503, {}, b"")
+        calls = embeddings_server.calls
+        with pytest.raises(UpstreamUnavailableError):
+            SampleEncoder(encoder, tmp_path / "sample").encode(TEXTS[:4], lambda *_: None)
+        assert embeddings_server.calls == calls + 1
+
+
+def test_what_needs_a_loaded_model_refuses_an_upstream_encoder(connect, build_spec):
+    with pytest.raises(EncoderError, match="far is behind an embeddings API: this takes a model that is loaded here"):
+        Encoder(build_spec())
+    with connect() as encoder, pytest.raises(EngineError, match="use --engine local"):
+        RayEngine(1, 1)._pool_for(encoder)
+
+
+def test_a_spec_survives_json_and_leaves_out_what_earlier_versions_do_not_know(build_spec):
+    spec = build_spec(prompts={"query": "q"}, price=1.0)
+    assert EncoderSpec(**json.loads(json.dumps(spec.to_json()))) == spec
+    assert "upstream" not in EncoderSpec("local").to_json()
