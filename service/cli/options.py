@@ -72,7 +72,7 @@ def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
     """Return the spec of an encoder of the settings, or one for a model's folder or hub id; None: the default."""
     if name is None:
         return settings.specs[0]
-    known = {spec.name: spec for spec in settings.specs} | {spec.model: spec for spec in settings.specs}
+    known = {spec.model: spec for spec in reversed(settings.specs)} | {spec.name: spec for spec in settings.specs}
     return known.get(name) or EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name, dtype=settings.dtype)
 
 

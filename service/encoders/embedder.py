@@ -205,8 +205,10 @@ class Embedder:
         """
         if name is None:
             return self.default
+        if name in self.engines:  # before the models, which may have the name of another encoder
+            return self.engines[name]
         for engine in self.engines.values():
-            if name in (engine.spec.name, engine.spec.model):
+            if name == engine.spec.model:
                 return engine
         raise UnknownNameError(
             f"there is no {param} {name!r}; there are: {', '.join(self.engines)}", param=param, code="model_not_found"

@@ -133,6 +133,23 @@ def test_texts_are_asked_for_once_although_there_is_no_cache_and_the_server_rest
     assert embeddings_server.count_asked() == dict.fromkeys(TEXTS, 1) and embeddings_server.calls == calls
 
 
+def test_all_workers_of_an_encoder_learn_its_space_by_one_call(start_far, embeddings_server):
+    with start_far(upstream_bytes=0, upstream={"concurrency": 8}) as app:
+        eventually(lambda: app.client.get("/encoders").json()[0]["workers"] == 8)
+        assert embeddings_server.calls == 1
+
+
+def test_a_name_is_an_encoders_before_it_is_the_name_of_another_encoders_model(start_app, embeddings_server, tmp_path):
+    upstream = {"url": embeddings_server.url, "protocol": "tei"}
+    encoders = [
+        {"name": "first", "upstream": upstream | {"model": "second"}},
+        {"name": "second", "upstream": upstream | {"model": "m", "dimensions": 5}},
+    ]
+    with start_app(home=tmp_path, encoders=encoders) as app:
+        assert len(embed(app, "a", model="second").json()[0]) == 5
+        assert len(embed(app, "a", model="m").json()[0]) == 5
+
+
 @pytest.mark.parametrize(
     ("said", "status", "code", "retry_after"),
     [

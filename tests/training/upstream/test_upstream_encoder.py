@@ -366,7 +366,7 @@ def test_an_answer_that_states_another_model_is_refused_at_once(connect, embeddi
         for text in ("a", "b"):
             with pytest.raises(SpaceChangedError, match="states m-2026-11 as model of m, and stated m before"):
                 encoder.encode([text])
-    with connect(probe_seconds=1e-9) as reopened:  # a new space, whose vectors are its own
+    with connect() as reopened:  # a new space, whose vectors are its own
         assert reopened.fingerprint != encoder.fingerprint
         reopened.encode(["a"])
 

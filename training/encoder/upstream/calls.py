@@ -97,13 +97,18 @@ class UpstreamCalls:
             if left > self.patience:
                 raise UpstreamUnavailableError(f"{self.spec.provider_name}: {self.problem}", left)
             await asyncio.sleep(left)
+        self._require_not_held()
         start = self.limiter.reserve_slot(estimate)
         while (left := self.limiter.seconds_until(start)) > 0:
-            held = self.limiter.seconds_until(self.limiter.held)
-            if held > self.patience:
-                self.breaker.abandon()
-                raise UpstreamBusyError(f"{self.spec.provider_name}: {self.problem}", held)
             await asyncio.sleep(left)
+            self._require_not_held()
+
+    def _require_not_held(self) -> None:
+        """Raise `UpstreamBusyError` if the API asked for a pause that is longer than patience lasts."""
+        held = self.limiter.seconds_until(self.limiter.held)
+        if held > self.patience:
+            self.breaker.abandon()
+            raise UpstreamBusyError(f"{self.spec.provider_name}: {self.problem}", held)
 
     def _record_failure(self, error: CallError, tries: int) -> float:
         """Tell breaker and rate limits of a failure, and return the seconds to wait before another try."""

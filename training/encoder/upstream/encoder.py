@@ -99,6 +99,9 @@ class UpstreamEncoder:
         self.store = UpstreamStore(store) if store is not None and store.max_bytes else None
         self.store_problem: str | None = None
         self.space_problem: str | None = None
+        self.identified = False
+        self.closing = False
+        self.guard = threading.Lock()
         self.in_flight: dict[bytes, asyncio.Future[StoredVector | Exception]] = {}
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, name=f"{spec.name}-calls", daemon=True)
@@ -127,7 +130,9 @@ class UpstreamEncoder:
 
     def close(self) -> None:
         """Cancel the calls, close the connections and the store, and end the thread; do nothing the second time."""
-        if self.thread.is_alive():
+        with self.guard:
+            closing, self.closing = self.closing, True
+        if not closing:
             asyncio.run_coroutine_threadsafe(self._cancel_calls(), self.loop).result()
             self.loop.call_soon_threadsafe(self.loop.stop)
             self.thread.join()
@@ -144,8 +149,13 @@ class UpstreamEncoder:
         await self.client.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop's thread, and return its result."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        """Run a coroutine in the loop's thread, and return its result; raise `UpstreamUnavailableError` once closed."""
+        with self.guard:  # what is scheduled before `close` is cancelled by it
+            if self.closing:
+                work.close()
+                raise UpstreamUnavailableError(f"the encoder {self.name} was stopped")
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        return future.result()
 
     @property
     def name(self) -> str:
@@ -342,13 +352,22 @@ class UpstreamEncoder:
     def identify(self) -> None:
         """Find out which space the API's vectors are of: by asking, unless a process did so a short time ago.
 
+        Do nothing if that is known already.
+
         If the API cannot be reached, the space is the one that was last confirmed. If its vectors are of another space
         than before, texts that are not stored are refused; see `problem`.
 
         Raises:
             UpstreamError: if the API does not answer as it should, and nothing is known of its space.
         """
-        self._run(self._identify())
+        self._run(self._identify_once())
+
+    async def _identify_once(self) -> None:
+        """Set the space, unless it is set; see `identify`."""
+        async with self.checking:
+            if not self.identified:
+                await self._identify()
+                self.identified = True
 
     async def _identify(self) -> None:
         """Set the space; see `identify`."""
@@ -486,7 +505,7 @@ class UpstreamEncoder:
         if self.space_problem is None:
             log.warning("%s", error)
             if self.store is not None:
-                self.store.delete_unconfirmed(self.fingerprint)
+                self.store.distrust(self.fingerprint)
         self.space_problem = str(error)
         self.space = replace(self.space, checked_at=time.time())
 

@@ -162,14 +162,18 @@ class UpstreamStore:
                 (space.fingerprint, asked, stated, probes.shape[1], probes.tobytes(), space.checked_at),
             )
 
-    def delete_unconfirmed(self, fingerprint: str) -> int:
-        """Delete the vectors of a space that were stored after its probes were last compared; return their number."""
+    def distrust(self, fingerprint: str) -> int:
+        """Delete the vectors of a space that were stored after its probes were last compared; return their number.
+
+        The next process compares the probes before it asks for anything.
+        """
         with self.guard, self._translate_errors(), self.connection:
             deleted = self.connection.execute(
                 "DELETE FROM vectors WHERE space = ?1 AND stored_at >= "
                 "(SELECT max(checked_at) FROM spaces WHERE fingerprint = ?1)",
                 (fingerprint,),
             )
+            self.connection.execute("UPDATE spaces SET checked_at = 0 WHERE fingerprint = ?", (fingerprint,))
             return deleted.rowcount
 
     def count(self) -> int:
@@ -220,6 +224,8 @@ class UpstreamStore:
         what = f"the vectors of upstream encoders, {self.path.name} in the state folder's upstream,"
         try:
             yield
+        except sqlite3.ProgrammingError:
+            raise UpstreamError(f"{what} are closed, because the encoder was stopped") from None
         except sqlite3.OperationalError as error:
             raise UpstreamError(f"{what} cannot be read or written: {error}") from None
         except sqlite3.DatabaseError as error:
