@@ -23,6 +23,7 @@ from service.encoders.embedder import Embedder
 from service.encoders.engine.admission_queue import AdmissionQueue
 from service.encoders.engine.dispatcher import WorkerProcess
 from service.encoders.engine.engine import Engine
+from service.encoders.engine.upstream_worker import UpstreamConnection
 from service.encoders.observer import Observers
 from service.encoders.residency import Residency
 from service.errors import RequestError, ServiceError, WrongShapeError, convert_error, error_body
@@ -88,6 +89,8 @@ ROUTERS = [
     api_pages.router,
 ]
 
+UPSTREAM_IDLE_SECONDS = 5.0
+"""Seconds after which an idle worker of an embeddings API looks again; there is no process that may have ended."""
 
 log = logging.getLogger(__name__)
 
@@ -212,14 +215,27 @@ def _open_jobs(settings: Settings, home: Home, replica: "Replica | None", proces
 def _build_engine(
     settings: Settings, processes: ProcessStarter, make_room: Callable[[Engine], None], spec: EncoderSpec
 ) -> Engine:
-    """Build the engine of one encoder with its admission queue, without starting its worker processes.
+    """Build the engine of one encoder with its admission queue, without starting its workers.
 
-    `make_room` is called before the engine loads its model.
+    An encoder behind an embeddings API has a worker for each call at once, and no process. `make_room` is called before
+    the engine of another loads its model.
     """
+    queue = AdmissionQueue(settings.max_queued_texts, settings.max_queued_tokens)
+    if spec.upstream is not None:
+        connection = UpstreamConnection(spec, settings.upstream_store)
+        return Engine(
+            spec,
+            connection.start_worker,
+            queue,
+            workers=spec.upstream.concurrency,
+            idle_seconds=UPSTREAM_IDLE_SECONDS,
+            max_texts=spec.upstream.batch_size,
+            find_warning=connection.find_warning,
+        )
     return Engine(
         spec,
         partial(WorkerProcess, options=settings.worker_options, processes=processes),
-        AdmissionQueue(settings.max_queued_texts, settings.max_queued_tokens),
+        queue,
         workers=settings.worker_processes,
         ahead=2 if settings.on_gpu else 1,
         timeout=settings.worker_seconds,

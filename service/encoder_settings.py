@@ -9,11 +9,21 @@ from typing import Annotated, Literal
 
 import orjson
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from service.errors import BadValueError, ConflictError, UnknownNameError
 from training.encoder.precision import Dtype
-from training.encoder.spec import DEFAULT_ENCODER, Attention, ChatTemplate, EncoderSpec, LongText
+from training.encoder.spec import (
+    DEFAULT_ENCODER,
+    UPSTREAM_PATHS,
+    Attention,
+    ChatTemplate,
+    EncoderSpec,
+    LongText,
+    UpstreamProtocol,
+    UpstreamSpec,
+)
+from training.endpoint import is_loopback, require_variable_name, split_address
 from training.locks import lock_file
 from transforms.files import replace_synced
 
@@ -24,13 +34,75 @@ ENCODER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 """Pattern of an encoder's name, which may have a tag, as in `nomic:latest`."""
 
 
+class UpstreamSettings(BaseModel):
+    """An embeddings API; see `training.encoder.spec.UpstreamSpec`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str
+    protocol: UpstreamProtocol
+    model: Annotated[str, Field(min_length=1)]
+    api_key_env: str | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    batch_size: Annotated[int, Field(ge=1, le=2048)] = UpstreamSpec.batch_size
+    concurrency: Annotated[int, Field(ge=1, le=256)] = UpstreamSpec.concurrency
+    requests_per_minute: Annotated[int, Field(ge=1)] | None = None
+    tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
+    timeout: Annotated[float, Field(gt=0, le=3600)] = UpstreamSpec.timeout
+    provider: Annotated[str, Field(min_length=1)] | None = None
+    price: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    probe_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = UpstreamSpec.probe_seconds
+
+    @field_validator("api_key_env")
+    @classmethod
+    def check_variable(cls, variable: str | None) -> str | None:
+        """Return the name of the variable; raise `ValueError`, without quoting it, if it is no name."""
+        return None if variable is None else require_variable_name(variable, "api_key_env")
+
+    @model_validator(mode="after")
+    def check_address(self) -> "UpstreamSettings":
+        """Return the settings; raise `ValueError` for an address of another form, or over which a key would leak."""
+        path = UPSTREAM_PATHS[self.protocol]
+        parts = split_address(self.url, "url", EXAMPLES[self.protocol])
+        if parts.path.rstrip("/").endswith(path):
+            raise ValueError(f"url is what {path} is added to, such as {EXAMPLES[self.protocol]}; leave {path} off")
+        if self.api_key_env is not None and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+            raise ValueError("a key is sent over https or to this machine only: write https:// in url")
+        return self
+
+
+EXAMPLES: dict[UpstreamProtocol, str] = {
+    "openai": "https://api.openai.com/v1",
+    "tei": "http://localhost:8080",
+    "ollama": "http://localhost:11434",
+    "cohere": "https://api.cohere.com/v2",
+}
+"""An address for each protocol, for messages."""
+
+LOADED_ONLY = (
+    "model",
+    "pooling",
+    "layer",
+    "dtype",
+    "attention",
+    "compile",
+    "chat_template",
+    "trust_remote_code",
+    "idle_seconds",
+)
+"""Settings of models that are loaded here, which an embeddings API has not."""
+
+
 class EncoderSettings(BaseModel):
     """One encoder the server may host; see `training.encoder.spec.EncoderSpec`."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(pattern=ENCODER_NAME_PATTERN)]
-    model: Annotated[str, Field(min_length=1)]
+    model: Annotated[str, Field(min_length=1)] | None = None
+    """A folder or a hub id; unset only with `upstream`."""
+    upstream: UpstreamSettings | None = None
+    """An embeddings API that encodes the texts in place of a model that is loaded."""
     revision: str | None = None
     pooling: Literal["mean", "cls", "max", "lasttoken"] | None = None
     layer: Annotated[int, Field(ge=1)] | None = None
@@ -48,9 +120,27 @@ class EncoderSettings(BaseModel):
     load: bool = True
     """Whether it is served from the start, or only once an admin asks for it."""
 
+    @model_validator(mode="after")
+    def check_combination(self) -> "EncoderSettings":
+        """Return the settings; raise `ValueError` unless they name a model, or an upstream with what goes with one."""
+        if self.upstream is None:
+            if self.model is None:
+                raise ValueError("name a model, or an upstream")
+            return self
+        misplaced = [name for name in LOADED_ONLY if getattr(self, name) != type(self).model_fields[name].default]
+        if misplaced:
+            raise ValueError(f"{', '.join(misplaced)} and upstream exclude each other: the API's model runs elsewhere")
+        if self.long_text == "mean":
+            raise ValueError("long_text may be truncate or error with upstream: an API does not say how it cuts texts")
+        return self
+
     def build_spec(self, dtype: Dtype) -> EncoderSpec:
         """Build the spec that the training package loads; `dtype` is used if these settings name none."""
-        return EncoderSpec(**self.model_dump(exclude={"idle_seconds", "load", "dtype"}), dtype=self.dtype or dtype)
+        fields = self.model_dump(exclude={"idle_seconds", "load", "dtype", "upstream"})
+        if self.upstream is None:
+            return EncoderSpec(**fields, dtype=self.dtype or dtype)
+        upstream = UpstreamSpec(**self.upstream.model_dump())
+        return EncoderSpec(**(fields | {"model": upstream.model}), dtype="float32", upstream=upstream)
 
 
 DEFAULT = EncoderSettings(name=DEFAULT_ENCODER.name, model=DEFAULT_ENCODER.model)

@@ -17,15 +17,27 @@ ServiceError (Exception)
 ├── OverloadedError       429  more requests than the service accepts at once; with Retry-After
 ├── ClientGoneError       499  a client that disconnected
 ├── NotSupportedError     501  an operation that the index backend does not support
+├── BadGatewayError       502  an embeddings API that does not answer as it should
 └── UnavailableError      503  not ready, or state that cannot be read or written
 """
 
 import errno
+import math
 import re
 import sqlite3
 from typing import Any
 
-from training.errors import EncoderError, NotFiniteError, TooLongError, TrainingError
+from training.errors import (
+    EncoderError,
+    NotFiniteError,
+    SpaceChangedError,
+    TextError,
+    TooLongError,
+    TrainingError,
+    UpstreamBusyError,
+    UpstreamError,
+    UpstreamUnavailableError,
+)
 from transforms.errors import ArtifactError, StepError, TransformError
 
 MAX_MESSAGE, MESSAGE_END = 2000, 400
@@ -206,6 +218,14 @@ class NotSupportedError(RequestError):
     code = "not_supported"
 
 
+class BadGatewayError(ServiceError):
+    """An embeddings API behind an encoder that does not answer as it should."""
+
+    status = 502
+    type = "upstream_error"
+    code = "upstream_failed"
+
+
 class UnavailableError(ServiceError):
     """A service that is not ready, or whose state cannot be read or written."""
 
@@ -228,6 +248,8 @@ def convert_error(error: Exception) -> ServiceError:
             return UnavailableError(str(error), code="corrupt_artifact")
         case StepError():
             return BadValueError(str(error), param="steps")
+        case UpstreamError():
+            return _convert_upstream_error(error)
         case EncoderError():
             return _convert_encoder_error(error)
         case TransformError() | TrainingError():
@@ -245,14 +267,30 @@ def convert_error(error: Exception) -> ServiceError:
 
 
 def _convert_encoder_error(error: EncoderError) -> ServiceError:
-    """Convert an error of an encoder: of a text, or of a prompt that the encoder does not have."""
+    """Convert an error of an encoder: a text's, or else that of a prompt name."""
     match error:
         case TooLongError():
             return TooLargeError(str(error), param="inputs")
+        case TextError():
+            return BadValueError(str(error), param="inputs", code="text_refused")
         case NotFiniteError():
             return NoVectorError(str(error), param="inputs")
         case _:
             return BadValueError(str(error), param="prompt_name")
+
+
+def _convert_upstream_error(error: UpstreamError) -> ServiceError:
+    """Convert an error of an embeddings API; a refused key of the server's is not the caller's, so never 401."""
+    seconds = None if error.retry_after is None else max(1, math.ceil(error.retry_after))
+    match error:
+        case SpaceChangedError():
+            return ConflictError(str(error), code="space_mismatch")
+        case UpstreamBusyError():
+            return OverloadedError(str(error), code="upstream_busy", retry_after=seconds)
+        case UpstreamUnavailableError():
+            return UnavailableError(str(error), code="upstream_unavailable", retry_after=seconds)
+        case _:
+            return BadGatewayError(str(error))
 
 
 def _describe_sqlite_error(error: sqlite3.Error) -> str:

@@ -9,6 +9,7 @@ $LATHE_HOME/
 ├── shared/       local replica of the chains and size routes in Redis, see service.redis
 ├── id            random id of this state folder, in the names of queues that only its server reads
 ├── jobs/         <id>/: request, state, log and result of each job
+├── upstream/     vectors that embeddings APIs answered, see training.encoder.upstream.store
 └── vectors/      vectors of running fits, and of out-of-domain text
 
 It holds callers' texts and vectors: folders have mode 700, files 600. The state folder and the folders directly in it
@@ -66,6 +67,11 @@ class Home:
         return self.root / "vectors"
 
     @property
+    def upstream(self) -> Path:
+        """Folder for the vectors that embeddings APIs answered."""
+        return self.root / "upstream"
+
+    @property
     def admin_key(self) -> Path:
         """File with the generated admin key."""
         return self.root / "admin.key"
@@ -78,7 +84,7 @@ class Home:
     @property
     def folders(self) -> tuple[Path, ...]:
         """Folders directly in the state folder."""
-        return (self.chains, self.shared, self.indexes, self.jobs, self.vectors)
+        return (self.chains, self.shared, self.indexes, self.jobs, self.upstream, self.vectors)
 
     def open(self) -> str | None:
         """Create missing folders, remove group and others' permissions, and test whether the folder can be written.

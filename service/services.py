@@ -67,9 +67,9 @@ class Services:
 
     def list_warnings(self) -> list[str]:
         """Return all current problems that do not stop the service, as sentences for `/health`."""
-        engine_problems = [engine.problem for engine in self.embedder.engines.values()]
-        infos = [engine.info for engine in self.embedder.engines.values()]
-        engine_problems += [info.warning for info in infos if info is not None]
+        engines = self.embedder.engines.values()
+        engine_problems = [engine.problem or engine.find_warning() for engine in engines]
+        engine_problems += [engine.info.warning for engine in engines if engine.info is not None]
         problems = [self.state_problem, self.state_monitor.damage, *self.indexes.warnings(), *engine_problems]
         problems.append(self.residency.find_problem())
         shared = self.replica.warnings() if self.replica else []

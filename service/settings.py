@@ -17,7 +17,7 @@ from service.encoder_settings import DEFAULT, AddedEncoders, EncoderSettings, Wo
 from service.key_file import KeyFile
 from training.encoder.devices import best_device
 from training.encoder.precision import Dtype
-from training.encoder.spec import EncoderSpec
+from training.encoder.spec import EncoderSpec, StoreSettings
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """CPU cores this process may use; a container's CPU quota is not considered, so set LATHE_THREADS too."""
@@ -109,6 +109,8 @@ class Settings(BaseSettings):
     """Seconds in which a server that was asked to stop may finish accepted requests."""
     cache_bytes: Annotated[int, Field(ge=0)] = 100_000_000
     """Bytes of memory for cached vectors of texts; 0 turns the cache off."""
+    upstream_bytes: Annotated[int, Field(ge=0)] = 10_000_000_000
+    """Bytes of the state folder for vectors that embeddings APIs answered, oldest deleted first; 0 stores none."""
     job_threads: Annotated[int, Field(ge=1)] = max(1, CORES // 2)
     """CPU threads of a job; unset: half the cores, since it shares the machine with serving."""
     max_texts: Annotated[int, Field(ge=1)] = 2048
@@ -304,6 +306,11 @@ class Settings(BaseSettings):
         """Options of an encoder's worker processes, among which its threads are divided."""
         threads = max(1, self.threads // self.worker_processes)
         return WorkerOptions(self.device, threads, self.max_batch_tokens, self.worker_seconds)
+
+    @property
+    def upstream_store(self) -> StoreSettings:
+        """Where the vectors that embeddings APIs answered are stored, and how many bytes they may take."""
+        return StoreSettings(self.home / "upstream", self.upstream_bytes)
 
     @property
     def body_memory(self) -> int:

@@ -22,6 +22,7 @@ import orjson
 import pytest
 import torch
 
+from tests.embeddings_server import EmbeddingsServer
 from tests.helpers import accepts_connections, eventually, find_free_port
 from training.encoder.encoder import Encoder, locate_model
 from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
@@ -301,6 +302,21 @@ def chat_server(running_chat_server) -> ChatServer:
     """Return the chat server with its recorded requests cleared."""
     running_chat_server.reset()
     return running_chat_server
+
+
+@pytest.fixture(scope="session")
+def running_embeddings_server() -> Iterator[EmbeddingsServer]:
+    """Start one embeddings API for all tests."""
+    with EmbeddingsServer() as server:
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def embeddings_server(running_embeddings_server) -> EmbeddingsServer:
+    """Return the embeddings API with its recorded requests cleared."""
+    running_embeddings_server.reset()
+    return running_embeddings_server
 
 
 @pytest.fixture(scope="session")

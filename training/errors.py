@@ -3,7 +3,12 @@
 TrainingError (Exception)
 ├── EncoderError     a model that cannot be loaded, an unknown prompt
 │   ├── TooLongError   a text with more tokens than the encoder reads, while truncation is off
-│   └── NotFiniteError   a text whose vector holds NaN or inf
+│   ├── NotFiniteError   a text whose vector holds NaN or inf
+│   └── TextError      a text that an embeddings API refuses
+├── UpstreamError    an embeddings API that does not give the vectors asked for: a revoked key, a malformed answer
+│   ├── UpstreamBusyError          a rate limit
+│   ├── UpstreamUnavailableError   no connection, a time-out, a failing server
+│   └── SpaceChangedError          vectors of another space than before
 ├── SourceError      a file that is missing, malformed or empty, or holds another kind of rows
 │   ├── AccessError    a source that is out of reach: a package, a permission or the network is missing
 │   ├── EmptyError     a file without a row
@@ -48,6 +53,43 @@ class NotFiniteError(EncoderError):
     def at(self, place: str) -> "NotFiniteError":
         """Return the same error with other words that name the text, such as a row of a file."""
         return NotFiniteError(self.reason, self.position, place)
+
+
+class TextError(EncoderError):
+    """Error for a text that an embeddings API refuses.
+
+    Args:
+        reason: what the API says.
+        position: position of the text in the input.
+    """
+
+    def __init__(self, reason: str, position: int = 0) -> None:
+        super().__init__(f"input {position}: {reason}")
+        self.reason, self.position = reason, position
+
+
+class UpstreamError(TrainingError):
+    """Error of an embeddings API that does not give the vectors asked for.
+
+    Attributes:
+        retry_after: seconds after which another try may succeed; None if it would not.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class UpstreamBusyError(UpstreamError):
+    """Error of an embeddings API that has refused calls because of a rate limit for longer than callers wait."""
+
+
+class UpstreamUnavailableError(UpstreamError):
+    """Error of an embeddings API that cannot be reached, does not answer in time or fails."""
+
+
+class SpaceChangedError(UpstreamError):
+    """Error of an embeddings API whose vectors are of another space than before, under the same name."""
 
 
 class SourceError(TrainingError):

@@ -17,7 +17,7 @@ from transforms.files import replace_synced
 if TYPE_CHECKING:
     from service.settings import Settings
     from training.advice.advise import Advice
-    from training.encoder.encoder import Encoder
+    from training.encoder.text_encoder import TextEncoder
 
 
 def advise(
@@ -82,7 +82,7 @@ def advise(
 
 
 def _fit_recommended(
-    advice: "Advice", name: str, advice_request: AdviceRequest, encoder: "Encoder | None", settings: "Settings"
+    advice: "Advice", name: str, advice_request: AdviceRequest, encoder: "TextEncoder | None", settings: "Settings"
 ) -> dict[str, Any]:
     """Fit the recommended chain on the whole source, register it under the name, and return `{"fit": result}`.
 

@@ -12,7 +12,8 @@ from service.cli.options import load_state
 from service.errors import ServiceError
 from training.encoder.chat_template import describe_chat_template, find_chat_template
 from training.encoder.precision import resolve_dtype
-from training.encoder.spec import DEFAULT_MODEL, EncoderSpec
+from training.encoder.spec import DEFAULT_MODEL, EncoderSpec, UpstreamSpec
+from training.endpoint import read_key
 from transforms.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -96,14 +97,20 @@ def _check_encoder(spec: EncoderSpec) -> bool:
     The files of a model that was not downloaded yet are not looked into.
     """
     origin, available = _locate_encoder(spec)
-    _print_line(f"encoder {spec.name}", origin if spec.model == DEFAULT_MODEL else f"{spec.model}, {origin}")
+    known = spec.model == DEFAULT_MODEL and spec.upstream is None
+    _print_line(f"encoder {spec.name}", origin if known else f"{spec.model}, {origin}")
     if spec.chat_template is None and find_chat_template(partial(_read_model_file, spec)):
         _print_line(f"encoder {spec.name}", describe_chat_template(spec.name))
     return available
 
 
 def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
-    """Describe where an encoder's files are; also return whether they are there or can be downloaded."""
+    """Describe where an encoder's files are, or its API; also return whether they are there or can be downloaded.
+
+    An API is not asked, since that may cost; its key must be in the environment.
+    """
+    if spec.upstream is not None:
+        return _describe_upstream(spec.upstream)
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import HFValidationError
@@ -132,6 +139,8 @@ def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
 
     from training.encoder.encoder import locate_model
 
+    if spec.upstream is not None:
+        return None
     folder = Path(locate_model(spec.model)).expanduser()
     if folder.is_dir():
         file = folder / name
@@ -141,6 +150,18 @@ def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
     except HFValidationError:  # neither a folder nor a hub id
         return None
     return Path(cached).read_bytes() if isinstance(cached, str) else None
+
+
+def _describe_upstream(upstream: UpstreamSpec) -> tuple[str, bool]:
+    """Describe an embeddings API; also return whether the key for it is in the environment, if it needs one."""
+    place = f"{upstream.protocol} at {upstream.url}"
+    if upstream.api_key_env is None:
+        return f"{place}, without a key", True
+    try:
+        read_key(upstream.api_key_env, "api_key_env")
+    except ValueError as error:
+        return f"{place}: {error}", False
+    return f"{place}, key in {upstream.api_key_env}", True
 
 
 def _check_servers(settings: "Settings", home: "Home") -> bool:

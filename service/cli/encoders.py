@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.options import load_state, load_writable_state, parse_pairs
-from service.errors import ConflictError
+from service.errors import BadValueError, ConflictError
 from training.reporting.text import align_columns
 
 app = typer.Typer(help="Show, add and remove the encoders that may be served.", no_args_is_help=True)
@@ -17,14 +17,18 @@ def list_encoders() -> None:
     settings, _ = load_state()
     rows = [["name", "dtype", "served", "model"]]
     for hosted, spec in zip(settings.hosted, settings.specs, strict=True):
-        rows.append([spec.name, spec.dtype, "at start" if hosted.load else "on request", spec.model])
+        served = "at start" if hosted.load else "on request"
+        if spec.upstream is None:
+            rows.append([spec.name, spec.dtype, served, spec.model])
+        else:
+            rows.append([spec.name, spec.upstream.protocol, served, f"{spec.model} at {spec.upstream.url}"])
     typer.echo(align_columns(rows, left=range(4)))
 
 
 @app.command("add")
 def add_encoder(
     name: Annotated[str, typer.Argument(help="Name by which requests select it.")],
-    model: Annotated[str, typer.Option(help="A folder, or a hub id.")],
+    model: Annotated[str | None, typer.Option(help="A folder, or a hub id.")] = None,
     revision: Annotated[str | None, typer.Option(help="Revision of the hub id.")] = None,
     pooling: Annotated[str | None, typer.Option(help="mean, cls, max or lasttoken; unset: the model's own.")] = None,
     layer: Annotated[int | None, typer.Option(help="Number of layers to use; unset: all.")] = None,
@@ -44,15 +48,32 @@ def add_encoder(
         float | None, typer.Option(help="Seconds without a request after which it is unloaded; 0: never.")
     ] = None,
     load: Annotated[bool, typer.Option(help="Serve it from the start, or only once an admin asks for it.")] = True,
+    upstream: Annotated[
+        str | None,
+        typer.Option(help="Address of an embeddings API that encodes in place of a model."),
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="Protocol of the API: openai, tei, ollama or cohere.")] = "openai",
+    upstream_model: Annotated[str | None, typer.Option(help="Name of the model at the API.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with the API's key.")] = None,
+    dimensions: Annotated[int | None, typer.Option(help="Dimensions to ask the API for; unset: its default.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Maximum texts of a call.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Maximum calls at once.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(help="Maximum calls a minute; unset: no limit.")] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(help="Maximum tokens a minute; unset: no limit.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for an answer of the API.")] = None,
+    provider: Annotated[
+        str | None, typer.Option(help="Name of the provider in the space's id; unset: the address's host.")
+    ] = None,
+    price: Annotated[float | None, typer.Option(help="Price of a million tokens, to count the cost.")] = None,
 ) -> None:
-    """Add an encoder that servers of this state folder may host, after loading it once as a check.
+    """Add an encoder that servers of this state folder may host, after loading it once, or asking its API, as a check.
 
     A running server serves it after PUT /encoders/NAME with the admin key, others from their next start.
     """
     from pydantic import ValidationError
 
     from service.encoder_settings import AddedEncoders, EncoderSettings, convert_settings_error
-    from training.encoder.encoder import Encoder
+    from training.encoder.opening import open_encoder
 
     settings, home = load_writable_state()
     fields: dict[str, Any] = {
@@ -70,6 +91,23 @@ def add_encoder(
         "idle_seconds": idle_seconds,
         "load": load,
     }
+    of_upstream = {
+        "model": upstream_model,
+        "api_key_env": api_key_env,
+        "dimensions": dimensions,
+        "batch_size": batch_size,
+        "concurrency": concurrency,
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "timeout": timeout,
+        "provider": provider,
+        "price": price,
+    }
+    named = {name: value for name, value in of_upstream.items() if value is not None}
+    if upstream is not None:
+        fields["upstream"] = {"url": upstream, "protocol": protocol} | named
+    elif named:
+        raise BadValueError("the options of an embeddings API need its address: --upstream URL")
     try:
         added = EncoderSettings(**fields)
     except ValidationError as error:
@@ -77,9 +115,10 @@ def add_encoder(
     names = {hosted.name for hosted in settings.hosted}
     if name in names:
         raise ConflictError(f"the name {name} is in use by another encoder", param="name")
-    encoder = Encoder(added.build_spec(settings.dtype), settings.device)
+    encoder = open_encoder(added.build_spec(settings.dtype), settings.device, settings.upstream_store)
     AddedEncoders(home.root).add(added, names)
-    typer.echo(f"{name}: {encoder.dimensions} dimensions, {encoder.max_length} tokens, {encoder.spec.dtype}")
+    kind = encoder.spec.dtype if added.upstream is None else f"{added.upstream.protocol} at {added.upstream.url}"
+    typer.echo(f"{name}: {encoder.dimensions} dimensions, {encoder.max_length} tokens, {kind}")
     typer.echo(
         f"To serve it from a running server: curl -X PUT -H 'authorization: Bearer KEY' URL/encoders/{name}", err=True
     )

@@ -113,6 +113,7 @@ def evaluate(
         limit=limit,
         processes=processes or min(os.cpu_count() or 1, settings.threads, MAX_PROCESSES),
         device=settings.device,
+        store=settings.upstream_store,
     )
     if against is None:
         _evaluate_suite(request)

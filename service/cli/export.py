@@ -1,5 +1,6 @@
 """`lathe export`: chains in the formats of other software."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -82,10 +83,19 @@ def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None)
         return None
     else:
         spec = next((s for s in settings.specs if s.name == recorded["name"]), _build_recorded_spec(recorded))
-    return Encoder(EncoderSpec(**(vars(spec) | {"dtype": "float32"})), "cpu")
+    if spec.upstream is not None:
+        raise BadValueError(
+            f"{spec.name} is behind an embeddings API, which no export can hold: export the chain alone, "
+            "--format faiss or numpy, or onnx with an encoder that is loaded here"
+        )
+    return Encoder(replace(spec, dtype="float32"), "cpu")
 
 
 def _build_recorded_spec(recorded: dict[str, Any]) -> EncoderSpec:
     """Build the spec of the encoder that a chain's manifest records; it never runs the model's own code."""
+    if recorded.get("upstream"):
+        raise BadValueError(
+            f"the chain was fitted for {recorded['name']}, which is behind an embeddings API and not in the settings"
+        )
     fields = {name: recorded[name] for name in EncoderSpec.__dataclass_fields__ if name in recorded}
     return EncoderSpec(**(fields | {"trust_remote_code": False}))

@@ -18,7 +18,7 @@ from training.reporting.text import align_columns, format_number
 if TYPE_CHECKING:
     from service.index.importing import Cost
     from service.settings import Settings
-    from training.encoder.encoder import Encoder
+    from training.encoder.text_encoder import TextEncoder
 
 MEASURE_NAMES = {
     "recall_at_10": "recall@10",
@@ -36,16 +36,16 @@ class LazyEncoders:
 
     def __init__(self, settings: "Settings") -> None:
         self.settings = settings
-        self.loaded: dict[str, Encoder] = {}
+        self.loaded: dict[str, TextEncoder] = {}
 
-    def load(self, name: str | None) -> "Encoder":
+    def load(self, name: str | None) -> "TextEncoder":
         """Return the encoder of that name or alias, the default one for None; load it if it is not loaded yet."""
         spec = find_encoder(self.settings, name)
         if spec.name not in self.loaded:
             self.loaded[spec.name] = load_encoder(self.settings, name)
         return self.loaded[spec.name]
 
-    def load_all(self) -> "list[Encoder]":
+    def load_all(self) -> "list[TextEncoder]":
         """Return all encoders of the settings, loading those that are not loaded yet."""
         return [self.load(spec.name) for spec in self.settings.specs]
 
@@ -150,7 +150,7 @@ def import_rows(
         typer.echo(json.dumps(result, indent=1))
 
 
-def _encode_texts(encoder: "Encoder | None", texts: list[str]) -> Any:
+def _encode_texts(encoder: "TextEncoder | None", texts: list[str]) -> Any:
     """Encode texts to vectors `(n, d)`; raise `BadValueError` without an encoder."""
     if encoder is None:
         raise BadValueError("texts need an encoder: name it with --encoder", param="encoder")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from service.chains.size_routes import SizeRoutes
     from service.home import Home
     from service.settings import Settings
-    from training.encoder.encoder import Encoder
+    from training.encoder.text_encoder import TextEncoder
 
 SOURCE = (
     "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder of these, either at s3://… or any URL, "
@@ -72,21 +72,21 @@ def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
     """Return the spec of an encoder of the settings, or one for a model's folder or hub id; None: the default."""
     if name is None:
         return settings.specs[0]
-    known = {spec.name: spec for spec in settings.specs} | {spec.model: spec for spec in settings.specs}
+    known = {spec.model: spec for spec in reversed(settings.specs)} | {spec.name: spec for spec in settings.specs}
     return known.get(name) or EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name, dtype=settings.dtype)
 
 
-def load_encoder(settings: "Settings", name: str | None) -> "Encoder":
+def load_encoder(settings: "Settings", name: str | None) -> "TextEncoder":
     """Load an encoder of the settings, or one by a model's folder or hub id; None: the default.
 
     Sets torch's number of threads as the settings say.
     """
     import torch
 
-    from training.encoder.encoder import Encoder
+    from training.encoder.opening import open_encoder
 
     torch.set_num_threads(settings.threads)
-    return Encoder(find_encoder(settings, name), settings.device)
+    return open_encoder(find_encoder(settings, name), settings.device, settings.upstream_store)
 
 
 def format_command_line() -> str:

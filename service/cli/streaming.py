@@ -13,7 +13,8 @@ from service.chains.resolve import ChainResolver, Target
 from service.cli.engines import open_engine
 from service.cli.options import ProgressBar, load_encoder, load_state, open_chains
 from training.digests import digest
-from training.encoder.encoder import Encoder
+from training.encoder.opening import open_encoder
+from training.encoder.text_encoder import TextEncoder
 from training.errors import NotFiniteError, SourceError
 from training.fitting.encoding import encode_source, format_progress
 from training.sources.kinds import Batch
@@ -59,7 +60,7 @@ def embed_source(
         _write_file(opened, out, target, embed_batch)
         return
     if prompt is not None:  # workers load the encoder by its spec, and use its default prompt
-        loaded = Encoder(replace(loaded.spec, default_prompt_name=prompt), loaded.device)
+        loaded = open_encoder(replace(loaded.spec, default_prompt_name=prompt), loaded.device, settings.upstream_store)
     with claim_workspace_folder(home.vectors, digest(opened.workspace_key(loaded.vectors_key), prompt)[:32]) as folder:
         with open_engine(engine, address, workers, settings) as opened_engine, ProgressBar() as progress:
             vectors = encode_source(opened, loaded, folder, progress, opened_engine).vectors
@@ -75,7 +76,7 @@ class EncodedSource:
         encoder: encodes the blank texts.
     """
 
-    def __init__(self, vectors: Vectors, encoder: Encoder) -> None:
+    def __init__(self, vectors: Vectors, encoder: TextEncoder) -> None:
         self.vectors, self.encoder, self.taken = vectors, encoder, 0
 
     def take(self, batch: Batch) -> NDArray[np.float32]:

@@ -77,6 +77,7 @@ class Pending:
         sizes: length of each text relative to the part that was looked up or encoded; 1 for a text that is whole.
         missing: positions of the texts that were not cached.
         work: encoding of the missing texts; None if there are none.
+        chain_waits: whether the vectors come without the chain, from an embeddings API.
     """
 
     encoder: str
@@ -88,6 +89,7 @@ class Pending:
     sizes: list[float]
     missing: list[int]
     work: Work | None
+    chain_waits: bool = False
 
     def wait_for_answer(self) -> Answer:
         """Wait for the encoder if texts were missing, and return the vectors of all texts in order.
@@ -105,7 +107,7 @@ class Pending:
         raw = done.vectors if done.raw is None else done.raw
         if self.keys:
             self.cache.put([self.keys[index] for index in self.missing], raw, done.tokens, done.cut)
-        vectors = done.vectors
+        vectors = self.target.apply(done.vectors) if self.chain_waits else done.vectors
         if len(self.missing) < len(self.found):
             vectors = np.empty((len(self.found), self.target.dimensions), np.float32)
             vectors[self.missing] = done.vectors
@@ -233,8 +235,10 @@ class Embedder:
         """
         if name is None:
             return self.default
+        if name in self.engines:  # before the models, which may have the name of another encoder
+            return self.engines[name]
         for engine in self.engines.values():
-            if name in (engine.spec.name, engine.spec.model):
+            if name == engine.spec.model:
                 return engine
         raise UnknownNameError(
             f"there is no {param} {name!r}; there are: {', '.join(self.engines)}", param=param, code="model_not_found"
@@ -293,13 +297,14 @@ class Embedder:
         observers = (
             self.observers if self.observers.active else None
         )  # once: raw vectors come back only if they were asked for
-        work = None
+        work, chain_waits = None, engine.spec.upstream is not None
         if missing:
             wanted = texts if len(missing) == len(texts) else [texts[index] for index in missing]
             keep_raw = bool(keys) or observers is not None
             max_length = MAX_LONG_TOKENS if options.long_text == "mean" else encoder.max_length
-            work = engine.queue.admit(wanted, options, max_length, target.chain_ref, keep_raw, missing)
-        return Pending(engine.spec.name, target, observers, self.cache, keys, found, sizes, missing, work)
+            applied = None if chain_waits else target.chain_ref
+            work = engine.queue.admit(wanted, options, max_length, applied, keep_raw, missing)
+        return Pending(engine.spec.name, target, observers, self.cache, keys, found, sizes, missing, work, chain_waits)
 
     def reduce(
         self,

@@ -84,6 +84,7 @@ class Residency:
         with self.guard:
             loaded = [engine for engine in self.list_engines() if engine is not wanted and engine.ready_dispatchers]
             loaded = [engine for engine in loaded if engine.wanted.is_set()]  # others are being unloaded
+            loaded = [engine for engine in loaded if engine.spec.upstream is None]  # an API takes no memory here
             total = sum(engine.model_bytes for engine in loaded) + (wanted.model_bytes if wanted else 0)
             found = []
             by_use = sorted(loaded, key=lambda engine: engine.last_used)

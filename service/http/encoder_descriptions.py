@@ -6,7 +6,7 @@ from service.services import Services
 
 
 def describe_encoders(services: Services) -> list[dict[str, Any]]:
-    """Describe each served encoder: name, model, state, and why it is not ready, if that is known.
+    """Describe each served encoder: name, model, state, and what is wrong, if that is known.
 
     Once it was ready, also its properties, its number of ready workers, and the chains that answer requests for fewer
     dimensions: `size_routes` by number of dimensions, and `nested` for the numbers that have none.
@@ -23,5 +23,6 @@ def describe_encoders(services: Services) -> list[dict[str, Any]]:
                 "nested": own_routes.pop("nested", None),
                 "size_routes": own_routes,
             }
-        descriptions.append(description | ({"problem": engine.problem} if engine.problem else {}))
+        problem = engine.problem or engine.find_warning()
+        descriptions.append(description | ({"problem": problem} if problem else {}))
     return descriptions

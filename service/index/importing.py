@@ -18,7 +18,7 @@ from service.index.items import require_ids
 from service.index.protocol import SearchIndex
 from service.index.reducer import Reducer, Vectors, require_finite_norms
 from service.index.spec import IndexSpec
-from training.encoder.encoder import Encoder
+from training.encoder.text_encoder import TextEncoder
 from training.errors import NotFiniteError
 from training.fitting.encoding import format_progress
 from training.sources.kinds import Batch
@@ -161,7 +161,7 @@ def parse_object(value: Any) -> dict[str, Any] | None:
 
 
 def measure_cost(
-    source: Source, encoder: Encoder | None, spec: IndexSpec, reducer: Reducer, on_progress: Progress
+    source: Source, encoder: TextEncoder | None, spec: IndexSpec, reducer: Reducer, on_progress: Progress
 ) -> Cost:
     """Measure what a chain costs in retrieval quality and saves in bytes, on up to 2,000 rows spread over the source.
 
@@ -210,7 +210,7 @@ def measure_cost(
 def add_rows(
     index: SearchIndex,
     source: Source,
-    encoder: Encoder | None,
+    encoder: TextEncoder | None,
     ids: Ids,
     key: str,
     on_progress: Progress,
@@ -277,7 +277,7 @@ def _select_rows(vectors: Vectors, rows: list[ImportedRow], spec: IndexSpec, ski
     return [int(position) for position in np.flatnonzero(there)]
 
 
-def _load_vectors(values: Any, encoder: Encoder | None, spec: IndexSpec) -> Vectors:
+def _load_vectors(values: Any, encoder: TextEncoder | None, spec: IndexSpec) -> Vectors:
     """Return the original vectors `(n, d)` float32 of a batch, encoding the values if they are texts.
 
     Raises:

@@ -21,7 +21,7 @@ from training.advice.sample import Sample, build_text_sample, build_vector_sampl
 from training.advice.sample_size import MIN_ROWS, Shortage, check_row_count, list_shortages
 from training.advice.sizes import SizeComparison, SizeMeasurer, SizeTrial
 from training.advice.transfer import TransferResult, evaluate_transfer
-from training.encoder.encoder import Encoder
+from training.encoder.text_encoder import TextEncoder
 from training.errors import AdviceError
 from training.evaluation.statistics import cosine_similarity
 from training.fitting.fit_request import MIN_DISTINCT_ROWS
@@ -93,7 +93,7 @@ class Advice:
     notes: list[str] = field(default_factory=list)
 
 
-def advise(request: AdviceRequest, encoder: Encoder | None, workspace: Path, on_progress: Progress) -> Advice:
+def advise(request: AdviceRequest, encoder: TextEncoder | None, workspace: Path, on_progress: Progress) -> Advice:
     """Sample a source, encode texts if it holds texts, compare transforms on held-out rows, and return the advice.
 
     Vectors of the texts are kept in a folder within the workspace until the advice is done, so that a killed run

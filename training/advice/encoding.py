@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from training.advice.sample import MIN_HALVES, OutOfDomainVectors, TextHalves, cut_texts_in_two
 from training.advice.sample_size import MIN_ROWS
-from training.encoder.encoder import Encoder
-from training.errors import EncoderError
+from training.encoder.text_encoder import TextEncoder
+from training.errors import EncoderError, UpstreamError
 from training.evaluation.store import VectorStore, text_key
 from training.fitting.fit import built_in_cache_key, load_or_encode, sample_texts
 from training.sources.source import open_source
@@ -32,7 +32,7 @@ class SampleEncoder:
         failed: reasons why texts could not be encoded, by text.
     """
 
-    def __init__(self, encoder: Encoder, folder: Path) -> None:
+    def __init__(self, encoder: TextEncoder, folder: Path) -> None:
         self.encoder = encoder
         self.store = VectorStore(folder / "texts", encoder.dimensions)
         self.failed: dict[str, str] = {}
@@ -73,7 +73,7 @@ class SampleEncoder:
 
 
 def encode_out_of_domain(
-    written: str, encoder: Encoder, workspace: Path
+    written: str, encoder: TextEncoder, workspace: Path
 ) -> tuple[OutOfDomainVectors | None, list[str]]:
     """Return vectors of a built-in out-of-domain corpus and of its text halves, and notes on texts left out.
 
@@ -109,7 +109,7 @@ def encode_out_of_domain(
 
 
 def _load_or_encode_one_by_one(
-    folder: Path, key: str, encoder: Encoder, texts: Callable[[], Sequence[str]]
+    folder: Path, key: str, encoder: TextEncoder, texts: Callable[[], Sequence[str]]
 ) -> FloatArray:
     """Load the vectors cached in `folder` under `key`, `(n, d)`, or encode the texts and cache them.
 
@@ -117,17 +117,21 @@ def _load_or_encode_one_by_one(
     """
     try:
         return load_or_encode(folder, key, lambda: encoder.encode(texts()).vectors)
+    except UpstreamError:
+        raise
     except Exception:  # models raise anything; which text it was is found by trying each
         return np.concatenate([_encode_leniently(encoder, [text])[0] for text in texts()])
 
 
-def _encode_leniently(encoder: Encoder, texts: Sequence[str]) -> tuple[FloatArray, dict[str, str]]:
+def _encode_leniently(encoder: TextEncoder, texts: Sequence[str]) -> tuple[FloatArray, dict[str, str]]:
     """Encode texts in one call, or one by one if it raises; return vectors `(n, d)`, and reasons of failures by text.
 
     A text on which the encoder raises gets a row of NaN. A vector with NaN or inf is a failure too.
     """
     try:
         vectors = encoder.encode(texts).vectors
+    except UpstreamError:  # no text is to blame
+        raise
     except Exception as error:  # as above
         if len(texts) == 1:
             nan = np.full((1, encoder.dimensions), np.nan, np.float32)

@@ -13,7 +13,7 @@ from training.distributed.pool import Pool
 from training.distributed.rows import SharedRows
 from training.distributed.tasks import Task
 from training.distributed.worker import Block, Introduction, Worker, describe_environment
-from training.encoder.encoder import Encoder
+from training.encoder.text_encoder import TextEncoder
 from training.errors import EngineError
 from training.fitting.encoded_shards import Position
 from training.fitting.encoding_run import EncodingRun
@@ -61,7 +61,7 @@ class RayEngine:
     def __init__(self, count: int, threads: int) -> None:
         self.count, self.threads = count, threads
         self.pool: Pool | None = None
-        self.encoder: Encoder | None = None
+        self.encoder: TextEncoder | None = None
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
         """Encode the unfinished shards of a run into their folders, on the workers; return damaged files with reasons.
@@ -111,15 +111,23 @@ class RayEngine:
                 yield early.pop(turn)
                 turn += 1
 
-    def _pool_for(self, encoder: Encoder | None) -> Pool:
+    def _pool_for(self, encoder: TextEncoder | None) -> Pool:
         """Return a pool whose workers have loaded the encoder; a pool of another encoder is closed and replaced."""
         if self.pool is None or encoder is not self.encoder:
             self.close()
             self.pool, self.encoder = self._start_pool(encoder), encoder
         return self.pool
 
-    def _start_pool(self, encoder: Encoder | None) -> Pool:
-        """Start a pool of workers that load the encoder; it rejects workers with other versions than this process."""
+    def _start_pool(self, encoder: TextEncoder | None) -> Pool:
+        """Start a pool of workers that load the encoder; it rejects workers with other versions than this process.
+
+        Raises:
+            EngineError: if the encoder is behind an embeddings API.
+        """
+        if encoder is not None and encoder.spec.upstream is not None:
+            raise EngineError(
+                f"{encoder.name} is behind an embeddings API, whose rate limits hold in one process: use --engine local"
+            )
         import ray
 
         mine = describe_environment(encoder)

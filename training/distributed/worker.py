@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from training.distributed.token import Token
 from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
+from training.encoder.text_encoder import TextEncoder
 from training.errors import EngineError
 from training.fitting.encoded_shards import encode_shard
 from training.fitting.stacked import Part, Stacked
@@ -131,7 +132,7 @@ class Worker:
         return self.chain
 
 
-def describe_environment(encoder: Encoder | None) -> dict[str, Any]:
+def describe_environment(encoder: TextEncoder | None) -> dict[str, Any]:
     """Return versions of packages and Python, and the encoder's description; all processes of a fit must agree."""
     packages = ("lathe", "torch", "numpy", "transformers", "tokenizers", "sentence-transformers")
     about = {package: version(package) for package in packages} | {"python": platform.python_version()}

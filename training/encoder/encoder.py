@@ -1,8 +1,8 @@
 """Loading of sentence-transformers models, and encoding of texts; no other module loads such models."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from training.encoder.finite import require_finite
 from training.encoder.long_texts import MARGIN_TOKENS, Pieces, split_texts
 from training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
 from training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec, LongText, Side
+from training.encoder.text_encoder import Encoding, find_prompt
 from training.encoder.unpadding import split_flat_batches, try_unpadding
 from training.errors import EncoderError, NotFiniteError, TooLongError
 
@@ -60,21 +61,6 @@ UNLIMITED = 1_000_000
 
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Encoding:
-    """Vectors of texts `(n, d)` in float32, tokens of each text `(n,)`, and the number computed including padding.
-
-    Attributes:
-        cut: number of tokens of each text that were not read `(n,)`, estimated for texts that were not tokenized whole;
-            None if unknown.
-    """
-
-    vectors: NDArray[np.float32]
-    tokens: NDArray[np.int64]
-    padded: int = 0
-    cut: NDArray[np.int64] | None = None
 
 
 class Encoder:
@@ -203,7 +189,7 @@ class Encoder:
 
     def describe(self) -> dict[str, Any]:
         """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata."""
-        return asdict(self.spec) | {
+        return self.spec.to_json() | {
             "fingerprint": self.fingerprint,
             "dimensions": self.dimensions,
             "max_length": self.max_length,
@@ -465,25 +451,6 @@ class Encoder:
                 )
 
 
-def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> str | None:
-    """Return the text of an encoder's prompt; None if `name` is None.
-
-    Args:
-        encoder: name of the encoder, for messages.
-        prompts: prompts by name.
-        name: name of the prompt.
-
-    Raises:
-        EncoderError: if there is no prompt of that name.
-    """
-    if name is None:
-        return None
-    if name not in prompts:
-        known = ", ".join(sorted(prompts)) or "none"
-        raise EncoderError(f"{encoder} has no prompt {name!r}; there are: {known}")
-    return prompts[name]
-
-
 def load_model(spec: EncoderSpec, device: str | None) -> Any:
     """Load a spec's `SentenceTransformer`, without the chat template that the spec switches off.
 
@@ -515,7 +482,7 @@ def _load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     attention = _choose_attention(spec, device)
     try:
-        _require_layer(spec)
+        _require_loadable(spec)
         model = SentenceTransformer(
             locate_model(spec.model),
             device=device,
@@ -566,11 +533,14 @@ def _choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None
     return "flash_attention_2" if flash else None
 
 
-def _require_layer(spec: EncoderSpec) -> None:
+def _require_loadable(spec: EncoderSpec) -> None:
     """Raise `EncoderError` if the model lacks the spec's layer, which transformers would fill with random weights.
 
-    The model's configuration is read for that, perhaps from the Hub. Without a layer in the spec, nothing is done.
+    Also if the spec is of an embeddings API, and so has no model to load. The model's configuration is read for the
+    layer, perhaps from the Hub, unless the spec has none.
     """
+    if spec.upstream is not None:
+        raise EncoderError(f"{spec.name} is behind an embeddings API: this takes a model that is loaded here")
     if spec.layer is None:
         return
     from transformers import AutoConfig

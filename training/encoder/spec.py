@@ -1,8 +1,10 @@
 """Specification of an encoder: model and settings; nothing is loaded here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
 
 from training.encoder.precision import Dtype
 
@@ -23,6 +25,71 @@ ChatTemplate = Literal["on", "off"]
 
 Side = Literal["left", "right"]
 """End of a text, left or right."""
+
+
+UpstreamProtocol = Literal["openai", "tei", "ollama", "cohere"]
+"""Protocols of embeddings APIs; see `training.encoder.upstream.protocols`."""
+
+
+UPSTREAM_PATHS: dict[UpstreamProtocol, str] = {
+    "openai": "/embeddings",
+    "tei": "/embed",
+    "ollama": "/api/embed",
+    "cohere": "/embed",
+}
+"""Path that a protocol appends to the address of an API for a call."""
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """Where vectors of embeddings APIs are stored, and how many bytes they may take; 0 stores none."""
+
+    folder: Path
+    max_bytes: int = 10_000_000_000
+
+
+@dataclass(frozen=True)
+class UpstreamSpec:
+    """An embeddings API that encodes the texts, in place of a model that is loaded.
+
+    Attributes:
+        url: address that the protocol's path, such as `/embeddings`, is appended to.
+        protocol: protocol of the API.
+        model: name of the model there.
+        api_key_env: environment variable that holds the key; None for an API without keys.
+        dimensions: dimensions to ask for; None leaves them to the API.
+        batch_size: maximum texts of a call.
+        concurrency: maximum calls at once, of each process.
+        requests_per_minute: maximum calls a minute, of each process; None for no limit.
+        tokens_per_minute: maximum tokens a minute, of each process; None for no limit.
+        timeout: seconds for a whole answer.
+        provider: name of who answers, a part of the space's id; None for the host of `url`.
+        price: price of a million tokens, to count the cost; None if unknown.
+        probe_seconds: seconds after which a call first compares the vectors of a few probe texts with earlier ones.
+    """
+
+    url: str
+    protocol: UpstreamProtocol
+    model: str
+    api_key_env: str | None = None
+    dimensions: int | None = None
+    batch_size: int = 64
+    concurrency: int = 8
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    timeout: float = 60.0
+    provider: str | None = None
+    price: float | None = None
+    probe_seconds: float = 600.0
+
+    @property
+    def provider_name(self) -> str:
+        """`provider`, or the host of `url` with its port if it names one."""
+        return self.provider or urlsplit(self.url).netloc.lower()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what may be shown to users of the encoder: who answers with which model, without address and key."""
+        return {"provider": self.provider_name, "protocol": self.protocol, "dimensions": self.dimensions}
 
 
 @dataclass(frozen=True)
@@ -48,6 +115,8 @@ class EncoderSpec:
         chat_template: whether texts are wrapped in the chat template of an instruct model; None does what
             sentence-transformers does, which wraps them if there is one, and warns of it.
         trust_remote_code: whether code from the model's repository is run.
+        upstream: embeddings API that encodes the texts; None if the model is loaded here. `model` is then its name
+            there, `revision` is a version that the user sets, and what describes a loaded model has no effect.
     """
 
     name: str
@@ -64,6 +133,19 @@ class EncoderSpec:
     long_text: LongText = "truncate"
     chat_template: ChatTemplate | None = None
     trust_remote_code: bool = False
+    upstream: UpstreamSpec | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.upstream, Mapping):  # from JSON
+            object.__setattr__(self, "upstream", UpstreamSpec(**self.upstream))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as JSON from which `EncoderSpec(**fields)` builds an equal spec.
+
+        `upstream` is left out if it is None: programs of the previous version do not know it.
+        """
+        fields = asdict(self)
+        return {name: value for name, value in fields.items() if name != "upstream" or value is not None}
 
 
 DEFAULT_ENCODER = EncoderSpec(name="all-MiniLM-L6-v2")

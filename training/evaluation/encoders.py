@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from training.encoder.encoder import Encoder
 from training.encoder.layers import LayeredEncoder, parse_variants
-from training.encoder.spec import EncoderSpec
+from training.encoder.opening import open_encoder
+from training.encoder.spec import EncoderSpec, StoreSettings
+from training.encoder.text_encoder import TextEncoder
 from training.errors import EncoderError, NotFiniteError
 
 BAG_OF_WORDS = "bag-of-words"
@@ -90,10 +92,12 @@ class RequestedEncoder:
     published_mean_norm: float | None = None
 
 
-def plan_groups(wanted: Sequence[RequestedEncoder], device: str | None) -> list[Callable[[], Group]]:
+def plan_groups(
+    wanted: Sequence[RequestedEncoder], device: str | None, store: StoreSettings | None = None
+) -> list[Callable[[], Group]]:
     """Return a loader function for each group of requested encoders; variants of a model share a group.
 
-    Nothing is loaded before a loader is called.
+    Nothing is loaded before a loader is called. `store` is for the vectors of embeddings APIs.
     """
     found: list[Callable[[], Group]] = []
     layered: list[tuple[EncoderSpec, list[str]]] = []
@@ -101,7 +105,7 @@ def plan_groups(wanted: Sequence[RequestedEncoder], device: str | None) -> list[
         if one.spec is None:
             found.append(BagOfWords)
         elif not one.variant:
-            found.append(partial(Single, one, device))
+            found.append(partial(Single, one, device, store))
         elif known := next((written for spec, written in layered if spec == one.spec), None):
             known.append(one.variant)
         else:
@@ -113,9 +117,9 @@ def plan_groups(wanted: Sequence[RequestedEncoder], device: str | None) -> list[
 class Single:
     """Group of one model, loaded at construction; its default family is the organization on the hub, or its name."""
 
-    def __init__(self, wanted: RequestedEncoder, device: str | None) -> None:
+    def __init__(self, wanted: RequestedEncoder, device: str | None, store: StoreSettings | None = None) -> None:
         assert wanted.spec is not None
-        self.encoder = Encoder(wanted.spec, device)
+        self.encoder = open_encoder(wanted.spec, device, store)
         organisation = HUB_ID.match(wanted.spec.model)
         family = wanted.family or (organisation.group(1) if organisation else wanted.spec.name)
         self.members = [_describe_member(self.encoder, family, wanted.published_mean_norm)]
@@ -207,7 +211,7 @@ def encode_checked(
     return found
 
 
-def _describe_member(encoder: Encoder, family: str, published_mean_norm: float | None) -> Member:
+def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: float | None) -> Member:
     """Describe a loaded model for results.
 
     `output` is the fingerprint, or a hash of it with dtype and prompt if the dtype is not float32 or there is a default

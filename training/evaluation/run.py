@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from training.digests import digest
+from training.encoder.spec import StoreSettings
 from training.errors import EncoderError, EvaluationError, TrainingError
 from training.evaluation.corpus import Corpus, read_corpus_sentences, split_corpus
 from training.evaluation.encoders import Group, Member, RequestedEncoder, encode_checked, plan_groups
@@ -62,6 +63,7 @@ class Request:
         limit: maximum number of rows of a data set; None for all.
         processes: number of scoring processes.
         device: torch device of the encoders; None for the default.
+        store: where vectors of embeddings APIs are stored; None stores none.
     """
 
     suite: Suite
@@ -76,6 +78,7 @@ class Request:
     limit: int | None = None
     processes: int = 1
     device: str | None = None
+    store: StoreSettings | None = None
 
     def methods(self, dimensions: int) -> list[Method]:
         """List all methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
@@ -194,7 +197,7 @@ class Evaluation:
             EvaluationError: if no data set can be evaluated.
         """
         found: list[EncoderResult] = []
-        openers = plan_groups(self.request.encoders, self.request.device)
+        openers = plan_groups(self.request.encoders, self.request.device, self.request.store)
         self.progress.groups = len(openers)
         with Workers(self.request.processes) as workers:
             for number, opener in enumerate(openers):

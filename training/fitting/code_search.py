@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from training.encoder.encoder import Encoder
+from training.encoder.text_encoder import TextEncoder
 from training.errors import FitError
 from training.fitting.encoded_shards import hash_row
 from training.sources.source import Source, open_source
@@ -108,7 +108,7 @@ class HeldOutHalves:
     second: FloatArray
 
 
-def read_queries(written: str, encoder: Encoder | None, dimensions: int) -> FloatArray:
+def read_queries(written: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
     """Return the vectors of the first `MAX_QUERIES` queries of a source, `(m, d)`; encode texts, blank ones left out.
 
     Texts get the prompt `QUERY_PROMPT` if the encoder has it, else its default prompt.
@@ -145,7 +145,7 @@ def read_queries(written: str, encoder: Encoder | None, dimensions: int) -> Floa
 
 
 def encode_heldout_halves(
-    source: Source, encoder: Encoder | None, hashes: NDArray[np.uint64], seed: int
+    source: Source, encoder: TextEncoder | None, hashes: NDArray[np.uint64], seed: int
 ) -> HeldOutHalves | str:
     """Cut up to `MAX_TEXTS` held-out texts of a source in two and return the vectors of the halves.
 

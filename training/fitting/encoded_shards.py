@@ -18,7 +18,7 @@ from filelock import Timeout
 from numpy.typing import NDArray
 
 from training.digests import digest
-from training.encoder.encoder import Encoder
+from training.encoder.text_encoder import TextEncoder
 from training.errors import EngineError, FitError, NotFiniteError, SourceError
 from training.locks import lock_file
 from training.sources.kinds import Batch
@@ -52,7 +52,7 @@ class Position:
         return {VECTORS: self.kept * self.width * 4, HASHES: self.kept * 8}
 
 
-def shard_folder(root: Path, shard: Shard, field: str, encoder: Encoder | None) -> Path:
+def shard_folder(root: Path, shard: Shard, field: str, encoder: TextEncoder | None) -> Path:
     """Return the folder for a shard's vectors, keyed by file, field, rows, kind and encoder; it is not created."""
     of = encoder.vectors_key if encoder else None
     return root / digest(shard.key, field, shard.start, shard.stop, shard.width, of)[:32]
@@ -70,7 +70,11 @@ def read_position(folder: Path) -> Position:
 
 
 def encode_shard(
-    shard: Shard, field: str, encoder: Encoder | None, folder: Path, on_rows: Callable[[int], None] = lambda rows: None
+    shard: Shard,
+    field: str,
+    encoder: TextEncoder | None,
+    folder: Path,
+    on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Position:
     """Encode one shard into its folder and return its position; resume after the last complete batch of an earlier run.
 
@@ -96,7 +100,7 @@ def encode_shard(
 
 
 def write_shard(
-    shard: Shard, batches: Iterator[Batch], encoder: Encoder | None, folder: Path, on_rows: Callable[[int], None]
+    shard: Shard, batches: Iterator[Batch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
     """Encode a shard from its batches into its folder, under the folder's lock, and return its position.
 
@@ -125,7 +129,7 @@ def write_shard(
 
 
 def _write_locked(
-    shard: Shard, batches: Iterator[Batch], encoder: Encoder | None, folder: Path, on_rows: Callable[[int], None]
+    shard: Shard, batches: Iterator[Batch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
 ) -> Position:
     """Encode a shard's batches, append vectors and hashes to its files, and save and return its position.
 
@@ -187,7 +191,7 @@ def _save_position(folder: Path, position: Position) -> None:
 
 
 def _encode_batch(
-    batch: Batch, encoder: Encoder | None, on_batch: Callable[[int], None]
+    batch: Batch, encoder: TextEncoder | None, on_batch: Callable[[int], None]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
     """Return the vectors of a batch `(n, d)` float32 and the hashes of its rows `(n,)`; blank texts are left out.
 
@@ -214,7 +218,7 @@ def _find_row(batch: Batch, error: NotFiniteError) -> int:
     return rows[error.position or 0]
 
 
-def require_encoder_dimensions(width: int, encoder: Encoder) -> None:
+def require_encoder_dimensions(width: int, encoder: TextEncoder) -> None:
     """Raise `FitError` unless `width` equals the encoder's dimensions."""
     if width != encoder.dimensions:
         raise FitError(f"the vectors are {width} wide, those of {encoder.name} are {encoder.dimensions}")

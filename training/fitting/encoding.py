@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.encoder.encoder import Encoder
+from training.encoder.text_encoder import TextEncoder
 from training.errors import FitError, SourceError
 from training.fitting.encoded_shards import HASHES, VECTORS, require_encoder_dimensions
 from training.fitting.encoding_run import EncodingRun
@@ -55,7 +55,7 @@ class EncodedSource:
 
 def encode_source(
     source: Source,
-    encoder: Encoder | None,
+    encoder: TextEncoder | None,
     folder: Path,
     on_progress: Progress,
     engine: Engine = LOCAL,

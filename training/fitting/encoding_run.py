@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from training.encoder.encoder import Encoder
+from training.encoder.text_encoder import TextEncoder
 from training.fitting.encoded_shards import Position, read_position, shard_folder
 from training.sources.shards import Shard
 from training.sources.source import Plan, Source
@@ -22,7 +22,7 @@ class EncodingRun:
         total: number of rows of all shards.
     """
 
-    def __init__(self, source: Source, plan: Plan, encoder: Encoder | None, root: Path) -> None:
+    def __init__(self, source: Source, plan: Plan, encoder: TextEncoder | None, root: Path) -> None:
         self.source, self.plan, self.encoder, self.root = source, plan, encoder, root
         self.folders = {shard: shard_folder(root, shard, source.field, encoder) for shard in plan.shards}
         self.total = sum(shard.rows for shard in plan.shards)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from training.encoder.devices import best_device
-from training.encoder.encoder import Encoder
+from training.encoder.text_encoder import TextEncoder
 from training.errors import FitError, SourceError
 from training.fitting.code_search import (
     CodeSearch,
@@ -94,11 +94,11 @@ class FittedChain:
 @contextmanager
 def fit_chain(
     request: FitRequest,
-    encoder: Encoder | None,
+    encoder: TextEncoder | None,
     workspace: Path,
     on_progress: Progress,
     command: str | None = None,
-    target_encoder: Encoder | None = None,
+    target_encoder: TextEncoder | None = None,
     earlier: EarlierVersion | None = None,
     engine: Engine = LOCAL,
     replaced: Version | None = None,
@@ -200,7 +200,7 @@ def fit_chain(
 def _fit_new_chain(
     request: FitRequest,
     chain: Chain,
-    encoder: Encoder | None,
+    encoder: TextEncoder | None,
     source: Source,
     encoded: EncodedSource,
     heldout_rows: NDArray[np.int64],
@@ -298,7 +298,7 @@ def _find_members(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDA
 
 
 def encode_out_of_domain(
-    request: FitRequest, encoder: Encoder | None, folder: Path, on_progress: Progress
+    request: FitRequest, encoder: TextEncoder | None, folder: Path, on_progress: Progress
 ) -> dict[str, FloatArray]:
     """Return vectors of out-of-domain texts `(n, d)` by corpus name: docstrings, and the corpora of the request.
 
@@ -319,7 +319,7 @@ def encode_out_of_domain(
     return found
 
 
-def _load_sample_vectors(source: Source, encoder: Encoder, folder: Path) -> FloatArray:
+def _load_sample_vectors(source: Source, encoder: TextEncoder, folder: Path) -> FloatArray:
     """Return vectors `(n, d)` of up to `OUT_OF_DOMAIN_ROWS` distinct texts, evenly spaced over the source.
 
     Vectors that `folder` lacks are encoded and cached there.
@@ -400,7 +400,7 @@ def _build_provenance(
     }
 
 
-def _choose_fitting_device(encoder: Encoder | None) -> str:
+def _choose_fitting_device(encoder: TextEncoder | None) -> str:
     """Return the device to train steps on: the encoder's GPU, or any GPU for vectors without an encoder; else 'cpu'."""
     device = best_device() if encoder is None else encoder.device
     return device if device.startswith("cuda") else "cpu"  # other devices have no float64

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.encoder.encoder import Encoder
+from training.encoder.text_encoder import TextEncoder
 from training.errors import FitError
 from transforms.artifact import FitDistribution, load_moments
 from transforms.chain import Chain
@@ -87,7 +87,7 @@ class EarlierVersion(Version):
         """Number of rows it was fitted on, from its moments."""
         return next(iter(self.moments.values())).count
 
-    def require_same_space(self, encoder: Encoder | None) -> None:
+    def require_same_space(self, encoder: TextEncoder | None) -> None:
         """Raise `FitError` unless the version was fitted on vectors of the same encoder, or both have none."""
         described = self.chain.metadata.get("encoder")
         was, now = described and described["fingerprint"], encoder and encoder.fingerprint

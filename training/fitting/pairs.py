@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from training.encoder.encoder import Encoder
+from training.encoder.text_encoder import TextEncoder
 from training.errors import FitError
 from training.fitting.encoding import EncodedSource, encode_source
 from training.fitting.engines import Engine
@@ -37,7 +37,7 @@ def require_pairs_or_none(chain: Chain, targets: str | None, encoder: object | N
 def encode_targets(
     written: str | None,
     source: Source,
-    encoder: Encoder | None,
+    encoder: TextEncoder | None,
     encoded: EncodedSource,
     workspace: Path,
     on_progress: Progress,

@@ -10,7 +10,6 @@ near_duplicates.py  near duplicates: MinHash candidates, confirmed
 held_out.py         matches of texts with test sets
 endpoint.py         address and key of the endpoint
 chat.py             the protocol: one request, one answer or one kind of failure
-rate_limiter.py     rate limits: requests and tokens a minute
 budget.py           total limits: requests and tokens
 answer_log.py       the answer log: every answer on disk, so that nothing is asked twice
 sender.py           concurrent requests with retries, until all calls are answered or a limit is reached

@@ -13,13 +13,12 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx2
 import orjson
 
+from training.endpoint import parse_retry_after
 from training.synthesis.endpoint import Endpoint
 from training.synthesis.job import EndpointSettings
 
@@ -182,21 +181,6 @@ def _extract_message(found: Any) -> str:
     error = found.get("error", found) if isinstance(found, dict) else found
     message = error.get("message", error) if isinstance(error, dict) else error
     return message if isinstance(message, str) else orjson.dumps(message).decode()
-
-
-def parse_retry_after(header: str | None) -> float | None:
-    """Parse a Retry-After header, seconds or a date; return the seconds from now, at least 0, or None if malformed."""
-    if header is None:
-        return None
-    try:
-        return max(0.0, float(header))
-    except ValueError:
-        pass
-    try:
-        until = parsedate_to_datetime(header)
-    except ValueError:
-        return None
-    return max(0.0, ((until if until.tzinfo else until.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())
 
 
 def _read_answer(found: Mapping[str, Any], prompt: str) -> Answer:

@@ -1,15 +1,10 @@
 """Address of the endpoint, and the key for it."""
 
-import re
 from dataclasses import dataclass, field
-from os import environ
-from urllib.parse import urlsplit
 
+from training.endpoint import read_key, split_address
 from training.errors import JobError
 from training.synthesis.job import EndpointSettings
-
-VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-"""Name of an environment variable, in capitals, so that a key written in its place is recognized."""
 
 
 @dataclass(frozen=True)
@@ -35,36 +30,10 @@ def open_endpoint(settings: EndpointSettings) -> Endpoint:
     """
     url = settings.base_url.rstrip("/")
     try:
-        parts = urlsplit(url)
-        host, user = parts.hostname, parts.username
-        port = f":{parts.port}" if parts.port else ""
+        parts = split_address(url, "endpoint.base_url", "http://localhost:8000/v1")
+        key = None if settings.key_variable is None else read_key(settings.key_variable, "endpoint.key_variable")
     except ValueError as error:
-        raise JobError("endpoint.base_url is no address such as http://localhost:8000/v1") from error
-    if user is not None:
-        raise JobError("endpoint.base_url holds a name or password; put the key in a variable, see key_variable")
-    if parts.query or parts.fragment:
-        raise JobError("endpoint.base_url must end before any ? or #")
-    if parts.scheme not in ("http", "https") or not host:
-        raise JobError(f"endpoint.base_url must be like http://localhost:8000/v1, not {url!r}")
+        raise JobError(str(error)) from error
     if parts.path.endswith("/completions"):
         raise JobError(f"endpoint.base_url is what /chat/completions is added to; leave that off {url!r}")
-    return Endpoint(url, f"{host}{port}", _read_key(settings.key_variable))
-
-
-def _read_key(variable: str | None) -> str | None:
-    """Read the key from an environment variable; return None if no variable is named.
-
-    Raises:
-        JobError: if the variable is not set, or holds characters that no key has. A setting that is not the name of a
-            variable is not repeated in the message, since it may be the key.
-    """
-    if variable is None:
-        return None
-    if not VARIABLE.fullmatch(variable):
-        raise JobError("endpoint.key_variable takes the name of an environment variable, such as LLM_KEY, not the key")
-    key = environ.get(variable, "").strip()
-    if not key:
-        raise JobError(f"the environment variable {variable}, which endpoint.key_variable names, is not set")
-    if not key.isascii() or not key.isprintable():
-        raise JobError(f"the key in {variable} has characters that no key has")
-    return key
+    return Endpoint(url, f"{parts.hostname}{f':{parts.port}' if parts.port else ''}", key)

@@ -2,7 +2,7 @@
 
 call ─ answered well, or badly often enough? ─ yes ─ done
   │ no
-wait for a slot (rate_limiter.py), check the budget (budget.py), send the request (chat.py)
+wait for a slot (training/rate_limiter.py), check the budget (budget.py), send the request (chat.py)
   ├── an answer       logged (answer_log.py); if it cannot be used, the call is asked again
   ├── retryable       429, 5xx, a cut connection …: retried after a pause that doubles, or that the endpoint asks for
   └── not retryable, or retries used up: left for the next run; several such calls in a row stop this run
@@ -18,12 +18,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from training.errors import JobError
+from training.rate_limiter import MINUTE, RateLimiter
 from training.synthesis.answer_log import AnswerLog, LoggedAnswer
 from training.synthesis.budget import Budget
 from training.synthesis.calls import Call, parse_answer
 from training.synthesis.chat import TIME_OUT, UNAUTHORIZED, Answer, Chat, ChatError, estimate_tokens
 from training.synthesis.job import STAGES, StageName, SynthesisJob
-from training.synthesis.rate_limiter import MINUTE, RateLimiter
 from transforms.progress import Progress
 
 MAX_PAUSE = 60.0

@@ -68,10 +68,10 @@ function encoderSection(info) {
       badge(one.state, one.state === "ready" ? "good" : "warn"),
       one.problem ? h("p", { class: "hint" }, one.problem) : null,
     ],
-    one.device ? `${one.device}, ${one.dtype}` : "",
+    one.upstream ? `${one.upstream.provider} (${one.upstream.protocol})` : one.device ? `${one.device}, ${one.dtype}` : "",
     { number: one.dimensions ?? "" },
     { number: one.max_length ? `${count(one.max_length)} tokens` : "" },
-    { number: one.workers ?? "" },
+    { number: one.upstream ? "" : (one.workers ?? "") },
     sizes(one),
   ]);
   return section(

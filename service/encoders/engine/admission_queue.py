@@ -144,8 +144,11 @@ class AdmissionQueue:
         with self.changed:
             self.rate = pace if not self.rate else 0.9 * self.rate + 0.1 * pace
 
-    def take(self, tokens: int, seconds: float, wait: BatchWait = NO_WAIT) -> list[Part]:
+    def take(self, tokens: int, seconds: float, wait: BatchWait = NO_WAIT, max_texts: int | None = None) -> list[Part]:
         """Take parts of queued requests, about `tokens` tokens in all, for a worker; fewer if other workers idle.
+
+        With `max_texts`, take up to so many texts whether others idle or not, because each batch is a call with a price
+        of its own.
 
         Blocks up to `seconds` for the first text, and returns an empty list if none comes. Then, while fewer than
         `wait.tokens` tokens are queued, blocks up to `wait.seconds` for more.
@@ -162,17 +165,18 @@ class AdmissionQueue:
                     )
             finally:
                 self.idle -= 1
-            share = self._count_waiting_tokens() / (1 + self.idle)
-            left = min(tokens, math.ceil(share))
+            share = self._count_waiting_tokens() / (1 + (self.idle if max_texts is None else 0))
+            left, texts_left = min(tokens, math.ceil(share)), max_texts
             parts: list[Part] = []
             again: list[Work] = []
-            while self.works and left > 0:
+            while self.works and left > 0 and texts_left != 0:
                 work = self.works.popleft()
                 if not work.waiting:  # answered with an error, or cancelled
                     continue
-                part = work.take(left)
+                part = work.take(left, texts_left)
                 parts.append(part)
                 left -= part.tokens
+                texts_left = None if texts_left is None else texts_left - len(part.rows)
                 if work.waiting:
                     again.append(work)
             self.works.extend(again)

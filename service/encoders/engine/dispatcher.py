@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sized
 from dataclasses import asdict
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 from service.encoder_settings import WorkerOptions
 from service.encoders.engine import framing, metrics
@@ -30,6 +30,25 @@ ERRORS: dict[str, type[Exception]] = {
     error.__name__: error for error in (TooLongError, NotFiniteError, EncoderError, ArtifactError)
 }
 """Exceptions that a worker may report as the request's fault, by name; all others are faults of the worker."""
+
+
+class EncoderWorker(Protocol):
+    """What encodes the texts that a dispatcher sends it: a process with a model, or calls to an embeddings API."""
+
+    def wait_ready(self) -> EncoderInfo:
+        """Wait until texts can be encoded, and return what encodes them; raise `TrainingError` if nothing will."""
+
+    def send(self, parts: list[Part]) -> None:
+        """Send texts to encode; raise `OSError` if the worker has ended."""
+
+    def receive(self, seconds: float) -> Reply:
+        """Return the reply to the earliest unanswered `send`; raise `OSError` or `EOFError` if the worker has ended."""
+
+    def alive(self) -> bool:
+        """Return whether the worker has not ended."""
+
+    def stop(self) -> None:
+        """End the worker; a thread waiting for its reply gets an error."""
 
 
 class WorkerProcess:
@@ -66,7 +85,7 @@ class WorkerProcess:
         self.connection = Connection(ours.detach())
         self.spec = spec
         try:
-            framing.send(self.connection, {"spec": asdict(spec), "options": asdict(options)})
+            framing.send(self.connection, {"spec": spec.to_json(), "options": asdict(options)})
         except OSError:
             self.stop()
             raise
@@ -141,13 +160,14 @@ class Dispatcher:
     def __init__(
         self,
         name: str,
-        worker: WorkerProcess,
+        worker: EncoderWorker,
         queue: AdmissionQueue,
         peers: Sized,
         stopping: threading.Event,
         ahead: int,
         timeout: float,
         idle_seconds: float,
+        max_texts: int | None = None,
     ) -> None:
         """Store the arguments; `run` does the work.
 
@@ -160,6 +180,7 @@ class Dispatcher:
             ahead: messages sent to the worker before the first is answered.
             timeout: seconds without a reply after which the worker is considered dead.
             idle_seconds: seconds between two checks of whether the idle worker is alive.
+            max_texts: maximum texts of a message, which is then not divided among idle workers; None for no maximum.
         """
         self.name = name
         self.worker = worker
@@ -169,6 +190,7 @@ class Dispatcher:
         self.ahead = ahead
         self.timeout = timeout
         self.idle_seconds = idle_seconds
+        self.max_texts = max_texts
         self.sent: deque[list[Part]] = deque()
         self.retiring = threading.Event()
 
@@ -190,13 +212,16 @@ class Dispatcher:
             if self.sent and (not parts or len(self.sent) >= self.ahead):
                 reply = self.worker.receive(self.timeout)
                 self._deliver(self.sent[0], reply)
-                wait = BatchWait.after_batch(self.sent.popleft(), reply.seconds)
+                answered = self.sent.popleft()
+                if self.max_texts is None:
+                    wait = BatchWait.after_batch(answered, reply.seconds)
 
     def _take(self, window: int, wait: BatchWait) -> list[Part]:
         """Take parts from the queue, waiting only if the worker has nothing to do; none once `retiring` is set."""
         if self.retiring.is_set():
             return []
-        return self.queue.take(window, 0.0 if self.sent else self.idle_seconds, NO_WAIT if self.sent else wait)
+        seconds = 0.0 if self.sent else self.idle_seconds
+        return self.queue.take(window, seconds, NO_WAIT if self.sent else wait, self.max_texts)
 
     def _send(self, parts: list[Part]) -> None:
         """Send texts to the worker, and observe how long the requests waited whose first texts are among them."""

@@ -3,14 +3,14 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from training.encoder.encoder import find_prompt
 from training.encoder.precision import Agreement
 from training.encoder.spec import EncoderSpec
+from training.encoder.text_encoder import find_prompt
 
 
 @dataclass(frozen=True)
 class EncoderInfo:
-    """What a worker reports of the encoder it loaded."""
+    """What a worker reports of the encoder it loaded, or of the embeddings API it asks."""
 
     spec: EncoderSpec
     fingerprint: str
@@ -33,9 +33,12 @@ class EncoderInfo:
         """Return one JSON object of all fields, those of `spec` at its top level.
 
         `agreement` is called `cosine_to_float32`: mean and minimum cosine to float32 vectors, None if not measured.
+        Of an `upstream`, only what users may know is returned; see `UpstreamSpec.describe`.
         """
         found = asdict(self)
         spec, agreement = found.pop("spec"), found.pop("agreement")
+        if self.spec.upstream is not None:
+            spec["upstream"] = self.spec.upstream.describe()
         described: dict[str, Any] = spec | found | {"cosine_to_float32": agreement}
         return described
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 from service.encoders.engine import metrics
 from service.encoders.engine.admission_queue import AdmissionQueue
-from service.encoders.engine.dispatcher import Dispatcher, WorkerProcess, build_crash_error
+from service.encoders.engine.dispatcher import Dispatcher, EncoderWorker, build_crash_error
 from service.encoders.engine.encoder_info import EncoderInfo
 from service.errors import UnavailableError
 from training.encoder.encoder import WINDOW_BATCHES
@@ -57,7 +57,7 @@ class Engine:
     def __init__(
         self,
         spec: EncoderSpec,
-        start_worker: Callable[[EncoderSpec], WorkerProcess],
+        start_worker: Callable[[EncoderSpec], EncoderWorker],
         queue: AdmissionQueue,
         workers: int = 1,
         ahead: int = 1,
@@ -67,12 +67,14 @@ class Engine:
         unload_seconds: float = 0.0,
         hold: bool = True,
         make_room: "Callable[[Engine], None]" = lambda _engine: None,
+        max_texts: int | None = None,
+        find_warning: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Store the configuration without starting anything.
 
         Args:
             spec: spec of the encoder.
-            start_worker: starts a process that loads the encoder.
+            start_worker: starts a process that loads the encoder, or connects to its embeddings API.
             queue: admission queue of the requests.
             workers: number of worker processes.
             ahead: messages sent to a worker before the first is answered; 2 keeps a GPU busy.
@@ -82,6 +84,8 @@ class Engine:
             unload_seconds: seconds without a request after which the encoder may be unloaded; 0 keeps it loaded.
             hold: whether requests for an unloaded encoder wait until it is loaded; otherwise they are refused.
             make_room: called with the engine before it loads its model.
+            max_texts: maximum texts of a message to a worker; None for no maximum.
+            find_warning: returns what is wrong although workers are ready; None if nothing is.
         """
         self.spec = spec
         self.start_worker = start_worker
@@ -92,6 +96,8 @@ class Engine:
         self.idle_seconds = idle_seconds
         self.unload_seconds = unload_seconds
         self.hold = hold
+        self.max_texts = max_texts
+        self.find_warning = find_warning
         self.info: EncoderInfo | None = None
         self.problem: str | None = None
         self.settled = threading.Event()
@@ -205,7 +211,7 @@ class Engine:
             raise UnavailableError(self.problem or f"the encoder {self.spec.name} is {self.state}", code="not_ready")
         return info
 
-    def build_dispatcher(self, worker: WorkerProcess) -> Dispatcher:
+    def build_dispatcher(self, worker: EncoderWorker) -> Dispatcher:
         """Build the dispatcher that feeds a ready worker from the queue."""
         return Dispatcher(
             self.spec.name,
@@ -216,6 +222,7 @@ class Engine:
             self.ahead,
             self.timeout,
             self.idle_seconds,
+            self.max_texts,
         )
 
     def register(self, dispatcher: Dispatcher, info: EncoderInfo) -> None:
@@ -268,7 +275,7 @@ class Supervisor:
     def __init__(self, engine: Engine, number: int) -> None:
         self.engine = engine
         self.number = number
-        self.worker: WorkerProcess | None = None
+        self.worker: EncoderWorker | None = None
         self.thread = threading.Thread(target=self.run, name=f"{engine.spec.name}-{number}", daemon=True)
 
     def stop(self) -> None:

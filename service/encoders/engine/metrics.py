@@ -3,6 +3,7 @@
 from prometheus_client import Counter, Gauge, Histogram
 
 from service.encoders.engine.work import Reply
+from training.encoder.upstream.calls import Usage
 
 QUEUE_SECONDS = Histogram(
     "lathe_queue_seconds",
@@ -32,6 +33,15 @@ ENCODER_PROCESSES = Gauge("lathe_encoder_processes", "Processes of an encoder th
 WORKER_RESTARTS = Counter("lathe_worker_restarts", "Workers that went and were started again", ["encoder"])
 UNLOADS = Counter("lathe_encoder_unloads", "Times that an encoder was unloaded", ["encoder"])
 MODEL_BYTES = Gauge("lathe_model_bytes", "Bytes of the weights of a loaded encoder, in all its processes", ["encoder"])
+
+UPSTREAM: dict[Usage, Counter] = {
+    "calls": Counter("lathe_upstream_calls", "Calls to an embeddings API", ["encoder"]),
+    "retries": Counter("lathe_upstream_retries", "Those that were tries after the first", ["encoder"]),
+    "failures": Counter("lathe_upstream_failures", "Those that got no vectors", ["encoder"]),
+    "texts": Counter("lathe_upstream_texts", "Texts in the answers of an embeddings API", ["encoder"]),
+    "tokens": Counter("lathe_upstream_tokens", "Tokens of these texts; estimated if the API counts none", ["encoder"]),
+    "cost": Counter("lathe_upstream_cost", "Cost of these tokens in the currency of the price", ["encoder"]),
+}
 
 
 def observe_batches(encoder: str, reply: Reply) -> None:

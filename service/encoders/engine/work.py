@@ -118,12 +118,13 @@ class Work:
         """Whether texts are left to take, and the request is neither answered nor cancelled."""
         return self.taken < len(self.texts) and not self.future.done()
 
-    def take(self, tokens: int) -> "Part":
-        """Take the next texts as a part of about `tokens` estimated tokens, at least one text."""
+    def take(self, tokens: int, max_texts: int | None = None) -> "Part":
+        """Take the next texts as a part of about `tokens` estimated tokens, at least one and at most `max_texts`."""
         now = perf_counter()
         self.begun = self.begun or now
         first, total = self.taken, 0
-        while self.taken < len(self.order) and (self.taken == first or total < tokens):
+        end = len(self.order) if max_texts is None else min(first + max_texts, len(self.order))
+        while self.taken < end and (self.taken == first or total < tokens):
             total += self.estimates[self.order[self.taken]]
             self.taken += 1
         self.tokens_waiting -= total

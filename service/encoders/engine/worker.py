@@ -224,7 +224,7 @@ def _load_encoder(request: dict[str, Any]) -> tuple[Encoder, dict[str, Any]]:
     encoder = Encoder(EncoderSpec(**request["spec"]), options["device"], options["batch_tokens"])
     encoder.encode(PROBES)
     return encoder, {
-        "spec": asdict(encoder.spec),
+        "spec": encoder.spec.to_json(),
         "fingerprint": encoder.fingerprint,
         "dimensions": encoder.dimensions,
         "max_length": encoder.max_length,

@@ -42,12 +42,15 @@ async def live() -> Response:
 async def ready(services: ServicesDep) -> Response:
     """Answer 200 once the encoders of the settings are ready and the indexes opened, else 503; with all warnings.
 
-    An encoder that was unloaded because nobody used it counts as ready.
+    An encoder that was unloaded because nobody used it counts as ready. One behind an embeddings API that does not
+    answer is a warning: the server answers for its stored texts, and for other encoders.
     """
     engines = services.embedder.engines
     states = {name: engine.state for name, engine in engines.items()}
     required = {spec.name for spec in services.settings.loaded_specs}  # not those an admin adds while others serve
+    settled = {name for name, engine in engines.items() if engine.spec.upstream is not None and engine.settled.is_set()}
     opened = services.indexes.ready.is_set() or not services.indexes_open
+    required -= settled
     is_ready = opened and all(state in SERVING for name, state in states.items() if name in required)
     content: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "encoders": states}
     content["warnings"] = services.list_warnings()
@@ -77,8 +80,9 @@ def _collect_metrics(services: Services) -> bytes:
         for name, engine in services.embedder.engines.items():
             WAITING_TEXTS.labels(name).set(engine.queue.texts)
             WAITING_TOKENS.labels(name).set(engine.queue.tokens)
-            ENCODER_PROCESSES.labels(name).set(len(engine.ready_dispatchers))
-            MODEL_BYTES.labels(name).set(engine.model_bytes if engine.ready_dispatchers else 0)
+            if engine.spec.upstream is None:
+                ENCODER_PROCESSES.labels(name).set(len(engine.ready_dispatchers))
+                MODEL_BYTES.labels(name).set(engine.model_bytes if engine.ready_dispatchers else 0)
         STATE_WRITABLE.set(services.state_problem is None)
         for state, count in services.indexes.count_states().items():
             INDEXES.labels(state).set(count)

@@ -2,7 +2,6 @@
 
 import asyncio
 from concurrent.futures import Future
-from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -233,7 +232,7 @@ def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
     content = {
         "index": name,
         "spec": spec.to_json(),
-        "encoder": asdict(encoder.spec) if encoder else None,
+        "encoder": encoder.spec.to_json() if encoder else None,
         "text_field": spec.text_field or "text",
     }
     with services.submitting_reindex:  # of two requests at once, the second sees the first's job

@@ -10,8 +10,9 @@ from service.jobs.kinds.fit import run_fit
 from service.registries import open_registry
 from service.settings import Settings
 from training.advice.request import AdviceRequest
-from training.encoder.encoder import Encoder
+from training.encoder.opening import open_encoder
 from training.encoder.spec import EncoderSpec
+from training.encoder.text_encoder import TextEncoder
 from training.errors import AdviceError, TrainingError
 from training.fitting.fit_request import FitRequest
 from training.sources.local import RootedFile
@@ -33,7 +34,7 @@ def fit_recommended(
     found: "Advice",
     name: str,
     question: AdviceRequest,
-    encoder: Encoder | None,
+    encoder: TextEncoder | None,
     settings: Settings,
     on_progress: Progress,
     command: str,
@@ -69,7 +70,7 @@ def build_advice_job(
     """
     return {
         "question": asdict(question),
-        "encoder": asdict(encoder) if encoder else None,
+        "encoder": encoder.to_json() if encoder else None,
         "fit": fit,
         "files": list(files),
     }
@@ -90,7 +91,7 @@ def run_advice_job(asked: "AdviseJob", folder: Path, settings: Settings, on_prog
     home, name = Home(settings.home), asked.fit
     share = ADVICE_SHARE if name else 1.0
     on_progress(0.0, "loading the encoder")
-    encoder = Encoder(asked.encoder, settings.device) if asked.encoder else None
+    encoder = open_encoder(asked.encoder, settings.device, settings.upstream_store) if asked.encoder else None
     found = advise(question, encoder, home.vectors, part_of(on_progress, 0.0, share))
     write_synced(folder / REPORT, render_html(found).encode())
     result = to_json(found) | {"report_url": f"/jobs/{folder.name}/report"}

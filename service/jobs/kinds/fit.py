@@ -15,8 +15,9 @@ from service.errors import UnavailableError
 from service.home import Home
 from service.registries import open_registry
 from service.settings import Settings
-from training.encoder.encoder import Encoder
+from training.encoder.opening import open_encoder
 from training.encoder.spec import EncoderSpec
+from training.encoder.text_encoder import TextEncoder
 from training.errors import FitError
 from training.fitting.engines import LOCAL, Engine
 from training.fitting.fit import FittedChain, fit_chain
@@ -37,14 +38,14 @@ T = TypeVar("T")
 
 def run_fit(
     request: FitRequest,
-    encoder: Encoder | None,
+    encoder: TextEncoder | None,
     registry: Registry,
     size_routes: SizeRoutes,
     workspace: Path,
     on_progress: Progress,
     command: str | None = None,
     vectors_to: Path | None = None,
-    target_encoder: Encoder | None = None,
+    target_encoder: TextEncoder | None = None,
     job: str | None = None,
     engine: Engine = LOCAL,
 ) -> dict[str, Any]:
@@ -181,8 +182,8 @@ def build_fit_job(
             del fields[field]
     return {
         "request": fields,
-        "encoder": asdict(encoder) if encoder else None,
-        "target_encoder": asdict(target_encoder) if target_encoder else None,
+        "encoder": encoder.to_json() if encoder else None,
+        "target_encoder": target_encoder.to_json() if target_encoder else None,
         "transform": transform,
         "files": list(files),
     }
@@ -203,7 +204,8 @@ def run_fit_job(asked: "FitJob", folder: Path, settings: Settings, on_progress: 
     )
     on_progress(0.0, "loading the encoder")
     encoder, target_encoder = (
-        Encoder(spec, settings.device) if spec else None for spec in (asked.encoder, asked.target_encoder)
+        open_encoder(spec, settings.device, settings.upstream_store) if spec else None
+        for spec in (asked.encoder, asked.target_encoder)
     )
     vectors_to = folder / "vectors.npy" if asked.transform else None
     home = Home(settings.home)

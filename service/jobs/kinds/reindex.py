@@ -26,7 +26,8 @@ from service.index.reducer import Reducer, Vectors
 from service.index.spec import IndexSpec
 from service.jobs.requests import FILE_OF_NEW_TEXTS, ReindexJob
 from service.settings import Settings
-from training.encoder.encoder import Encoder
+from training.encoder.opening import open_encoder
+from training.encoder.text_encoder import TextEncoder
 from training.errors import NotFiniteError
 from training.locks import lock_file
 from transforms.artifact import MANIFEST, TENSORS
@@ -52,7 +53,7 @@ class Reembedding:
         texts: texts sent again, by item id; preferred to those in the metadata.
     """
 
-    def __init__(self, record: IndexRecord, encoder: Encoder, text_field: str, texts: Mapping[str, str]) -> None:
+    def __init__(self, record: IndexRecord, encoder: TextEncoder, text_field: str, texts: Mapping[str, str]) -> None:
         self.record = record
         self.encoder = encoder
         self.text_field = text_field
@@ -146,7 +147,7 @@ def _build_generation(
     if asked.encoder is not None:
         text_field = asked.text_field
         on_progress(0.0, "loading the encoder")
-        encoder = Encoder(asked.encoder, settings.device)
+        encoder = open_encoder(asked.encoder, settings.device, settings.upstream_store)
         reembedding = Reembedding(record, encoder, text_field, _read_new_texts(job))
         replace_synced(folder / MOVING, json.dumps({"text_field": text_field}).encode())
         fit_bridge(*reembedding.sample_pairs(present), spec, folder)

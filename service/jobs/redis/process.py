@@ -69,14 +69,21 @@ def require_allowed(request: JobRequest, settings: Settings) -> None:
     """Raise unless this worker's own settings allow the request: whoever can write to Redis can request a job.
 
     Raises:
-        ForbiddenError: if a path is outside this worker's data root, or a model has code of its own that this worker's
+        ForbiddenError: if a path is outside this worker's data root, an embeddings API is not in its settings, whose
+            key would else be sent to any address, or a model has code of its own that this worker's
             settings do not trust.
         UnknownNameError: if a file does not exist.
     """
     for path in request.paths:
         resolve_allowed_path(path, settings.data_root)
+    upstreams = [spec.upstream for spec in settings.specs if spec.upstream is not None]
     trusted = {(spec.model, spec.revision) for spec in settings.specs if spec.trust_remote_code}
     for encoder in request.encoders:
+        if encoder.upstream is not None and encoder.upstream not in upstreams:
+            raise ForbiddenError(
+                f"the embeddings API of {encoder.name} is not one of this worker's: list it in the worker's "
+                "LATHE_ENCODERS as in the server's"
+            )
         if encoder.trust_remote_code and (encoder.model, encoder.revision) not in trusted:
             raise ForbiddenError(
                 f"the model {encoder.model} has code of its own, which this worker does not trust: "

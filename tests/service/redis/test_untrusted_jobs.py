@@ -137,6 +137,13 @@ def test_a_job_cannot_load_a_model_with_untrusted_remote_code(run_request):
     assert job.state == "failed" and "somebody/model has code of its own" in job.error
 
 
+def test_a_job_cannot_send_a_key_to_an_api_that_is_not_in_the_workers_settings(run_request, embeddings_server):
+    upstream = {"url": embeddings_server.url, "protocol": "tei", "model": "m", "api_key_env": "PATH"}
+    asked = fit(encoder=None, files=["source.npy"]) | {"encoder": asdict(DEFAULT_ENCODER) | {"upstream": upstream}}
+    job = run_request("fit", asked, {"source.npy": b""})
+    assert job.state == "failed" and "is not one of this worker's" in job.error and embeddings_server.paths == []
+
+
 def damaged(what="job"):
     """Return how many damaged values were counted."""
     return REGISTRY.get_sample_value("lathe_redis_damaged_total", {"what": what}) or 0

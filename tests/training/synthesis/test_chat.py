@@ -7,10 +7,11 @@ from email.utils import format_datetime
 import pytest
 
 from tests.helpers import find_free_port
-from training.synthesis.chat import Chat, ChatError, parse_retry_after
+from training.endpoint import parse_retry_after
+from training.rate_limiter import RateLimiter
+from training.synthesis.chat import Chat, ChatError
 from training.synthesis.endpoint import Endpoint
 from training.synthesis.job import EndpointSettings
-from training.synthesis.rate_limiter import RateLimiter
 
 KEY = "sk-secret"
 

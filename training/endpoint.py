@@ -1,0 +1,84 @@
+"""What is common to HTTP endpoints that users configure: their address, the key for them, and their Retry-After."""
+
+import ipaddress
+import re
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from os import environ
+from urllib.parse import SplitResult, urlsplit
+
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+"""Name of an environment variable, in capitals, so that a key written in its place is recognized."""
+
+
+def split_address(url: str, setting: str, example: str) -> SplitResult:
+    """Split an endpoint's address, and return its parts; the host is not looked up.
+
+    Args:
+        url: the address, without query and credentials.
+        setting: name of the setting, for messages.
+        example: an address of the right form, for messages.
+
+    Raises:
+        ValueError: if it is not such an address; a name or password in it is not repeated.
+    """
+    try:
+        parts = urlsplit(url)
+        host, user, port = parts.hostname, parts.username, parts.port
+    except ValueError as error:
+        raise ValueError(f"{setting} is no address such as {example}") from error
+    if user is not None:
+        raise ValueError(f"{setting} holds a name or password; put the key in an environment variable")
+    if parts.query or parts.fragment:
+        raise ValueError(f"{setting} must end before any ? or #")
+    if parts.scheme not in ("http", "https") or not host or port == 0:
+        raise ValueError(f"{setting} must be like {example}, not {url!r}")
+    return parts
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine: localhost, or a loopback address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def require_variable_name(variable: str, setting: str) -> str:
+    """Return the name of an environment variable that holds a key; raise `ValueError`, without it, if it is no name.
+
+    What is not the name of a variable is not repeated in the message, since it may be the key.
+    """
+    if not VARIABLE.fullmatch(variable):
+        raise ValueError(f"{setting} takes the name of an environment variable, such as LLM_KEY, not the key")
+    return variable
+
+
+def read_key(variable: str, setting: str) -> str:
+    """Read a key from an environment variable.
+
+    Raises:
+        ValueError: if `variable` is not a variable's name, the variable is not set, or it holds characters that no key
+            has; the key is not quoted.
+    """
+    key = environ.get(require_variable_name(variable, setting), "").strip()
+    if not key:
+        raise ValueError(f"the environment variable {variable}, which {setting} names, is not set")
+    if not key.isascii() or not key.isprintable():
+        raise ValueError(f"the key in {variable} has characters that no key has")
+    return key
+
+
+def parse_retry_after(header: str | None) -> float | None:
+    """Parse a Retry-After header, seconds or a date; return the seconds from now, at least 0, or None if malformed."""
+    if header is None:
+        return None
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        until = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    return max(0.0, ((until if until.tzinfo else until.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())
