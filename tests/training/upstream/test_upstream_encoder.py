@@ -86,11 +86,16 @@ def test_coheres_input_types_are_prompts_and_documents_the_default(connect, embe
 
 def test_truncation_is_passed_on_and_a_side_that_the_api_does_not_cut_is_refused(connect, embeddings_server):
     with connect("tei") as encoder:
-        encoder.encode(["a"], truncate=False, truncation_side="left")
+        encoder.encode(["a"], long_text="error", truncation_side="left")
     last = embeddings_server.bodies[-1]
     assert (last["truncate"], last["truncation_direction"]) == (False, "left")
     with connect("openai") as encoder, pytest.raises(EncoderError, match="cuts long texts at their end only"):
         encoder.encode(["a"], truncation_side="left")
+
+
+def test_an_api_makes_no_means_of_chunks_because_it_does_not_say_how_it_cuts_texts(connect):
+    with connect("tei") as encoder, pytest.raises(EncoderError, match="long_text may be truncate or error"):
+        encoder.encode(["a"], long_text="mean")
 
 
 def test_a_text_is_never_asked_for_twice_whoever_asks_and_whatever_is_asked_beside_it(connect, embeddings_server):
