@@ -176,8 +176,8 @@ FAULTS = [
     Fault(
         "a cached text's prompt",
         "service/encoders/cache.py",
-        "encoder.spec.dtype, prompt, options",
-        "encoder.spec.dtype, None, options",
+        "encoder.spec.dtype, prompt, side",
+        "encoder.spec.dtype, None, side",
         "tests/service/encoders/test_cache.py",
     ),
     Fault(

@@ -152,9 +152,12 @@ def test_long_text_mean_is_the_normalized_mean_of_its_chunks_weighted_by_tokens(
 def test_the_specs_long_text_applies_if_a_call_names_none(variant, encoder):
     text = ["far too long, and more so with every word " * 60]
     meaning = variant(long_text="mean")
-    np.testing.assert_array_equal(meaning.encode(text).vectors, encoder.encode(text, long_text="mean").vectors)
-    np.testing.assert_array_equal(
-        meaning.encode(text, long_text="truncate").vectors, encoder.encode(text, long_text="truncate").vectors
+    # Not bit by bit: the weights of two loaded models lie at other addresses, and kernels sum in another order.
+    np.testing.assert_allclose(meaning.encode(text).vectors, encoder.encode(text, long_text="mean").vectors, atol=1e-6)
+    np.testing.assert_allclose(
+        meaning.encode(text, long_text="truncate").vectors,
+        encoder.encode(text, long_text="truncate").vectors,
+        atol=1e-6,
     )
     with pytest.raises(TooLongError, match="input 0 has"):
         variant(long_text="error").encode(text)
