@@ -107,10 +107,10 @@ class Pending:
         raw = done.vectors if done.raw is None else done.raw
         if self.keys:
             self.cache.put([self.keys[index] for index in self.missing], raw, done.tokens, done.cut)
-        vectors = self.target.apply(done.vectors) if self.chain_waits else done.vectors
+        vectors = encoded = self.target.apply(done.vectors) if self.chain_waits else done.vectors
         if len(self.missing) < len(self.found):
             vectors = np.empty((len(self.found), self.target.dimensions), np.float32)
-            vectors[self.missing] = done.vectors
+            vectors[self.missing] = encoded
             vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.target.apply(cached)
         tokens, cut = self._count_tokens(done)
         return Answer(vectors, self.target, tokens, timings, self._notify_observers(cached, raw), cut_tokens=cut)

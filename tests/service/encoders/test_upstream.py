@@ -107,6 +107,10 @@ def test_the_same_chain_gives_the_same_vectors_over_a_local_and_an_upstream_enco
     assert certificate["n_fit"] > 100 and certificate["out_of_domain"]["pydoc"]["recall_at_10"] > 0
     answer = embed(twice, sentences, chain=name, model=protocol)
     np.testing.assert_allclose(answer.json(), same_chain(sentences), atol=1e-6)
+    some_new = [f"new by {protocol}", *sentences[:2], "another new one"]  # the others are in the cache
+    np.testing.assert_allclose(
+        embed(twice, some_new, chain=name, model=protocol).json(), same_chain(some_new), atol=1e-6
+    )
     plain = twice.client.post("/v1/embeddings", json={"input": sentences, "model": protocol})
     np.testing.assert_allclose([row["embedding"] for row in plain.json()["data"]], raw, atol=1e-6)
     assert answer.headers["x-space-id"] != plain.headers["x-space-id"]
