@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
-from service.index.embedded.exact import search_exactly
-from service.index.embedded.vector_formats import score_floats
+from service.index.planning import find_nearest
 from training.encoder.encoder import Encoder
 from training.encoder.spec import DEFAULT_ENCODER
 from training.fitting.encoding import encode_source
@@ -62,7 +61,7 @@ def main() -> None:
             figures: dict[str, Any] = {"source": Path(given.source).name, "rows": rows, "chain": given.chain}
             figures["filling"] = fill(server, base, given.chain, home)
             chain = Chain.load(next((home / "chains" / given.chain).glob("[0-9]*")))
-            truth = nearest(queries, base)
+            truth = find_nearest(queries, base, K)
             figures["searching"] = search_speed(server, home, rows, chain, queries, 5 if given.quick else 40)
             figures["rescoring"] = rescoring(server, queries, truth)
             figures["filtering"] = filtering(server, base, queries, chain)
@@ -193,7 +192,7 @@ def filtering(server: Server, base: Vectors, queries: Vectors, chain: Chain) -> 
     figures = []
     for share in SHARES:
         there = np.flatnonzero(shares < share)
-        truth = there[nearest(reduced, reduced_base[there])]
+        truth = there[find_nearest(reduced, reduced_base[there], K)]
         for attempt in ("cold", "warm"):
             begun = time.perf_counter()
             found = search(server, queries, ef=100, filter={"share": {"lt": share}})
@@ -260,16 +259,6 @@ def search(server: Server, queries: Vectors, **more: Any) -> list[list[int]]:
         rows = as_base64(queries[start : start + QUERIES])
         answer = server.call("POST", "/indexes/bench/search", vectors=rows, k=K, **more)
         found += [[int(hit["id"]) for hit in hits] for hits in answer["results"]]
-    return found
-
-
-def nearest(queries: Vectors, base: Vectors) -> NDArray[np.int64]:
-    """Return the ten nearest rows of each query by cosine, exactly."""
-
-    def score(asked: torch.Tensor, rows: Vectors) -> torch.Tensor:
-        return score_floats(asked, torch.from_numpy(rows), "cosine")
-
-    found: NDArray[np.int64] = search_exactly(queries, base, slice(0, len(base)), None, K, score)[0]
     return found
 
 

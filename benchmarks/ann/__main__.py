@@ -110,7 +110,7 @@ def options(arguments: Sequence[str]) -> Any:
 
 
 def grid_of(given: Any) -> Grid:
-    """The grid that the options describe; full width is always in it, first."""
+    """Build the grid that the options describe; full width is always in it, first."""
     methods = [FULL, *(method for method in given.method or ["compact"] if method != FULL)]
     return Grid(
         methods=tuple(dict.fromkeys(methods)),
@@ -130,7 +130,7 @@ def grid_of(given: Any) -> Grid:
 
 
 def run(given: Any, data: Data) -> list[str]:
-    """Measure everything and write it down; gives the points that failed, in words."""
+    """Measure everything, write it down, and return the points that failed, in words."""
     grid, work = grid_of(given), given.out / "ann-work"
     for note in data.notes:
         print(note, file=sys.stderr)
@@ -158,7 +158,7 @@ def run(given: Any, data: Data) -> list[str]:
 
 
 def kept(path: Path, key: list[Any], measure: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """What an earlier run measured with the same key, or what is measured now."""
+    """Return what an earlier run measured with the same key; else measure it now."""
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     there = json.loads(path.read_bytes()) if path.exists() else None
     if there is not None and there["key"] == digest:

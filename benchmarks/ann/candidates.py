@@ -149,7 +149,7 @@ def efforts(name: str) -> Sequence[int]:
 
 
 def is_compressed(name: str) -> bool:
-    """Whether answers have to be ranked by the originals."""
+    """Return whether answers have to be ranked by the originals."""
     return name.partition(":")[0] not in ("hnswlib", "faiss-hnsw")
 
 

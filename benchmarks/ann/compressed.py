@@ -15,6 +15,7 @@ vectors that it holds. What it finds are candidates, to be ranked by the origina
 
 import re
 import tempfile
+from abc import ABC, abstractmethod
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def unit(vectors: Vectors) -> Vectors:
     return found
 
 
-class Graph:
+class Graph(ABC):
     """FAISS's HNSW graph over codes; subclasses make the codes and the map that queries go through.
 
     Attributes:
@@ -91,9 +92,9 @@ class Graph:
         self.asker = faiss.IndexPreTransform(self.mapping, self.index)
         self.asker.ntotal = self.index.ntotal
 
+    @abstractmethod
     def _build(self, vectors: Vectors) -> None:
         """Set `index` and `mapping`."""
-        raise NotImplementedError
 
     def _link(self, storage: Any, documents: Vectors) -> Any:
         """Return a graph over a storage that takes documents `(n, k)`."""

@@ -28,14 +28,14 @@ class Engine(Protocol):
         """Take in vectors `(n, k)`."""
 
     def set_effort(self, effort: int) -> None:
-        """For the searches that follow."""
+        """Set the effort of the searches that follow."""
 
     def search(self, queries: Vectors, count: int) -> Numbers:
-        """The nearest rows `(q, count)` to queries `(q, k)`, the best first; −1 where there are no more."""
+        """Return the nearest rows `(q, count)` to queries `(q, k)`, the best first; −1 where there are no more."""
 
     @property
     def bytes(self) -> int:
-        """What it keeps to search in."""
+        """Bytes of what it keeps to search in."""
 
 
 class Hnswlib:
@@ -46,7 +46,7 @@ class Hnswlib:
         self.index: Any = None
 
     def build(self, vectors: Vectors) -> None:
-        """One thread, so that the same seed gives the same graph."""
+        """Take in vectors on one thread, so that the same seed gives the same graph."""
         import hnswlib
 
         self.index = hnswlib.Index("ip", vectors.shape[1])
@@ -54,17 +54,17 @@ class Hnswlib:
         self.index.add_items(vectors, num_threads=1)
 
     def set_effort(self, effort: int) -> None:
-        """`ef`."""
+        """Set `ef`."""
         self.index.set_ef(effort)
 
     def search(self, queries: Vectors, count: int) -> Numbers:
-        """By the graph."""
+        """Search the graph."""
         rows, _ = self.index.knn_query(queries, count, num_threads=1)
         return np.asarray(rows, np.int64)
 
     @property
     def bytes(self) -> int:
-        """Of the graph with its vectors."""
+        """Bytes of the graph with its vectors."""
         return int(self.index.index_file_size())
 
 
@@ -83,7 +83,7 @@ class Faiss:
         self.index: Any = None
 
     def build(self, vectors: Vectors) -> None:
-        """Codes are trained on some of the vectors they are for, as their users do; only that takes all threads."""
+        """Train codes on some of the vectors, as users do, with all threads; then take in all of them with one."""
         import faiss
 
         self.index = faiss.index_factory(vectors.shape[1], self.factory, faiss.METRIC_INNER_PRODUCT)
@@ -101,7 +101,7 @@ class Faiss:
             self.index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), 0, self.index)
 
     def set_effort(self, effort: int) -> None:
-        """`efSearch` of a graph, `nprobe` of an inverted file."""
+        """Set `efSearch` of a graph, `nprobe` of an inverted file."""
         import faiss
 
         name = "efSearch" if "HNSW" in self.factory else "nprobe"
@@ -109,13 +109,13 @@ class Faiss:
             faiss.ParameterSpace().set_index_parameter(self.index, name, effort)
 
     def search(self, queries: Vectors, count: int) -> Numbers:
-        """By whatever it is."""
+        """Search the index, whatever it is."""
         _, rows = self.index.search(queries, count)
         return np.asarray(rows, np.int64)
 
     @property
     def bytes(self) -> int:
-        """Of the index as it is written."""
+        """Bytes of the index as it is written."""
         import faiss
 
         index = faiss.index_gpu_to_cpu(self.index) if self.gpu else self.index
@@ -123,7 +123,7 @@ class Faiss:
 
 
 def make_engine(name: str, rows: int, m: int, ef_construction: int, seed: int) -> Engine:
-    """An engine by its name.
+    """Return an engine by its name.
 
     Args:
         name: `hnswlib`, `faiss-hnsw`, `faiss-hnsw-sq8`, `flat`, `flat-gpu`, `opq48` (that many bytes), `rabitq`,
@@ -152,17 +152,17 @@ def make_engine(name: str, rows: int, m: int, ef_construction: int, seed: int) -
 
 
 def is_graph(name: str) -> bool:
-    """Whether an engine is a graph, whose effort is `ef`."""
+    """Return whether an engine is a graph, whose effort is `ef`."""
     return "hnsw" in name or name.startswith("usearch")
 
 
 def compresses(name: str) -> bool:
-    """Whether an engine compresses full vectors itself, as a rival of a reduction."""
+    """Return whether an engine compresses full vectors itself, as a rival of a reduction."""
     return name.startswith(("opq", "rabitq", "ivf-pq")) or NAME.fullmatch(name) is not None
 
 
 def efforts_of(name: str, efs: Sequence[int]) -> list[int]:
-    """The efforts to search with."""
+    """Return the efforts to search with."""
     if name == "lathe":  # a request takes milliseconds
         return list(efs)[1::2] or list(efs)
     if is_graph(name):

@@ -74,13 +74,13 @@ class Point:
 
     @property
     def name(self) -> str:
-        """For reading."""
+        """Name for reading."""
         links = f" M={self.m}" if self.m else ""
         return f"{self.engine}{links} on {self.rows:,} of {self.method}, seed {self.seed}"
 
 
 def points(grid: Grid, available: int) -> Iterator[Point]:
-    """All of them, seed by seed, so that a run that is stopped has whole comparisons.
+    """Yield all points, seed by seed, so that a run that is stopped has whole comparisons.
 
     The first two methods, full width and the chain that is judged, meet every engine and number of links; the others
     the first of each, and exact search. Growth with N is a question to graphs and exact search alone.
@@ -121,11 +121,11 @@ class Runner:
 
     @cached_property
     def available(self) -> int:
-        """Rows that a corpus can have."""
+        """Number of rows that a corpus can have."""
         return len(split(self.data, 0, max(self.grid.sizes), self.grid.queries, self.grid.fit, self.grid.k).corpus)
 
     def run(self) -> list[dict[str, Any]]:
-        """Every point's result; one that failed has an `error` instead, and is tried again by the next run."""
+        """Return every point's result; one that failed has an `error` instead, and is tried again by the next run."""
         done = self.read()
         wanted = list(points(self.grid, self.available))
         for point in wanted:
@@ -144,7 +144,7 @@ class Runner:
         return found
 
     def read(self) -> dict[str, dict[str, Any]]:
-        """What earlier runs found; a line that was cut off is measured again, and so is what failed."""
+        """Read what earlier runs found; a line that was cut off is measured again, and so is what failed."""
         found = {}
         for line in self.kept.read_text().splitlines() if self.kept.exists() else ():
             try:
@@ -156,7 +156,7 @@ class Runner:
         return found
 
     def keep(self, result: dict[str, Any]) -> None:
-        """Write it down before the next begins."""
+        """Write a result down before the next point begins."""
         cut_off = self.kept.exists() and not self.kept.read_bytes().endswith(b"\n") and self.kept.stat().st_size
         with self.kept.open("a") as file:
             file.write(("\n" if cut_off else "") + json.dumps(result) + "\n")
@@ -164,14 +164,14 @@ class Runner:
             os.fsync(file.fileno())
 
     def key(self, point: Point) -> str:
-        """Tells a point's result from that of any other data, grid or chain."""
+        """Return a key that tells a point's result from that of any other data, grid or chain."""
         grid = {name: value for name, value in asdict(self.grid).items() if name in MEASURED}
         measured = [self.digest, grid, max(self.grid.sizes), asdict(point), self.chain_digest(point)]
         content = json.dumps(measured, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
     def chain_digest(self, point: Point) -> str | None:
-        """Of the chain that the method names; None for one that is fitted here."""
+        """Return the digest of the chain that the method names; None for one that is fitted here."""
         if point.method not in self.digests:
             named = point.method != FULL and not is_fitted_here(point.method)
             space = find_space(point.method, self.data.vectors[:1], point.seed) if named else None
@@ -202,7 +202,7 @@ class Runner:
         return dict(json.loads(Path(job.result).read_bytes()))
 
     def prepare(self, point: Point, key: str) -> Job:
-        """The files a point reads, made where they are not there yet."""
+        """Return the job of a point, after making the files that it reads and that are not there yet."""
         grid = self.grid
         base = self.folder / f"{self.digest}-{max(grid.sizes)}-{grid.queries}-{grid.fit}" / f"seed-{point.seed}"
         chosen = f"{point.method} {self.chain_digest(point)}"
@@ -250,11 +250,11 @@ class Runner:
 
     @property
     def deepest(self) -> int:
-        """Candidates of the most oversampling."""
+        """Number of candidates of the most oversampling."""
         return self.grid.k * max(self.grid.oversampling)
 
     def split(self, seed: int) -> Split:
-        """The rows of a seed."""
+        """Return the rows of a seed."""
         if seed not in self.splits:
             grid = self.grid
             self.splits = {seed: split(self.data, seed, max(grid.sizes), grid.queries, grid.fit, grid.k)}
@@ -266,7 +266,7 @@ MEASURED = ("queries", "fit", "k", "ef_construction", "efs", "oversampling", "ru
 
 
 def oversampling_of(point: Point, grid: Grid) -> tuple[int, ...]:
-    """Full vectors need no rescoring unless the engine codes them; over HTTP every other will do."""
+    """Return the oversampling to try: none for full vectors that the engine does not code; over HTTP every other."""
     if point.method == FULL and not (compresses(point.engine) or point.engine == "faiss-hnsw-sq8"):
         return (1,)
     return grid.oversampling[::2] if point.engine == SERVER else grid.oversampling
@@ -281,13 +281,13 @@ def save(path: Path, array: Any) -> None:
 
 
 def last_line(log: Path) -> str:
-    """What a process said last."""
+    """Return what a process said last."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1][:500] if lines else ""
 
 
 def failed(results: Sequence[dict[str, Any]]) -> list[str]:
-    """The points that failed, in words."""
+    """Describe the points that failed."""
     return [
         f"{Point(r['seed'], r['rows'], r['method'], r['engine'], r['m']).name}: {r['error']}"
         for r in results

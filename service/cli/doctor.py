@@ -97,9 +97,9 @@ def _check_encoder(spec: EncoderSpec) -> bool:
     The files of a model that was not downloaded yet are not looked into.
     """
     origin, available = _locate_encoder(spec)
-    known = spec.model == DEFAULT_MODEL and spec.upstream is None
-    _print_line(f"encoder {spec.name}", origin if known else f"{spec.model}, {origin}")
-    if spec.chat_template is None and find_chat_template(partial(_read_model_file, spec)):
+    loaded = spec.upstream is None
+    _print_line(f"encoder {spec.name}", origin if loaded and spec.model == DEFAULT_MODEL else f"{spec.model}, {origin}")
+    if loaded and spec.chat_template is None and find_chat_template(partial(_read_model_file, spec)):
         _print_line(f"encoder {spec.name}", describe_chat_template(spec.name))
     return available
 
@@ -139,8 +139,6 @@ def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
 
     from training.encoder.encoder import locate_model
 
-    if spec.upstream is not None:
-        return None
     folder = Path(locate_model(spec.model)).expanduser()
     if folder.is_dir():
         file = folder / name

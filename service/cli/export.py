@@ -9,6 +9,7 @@ import typer
 from service.cli.options import find_encoder, flag, load_state, open_chains
 from service.errors import BadValueError
 from training.encoder.spec import EncoderSpec
+from training.export.servers import Reader
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from transforms.chain import Chain
 
 Format = Literal["sentence-transformers", "onnx", "faiss", "numpy"]
-Reader = Literal["sentence-transformers", "tei", "vllm", "any"]
-"""As in `training.export.servers`, which is not imported to print the help."""
 
 
 def export(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from transforms.vectors import FloatArray
 
 SAMPLE_ROWS = 20_000
-"""Default of `--sample`, also that of `service.index.planning`, which is not imported to print the help."""
+"""Default of `--sample`."""
 
 
 def plan(

@@ -23,8 +23,6 @@ from service.index.spec import IndexSpec
 from transforms import Chain, parse_steps
 from transforms.progress import Progress
 
-SAMPLE_ROWS = 20_000
-"""Default number of sampled rows."""
 MIN_ROWS = 1000
 """Minimum number of sampled rows: with fewer, searches are exact, and there is nothing to plan."""
 QUERIES = 500
@@ -161,7 +159,7 @@ def measure_settings(
     """
     base, queries = normalize_rows(base), normalize_rows(queries)
     sizes = (len(base) // 4, len(base))
-    truths = [_find_nearest(queries, base[:size], k) for size in sizes]
+    truths = [find_nearest(queries, base[:size], k) for size in sizes]
     found: list[Setting] = []
     tasks = [(candidate, m) for candidate in candidates for m in LINKS]
     for done, (candidate, m) in enumerate(tasks):
@@ -172,7 +170,7 @@ def measure_settings(
     return found
 
 
-def _find_nearest(queries: Vectors, base: Vectors, k: int) -> NDArray[np.int64]:
+def find_nearest(queries: Vectors, base: Vectors, k: int) -> NDArray[np.int64]:
     """Return the k rows of `base` nearest to each query by cosine, `(q, k)`; all vectors have length 1."""
     everywhere = slice(0, len(base))
     return search_exactly(

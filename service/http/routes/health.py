@@ -47,11 +47,10 @@ async def ready(services: ServicesDep) -> Response:
     """
     engines = services.embedder.engines
     states = {name: engine.state for name, engine in engines.items()}
-    required = {spec.name for spec in services.settings.loaded_specs}  # not those an admin adds while others serve
+    configured = {spec.name for spec in services.settings.loaded_specs}  # not those an admin adds while others serve
     settled = {name for name, engine in engines.items() if engine.spec.upstream is not None and engine.settled.is_set()}
     opened = services.indexes.ready.is_set() or not services.indexes_open
-    required -= settled
-    is_ready = opened and all(state in SERVING for name, state in states.items() if name in required)
+    is_ready = opened and all(states[name] in SERVING for name in states.keys() & (configured - settled))
     content: dict[str, Any] = {"status": "ready" if is_ready else "not ready", "encoders": states}
     content["warnings"] = services.list_warnings()
     if not is_ready:

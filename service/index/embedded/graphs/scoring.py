@@ -1,8 +1,9 @@
 """How FAISS scores rows: codes as a product quantizer or as a byte for each dimension, or floats."""
 
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +16,10 @@ from transforms.codes import Int8, TransformCoding
 from transforms.errors import InputError
 
 
-class RowScoring(Protocol):
+class RowScoring(ABC):
     """Rows in terms of FAISS: a score is `factors[:, 0]` · inner product + `factors[:, 1]` · shift.
+
+    By default rows are compared with each other as they are, and queries are taken as they are.
 
     Attributes:
         engine: name of the graph's engine.
@@ -24,41 +27,44 @@ class RowScoring(Protocol):
         by_distance: whether a score is the negated Euclidean distance instead.
     """
 
-    engine: str
+    engine: str = "codes"
     code_bytes: int
-    by_distance: bool
+    by_distance: bool = False
 
+    @abstractmethod
     def create_graph(self, m: int) -> Any:
         """Return FAISS's empty graph, with `m` links per node, whose storage is fitted."""
 
+    @abstractmethod
+    def decode(self, rows: NDArray[Any]) -> Vectors:
+        """Return what FAISS takes for rows `(n, width)`, floats `(n, k)`: it finds the same codes for them."""
+
+    @abstractmethod
+    def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return two factors for each row, `(n, 2)`."""
+
     def create_links(self) -> LinkBytes | None:
         """Return an empty storage by which many rows are linked; None if the codes are compared as fast themselves."""
+        return None
 
-    def prepare_comparisons(self, storage: Any) -> None:
+    def prepare_comparisons(self, storage: Any) -> None:  # noqa: B027
         """Prepare the storage of a graph for comparisons of its codes with each other."""
 
     def comparison_bytes(self, storage: Any) -> int:
         """Return the memory that comparisons of codes with each other take once for all rows."""
-
-    def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return what FAISS takes for rows `(n, width)`, floats `(n, k)`: it finds the same codes for them."""
-
-    def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return two factors for each row, `(n, 2)`."""
+        return 0
 
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
         """Return reduced queries `(q, d)` as FAISS takes them, `(q, k)`, and the shift of each, `(q,)`."""
+        return np.ascontiguousarray(queries), np.zeros(len(queries), np.float32)
 
 
-class ProductScoring:
+class ProductScoring(RowScoring):
     """Codes of `codes` and `product_codes` as a product quantizer of 256 entries a byte.
 
     Coordinates are scaled by the lengths of their axes, so that distances between codes are those of the vectors that
     they stand for, as far as the axes are orthogonal.
     """
-
-    engine = "codes"
-    by_distance = False
 
     def __init__(self, vectors: CodeFormat, step: TransformCoding) -> None:
         self.vectors = vectors
@@ -113,11 +119,8 @@ class ProductScoring:
         return queries @ self.weight, queries @ self.mean
 
 
-class ByteScoring:
+class ByteScoring(RowScoring):
     """Codes of `int8`: a byte for each dimension, on a scale of its own."""
-
-    engine = "codes"
-    by_distance = False
 
     def __init__(self, vectors: CodeFormat, step: Int8) -> None:
         self.vectors = vectors
@@ -133,16 +136,6 @@ class ByteScoring:
         graph.is_trained = graph.storage.is_trained = True
         return graph
 
-    def create_links(self) -> None:
-        """Return None: a code is a byte for each coordinate."""
-
-    def prepare_comparisons(self, storage: Any) -> None:
-        """Do nothing: FAISS compares bytes as they are."""
-
-    def comparison_bytes(self, storage: Any) -> int:
-        """Return 0."""
-        return 0
-
     def decode(self, rows: NDArray[Any]) -> Vectors:
         """Return the values that codes stand for."""
         decoded: Vectors = self.step.inverse_transform(self.vectors.reducer.view_codes(rows))
@@ -153,12 +146,8 @@ class ByteScoring:
         factors = np.stack([np.ones(len(rows), np.float32), np.zeros(len(rows), np.float32)], axis=1)
         return _divide_by_norms(factors, self.vectors, rows)
 
-    def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
-        """Return the queries themselves and zeros."""
-        return np.ascontiguousarray(queries), np.zeros(len(queries), np.float32)
 
-
-class FloatScoring:
+class FloatScoring(RowScoring):
     """Rows of floats, or of codes that FAISS cannot score, which are decoded to floats.
 
     Args:
@@ -179,16 +168,6 @@ class FloatScoring:
         faiss: Any = import_module("faiss")
         return faiss.IndexHNSWFlat(self.dimensions, m)
 
-    def create_links(self) -> None:
-        """Return None: floats are compared as they are."""
-
-    def prepare_comparisons(self, storage: Any) -> None:
-        """Do nothing."""
-
-    def comparison_bytes(self, storage: Any) -> int:
-        """Return 0."""
-        return 0
-
     def decode(self, rows: NDArray[Any]) -> Vectors:
         """Return the floats of rows."""
         return np.ascontiguousarray(self.vectors.decode(rows))
@@ -196,10 +175,6 @@ class FloatScoring:
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         """Return 1 and 0 for each row."""
         return np.tile(np.array([1, 0], np.float32), (len(rows), 1))
-
-    def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
-        """Return the queries themselves and zeros."""
-        return np.ascontiguousarray(queries), np.zeros(len(queries), np.float32)
 
 
 def _divide_by_norms(factors: NDArray[np.float32], vectors: CodeFormat, rows: NDArray[Any]) -> NDArray[np.float32]:
