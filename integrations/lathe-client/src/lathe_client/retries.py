@@ -31,9 +31,9 @@ class Retries:
     def choose_delay(
         self, call: Call[object], outcome: httpx.Response | httpx.RequestError, tried: int
     ) -> float | None:
-        """Return the seconds to wait before the next try, at random between half the delay and all of it.
+        """Return the seconds to wait before the next try: those of `Retry-After`, and a random part of the delay.
 
-        `Retry-After` is a lower limit. After a broken connection, only calls that change nothing are tried again.
+        After a broken connection, only calls that change nothing are tried again.
 
         Args:
             call: the call.
@@ -48,8 +48,9 @@ class Retries:
         asked = read_retry_after(outcome) if isinstance(outcome, httpx.Response) else None
         if asked is not None and asked > self.max_delay:
             return None
+        # Random, or else all clients that a busy server has refused would come back at the same moment.
         backoff = min(self.first_delay * 2.0**tried, self.max_delay) * random.uniform(0.5, 1.0)
-        return max(backoff, asked or 0.0)
+        return backoff + (asked or 0.0)
 
 
 DEFAULT_RETRIES = Retries()

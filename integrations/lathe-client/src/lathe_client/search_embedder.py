@@ -1,6 +1,7 @@
 """Queries and documents of one search, for frameworks that ask for lists of numbers."""
 
 import asyncio
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -52,6 +53,7 @@ class SearchEmbedder:
 
     def __post_init__(self) -> None:
         self._client = Client(**self._list_settings())
+        weakref.finalize(self, self._client.close)  # frameworks do not close what embeds for them
         self._async_client: tuple[asyncio.AbstractEventLoop, AsyncClient] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
