@@ -86,7 +86,7 @@ class LatheDocumentEmbedder:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "LatheDocumentEmbedder":
         """Build the component from what `to_dict` returned."""
-        return default_from_dict(cls, data)  # type: ignore[no-any-return, unused-ignore]
+        return default_from_dict(cls, data)
 
     @component.output_types(documents=list[Document], meta=dict[str, Any])
     def run(self, documents: list[Document]) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class LatheTextEmbedder:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "LatheTextEmbedder":
         """Build the component from what `to_dict` returned."""
-        return default_from_dict(cls, data)  # type: ignore[no-any-return, unused-ignore]
+        return default_from_dict(cls, data)
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     def run(self, text: str) -> dict[str, Any]:
