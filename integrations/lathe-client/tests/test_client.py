@@ -18,6 +18,7 @@ from lathe_client import (
     SpaceMismatchError,
     UnexpectedAnswerError,
     batches,
+    calls,
 )
 
 KEY = "secret-key-of-mine"
@@ -232,6 +233,13 @@ def test_an_answer_without_vectors_or_space_is_refused(connect, answer):
         connect(Server(httpx.Response(200, **answer))).embed("x")
 
 
+def test_an_answer_that_is_not_the_json_of_a_list_is_refused(connect):
+    client = connect(Server(httpx.Response(200, json=[]), httpx.Response(200, json={"detail": "x"})))
+    for call in (client.info, client.list_chains):
+        with pytest.raises(UnexpectedAnswerError, match="where an? (object|list) should be"):
+            call()
+
+
 def test_pickled_arrays_are_never_loaded(connect):
     buffer = io.BytesIO()
     np.save(buffer, np.array([[object]]), allow_pickle=True)
@@ -241,19 +249,13 @@ def test_pickled_arrays_are_never_loaded(connect):
 
 def test_the_delay_doubles_obeys_retry_after_and_gives_up_where_that_asks_for_too_long():
     retries = Retries(tries=5, first_delay=1.0, max_delay=10.0)
-    call = httpx_call()
+    call = calls.build_object_call("/info")
     for tried, most in enumerate([1.0, 2.0, 4.0, 8.0, 10.0]):
         assert most / 2 <= retries.choose_delay(call, error(503), tried) <= most
     assert retries.choose_delay(call, error(503), 5) is None
     assert 7.5 <= retries.choose_delay(call, error(429, **{"retry-after": "7"}), 0) <= 8
     assert retries.choose_delay(call, error(429, **{"retry-after": "11"}), 0) is None
     assert retries.choose_delay(call, error(429, **{"retry-after": "Fri, 31 Dec 2027 23:59:59 GMT"}), 0) <= 1
-
-
-def httpx_call():
-    from lathe_client.calls import build_get_call
-
-    return build_get_call("/info")
 
 
 def test_the_key_is_in_no_representation_and_in_no_error(connect):

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from lathe_client import embed_calls, index_calls
 from lathe_client.batches import DEFAULT_BATCH_SIZE, require_batch_size
-from lathe_client.calls import Call, build_get_call
+from lathe_client.calls import Call, build_list_call, build_object_call
 from lathe_client.connection import DEFAULT_URL, Connection, build_request
 from lathe_client.embeddings import Embeddings, join_embeddings
 from lathe_client.options import EmbedOptions, IndexOptions, ReduceOptions, SearchOptions, UpsertOptions
@@ -73,19 +73,19 @@ class AsyncClient:
 
     async def info(self) -> dict[str, Any]:
         """Return the server's version, limits, encoders and chains; see `Client.info`."""
-        return dict(await self._send(build_get_call("/info")))
+        return await self._send(build_object_call("/info"))
 
     async def list_encoders(self) -> list[dict[str, Any]]:
         """Describe each encoder; see `Client.list_encoders`."""
-        return list(await self._send(build_get_call("/encoders")))
+        return await self._send(build_list_call("/encoders"))
 
     async def list_chains(self) -> list[dict[str, Any]]:
         """Describe each chain; see `Client.list_chains`."""
-        return list(await self._send(build_get_call("/chains")))
+        return await self._send(build_list_call("/chains"))
 
     async def list_indexes(self) -> list[dict[str, Any]]:
         """Describe each index; see `Client.list_indexes`."""
-        return list(await self._send(build_get_call("/indexes")))
+        return await self._send(build_list_call("/indexes"))
 
     async def create_index(self, name: str, **options: Unpack[IndexOptions]) -> dict[str, Any]:
         """Create an index, or change nothing if it exists with these settings; see `Client.create_index`."""

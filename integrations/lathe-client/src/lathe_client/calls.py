@@ -60,9 +60,14 @@ class Call(Generic[Result]):
             ) from error
 
 
-def build_get_call(path: str) -> Call[Any]:
-    """Build a call that reads JSON."""
-    return Call("GET", path, read_json)
+def build_object_call(path: str) -> Call[dict[str, Any]]:
+    """Build a call that reads a JSON object."""
+    return Call("GET", path, read_object)
+
+
+def build_list_call(path: str) -> Call[list[dict[str, Any]]]:
+    """Build a call that reads a JSON list of objects."""
+    return Call("GET", path, _read_list)
 
 
 def build_json_call(
@@ -87,6 +92,17 @@ def select_fields(options: Mapping[str, Any], known: type) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def read_json(response: httpx.Response) -> Any:
-    """Return the parsed JSON of a response."""
-    return response.json()
+def read_object(response: httpx.Response) -> dict[str, Any]:
+    """Return the JSON object of a response; raise `TypeError` if it holds something else."""
+    content = response.json()
+    if not isinstance(content, dict):
+        raise TypeError(f"it holds a {type(content).__name__} where an object should be")
+    return content
+
+
+def _read_list(response: httpx.Response) -> list[dict[str, Any]]:
+    """Return the JSON list of a response; raise `TypeError` if it holds something else."""
+    content = response.json()
+    if not isinstance(content, list):
+        raise TypeError(f"it holds a {type(content).__name__} where a list should be")
+    return content

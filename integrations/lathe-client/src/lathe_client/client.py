@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from lathe_client import embed_calls, index_calls
 from lathe_client.batches import DEFAULT_BATCH_SIZE, require_batch_size
-from lathe_client.calls import Call, build_get_call
+from lathe_client.calls import Call, build_list_call, build_object_call
 from lathe_client.connection import DEFAULT_URL, Connection, build_request
 from lathe_client.embeddings import Embeddings, join_embeddings
 from lathe_client.options import EmbedOptions, IndexOptions, ReduceOptions, SearchOptions, UpsertOptions
@@ -86,19 +86,19 @@ class Client:
 
     def info(self) -> dict[str, Any]:
         """Return the server's version, limits, encoders and chains."""
-        return dict(self._send(build_get_call("/info")))
+        return self._send(build_object_call("/info"))
 
     def list_encoders(self) -> list[dict[str, Any]]:
         """Return name, model, state, dimensions, prompts and size routes of each encoder."""
-        return list(self._send(build_get_call("/encoders")))
+        return self._send(build_list_call("/encoders"))
 
     def list_chains(self) -> list[dict[str, Any]]:
         """Return name, versions, steps and certificate of each chain."""
-        return list(self._send(build_get_call("/chains")))
+        return self._send(build_list_call("/chains"))
 
     def list_indexes(self) -> list[dict[str, Any]]:
         """Return name, number of items, chain and space of each index."""
-        return list(self._send(build_get_call("/indexes")))
+        return self._send(build_list_call("/indexes"))
 
     def create_index(self, name: str, **options: Unpack[IndexOptions]) -> dict[str, Any]:
         """Create an index, or change nothing if it exists with these settings; return its description.

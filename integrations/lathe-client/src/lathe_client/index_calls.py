@@ -10,7 +10,7 @@ import httpx
 from numpy.typing import ArrayLike
 
 from lathe_client.batches import as_rows, list_texts, split_ids, split_rows, split_texts
-from lathe_client.calls import Call, build_json_call, read_json, select_fields
+from lathe_client.calls import Call, build_json_call, read_object, select_fields
 from lathe_client.embeddings import Embeddings
 from lathe_client.options import IndexOptions, SearchOptions, UpsertOptions
 from lathe_client.search_results import Hit, SearchResults
@@ -19,7 +19,7 @@ from lathe_client.search_results import Hit, SearchResults
 def build_create_index_call(name: str, options: IndexOptions) -> Call[dict[str, Any]]:
     """Build the call that creates an index; raise `TypeError` for an unknown option."""
     fields = select_fields(options, IndexOptions)
-    return build_json_call("PUT", _index_path(name), fields, read_json, changes_state=True)
+    return build_json_call("PUT", _index_path(name), fields, read_object, changes_state=True)
 
 
 def build_delete_index_call(name: str) -> Call[None]:
