@@ -1,6 +1,6 @@
 # make serve   set up and serve on 127.0.0.1:8080      make test    the tests
 # make lint    ruff, mypy, import-linter               make bench   quick measurements
-# make test-services   the tests with a real Redis, nginx and Chromium, which must be installed
+# make test-services   the tests with a real Redis, nginx, Chromium and Node, which must be installed
 # make test-cpus   the tests that compare numbers, as older CPUs would run them
 # make fuzz EXAMPLES=100000   what is read from outside, fed with what makes no sense, other than in make test
 # make test-trials   the tests of many seconds each, before a release; they take the same services
@@ -19,8 +19,8 @@ COMPILE := $(BIN)/python -W ignore -m service.processes.precompile
 # Processes are started by the hundred, and none should compile again what another one has.
 unexport PYTHONDONTWRITEBYTECODE
 
-NEED_SERVICES = @for tool in redis-server nginx chromium; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
- { echo "make $@ takes $$tool: apt-get install redis-server nginx chromium"; exit 2; }; done
+NEED_SERVICES = @for tool in redis-server nginx chromium node; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
+ { echo "make $@ takes $$tool: apt-get install redis-server nginx chromium nodejs"; exit 2; }; done
 
 PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 

@@ -1,7 +1,8 @@
 """The fenced blocks of README.md and docs/: where they stand, what they say, how they are run.
 
-The language tells how: none and `sh` are commands, `python` is code, `json` and `yaml` are configuration, `text` is
-what the block before printed. Where that is not enough, a comment above the block says the rest:
+The language tells how: none and `sh` are commands, `python` and `javascript` are code, `json` and `yaml` are
+configuration, `text` is what the block before printed. Where that is not enough, a comment above the block says the
+rest:
 
     <!-- run: {when: long, swap: {"geopres:96": "geopres:96,steps=5"}} -->
 

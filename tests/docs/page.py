@@ -56,7 +56,7 @@ class Page:
             elif block.language in CONFIGURATION:
                 self.read(block)
             else:
-                {"": self.shell, "sh": self.shell, "python": self.python, "text": self.compare}[block.language](block)
+                RUNNERS[block.language](self, block)
         except BlockError:
             raise
         except Exception as error:
@@ -81,12 +81,20 @@ class Page:
 
     def shell(self, block: Block) -> None:
         """Run commands by bash, which stops at the first that fails."""
-        script = self.folder / f"line-{block.line}.sh"
-        script.write_text(self.text_of(block))
         if FORKED.search(block.text):
             self.workshop.commands.listen()
+        self.execute(block, ["bash", "-e", "-o", "pipefail"], "sh")
+
+    def javascript(self, block: Block) -> None:
+        """Run a module by Node, which finds packages in the page's folder."""
+        self.execute(block, ["node"], "mjs")
+
+    def execute(self, block: Block, command: list[str], suffix: str) -> None:
+        """Run a file with the block's text by a command in the page's folder; raise `BlockError` if it fails."""
+        script = self.folder / f"line-{block.line}.{suffix}"
+        script.write_text(self.text_of(block))
         done = subprocess.run(
-            ["bash", "-e", "-o", "pipefail", str(script)],
+            [*command, str(script)],
             cwd=self.folder,
             env=self.environment(),
             stdin=subprocess.DEVNULL,
@@ -139,6 +147,16 @@ class Page:
             self.namespace.clear()
             gc.collect()
         self.workshop.clear()
+
+
+RUNNERS = {
+    "": Page.shell,
+    "sh": Page.shell,
+    "python": Page.python,
+    "javascript": Page.javascript,
+    "text": Page.compare,
+}
+"""How a block of each language is run; configurations are read."""
 
 
 def folder_of(page: str) -> str:

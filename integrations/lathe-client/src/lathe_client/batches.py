@@ -1,0 +1,65 @@
+"""Texts and vectors in the parts in which they are sent."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+DEFAULT_BATCH_SIZE = 256
+"""Texts of a request: they fill the server's batches, and are far below its limit of 2,048 texts."""
+MAX_BODY_BYTES = 16_000_000
+"""Maximum bytes of the texts or vectors of a request; the server accepts bodies of 32 MB unless it is set otherwise."""
+MAX_ROWS = 8192
+"""Maximum vectors or ids of a request, as the server has it unless it is set otherwise."""
+
+
+def require_batch_size(batch_size: int) -> int:
+    """Return the most texts of a request; raise `ValueError` if it is less than 1."""
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
+    return batch_size
+
+
+def list_texts(texts: str | Sequence[str]) -> list[str]:
+    """Return one text or several as a list; raise `ValueError` if there are none."""
+    listed = [texts] if isinstance(texts, str) else list(texts)
+    if not listed:
+        raise ValueError("texts must not be empty")
+    return listed
+
+
+def as_rows(vectors: ArrayLike) -> NDArray[np.float32]:
+    """Convert vectors to an array `(n, d)` in float32; raise `ValueError` for another shape, or without rows."""
+    rows = np.ascontiguousarray(vectors, np.float32)
+    if rows.ndim != 2 or not rows.size:
+        raise ValueError(f"vectors must have the shape (n, d) with n and d of at least 1, not {rows.shape}")
+    return rows
+
+
+def split_texts(texts: Sequence[str], max_texts: int) -> list[slice]:
+    """Divide texts into consecutive parts of at most `max_texts` texts and `MAX_BODY_BYTES` bytes.
+
+    A text that is larger than that is alone.
+    """
+    return list(_iterate_parts([len(text.encode()) for text in texts], max_texts))
+
+
+def split_rows(rows: NDArray[np.float32]) -> list[slice]:
+    """Divide rows into consecutive parts of at most `MAX_ROWS` rows and `MAX_BODY_BYTES` bytes."""
+    return list(_iterate_parts([rows[0].nbytes] * len(rows), MAX_ROWS))
+
+
+def split_ids(ids: Sequence[str]) -> list[slice]:
+    """Divide ids into consecutive parts of at most `MAX_ROWS` ids."""
+    return [slice(start, start + MAX_ROWS) for start in range(0, len(ids), MAX_ROWS)]
+
+
+def _iterate_parts(sizes: Sequence[int], max_items: int) -> Iterator[slice]:
+    """Yield consecutive slices of at most `max_items` items, and `MAX_BODY_BYTES` bytes if there are several."""
+    start, total = 0, 0
+    for position, size in enumerate(sizes):
+        if position > start and (position - start >= max_items or total + size > MAX_BODY_BYTES):
+            yield slice(start, position)
+            start, total = position, 0
+        total += size
+    yield slice(start, len(sizes))

@@ -1,0 +1,108 @@
+"""A request to the server and the reading of its answer, the same for both clients.
+
+arguments ─► build_…_call ─► Call ─► Client or AsyncClient sends it, and retries ─► Call.read ─► result
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import httpx
+
+from lathe_client.errors import NoAnswerError, UnexpectedAnswerError, build_server_error
+
+Result = TypeVar("Result", covariant=True)
+
+JSON = "application/json"
+
+
+@dataclass(frozen=True)
+class Call(Generic[Result]):
+    """A request, and how its answer is read.
+
+    Attributes:
+        method: HTTP method.
+        path: path below the server's address.
+        read_answer: reads a response with a success status.
+        body: bytes of the body; None without one.
+        headers: headers of the request.
+        query: query parameters.
+        changes_state: whether the call changes something on the server.
+    """
+
+    method: str
+    path: str
+    read_answer: Callable[[httpx.Response], Result]
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    changes_state: bool = False
+
+    def read(self, outcome: httpx.Response | httpx.RequestError) -> Result:
+        """Return what a response says.
+
+        Raises:
+            ServerError: for a response with an error status.
+            NoAnswerError: for an error of the connection.
+            UnexpectedAnswerError: for a response that a Lathe server does not give.
+        """
+        if isinstance(outcome, httpx.RequestError):
+            reason = str(outcome) or type(outcome).__name__
+            raise NoAnswerError(f"{self.method} {self.path} got no answer: {reason}") from outcome
+        if not outcome.is_success:
+            raise build_server_error(outcome)
+        try:
+            return self.read_answer(outcome)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnexpectedAnswerError(
+                f"{self.method} {self.path}: the answer is not one of a Lathe server ({error!r})"
+            ) from error
+
+
+def build_object_call(path: str) -> Call[dict[str, Any]]:
+    """Build a call that reads a JSON object."""
+    return Call("GET", path, read_object)
+
+
+def build_list_call(path: str) -> Call[list[dict[str, Any]]]:
+    """Build a call that reads a JSON list of objects."""
+    return Call("GET", path, _read_list)
+
+
+def build_json_call(
+    method: str,
+    path: str,
+    fields: Mapping[str, Any],
+    read_answer: Callable[[httpx.Response], Result],
+    accept: str = JSON,
+    changes_state: bool = False,
+) -> Call[Result]:
+    """Build a call with a JSON body."""
+    body = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+    return Call(method, path, read_answer, body, {"accept": accept, "content-type": JSON}, changes_state=changes_state)
+
+
+def select_fields(options: Mapping[str, Any], known: type) -> dict[str, Any]:
+    """Return the options that are not None; raise `TypeError` for one that the TypedDict `known` does not have."""
+    names = get_type_hints(known)  # those of its bases too
+    for name in options:
+        if name not in names:
+            raise TypeError(f"there is no option {name!r}; there are: {', '.join(sorted(names))}")
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def read_object(response: httpx.Response) -> dict[str, Any]:
+    """Return the JSON object of a response; raise `TypeError` if it holds something else."""
+    content = response.json()
+    if not isinstance(content, dict):
+        raise TypeError(f"it holds a {type(content).__name__} where an object should be")
+    return content
+
+
+def _read_list(response: httpx.Response) -> list[dict[str, Any]]:
+    """Return the JSON list of a response; raise `TypeError` if it holds something else."""
+    content = response.json()
+    if not isinstance(content, list):
+        raise TypeError(f"it holds a {type(content).__name__} where a list should be")
+    return content

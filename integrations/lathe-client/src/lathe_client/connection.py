@@ -1,0 +1,56 @@
+"""How both clients reach the server: address, key, timeouts and retries."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from lathe_client.calls import Call
+from lathe_client.retries import DEFAULT_RETRIES, Retries
+
+DEFAULT_URL = "http://localhost:8080"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Address of a server, and how it is called.
+
+    Attributes:
+        url: address, such as `http://localhost:8080`; a path below it is kept.
+        api_key: key of the server; not shown by `repr`.
+        timeout: seconds to wait for a connection, and between two parts of an answer.
+        retries: when a call is tried again.
+
+    Raises:
+        ValueError: for an address that is not one of HTTP, or that holds a user or a password; for a key that cannot be
+            sent in a header, without quoting it.
+    """
+
+    url: str
+    api_key: str | None = field(default=None, repr=False)
+    timeout: float = 60.0
+    retries: Retries = DEFAULT_RETRIES
+
+    def __post_init__(self) -> None:
+        try:
+            address = httpx.URL(self.url)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"the address is {self.url!r}, which is not a URL: {error}") from None
+        if address.userinfo:
+            raise ValueError("the address holds a user or a password; give the server's key as api_key")
+        if address.scheme not in ("http", "https") or not address.host:
+            raise ValueError(f"the address is {self.url!r}; it must begin with http:// or https:// and name a host")
+        if self.api_key is not None and not re.fullmatch(r"[!-~]+", self.api_key):
+            # An error of the connection would quote the header.
+            raise ValueError("api_key is empty, or holds a space or a character that is not printable ASCII")
+
+    def list_settings(self) -> dict[str, Any]:
+        """Return the arguments of httpx's clients."""
+        key = {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
+        return {"base_url": self.url, "headers": key, "timeout": self.timeout}
+
+
+def build_request(http: httpx.Client | httpx.AsyncClient, call: Call[Any]) -> httpx.Request:
+    """Build the HTTP request of a call."""
+    return http.build_request(call.method, call.path, content=call.body, headers=call.headers, params=call.query)

@@ -1,0 +1,43 @@
+"""Items that a search in an index found."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lathe_client.embeddings import require_same_space
+
+
+@dataclass(frozen=True)
+class Hit:
+    """An item that a query found.
+
+    Attributes:
+        id: id of the item.
+        score: cosine or inner product, higher is nearer; for the metric `l2` the distance, lower is nearer.
+        metadata: metadata of the item; None if it has none.
+    """
+
+    id: str
+    score: float
+    metadata: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class SearchResults:
+    """Hits of each query.
+
+    Attributes:
+        hits: for each query in order, its hits, best first.
+        space_id: id of the vector space of the index.
+        chain: `NAME@VERSION` of the chain of the index.
+    """
+
+    hits: list[list[Hit]]
+    space_id: str
+    chain: str
+
+
+def join_results(parts: Sequence[SearchResults]) -> SearchResults:
+    """Join the hits of several answers in order; raise `SpaceMismatchError` if the index moved between two of them."""
+    require_same_space([part.space_id for part in parts])
+    return SearchResults([hits for part in parts for hits in part.hits], parts[0].space_id, parts[0].chain)

@@ -1,0 +1,113 @@
+"""Embedding of queries."""
+
+from typing import Any
+
+from haystack import component, default_from_dict, default_to_dict
+from haystack.utils import Secret
+from haystack_integrations.components.embedders.lathe.connection import DEFAULT_KEY, build_embedder
+from lathe_client import SearchEmbedder
+
+
+@component
+class LatheTextEmbedder:
+    """Embeds a text, such as a query, by a Lathe server.
+
+    Vectors of another space than the first ones raise `SpaceMismatchError`. Other errors are those of `lathe_client`.
+    """
+
+    def __init__(
+        self,
+        base_url: str = "http://localhost:8080",
+        api_key: Secret | None = DEFAULT_KEY,
+        model: str | None = None,
+        chain: str | None = None,
+        dimensions: int | None = None,
+        prompt_name: str | None = "query",
+        expected_space_id: str | None = None,
+        timeout: float = 60.0,
+        max_retries: int = 3,
+    ) -> None:
+        """Store the settings.
+
+        Args:
+            base_url: address of the server.
+            api_key: key of the server; the variable `LATHE_API_KEY`, if it is set.
+            model: `ENCODER`, `ENCODER+CHAIN` or `ENCODER+CHAIN@VERSION`; the server's first encoder if None.
+            chain: `NAME` or `NAME@VERSION` of a chain.
+            dimensions: dimensions of the vectors; None for all.
+            prompt_name: prompt of the text; None for the encoder's default prompt.
+            expected_space_id: id of the space of stored vectors; None accepts that of the first answer.
+            timeout: seconds to wait for a connection, and between two parts of an answer.
+            max_retries: further tries of a call while the server is busy, or after a broken connection.
+        """
+        self.base_url = base_url
+        self.api_key = api_key
+        self.model = model
+        self.chain = chain
+        self.dimensions = dimensions
+        self.prompt_name = prompt_name
+        self.expected_space_id = expected_space_id
+        self.timeout = timeout
+        self.max_retries = max_retries
+        self._embedder: SearchEmbedder | None = None
+
+    def warm_up(self) -> None:
+        """Resolve the key and build what calls the server; `run` does so where it was not done."""
+        self._get_embedder()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the component as a dictionary; of the key, the name of its variable."""
+        return default_to_dict(
+            self,
+            base_url=self.base_url,
+            api_key=self.api_key,
+            model=self.model,
+            chain=self.chain,
+            dimensions=self.dimensions,
+            prompt_name=self.prompt_name,
+            expected_space_id=self.expected_space_id,
+            timeout=self.timeout,
+            max_retries=self.max_retries,
+        )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "LatheTextEmbedder":
+        """Build the component from what `to_dict` returned."""
+        return default_from_dict(cls, data)
+
+    @component.output_types(embedding=list[float], meta=dict[str, Any])
+    def run(self, text: str) -> dict[str, Any]:
+        """Return the text's `embedding`, and its `space_id` in `meta`; raise `TypeError` if it is not a text."""
+        embedder = self._get_embedder()
+        embedding = embedder.embed_query(_require_text(text))
+        return {"embedding": embedding, "meta": {"space_id": embedder.space_id}}
+
+    @component.output_types(embedding=list[float], meta=dict[str, Any])
+    async def run_async(self, text: str) -> dict[str, Any]:
+        """Return what `run` returns."""
+        embedder = self._get_embedder()
+        embedding = await embedder.aembed_query(_require_text(text))
+        return {"embedding": embedding, "meta": {"space_id": embedder.space_id}}
+
+    def _get_embedder(self) -> SearchEmbedder:
+        """Return the embedder that calls the server; build it at the first call."""
+        if self._embedder is None:
+            self._embedder = build_embedder(
+                self.api_key,
+                url=self.base_url,
+                model=self.model,
+                chain=self.chain,
+                dimensions=self.dimensions,
+                query_prompt_name=self.prompt_name,
+                space_id=self.expected_space_id,
+                timeout=self.timeout,
+                max_retries=self.max_retries,
+            )
+        return self._embedder
+
+
+def _require_text(text: str) -> str:
+    """Return the text; raise `TypeError` if it is something else."""
+    if not isinstance(text, str):
+        raise TypeError(f"LatheTextEmbedder takes a text, not {type(text)}; for documents take LatheDocumentEmbedder")
+    return text

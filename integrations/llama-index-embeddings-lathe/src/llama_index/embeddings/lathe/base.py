@@ -1,0 +1,90 @@
+"""LlamaIndex embeddings of a Lathe server."""
+
+import os
+from typing import Any
+
+from lathe_client import SearchEmbedder
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import Field, PrivateAttr, SecretStr
+
+
+def _read_key() -> SecretStr | None:
+    """Return the key in the environment; None if there is none."""
+    key = os.environ.get("LATHE_API_KEY")
+    return SecretStr(key) if key else None
+
+
+class LatheEmbedding(BaseEmbedding):
+    """Embeds queries and texts of nodes by a Lathe server.
+
+    Vectors of another space than the first ones raise `SpaceMismatchError`, because they do not fit an index that holds
+    the first ones. Other errors are those of `lathe_client`. The fields of `BaseEmbedding` hold as well; `model_name`
+    is for reports, and follows from `model` and `chain` if it is left out.
+    """
+
+    base_url: str = Field(default="http://localhost:8080", description="Address of the server.")
+    api_key: SecretStr | None = Field(
+        default_factory=_read_key, exclude=True, description="Key of the server; LATHE_API_KEY if left out."
+    )
+    model: str | None = Field(default=None, description="ENCODER, ENCODER+CHAIN or ENCODER+CHAIN@VERSION.")
+    chain: str | None = Field(default=None, description="NAME or NAME@VERSION of a chain.")
+    dimensions: int | None = Field(default=None, description="Dimensions of the vectors; None for all.")
+    query_prompt_name: str | None = Field(
+        default="query", description="Prompt of queries; None for the encoder's default prompt."
+    )
+    document_prompt_name: str | None = Field(
+        default=None, description="Prompt of texts; None for the encoder's default prompt."
+    )
+    expected_space_id: str | None = Field(
+        default=None, description="Id of the space of stored vectors; None accepts that of the first answer."
+    )
+    timeout: float = Field(default=60.0, description="Seconds to wait for a connection, and for a part of an answer.")
+    max_retries: int = Field(default=3, description="Further tries of a call.")
+    embed_batch_size: int = Field(default=256, gt=0, le=2048, description="Most texts of a request.")
+    _embedder: SearchEmbedder = PrivateAttr()
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(**fields)
+        if "model_name" not in fields:
+            self.model_name = "+".join(filter(None, [self.model or "lathe", self.chain]))
+        self._embedder = SearchEmbedder(
+            self.base_url,
+            self.api_key.get_secret_value() if self.api_key else None,
+            self.model,
+            self.chain,
+            self.dimensions,
+            self.query_prompt_name,
+            self.document_prompt_name,
+            self.expected_space_id,
+            self.timeout,
+            self.max_retries,
+            self.embed_batch_size,
+        )
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Return the name under which LlamaIndex serializes the class."""
+        return "LatheEmbedding"
+
+    @property
+    def space_id(self) -> str | None:
+        """Id of the vectors' space: the expected one, or that of the first answer; None before it."""
+        return self._embedder.space_id
+
+    def _get_query_embedding(self, query: str) -> list[float]:
+        return self._embedder.embed_query(query)
+
+    def _get_text_embedding(self, text: str) -> list[float]:
+        return self._embedder.embed_documents([text])[0]
+
+    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return self._embedder.embed_documents(texts)
+
+    async def _aget_query_embedding(self, query: str) -> list[float]:
+        return await self._embedder.aembed_query(query)
+
+    async def _aget_text_embedding(self, text: str) -> list[float]:
+        return (await self._embedder.aembed_documents([text]))[0]
+
+    async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+        return await self._embedder.aembed_documents(texts)
