@@ -28,10 +28,10 @@ PACKAGES = ["langchain-lathe", "llama-index-embeddings-lathe", "lathe-haystack"]
 
 KEY = "use-key"
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-PROMPTS = {"query": "query: ", "passage": "passage: "}
+PROMPTS = {"query": "query: ", "document": "passage: "}
 ENCODERS = [
     {"name": "plain", "model": MODEL},
-    {"name": "prompted", "model": MODEL, "prompts": PROMPTS, "default_prompt_name": "passage"},
+    {"name": "prompted", "model": MODEL, "prompts": PROMPTS, "default_prompt_name": "document"},
 ]
 
 

@@ -60,12 +60,12 @@ async def test_vectors_are_those_of_sentence_transformers_plain_and_through_a_ch
 
 async def test_queries_and_documents_have_their_own_prompts():
     embeddings = LatheEmbeddings(base_url=URL, model="prompted")
-    assert_same(embeddings.embed_documents(TEXTS), EXPECTED["passage"])
+    assert_same(embeddings.embed_documents(TEXTS), EXPECTED["document"])
     assert_same([embeddings.embed_query(text) for text in TEXTS], EXPECTED["query"])
     assert_same([await embeddings.aembed_query(text) for text in TEXTS], EXPECTED["query"])
     named = LatheEmbeddings(base_url=URL, model="prompted", query_prompt_name=None, document_prompt_name="query")
     assert_same(named.embed_documents(TEXTS), EXPECTED["query"])
-    assert_same(named.embed_query(TEXTS[0]), EXPECTED["passage"][0])
+    assert_same(named.embed_query(TEXTS[0]), EXPECTED["document"][0])
 
 
 def test_a_vector_store_finds_each_text_by_itself():

@@ -48,7 +48,7 @@ def test_vectors_are_those_of_sentence_transformers_plain_and_through_a_chain():
 
 
 def test_texts_and_documents_have_their_own_prompts():
-    assert_same(rows_of(LatheDocumentEmbedder(base_url=URL, model="prompted").run(DOCUMENTS)), EXPECTED["passage"])
+    assert_same(rows_of(LatheDocumentEmbedder(base_url=URL, model="prompted").run(DOCUMENTS)), EXPECTED["document"])
     assert_same(LatheTextEmbedder(base_url=URL, model="prompted").run(TEXTS[0])["embedding"], EXPECTED["query"][0])
 
 

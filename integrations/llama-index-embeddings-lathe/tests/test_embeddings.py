@@ -41,7 +41,7 @@ def test_vectors_are_those_of_sentence_transformers_plain_and_through_a_chain():
 
 def test_queries_and_texts_have_their_own_prompts():
     embedding = LatheEmbedding(base_url=URL, model="prompted")
-    assert_same(embedding.get_text_embedding_batch(TEXTS), EXPECTED["passage"])
+    assert_same(embedding.get_text_embedding_batch(TEXTS), EXPECTED["document"])
     assert_same(embedding.get_query_embedding(TEXTS[0]), EXPECTED["query"][0])
     assert_same(asyncio.run(embedding.aget_query_embedding(TEXTS[1])), EXPECTED["query"][1])
 

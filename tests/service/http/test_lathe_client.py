@@ -20,10 +20,10 @@ from transforms import Chain
 
 KEY = "use-key"
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-PROMPTS = {"query": "query: ", "passage": "passage: "}
+PROMPTS = {"query": "query: ", "document": "passage: "}
 ENCODERS = [
     {"name": "plain", "model": MODEL},
-    {"name": "prompted", "model": MODEL, "prompts": PROMPTS, "default_prompt_name": "passage"},
+    {"name": "prompted", "model": MODEL, "prompts": PROMPTS, "default_prompt_name": "document"},
 ]
 
 
@@ -187,7 +187,7 @@ def test_the_classes_of_langchain_and_llama_index_get_the_vectors_of_sentence_tr
     server, reference, sentences
 ):
     settings = {"base_url": server.url, "api_key": KEY, "model": "prompted"}
-    documents, queries = (reference.encode(sentences, prompt=PROMPTS[name]) for name in ("passage", "query"))
+    documents, queries = (reference.encode(sentences, prompt=PROMPTS[name]) for name in ("document", "query"))
     langchain = LatheEmbeddings(**settings, batch_size=4)
     llama_index = LatheEmbedding(**settings, embed_batch_size=4)
     assert_same(langchain.embed_documents(sentences), documents)

@@ -37,7 +37,7 @@ class LatheEmbeddings(BaseModel, Embeddings):
     chain: str | None = None
     dimensions: int | None = None
     query_prompt_name: str | None = "query"
-    document_prompt_name: str | None = None
+    document_prompt_name: str | None = "document"
     expected_space_id: str | None = None
     timeout: float = 60.0
     max_retries: int = 3

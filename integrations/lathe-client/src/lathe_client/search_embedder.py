@@ -45,7 +45,7 @@ class SearchEmbedder:
     chain: str | None = None
     dimensions: int | None = None
     query_prompt_name: str | None = "query"
-    document_prompt_name: str | None = None
+    document_prompt_name: str | None = "document"
     space_id: str | None = None
     timeout: float = 60.0
     max_retries: int = 3

@@ -33,7 +33,7 @@ class LatheEmbedding(BaseEmbedding):
         default="query", description="Prompt of queries; None for the encoder's default prompt."
     )
     document_prompt_name: str | None = Field(
-        default=None, description="Prompt of texts; None for the encoder's default prompt."
+        default="document", description="Prompt of texts; None for the encoder's default prompt."
     )
     expected_space_id: str | None = Field(
         default=None, description="Id of the space of stored vectors; None accepts that of the first answer."

@@ -23,7 +23,7 @@ class LatheDocumentEmbedder:
         model: str | None = None,
         chain: str | None = None,
         dimensions: int | None = None,
-        prompt_name: str | None = None,
+        prompt_name: str | None = "document",
         expected_space_id: str | None = None,
         timeout: float = 60.0,
         max_retries: int = 3,
