@@ -1,11 +1,12 @@
 """Loading of sentence-transformers models, and encoding of texts; no other module loads such models."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from training.encoder.fingerprint import compute_fingerprint
 from training.encoder.finite import require_finite
 from training.encoder.long_texts import MARGIN_TOKENS, Pieces, split_texts
 from training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
+from training.encoder.side_by_side import run_side_by_side
 from training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec, LongText, Side
 from training.encoder.text_encoder import Encoding, find_prompt
 from training.encoder.unpadding import split_flat_batches, try_unpadding
@@ -61,6 +63,8 @@ UNLIMITED = 1_000_000
 
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Encoder:
@@ -228,13 +232,15 @@ class Encoder:
         vectors = np.empty((len(pieces.texts), self.dimensions), dtype=np.float32)
         tokens, cut = (np.zeros(len(pieces.texts), dtype=np.int64) for _ in range(2))
         done = padded = 0
-        for rows, batch in self.batches(pieces.texts, prompt, truncation_side):
-            vectors[rows], tokens[rows] = self.forward(batch, normalize).cpu().numpy(), batch.tokens
-            cut[rows] = 0 if batch.cut is None else batch.cut
-            padded += batch.padded
-            done += len(rows)
-            if on_batch:
-                on_batch(done * len(texts) // len(pieces.texts))
+        batches = self.batches(pieces.texts, prompt, truncation_side)
+        with closing(self.run_batches(batches, lambda batch: self.forward(batch, normalize))) as results:
+            for rows, batch, found in results:
+                vectors[rows], tokens[rows] = found.cpu().numpy(), batch.tokens
+                cut[rows] = 0 if batch.cut is None else batch.cut
+                padded += batch.padded
+                done += len(rows)
+                if on_batch:
+                    on_batch(done * len(texts) // len(pieces.texts))
         joined, counts = pieces.join(torch.from_numpy(vectors), tokens, normalize)
         return Encoding(require_finite(joined.numpy(), self.spec), counts, padded, pieces.join_cut(cut))
 
@@ -294,6 +300,24 @@ class Encoder:
             window = order[run]
             for batch in self.tokenize([texts[index] for index in window], prompt, truncation_side):
                 yield window[batch.rows], batch
+
+    def run_batches(
+        self, batches: Iterable[tuple[NDArray[np.int64], Batch]], work: Callable[[Batch], T]
+    ) -> Generator[tuple[NDArray[np.int64], Batch, T], None, None]:
+        """Apply a function to batches, and yield each with the positions of its texts and the result, in order.
+
+        On a CPU, batches run side by side on all threads, unless the model is compiled or runs code of its own, which
+        may not bear several threads.
+
+        Args:
+            batches: batches with positions, as `batches` yields them.
+            work: function that runs the model.
+        """
+        if self.device != "cpu" or self.static or self.spec.compile or self.spec.trust_remote_code:
+            yield from ((rows, batch, work(batch)) for rows, batch in batches)
+            return
+        with closing(run_side_by_side(lambda item: work(item[1]), batches)) as results:
+            yield from ((rows, batch, result) for (rows, batch), result in results)
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
         """Cut long texts to what the model reads, tokenize them behind the prompt, and divide them into batches.

@@ -5,6 +5,7 @@ model does something after its last layer that makes the two differ, the truncat
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from training.encoder.batching import Batch
 from training.encoder.encoder import Encoder
 from training.encoder.precision import PROBES
 from training.encoder.spec import EncoderSpec, Pooling
@@ -139,14 +141,22 @@ class LayeredEncoder:
         """
         found = [np.empty((len(texts), variant.dimensions), np.float32) for variant in self.variants]
         done = 0
-        for rows, batch in self.whole.batches(texts, prompt):
-            with torch.inference_mode():
-                features = self.whole.run_transformer(batch)
-                for index, variant in enumerate(self.variants):
-                    own = features | {"token_embeddings": features["all_layer_embeddings"][variant.spec.layer].float()}
-                    pooled = self.whole.pool(own, self.modules[index], len(rows), normalize)
-                    found[index][rows] = pooled.cpu().numpy()
-            done += len(rows)
-            if on_batch:
-                on_batch(done)
+        batches = self.whole.batches(texts, prompt)
+        with closing(self.whole.run_batches(batches, lambda batch: self._pool_layers(batch, normalize))) as results:
+            for rows, _, vectors in results:
+                for one, pooled in zip(found, vectors, strict=True):
+                    one[rows] = pooled.cpu().numpy()
+                done += len(rows)
+                if on_batch:
+                    on_batch(done)
         return found
+
+    @torch.inference_mode()
+    def _pool_layers(self, batch: Batch, normalize: bool) -> list[torch.Tensor]:
+        """Run one batch through the whole model; return the vectors `(b, d)` of each variant that is known so far."""
+        features = self.whole.run_transformer(batch)
+        pooled = []
+        for variant, modules in zip(self.variants, self.modules, strict=True):
+            own = features | {"token_embeddings": features["all_layer_embeddings"][variant.spec.layer].float()}
+            pooled.append(self.whole.pool(own, modules, len(batch.rows), normalize))
+        return pooled
