@@ -48,8 +48,10 @@ def main() -> None:
     corpus = draw_sentences(given.corpus, given.sentences, given.work)
     families = [family for family in FAMILIES if given.family is None or family.name in given.family]
     encoders = [request_encoder(family, given.encoders, given.work / "encoders") for family in families]
+    suite = open_suite(given.suite)
+    english = tuple(entry for entry in suite.entries if entry.language == "en")  # which is all that most of them know
     plain = Request(
-        suite=open_suite(given.suite),
+        suite=replace(suite, entries=english),
         encoders=[variant for variants in encoders for variant in variants],
         out=given.work / "scores",
         corpus=str(corpus),

@@ -43,11 +43,11 @@ class Family:
 
 
 FAMILIES = (
-    Family(DEFAULT_ENCODER.name, layers=("layer3-mean", "layer3-cls")),
-    Family("e5-small", prompt="query", layers=("layer4-mean", "layer8-mean")),
+    Family(DEFAULT_ENCODER.name),
+    Family("e5-small", prompt="query", layers=("layer6-mean",)),
     Family("wordllama", is_static=True),
-    Family("smollm2-135m", is_language_model=True, layers=("layer10-lasttoken", "layer20-lasttoken")),
-    Family("gemma3-270m", is_language_model=True, layers=("layer6-lasttoken", "layer12-lasttoken")),
+    Family("smollm2-135m", is_language_model=True, layers=("layer15-lasttoken",)),
+    Family("gemma3-270m", is_language_model=True, layers=("layer9-lasttoken",)),
 )
 
 
