@@ -123,12 +123,14 @@ class TrainingSettings(Settings):
     """Settings of the training; the defaults are those of the REZE paper's Appendix B.
 
     Attributes:
-        learning_rate: learning rate at the start of the cosine schedule.
+        learning_rate: highest learning rate, at the end of the warmup.
         batch_size: pairs for each step and process; positives of all processes are in-batch negatives of one another.
         mini_batch_size: pairs in memory at once; if smaller than `batch_size`, gradients are cached (GradCache).
         epochs: passes over the mixture.
         temperature: τ of Eq. 9.
         warmup_ratio: share of the steps over which the learning rate grows.
+        schedule: how the learning rate falls to 0 after the warmup: as a cosine or linearly, as for Fin-E5 (FinMTEB,
+            Appendix B).
         weight_decay: weight decay of AdamW.
         max_grad_norm: maximum gradient norm; longer gradients are clipped.
         precision: dtype of the forward pass; `auto` is bfloat16 if the hardware supports it.
@@ -146,6 +148,7 @@ class TrainingSettings(Settings):
     epochs: Positive = 1.0
     temperature: Positive = 0.05
     warmup_ratio: Fraction = 0.0
+    schedule: Literal["cosine", "linear"] = "cosine"
     weight_decay: NotNegative = 0.0
     max_grad_norm: Positive = 1.0
     precision: Precision = "auto"

@@ -290,7 +290,7 @@ def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regula
 def _build_arguments(
     model: Any, settings: TrainingSettings, folder: Path, pairs: int, checkpoints: bool
 ) -> SentenceTransformerTrainingArguments:
-    """Convert the settings to the arguments of the library's trainer: AdamW and a cosine schedule.
+    """Convert the settings to the arguments of the library's trainer, with AdamW.
 
     Precision "auto" is bfloat16 if the model's device has it, else float32.
 
@@ -309,7 +309,7 @@ def _build_arguments(
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
-        lr_scheduler_type="cosine",
+        lr_scheduler_type=settings.schedule,
         warmup_steps=round(settings.warmup_ratio * steps),
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.max_grad_norm,

@@ -17,6 +17,8 @@ PREAMBLE = re.compile(r"(sure|certainly|of course|here (is|are)|okay|below is)\b
 """Opening sentence that announces the answer, up to a colon and a line break."""
 VERDICT = re.compile(r"\W*(yes|no|true|false)\b", re.IGNORECASE)
 """Beginning of a text that says yes or no."""
+MIN_WORDS = 5
+"""Minimum number of words of a paragraph that is taken as a description or a question."""
 TRIES = 50
 """Maximum number of brackets in a text that are tried as the start of JSON."""
 
@@ -53,22 +55,38 @@ def _unwrap_items(value: Any) -> list[Any]:
 
 
 def parse_personas(text: str) -> list[str]:
-    """Return "persona. task" for each JSON object that has both; an empty list if none has."""
+    """Return "persona. task" for each JSON object that has both; of an answer without JSON, what `_split_prose` finds.
+
+    An empty list if there is neither.
+    """
     for value in _find_json_values(text):
         found = [item for item in _unwrap_items(value) if isinstance(item, dict)]
         parts = [[_clean_text(item.get(name)) for name in ("persona", "task")] for item in found]
         if whole := [f"{persona.rstrip('.')}. {task}" for persona, task in parts if persona and task]:
             return whole
-    return []
+    return _split_prose(text)
 
 
 def parse_queries(text: str) -> list[str]:
-    """Return the texts of a JSON list of strings or one-text objects, else the items of a bulleted or numbered list."""
+    """Return the texts of a JSON list of strings or one-text objects, else what `_split_prose` finds."""
     for value in _find_json_values(text):
         items = [_extract_only_text(item) for item in _unwrap_items(value)]
         if found := [item for item in items if item]:
             return found
-    return [_clean_text(item.strip("\"'“”")) for item in LISTED.findall(text)]
+    return _split_prose(text)
+
+
+def _split_prose(text: str) -> list[str]:
+    """Return the items of a bulleted or numbered list, else the paragraphs of at least `MIN_WORDS` words.
+
+    Quotation marks around an item and a sentence that announces the answer are removed. An answer that begins as JSON
+    has no paragraphs.
+    """
+    items = LISTED.findall(text)
+    if not items and not text.startswith(("[", "{", "```")):
+        paragraphs = re.split(r"\n\s*\n", PREAMBLE.sub("", text, count=1))
+        items = [paragraph for paragraph in paragraphs if len(paragraph.split()) >= MIN_WORDS]
+    return [_clean_text(item.strip().strip("\"'“”")) for item in items]
 
 
 def parse_verdict(text: str) -> list[str]:

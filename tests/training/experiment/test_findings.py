@@ -23,7 +23,7 @@ SCORES = {
 
 
 def result(method, target, seed, score, rows=100, rate=RATE, **more):
-    given = {"linear_probe": None} | ({"drift": 0.1, "isoscore": 0.5} if rows == 0 else {}) | more
+    given = {"label_accuracy": None} | ({"drift": 0.1, "isoscore": 0.5} if rows == 0 else {}) | more
     return Result("unit", target, TASKS[target], "metric", method, rows, rate, seed, score, **given)
 
 
@@ -153,14 +153,15 @@ def test_differences_are_grouped_by_task_if_there_are_several_tasks():
     assert {d.group for d in alone.differences} == {"all"}
 
 
-def test_the_linear_probe_is_averaged_over_targets_that_have_one():
+def test_label_accuracy_is_averaged_over_targets_that_have_one():
     some = [
-        result(*cell, score, linear_probe=None if cell[1] == "search" else score / 2) for cell, score in SCORES.items()
+        result(*cell, score, label_accuracy=None if cell[1] == "search" else score / 2)
+        for cell, score in SCORES.items()
     ]
     findings = compute_findings_of(some)
-    one = average(findings, "reze", "linear_probe")
+    one = average(findings, "reze", "label_accuracy")
     assert (one.targets, one.score.value) == (2, pytest.approx(mean(by_seed("reze", ("tone", "topic"))) / 2))
-    assert difference(findings, "reze", "ft", measure="linear_probe").targets == 2
+    assert difference(findings, "reze", "ft", measure="label_accuracy").targets == 2
     assert average(findings, "reze").targets == 3
 
 

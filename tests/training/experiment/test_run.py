@@ -86,8 +86,8 @@ def test_an_experiment_has_each_result_of_each_condition_exactly_once(first):
         assert 0 <= result.score <= 1
         assert (result.drift is None) == (result.isoscore is None) == (result.rows > 0)
         assert result.rows or (0 <= result.isoscore <= 1 and -1e-6 <= result.drift <= 2)
-        assert (result.linear_probe is None) == (result.target == "search")
-        assert result.metric == {"tone": "label_accuracy", "search": "ndcg_at_10"}[result.target]
+        assert (result.label_accuracy is None) == (result.target == "search")
+        assert result.metric == {"tone": "accuracy", "search": "ndcg_at_10"}[result.target]
     assert list((first.out / "results").glob("*.part")) == []
 
 

@@ -12,7 +12,7 @@ from training.evaluation.model import StoredModel
 from training.evaluation.store import MemoryStore
 from training.evaluation.worker import measure
 from training.finetuning.job import SourceSettings
-from training.research.reze_experiment.scoring import LABEL_ACCURACY, Scorer
+from training.research.reze_experiment.scoring import Scorer
 from training.research.reze_experiment.targets import Target
 from training.settings import Prompts
 
@@ -76,20 +76,20 @@ def numbers(texts):
 def test_vectors_equal_to_those_of_their_labels_score_1(tone, prompts):
     scorer = scorer_of(tone, prompts)
     found = scorer.score(one_hot([label_of(text.removeprefix("q: ").removeprefix("p: ")) for text in scorer.texts]))
-    assert scorer.metric == LABEL_ACCURACY
-    assert (found.score, found.linear_probe) == (1.0, 1.0)
+    assert scorer.metric == "accuracy"
+    assert (found.score, found.label_accuracy) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("fixed", LABELS)
-def test_inputs_on_other_labels_count_as_errors_and_the_linear_probe_learns_them(tone, fixed):
+def test_inputs_on_other_labels_count_as_errors_and_a_regression_learns_them(tone, fixed):
     others = [label for label in LABELS if label != fixed]
     moved = dict(zip(others, [*others[1:], others[0]], strict=True)) | {fixed: fixed}
     scorer = scorer_of(tone)
     inputs = {row["text"] for split in ("train", "test") for row in labelled(split, 2)}
     vectors = one_hot([moved[label_of(text)] if text in inputs else label_of(text) for text in scorer.texts])
     found = scorer.score(vectors)
-    assert found.score == pytest.approx(COUNTS[fixed] / sum(COUNTS.values()))
-    assert found.linear_probe == 1.0  # it learns the new places
+    assert found.label_accuracy == pytest.approx(COUNTS[fixed] / sum(COUNTS.values()))
+    assert found.score == 1.0  # it learns the new places
 
 
 def test_label_accuracy_equals_a_direct_computation(tone):
@@ -102,16 +102,16 @@ def test_label_accuracy_equals_a_direct_computation(tone):
         for row in labelled("test")
     ]
     assert 0 < sum(right) < len(right)
-    assert scorer.score(vectors).score == pytest.approx(sum(right) / len(right))
+    assert scorer.score(vectors).label_accuracy == pytest.approx(sum(right) / len(right))
 
 
-def test_the_linear_probe_equals_mtebs_score_of_the_task(tone):
+def test_the_score_is_mtebs_score_of_the_task(tone):
     scorer = scorer_of(tone)
     vectors = np.random.default_rng(1).standard_normal((len(scorer.texts), 6)).astype(np.float32)
     task = tone.build_task(Warnings())
     expected, _ = measure(StoredModel("any", "one", {}, None, MemoryStore(scorer.texts, vectors)), task)
     assert 0 < expected < 1
-    assert scorer.score(vectors).linear_probe == expected
+    assert scorer.score(vectors).score == expected
 
 
 def test_inputs_and_labels_are_scored_with_their_own_prompts(tone):
@@ -124,7 +124,7 @@ def test_inputs_and_labels_are_scored_with_their_own_prompts(tone):
     for row, text in enumerate(scorer.texts):  # what carries the other prompt must not be looked at
         if text.startswith("p: ") and text[3:] not in [*SAID.values(), "b"]:
             swapped[row] = -swapped[row]
-    assert scorer.score(swapped).score == 1.0
+    assert scorer.score(swapped).label_accuracy == 1.0
 
 
 def test_a_row_limit_takes_the_rows_of_the_evaluation_with_their_labels(tone):
@@ -132,7 +132,7 @@ def test_a_row_limit_takes_the_rows_of_the_evaluation_with_their_labels(tone):
     task = tone.build_task(Warnings())
     limit_rows(task, 10)
     assert scorer.inputs == list(task.dataset["test"]["text"]) and len(scorer.inputs) == 10
-    assert scorer.score(one_hot([label_of(text) for text in scorer.texts])).score == 1.0
+    assert scorer.score(one_hot([label_of(text) for text in scorer.texts])).label_accuracy == 1.0
 
 
 def test_a_label_of_only_blank_rows_does_not_change_the_labels_of_others(tmp_path, write_data_set):
@@ -141,7 +141,7 @@ def test_a_label_of_only_blank_rows_does_not_change_the_labels_of_others(tmp_pat
     folder = write_data_set(tmp_path / "blank", {"task": "classification"}, files)
     (folder / "labels.json").write_bytes(orjson.dumps(SAID))
     scorer = scorer_of(FolderDataSet("blank", "classification", folder))
-    assert scorer.score(one_hot([label_of(text) for text in scorer.texts])).score == 1.0
+    assert scorer.score(one_hot([label_of(text) for text in scorer.texts])).label_accuracy == 1.0
 
 
 @pytest.mark.parametrize("prompts", [Prompts(), Prompts(anchor="q: ", positive="p: ")])
@@ -149,7 +149,7 @@ def test_perfect_vectors_of_a_retrieval_have_ndcg_at_10_of_1(search, prompts):
     scorer = scorer_of(search, prompts)
     found = scorer.score(np.eye(12, dtype=np.float32)[numbers(scorer.texts)])
     assert scorer.metric == "ndcg_at_10"
-    assert (found.score, found.linear_probe) == (pytest.approx(1.0), None)
+    assert (found.score, found.label_accuracy) == (pytest.approx(1.0), None)
     shown = {f"{prompts.positive}{'The ' if n % 2 else ''}document {n}" for n in range(12)}
     assert shown | {f"{prompts.anchor}query {n}" for n in range(12)} <= set(scorer.texts)
 

@@ -231,6 +231,13 @@ def test_resuming_with_another_job_is_refused_and_the_difference_named(job_of, r
         run_job(job_of(), "reze")
 
 
+def test_the_learning_rate_falls_linearly_where_the_schedule_is_linear(job_of, run_job, lines):
+    run_job(job_of((40,), schedule="linear", learning_rate=1e-3, log_steps=1), "pft")
+    rates = [line["learning_rate"] for line in lines()]
+    assert len(rates) == 10 and rates[0] == pytest.approx(1e-3)
+    assert np.diff(rates) == pytest.approx(np.full(9, -1e-4))
+
+
 def test_a_folder_in_use_by_another_job_is_refused(job_of, run_job, tmp_path):
     from filelock import FileLock
 

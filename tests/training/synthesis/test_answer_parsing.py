@@ -44,6 +44,25 @@ def test_parse_personas_of_other_answers_is_empty(said):
     assert parse_personas(said) == []
 
 
+PLAIN = "A compliance officer at a bank, responsible for tracking indicators, with a focus on risk."
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (PLAIN, [PLAIN]),
+        (f'"{PLAIN}"', [PLAIN]),
+        (f"Sure, here is one:\n\n{PLAIN}", [PLAIN]),
+        (f"{PLAIN}\n\nNo more.\n\n{PLAIN[2:]}", [PLAIN, PLAIN[2:]]),
+        (f"1. {PLAIN}\n2. {PLAIN[2:]}", [PLAIN, PLAIN[2:]]),
+        (f"[{PLAIN}", []),
+    ],
+)
+@pytest.mark.parametrize("parse", [parse_personas, parse_queries])
+def test_plain_paragraphs_and_lists_are_taken_as_they_are(parse, said, expected):
+    assert parse(said) == expected
+
+
 @pytest.mark.parametrize(
     "said",
     [

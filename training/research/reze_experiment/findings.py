@@ -13,7 +13,7 @@ from training.research.reze_experiment.settings import METHODS
 
 PROPOSED = "reze"
 """Name of the proposed method, which is compared with all others."""
-MEASURES = ("score", "linear_probe")
+MEASURES = ("score", "label_accuracy")
 """Names of the measures that are averaged and compared."""
 SHIFTS = ("drift", "isoscore")
 """Names of the measures of how far a condition has moved the encoder."""
@@ -27,7 +27,7 @@ class Average:
         learning_rate: learning rate of both stages.
         rows: number n of fine-tuning rows; 0 is before fine-tuning.
         method: name of the method; see `conditions.py`.
-        measure: `score` or `linear_probe`.
+        measure: `score` or `label_accuracy`.
         score: average with its interval.
         targets: number of targets averaged.
         seeds: number of seeds with results on all of these targets.
@@ -51,7 +51,7 @@ class Difference:
         rows: number n of fine-tuning rows; 0 is before fine-tuning.
         method: first method.
         rival: method that is subtracted.
-        measure: `score` or `linear_probe`.
+        measure: `score` or `label_accuracy`.
         group: `all` targets, or the task of those compared.
         points: difference averaged over targets, with an interval over seeds.
         better: number of targets on which the mean difference over seeds is positive.
@@ -138,7 +138,7 @@ class Scores:
             rate: learning rate.
             rows: number of fine-tuning rows.
             methods: names of methods.
-            measure: `score` or `linear_probe`.
+            measure: `score` or `label_accuracy`.
             targets: names of targets.
         """
         columns = pd.MultiIndex.from_product([methods, targets])
@@ -199,7 +199,7 @@ def _compute_differences(scores: Scores, rate: float, rows: int, measure: str) -
         scores: all results.
         rate: learning rate.
         rows: number of fine-tuning rows.
-        measure: `score` or `linear_probe`.
+        measure: `score` or `label_accuracy`.
     """
     methods = scores.list_methods(rate, rows)
     if PROPOSED not in methods:

@@ -1,6 +1,7 @@
 """Results of the cells of an experiment, as they are written to the results logs."""
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,8 @@ class Result:
         rows: number n of fine-tuning rows; 0 is before fine-tuning.
         learning_rate: learning rate of both stages.
         seed: seed of both stages.
-        score: main score on the target's test.
-        linear_probe: accuracy of mteb's logistic regression; None unless the target is a classification.
+        score: mteb's main score on the target's test; of a classification, the accuracy of logistic regressions.
+        label_accuracy: share of a classification's test rows whose nearest label text is their own; else None.
         drift: mean 1 − cosine between the held-out domain texts' vectors and those of the base model, before
             fine-tuning; None after it.
         isoscore: IsoScore of the vectors of these texts before fine-tuning; None after it.
@@ -34,8 +35,22 @@ class Result:
     learning_rate: float
     seed: int
     score: float
-    linear_probe: float | None
+    label_accuracy: float | None
     drift: float | None = None
     isoscore: float | None = None
     steps: int = 0
     seconds_per_step: float | None = None
+
+
+def read_result(**fields: Any) -> Result:
+    """Return the result that a line of a results log holds.
+
+    Logs of Lathe's first version have the label accuracy of a classification as its score, and mteb's accuracy as its
+    `linear_probe`.
+    """
+    if "linear_probe" in fields:
+        accuracy = fields.pop("linear_probe")
+        fields["label_accuracy"] = None if accuracy is None else fields["score"]
+        if accuracy is not None:
+            fields |= {"score": accuracy, "metric": "accuracy"}
+    return Result(**fields)

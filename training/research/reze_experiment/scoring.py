@@ -14,28 +14,25 @@ from training.evaluation.store import MemoryStore, text_key
 from training.evaluation.worker import measure
 from training.research.reze_experiment.targets import Target
 
-LABEL_ACCURACY = "label_accuracy"
-"""Name of the main metric of a classification."""
-
 
 @dataclass(frozen=True)
 class Scores:
     """Scores of an encoder on a target.
 
     Attributes:
-        score: main score.
-        linear_probe: accuracy of mteb's logistic regression; None unless the target is a classification.
+        score: mteb's main score.
+        label_accuracy: share of the test rows whose nearest label text is their own; None unless the target is a
+            classification.
     """
 
     score: float
-    linear_probe: float | None = None
+    label_accuracy: float | None = None
 
 
 class Scorer:
     """Scorer of encoders on one target, whose test is read once.
 
-    A classification is scored as its pairs are trained on: the label whose text is nearest is predicted. mteb's own
-    logistic regression on the vectors is reported as the linear probe.
+    A classification is also scored as its pairs are trained on: the label whose text is nearest is predicted.
 
     Construction reads the test, and runs its task once on random vectors to record the texts that it encodes.
 
@@ -44,7 +41,7 @@ class Scorer:
         limit: maximum number of rows, queries or documents; None for all.
 
     Attributes:
-        metric: name of the main metric.
+        metric: name of mteb's main metric.
         asked: texts that mteb encodes, without prompts.
         labels: text of each label, by label; empty unless the target is a classification.
         inputs: texts of a classification's test rows; else `asked`.
@@ -67,7 +64,7 @@ class Scorer:
             self.inputs, numbers = list(test["test"]["text"]), list(test["test"]["label"])
             names = sorted(self.labels)  # the layouts number labels in this order
             self.truth = np.array([self.labels[names[number]] for number in numbers])
-        self.metric = LABEL_ACCURACY if self.labels else str(self.task.metadata.main_score)
+        self.metric = str(self.task.metadata.main_score)
 
     def read_label_texts(self) -> dict[str, str]:
         """Return the text of each label in the training and test rows, by label; the label itself where none is set."""
@@ -89,17 +86,11 @@ class Scorer:
         return [self.prompts["document"] + text for text in self.labels.values()]
 
     def score(self, vectors: NDArray[np.float32]) -> Scores:
-        """Score vectors `(n, d)` that correspond to `texts`.
-
-        For a classification, the main score is the accuracy of the nearest label text, and mteb's score is the linear
-        probe.
-        """
+        """Score vectors `(n, d)` that correspond to `texts`."""
         store = MemoryStore(self.texts, vectors)
         model = PromptedModel(store, self.prompts)
         value, _ = measure(model, self.task)
-        if not self.labels:
-            return Scores(value)
-        return Scores(self.compute_label_accuracy(store), value)
+        return Scores(value, self.compute_label_accuracy(store) if self.labels else None)
 
     def compute_label_accuracy(self, store: MemoryStore) -> float:
         """Return the share of inputs whose nearest label text, by dot product, is the text of their own label.

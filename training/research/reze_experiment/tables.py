@@ -45,8 +45,8 @@ def build_tables(experiment: Experiment, findings: Findings) -> dict[str, Table]
     for rate in list_rates(experiment):
         at = f"learning rate {rate:g}"
         tables[f"Average over targets × 100, {at} (Table 2)"] = build_average_table(findings, rate)
-        probes = build_average_table(findings, rate, "linear_probe")
-        tables[f"The same in a linear probe, classifications only, {at}"] = probes
+        nearest = build_average_table(findings, rate, "label_accuracy")
+        tables[f"Share whose nearest label is right × 100, classifications only, {at}"] = nearest
         tables[f"REZE against the others, {at}"] = _build_difference_table(findings, rate)
         tables[f"Median against mean, {at} (Table 3)"] = _build_center_table(experiment, rate)
         tables[f"By target × 100, {at} (Tables 5 to 9)"] = _build_target_table(experiment, rate)
@@ -67,7 +67,7 @@ def build_average_table(findings: Findings, rate: float, measure: str = "score")
     Args:
         findings: averages.
         rate: learning rate.
-        measure: `score` or `linear_probe`.
+        measure: `score` or `label_accuracy`.
     """
     some = [one for one in findings.averages if one.learning_rate == rate and one.measure == measure]
     scores = {(one.method, one.rows): one.score for one in some}

@@ -26,7 +26,7 @@ from training.finetuning.run import MODEL, save_model
 from training.finetuning.trainer import TrainingResult, train
 from training.journal import Journal
 from training.research.reze_experiment.conditions import Condition
-from training.research.reze_experiment.results import Result
+from training.research.reze_experiment.results import Result, read_result
 from training.research.reze_experiment.scoring import Scorer
 from training.research.reze_experiment.targets import Target, shuffle_pairs
 from transforms.chain import Chain, parse_steps
@@ -98,7 +98,7 @@ class Unit:
     @property
     def log(self) -> Journal[Result]:
         """Results log of the unit, with an entry for each cell."""
-        return Journal(self.out / "results" / f"{self.key}.jsonl", Result)
+        return Journal(self.out / "results" / f"{self.key}.jsonl", read_result)
 
     @property
     def targets(self) -> Path:
@@ -276,7 +276,7 @@ class Work:
             learning_rate=unit.training.learning_rate,
             seed=unit.training.seed,
             score=scores.score,
-            linear_probe=scores.linear_probe,
+            label_accuracy=scores.label_accuracy,
             drift=drift,
             isoscore=None if domain is None else isoscore(Moments.from_vectors(domain)),
             steps=trained.steps if trained else 0,

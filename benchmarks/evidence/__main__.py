@@ -1,0 +1,86 @@
+"""Measures the papers' claims about debiasing and reduction on encoders of five families, on real tasks.
+
+    python -m benchmarks.evidence --encoders FOLDER --suite FOLDER --corpus FILE
+
+Encoders are those of `families.py`; a folder that is missing is an error. Every method is fitted on sentences of the
+corpus, without labels, and never on a task. Nothing is tuned. A stopped run goes on where it was: vectors and scores
+stay in --work. Scores are those of mteb, on at most --limit rows of a data set, the same ones for every encoder.
+"""
+
+import gzip
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.evaluation import condensed, timed
+from benchmarks.evidence.families import FAMILIES, MAX_TOKENS, request_encoder
+from benchmarks.report import parser, write_report
+from training.evaluation.report import format_report
+from training.evaluation.report import write_report as write_evaluation
+from training.evaluation.run import Request
+from training.evaluation.suites import open_suite
+
+SIZES = [Fraction(1, share) for share in (2, 4, 8, 16)]
+PARTS = ("debiasing", "reducers")
+CORPUS_SEED = 0
+
+
+def main() -> None:
+    """Evaluate each part family by family, print its tables, and write the raw figures."""
+    options = parser(__doc__)
+    options.add_argument("--encoders", type=Path, required=True, help="folder of the encoders' folders")
+    options.add_argument("--suite", required=True, help="a folder of data sets")
+    options.add_argument("--corpus", type=Path, required=True, help="FILE.jsonl.gz of sentences to fit on")
+    options.add_argument("--sentences", type=int, default=2500, help="number of sentences of it that are used")
+    options.add_argument("--only", choices=PARTS, action="append", help="leave the other part out")
+    options.add_argument("--family", action="append", help="leave the other families out")
+    options.add_argument("--limit", type=int, default=60)
+    options.add_argument("--processes", type=int, default=1)
+    options.add_argument("--work", type=Path, default=Path("build/evidence"))
+    given = options.parse_args()
+    torch.set_num_threads(given.processes)
+    given.work.mkdir(parents=True, exist_ok=True)
+    corpus = draw_sentences(given.corpus, given.sentences, given.work)
+    families = [family for family in FAMILIES if given.family is None or family.name in given.family]
+    encoders = [request_encoder(family, given.encoders, given.work / "encoders") for family in families]
+    suite = open_suite(given.suite)
+    english = tuple(entry for entry in suite.entries if entry.language == "en")  # which is all that most of them know
+    plain = Request(
+        suite=replace(suite, entries=english),
+        encoders=[variant for variants in encoders for variant in variants],
+        out=given.work / "scores",
+        corpus=str(corpus),
+        limit=given.limit,
+        processes=given.processes,
+    )
+    requests = {
+        "debiasing": replace(plain, ladder=True),
+        "reducers": replace(plain, encoders=[variants[0] for variants in encoders], sizes=SIZES),
+    }
+    figures: dict[str, Any] = {"max_tokens": MAX_TOKENS, "sentences": given.sentences}
+    for name in given.only or PARTS:
+        results, seconds = timed(requests[name])
+        findings, _ = write_evaluation(results)
+        print(f"\n# {name}, {seconds / 60:.1f} min\n\n{format_report(results, findings)}")
+        figures[name] = {"seconds": seconds, "problems": list(results.problems)} | condensed(results, findings)
+    print("raw figures:", write_report(given.out, "evidence", figures), file=sys.stderr)
+
+
+def draw_sentences(corpus: Path, count: int, work: Path) -> Path:
+    """Write `count` lines of a compressed corpus, drawn with a fixed seed, and return the file."""
+    path = work / f"{corpus.name.partition('.')[0]}-{count}.jsonl"
+    if not path.exists():
+        with gzip.open(corpus, "rt") as file:
+            lines = file.readlines()
+        drawn = np.sort(np.random.default_rng(CORPUS_SEED).permutation(len(lines))[:count])
+        path.write_text("".join(lines[row] for row in drawn))
+    return path
+
+
+if __name__ == "__main__":
+    main()
