@@ -1,6 +1,7 @@
 import contextlib
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -14,8 +15,10 @@ from types import SimpleNamespace
 
 import httpx
 import numpy as np
+import psycopg
 import pytest
 import redis
+from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
 from service.app import create_app
@@ -26,6 +29,7 @@ from service.processes.client import create_process_starter
 from service.redis.replica import Replica
 from service.settings import read_settings
 from tests.helpers import LATHE, eventually, find_free_port
+from tests.postgres import run_postgres
 from tests.service.memory import MemoryWatch
 from training.sources.docstrings import distinct_paragraphs, read_docstrings
 from transforms import Chain, certify, parse_steps
@@ -257,6 +261,27 @@ def start_milvus(tmp_path_factory, quick_polls):
 def milvus(start_milvus):
     """Share one Milvus Lite among the tests that leave it running."""
     return start_milvus()
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """Share one PostgreSQL with pgvector among the tests; gives its connection string."""
+    with run_postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def database(postgres, monkeypatch):
+    """Connect to an empty database of its own with pgvector, which commands find by LATHE_POSTGRES_URL."""
+    name = "test_" + secrets.token_hex(6)
+    with psycopg.connect(postgres, autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}")
+        url = make_conninfo(postgres, dbname=name)
+        monkeypatch.setenv("LATHE_POSTGRES_URL", url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION vector")
+            yield connection
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 class RedisServer:
