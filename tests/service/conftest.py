@@ -266,8 +266,8 @@ def milvus(start_milvus):
 @pytest.fixture(scope="session")
 def postgres():
     """Share one PostgreSQL with pgvector among the tests; gives its connection string."""
-    with run_postgres() as url:
-        yield url
+    with run_postgres() as server:
+        yield server.url
 
 
 @pytest.fixture
