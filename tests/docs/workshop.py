@@ -20,11 +20,11 @@ import numpy as np
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from benchmarks.postgres import run_postgres
 from service.processes.client import ForkedProcess, ForkServer
 from service.processes.program import Program
 from tests.docs.blocks import ROOT
 from tests.helpers import accepts_connections, eventually, find_free_port
-from tests.postgres import run_postgres
 
 HERE = Path(__file__).resolve().parent
 PASSWORD = "correct-horse"

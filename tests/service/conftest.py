@@ -21,6 +21,7 @@ import redis
 from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
+from benchmarks.postgres import run_postgres
 from service.app import create_app
 from service.chains.registry import Registry
 from service.chains.starters import STARTERS
@@ -29,7 +30,6 @@ from service.processes.client import create_process_starter
 from service.redis.replica import Replica
 from service.settings import read_settings
 from tests.helpers import LATHE, eventually, find_free_port
-from tests.postgres import run_postgres
 from tests.service.memory import MemoryWatch
 from training.sources.docstrings import distinct_paragraphs, read_docstrings
 from transforms import Chain, certify, parse_steps

