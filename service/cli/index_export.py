@@ -81,10 +81,10 @@ def _export_to_table(
     target = parse_table_name(table)
     with read_items(settings, home, name, EXPORTED_ROWS) as items, ProgressBar() as progress:
         columns = plan_columns(items.spec, items.artifact, column_type, originals)
-        with open_database(postgres_url) as database:
-            written, changed = export_items(database, target, columns, items, progress)
+        with open_database(postgres_url) as connection:
+            written, changed = export_items(connection, target, columns, items, progress)
             searched = columns[-1].column  # the reduced one, if there is one
-            statement = format_index_statement(target, searched, items.spec.metric, database)
+            statement = format_index_statement(target, searched, items.spec.metric, connection)
     typer.echo(f"{target}: {written:,} items, {changed:,} of them new or changed")
     typer.echo(statement)
 

@@ -54,9 +54,9 @@ def sample(
     from training.sources.writers import open_writer
 
     name, written = parse_table_name(table), 0
-    with open_database(postgres_url) as database, open_writer(out) as writer:
-        full = find_full_vectors(database, require_table(database, name), column)
-        for vectors in read_sample(database, full, rows):
+    with open_database(postgres_url) as connection, open_writer(out) as writer:
+        full = find_full_vectors(connection, require_table(connection, name), column)
+        for vectors in read_sample(connection, full, rows):
             writer.write([{} for _ in vectors], vectors)
             written += len(vectors)
     typer.echo(f"{out}: {written:,} × {full.dimensions} of {name}.{column}")
@@ -85,15 +85,15 @@ def reduce(
     from service.index.pgvector.table import VectorColumn, format_index_statement, parse_table_name, require_table
 
     name = parse_table_name(table)
-    with open_database(postgres_url) as database, ProgressBar() as progress:
-        full = find_full_vectors(database, require_table(database, name), column)
+    with open_database(postgres_url) as connection, ProgressBar() as progress:
+        full = find_full_vectors(connection, require_table(connection, name), column)
         target = ChainResolver(*open_chains(write=False)).resolve_for_vectors(full.dimensions, chain, dimensions)
         require_searchable(target.chain, target.quantizer, column_type, "cosine")
         wanted = VectorColumn(
             into, column_type, target.dimensions, describe_space(target.space_id, target.chain, column_type)
         )
-        rows = reduce_column(database, full, wanted, target.apply, progress)
-        statement = format_index_statement(name, wanted, "cosine", database)
+        rows = reduce_column(connection, full, wanted, target.apply, progress)
+        statement = format_index_statement(name, wanted, "cosine", connection)
     left = {"without a vector": rows.without, "with a zero vector": rows.zero}
     more = "".join(f"; {count:,} rows {what} left out" for what, count in left.items() if count)
     typer.echo(f"{name}.{into}: {rows.written:,} rows{more}; {_format_reduction(target, full.dimensions)}")

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
@@ -21,25 +20,14 @@ from service.errors import (
 
 MIN_VERSION = (0, 7)
 """First version of pgvector with `halfvec`, indexes over `bit`, `binary_quantize` and `subvector`."""
+Connection = psycopg.Connection[Any]
+"""Connection in autocommit mode; a transaction is a block of `connection.transaction()`."""
 DEFAULTS = {"connect_timeout": 10, "application_name": "lathe"}
 """Settings of a connection that its connection string may replace."""
 
 
-@dataclass(frozen=True)
-class Database:
-    """Open database with pgvector.
-
-    Attributes:
-        connection: connection in autocommit mode; a transaction is a block of `connection.transaction()`.
-        schema: schema of the types of pgvector, which need not be in the search path.
-    """
-
-    connection: psycopg.Connection[Any]
-    schema: str
-
-
 @contextmanager
-def open_database(url: str | None) -> Iterator[Database]:
+def open_database(url: str | None) -> Iterator[Connection]:
     """Connect to a database with pgvector for the block; errors of PostgreSQL in the block become a `ServiceError`.
 
     Args:
@@ -61,7 +49,8 @@ def open_database(url: str | None) -> Iterator[Database]:
     password = str(settings.get("password") or os.environ.get("PGPASSWORD") or "")
     try:
         with psycopg.connect(**settings, autocommit=True) as connection:
-            yield Database(connection, _require_extension(connection))
+            _use_extension(connection)
+            yield connection
     except psycopg.Error as error:
         converted = convert_postgres_error(error)
         raise type(converted)(hide(converted.message, password), code=converted.code) from None
@@ -94,21 +83,24 @@ def convert_postgres_error(error: psycopg.Error) -> ServiceError:
             return UnavailableError(f"PostgreSQL: {message}{where}")
 
 
-def _require_extension(connection: psycopg.Connection[Any]) -> str:
-    """Return the schema of pgvector; raise `NotSupportedError` if the database lacks it or its version is too old."""
+def _use_extension(connection: Connection) -> None:
+    """Append the schema of pgvector to the search path of the session, so that its types and operators are found.
+
+    Raises:
+        NotSupportedError: if the database lacks the extension, or its version is too old.
+    """
     found = connection.execute(
-        "SELECT extversion, nspname FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace "
-        "WHERE extname = 'vector'"
+        "SELECT extversion, set_config('search_path', concat_ws(', ', current_setting('search_path'), "
+        "extnamespace::regnamespace::text), false) FROM pg_extension WHERE extname = 'vector'"
     ).fetchone()
     if found is None:
         raise NotSupportedError(
             "the database has no extension vector (pgvector): install it on the server, then run CREATE EXTENSION "
             "vector in this database as a user who may"
         )
-    version, schema = found
+    version = found[0]
     if tuple(int(part) for part in version.split(".")[:2]) < MIN_VERSION:
         least = ".".join(map(str, MIN_VERSION))
         raise NotSupportedError(
             f"pgvector is of version {version}, and this takes {least}: ALTER EXTENSION vector UPDATE"
         )
-    return str(schema)

@@ -10,7 +10,7 @@ from service.errors import BadValueError, ConflictError
 from service.index.backend import StoredItems
 from service.index.pgvector.chain_columns import describe_space, require_searchable
 from service.index.pgvector.column_types import VectorType
-from service.index.pgvector.connection import Database
+from service.index.pgvector.connection import Connection
 from service.index.pgvector.fields import encode_vectors
 from service.index.pgvector.table import (
     Table,
@@ -83,7 +83,7 @@ def plan_columns(
 
 
 def export_items(
-    database: Database,
+    connection: Connection,
     name: TableName,
     exported: Sequence[ExportedColumn],
     items: StoredItems,
@@ -95,7 +95,7 @@ def export_items(
     transaction.
 
     Args:
-        database: open database.
+        connection: open connection.
         name: name of the table.
         exported: columns of vectors.
         items: items of the index.
@@ -109,23 +109,23 @@ def export_items(
         BadValueError: if pgvector cannot store the vectors.
     """
     columns = [column.column for column in exported]
-    table = _ensure_table(database, name, columns)
+    table = _ensure_table(connection, name, columns)
     for column in columns:
-        ensure_column(database, table, column)
-    _create_stage(database, columns)
+        ensure_column(connection, table, column)
+    _create_stage(connection, columns)
     upsert = _build_upsert(name, [ID, METADATA, *(column.name for column in columns)])
     done = changed = 0
     for payloads, originals in items.batches:
         fields = [encode_vectors(column.map(originals), column.column.kind) for column in exported]
-        with database.connection.transaction():
-            _copy_batch(database, payloads, fields)
-            changed += database.connection.execute(upsert).rowcount
+        with connection.transaction():
+            _copy_batch(connection, payloads, fields)
+            changed += connection.execute(upsert).rowcount
         done += len(payloads)
         on_progress(min(done / max(items.count, 1), 1.0), f"{done:,} of {items.count:,} items")
     return done, changed
 
 
-def _ensure_table(database: Database, name: TableName, columns: Sequence[VectorColumn]) -> Table:
+def _ensure_table(connection: Connection, name: TableName, columns: Sequence[VectorColumn]) -> Table:
     """Create a table with `id` and `metadata` if there is none, and return it.
 
     Raises:
@@ -134,11 +134,11 @@ def _ensure_table(database: Database, name: TableName, columns: Sequence[VectorC
     """
     for column in columns:
         require_storable(column)
-    table = find_table(database, name)
+    table = find_table(connection, name)
     if table is None:
         create = sql.SQL("CREATE TABLE {} (id text PRIMARY KEY, metadata jsonb)").format(name.identifier)
-        database.connection.execute(create)
-        return require_table(database, name)
+        connection.execute(create)
+        return require_table(connection, name)
     kinds = {column.name: column.kind for column in table.columns.values()}
     if table.key != (ID,) or kinds[ID] not in ("text", "varchar") or kinds.get(METADATA) != "jsonb":
         raise ConflictError(
@@ -148,23 +148,23 @@ def _ensure_table(database: Database, name: TableName, columns: Sequence[VectorC
     return table
 
 
-def _create_stage(database: Database, columns: Sequence[VectorColumn]) -> None:
+def _create_stage(connection: Connection, columns: Sequence[VectorColumn]) -> None:
     """Create the temporary table, which is empty again after every transaction."""
     declared = [
-        sql.SQL("{} {}").format(sql.Identifier(column.name), format_type(database, column.kind, column.dimensions))
+        sql.SQL("{} {}").format(sql.Identifier(column.name), format_type(column.kind, column.dimensions))
         for column in columns
     ]
-    database.connection.execute(
+    connection.execute(
         sql.SQL("CREATE TEMP TABLE {} ({}) ON COMMIT DELETE ROWS").format(
             STAGE, sql.SQL(", ").join([sql.SQL("id text"), sql.SQL("metadata jsonb"), *declared])
         )
     )
 
 
-def _copy_batch(database: Database, payloads: Sequence[Payload], vectors: Sequence[Sequence[bytes]]) -> None:
+def _copy_batch(connection: Connection, payloads: Sequence[Payload], vectors: Sequence[Sequence[bytes]]) -> None:
     """Copy items into the temporary table; `vectors` has the fields of each column of vectors."""
     with (
-        database.connection.cursor() as cursor,
+        connection.cursor() as cursor,
         cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(STAGE)) as copy,
     ):
         for (item, metadata), *fields in zip(payloads, *vectors, strict=True):

@@ -9,7 +9,7 @@ from psycopg import sql
 
 from service.errors import BadValueError
 from service.index.pgvector.column_types import VectorType
-from service.index.pgvector.connection import Database
+from service.index.pgvector.connection import Connection
 from service.index.pgvector.fields import decode_vectors, encode_vectors
 from service.index.pgvector.table import Column, Table, VectorColumn, ensure_column, format_type, require_column
 from service.index.reducer import Vectors
@@ -56,7 +56,7 @@ class ReducedRows:
     zero: int
 
 
-def find_full_vectors(database: Database, table: Table, name: str) -> FullVectors:
+def find_full_vectors(connection: Connection, table: Table, name: str) -> FullVectors:
     """Return a column of full vectors; without a declared length, the first vector tells the dimensions.
 
     Raises:
@@ -71,30 +71,30 @@ def find_full_vectors(database: Database, table: Table, name: str) -> FullVector
         )
     dimensions = column.dimensions
     if dimensions is None:
-        query = sql.SQL("SELECT {}.vector_dims({}) FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
-            sql.Identifier(database.schema), sql.Identifier(name), table.name.identifier, sql.Identifier(name)
+        query = sql.SQL("SELECT vector_dims({}) FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
+            sql.Identifier(name), table.name.identifier, sql.Identifier(name)
         )
-        found = database.connection.execute(query).fetchone()
+        found = connection.execute(query).fetchone()
         if found is None:
             raise BadValueError(f"no row of {table.name} has a vector in {name}", param="column")
         dimensions = int(found[0])
     return FullVectors(table, column, "halfvec" if column.kind == "halfvec" else "vector", dimensions)
 
 
-def read_sample(database: Database, full: FullVectors, rows: int) -> Iterator[Vectors]:
+def read_sample(connection: Connection, full: FullVectors, rows: int) -> Iterator[Vectors]:
     """Yield batches `(n, d)` of the vectors of up to `rows` random rows, in random order."""
     query = sql.SQL(
         "SELECT {column} FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} WHERE {column} IS NOT NULL "
         "ORDER BY random() LIMIT {rows}))"
     ).format(column=sql.Identifier(full.column.name), table=full.table.name.identifier, rows=sql.Literal(rows))
-    with database.connection.transaction(), database.connection.cursor("lathe_sample", binary=True) as cursor:
+    with connection.transaction(), connection.cursor("lathe_sample", binary=True) as cursor:
         cursor.execute(query)
         while fields := [row[0] for row in cursor.fetchmany(BATCH_ROWS)]:
             yield decode_vectors(fields, full.kind, full.dimensions)
 
 
 def reduce_column(
-    database: Database,
+    connection: Connection,
     full: FullVectors,
     into: VectorColumn,
     reduce: Callable[[Vectors], Vectors],
@@ -106,7 +106,7 @@ def reduce_column(
     second run continues after the rows that are written, and reduces rows added since.
 
     Args:
-        database: open database.
+        connection: open connection.
         full: column of full vectors.
         into: column of reduced vectors, created if it is missing.
         reduce: maps full vectors `(n, d)` to reduced ones `(n, k)`.
@@ -120,15 +120,15 @@ def reduce_column(
     table = full.table
     if not table.key:
         raise BadValueError(f"the table {table.name} has no primary key, by which rows are found again", param="table")
-    ensure_column(database, table, into)
-    statements = _build_statements(database, full, into)
-    database.connection.execute(statements.create_stage)
-    total, without = database.connection.execute(statements.count).fetchone() or (0, 0)
+    ensure_column(connection, table, into)
+    statements = _build_statements(full, into)
+    connection.execute(statements.create_stage)
+    total, without = connection.execute(statements.count).fetchone() or (0, 0)
     seen = zero = 0
     last: Key | None = None
     while True:
-        with database.connection.transaction():
-            keys, vectors = _read_batch(database, full, statements, last)
+        with connection.transaction():
+            keys, vectors = _read_batch(connection, full, statements, last)
             if not keys:
                 return ReducedRows(seen - zero, without, zero)
             directed = np.asarray(vectors.any(axis=1))
@@ -136,8 +136,8 @@ def reduce_column(
             if rows:
                 reduced = reduce(vectors[directed])
                 _require_finite(reduced, rows)
-                _copy_reduced(database, statements, rows, encode_vectors(reduced, into.kind))
-                database.connection.execute(statements.update)
+                _copy_reduced(connection, statements, rows, encode_vectors(reduced, into.kind))
+                connection.execute(statements.update)
         last = keys[-1]
         seen, zero = seen + len(keys), zero + len(keys) - len(rows)
         on_progress(min(seen / max(total, 1), 1.0), f"{seen:,} of {total:,} rows")
@@ -162,7 +162,7 @@ class _Statements:
     update: sql.Composed
 
 
-def _build_statements(database: Database, full: FullVectors, into: VectorColumn) -> _Statements:
+def _build_statements(full: FullVectors, into: VectorColumn) -> _Statements:
     """Build the statements that reduce one column into another."""
     comma = sql.SQL(", ")
     keys = [sql.Identifier("t", name) for name in full.table.key]  # a bare name would mean its text in ORDER BY
@@ -173,7 +173,7 @@ def _build_statements(database: Database, full: FullVectors, into: VectorColumn)
         "table": full.table.name.identifier,
         "source": sql.Identifier(full.column.name),
         "target": sql.Identifier(into.name),
-        "kind": format_type(database, into.kind, into.dimensions),
+        "kind": format_type(into.kind, into.dimensions),
         "stage": STAGE,
         "keys": comma.join(keys),
         "texts": comma.join(sql.SQL("CAST({} AS text)").format(key) for key in keys),
@@ -202,10 +202,10 @@ def _build_statements(database: Database, full: FullVectors, into: VectorColumn)
 
 
 def _read_batch(
-    database: Database, full: FullVectors, statements: _Statements, last: Key | None
+    connection: Connection, full: FullVectors, statements: _Statements, last: Key | None
 ) -> tuple[list[Key], Vectors]:
     """Read and lock the next rows without a reduced vector; return their keys and full vectors `(n, d)`."""
-    with database.connection.cursor(binary=True) as cursor:
+    with connection.cursor(binary=True) as cursor:
         rows: list[tuple[Any, ...]] = (
             cursor.execute(statements.read_first) if last is None else cursor.execute(statements.read_after, last)
         ).fetchall()
@@ -217,10 +217,10 @@ def _read_batch(
         raise BadValueError(f"the row {', '.join(key)} has {error.message}", param="column") from None
 
 
-def _copy_reduced(database: Database, statements: _Statements, keys: list[Key], fields: list[bytes]) -> None:
+def _copy_reduced(connection: Connection, statements: _Statements, keys: list[Key], fields: list[bytes]) -> None:
     """Copy the keys and reduced vectors of a batch into the temporary table."""
     with (
-        database.connection.cursor() as cursor,
+        connection.cursor() as cursor,
         cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(STAGE)) as copy,
     ):
         for key, field in zip(keys, fields, strict=True):

@@ -6,7 +6,7 @@ from psycopg import sql
 
 from service.errors import BadValueError, ConflictError, UnknownNameError
 from service.index.pgvector.column_types import MAX_INDEXED, MAX_STORED, VectorType
-from service.index.pgvector.connection import Database
+from service.index.pgvector.connection import Connection
 from service.index.spec import Metric
 
 OPERATOR_CLASSES: dict[Metric, str] = {"cosine": "cosine_ops", "ip": "ip_ops", "l2": "l2_ops"}
@@ -94,9 +94,9 @@ def parse_table_name(written: str) -> TableName:
     return TableName(schema or None, table)
 
 
-def find_table(database: Database, name: TableName) -> Table | None:
+def find_table(connection: Connection, name: TableName) -> Table | None:
     """Return the table of a name, with its columns and key, from the catalogue; None if there is none."""
-    found = database.connection.execute(
+    found = connection.execute(
         "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
         "WHERE c.relname = %s AND c.relkind IN ('r', 'p') AND "
         "CASE WHEN %s::text IS NULL THEN pg_table_is_visible(c.oid) ELSE n.nspname = %s END",
@@ -104,13 +104,13 @@ def find_table(database: Database, name: TableName) -> Table | None:
     ).fetchone()
     if found is None:
         return None
-    columns = database.connection.execute(
+    columns = connection.execute(
         "SELECT a.attname, t.typname, format_type(a.atttypid, a.atttypmod), nullif(a.atttypmod, -1), "
         "col_description(a.attrelid, a.attnum) FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
         "WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
         found,
     ).fetchall()
-    key = database.connection.execute(
+    key = connection.execute(
         "SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY k (attnum, place) "
         "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum "
         "WHERE i.indrelid = %s AND i.indisprimary ORDER BY k.place",
@@ -119,9 +119,9 @@ def find_table(database: Database, name: TableName) -> Table | None:
     return Table(name, {row[0]: Column(*row) for row in columns}, tuple(row[0] for row in key))
 
 
-def require_table(database: Database, name: TableName) -> Table:
+def require_table(connection: Connection, name: TableName) -> Table:
     """Return the table of a name; raise `UnknownNameError` if there is none."""
-    table = find_table(database, name)
+    table = find_table(connection, name)
     if table is None:
         raise UnknownNameError(f"the database has no table {name}; upper and lower case differ here", param="table")
     return table
@@ -134,13 +134,12 @@ def require_column(table: Table, name: str) -> Column:
     return table.columns[name]
 
 
-def format_type(database: Database, kind: VectorType, dimensions: int) -> sql.Composed:
-    """Return a type of vectors as SQL, with the schema of pgvector."""
-    name: sql.Composable = sql.SQL("bit") if kind == "bit" else sql.Identifier(database.schema, kind)
-    return sql.SQL("{}({})").format(name, sql.Literal(dimensions))
+def format_type(kind: VectorType, dimensions: int) -> sql.Composed:
+    """Return a type of vectors as SQL."""
+    return sql.SQL("{}({})").format(sql.SQL(kind), sql.Literal(dimensions))
 
 
-def ensure_column(database: Database, table: Table, wanted: VectorColumn) -> None:
+def ensure_column(connection: Connection, table: Table, wanted: VectorColumn) -> None:
     """Add a column of vectors to a table with a comment that names their space, or check the one that is there.
 
     Raises:
@@ -153,11 +152,11 @@ def ensure_column(database: Database, table: Table, wanted: VectorColumn) -> Non
     remark = sql.SQL("COMMENT ON COLUMN {} IS {}").format(place, sql.Literal(wanted.comment))
     if there is None:
         add = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
-            table.name.identifier, sql.Identifier(wanted.name), format_type(database, wanted.kind, wanted.dimensions)
+            table.name.identifier, sql.Identifier(wanted.name), format_type(wanted.kind, wanted.dimensions)
         )
-        with database.connection.transaction():
-            database.connection.execute(add)
-            database.connection.execute(remark)
+        with connection.transaction():
+            connection.execute(add)
+            connection.execute(remark)
         return
     shown = f"the column {wanted.name} of {table.name}"
     if (there.kind, there.dimensions) != (wanted.kind, wanted.dimensions):
@@ -167,8 +166,8 @@ def ensure_column(database: Database, table: Table, wanted: VectorColumn) -> Non
         )
     if there.comment == wanted.comment:
         return
-    if there.comment is None and not _has_values(database, table, wanted.name):
-        database.connection.execute(remark)
+    if there.comment is None and not _has_values(connection, table, wanted.name):
+        connection.execute(remark)
         return
     raise ConflictError(
         f"{shown} holds vectors of another space ({there.comment or 'its comment names none'}; these are of "
@@ -184,7 +183,7 @@ def require_storable(wanted: VectorColumn) -> None:
         )
 
 
-def format_index_statement(table: TableName, column: VectorColumn, metric: Metric, database: Database) -> str:
+def format_index_statement(table: TableName, column: VectorColumn, metric: Metric, connection: Connection) -> str:
     """Return the statement that creates the HNSW index of a column, or a line that says why there can be none."""
     if column.dimensions > MAX_INDEXED[column.kind]:
         return (
@@ -195,12 +194,12 @@ def format_index_statement(table: TableName, column: VectorColumn, metric: Metri
     statement = sql.SQL("CREATE INDEX ON {} USING hnsw ({} {});").format(
         table.identifier, sql.Identifier(column.name), sql.SQL(operators)
     )
-    return statement.as_string(database.connection)
+    return statement.as_string(connection)
 
 
-def _has_values(database: Database, table: Table, column: str) -> bool:
+def _has_values(connection: Connection, table: Table, column: str) -> bool:
     """Return whether a row has a value in a column."""
     query = sql.SQL("SELECT 1 FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
         table.name.identifier, sql.Identifier(column)
     )
-    return database.connection.execute(query).fetchone() is not None
+    return connection.execute(query).fetchone() is not None

@@ -121,6 +121,16 @@ def test_types_of_the_columns_are_those_asked_for(run, database, fill, options, 
     database.execute(out.splitlines()[-1])
 
 
+def test_export_finds_an_extension_outside_the_search_path(run, database, fill):
+    fill("far", rows=40)
+    database.execute("CREATE SCHEMA extensions")
+    database.execute("ALTER EXTENSION vector SET SCHEMA extensions")
+    for changed in (40, 0):
+        status, out, err = run("index", "export", "far", "--to", "pgvector")
+        assert status == 0, err
+        assert f"40 items, {changed} of them" in out
+
+
 def test_index_without_a_chain_has_a_reduced_column_of_bits_alone(run, database, fill, vectors):
     fill("raw", "none", 40)
     assert run("index", "export", "raw", "--to", "pgvector", "--table", "floats")[0] == 0
