@@ -36,6 +36,8 @@ def test_page_of_all_exports_quotes_recall_difference_and_bytes(row, database, a
     if "table_bytes" in measured[ranked]:
         table, index = (measured[ranked][part] / 1e6 for part in ("table_bytes", "index_bytes"))
         assert f"| {table:.1f} + {index:.1f} MB |" in line
+    if "files_bytes" in measured[ranked]:
+        assert f"| {measured[ranked]['files_bytes'] / 1e6:.1f} MB of files |" in line
 
 
 def test_recall_counts_the_ten_nearest_by_the_full_vectors_after_ranking():
