@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from service.cli.index_export import export
 from service.cli.index_import import import_rows
 from service.cli.index_plan import plan
-from service.cli.options import ProgressBar, flag, load_state, load_writable_state
+from service.cli.options import flag, load_state, load_writable_state
 from service.errors import NotSupportedError
 from training.reporting.text import align_columns
 
@@ -19,10 +20,8 @@ app = typer.Typer(
     help="List, plan, fill, back up, restore and delete indexes.", no_args_is_help=True, rich_markup_mode=None
 )
 app.command("import")(import_rows)
+app.command()(export)
 app.command()(plan)
-
-EXPORTED_ROWS = 1024
-"""Number of items read and written at once by `export`."""
 
 Name = Annotated[str, typer.Argument(help="NAME")]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
@@ -78,36 +77,6 @@ def restore(
 
 
 @app.command()
-def export(
-    name: Name,
-    out: Annotated[
-        Path, flag("--out", "FILE.jsonl or .parquet: id, metadata, embedding; .npy: only the original vectors.")
-    ],
-) -> None:
-    """Write an index's items to a file that lathe fit and lathe index import read; a server may go on serving it."""
-    from service.index.backend import get_capabilities, read_items
-    from training.sources.writers import open_writer
-
-    settings, home = load_state()
-    backend = get_capabilities(settings)
-    if not backend.ordered and out.suffix == ".npy":
-        raise NotSupportedError(
-            f"{backend.name} returns items in no order, and an .npy has no ids: write .jsonl or .parquet"
-        )
-    written = 0
-    with (
-        read_items(settings, home, name, EXPORTED_ROWS) as (total, batches),
-        ProgressBar() as progress,
-        open_writer(out) as writer,
-    ):
-        for payloads, vectors in batches:
-            writer.write([_build_row(*payload, columns=out.suffix == ".parquet") for payload in payloads], vectors)
-            written += len(payloads)
-            progress(min(written / max(total, 1), 1.0), f"{written:,} of {total:,} items")
-    typer.echo(f"{out}: {written:,} items")
-
-
-@app.command()
 def delete(name: Name) -> None:
     """Delete an index permanently; an index in the state folder that a server is serving is refused."""
     from service.index.backend import open_indexes
@@ -125,9 +94,3 @@ def _require_backups() -> "Home":
     if backend.backup_tool is not None:
         raise NotSupportedError(f"LATHE_INDEX_URL names a {backend.name}, which is backed up by {backend.backup_tool}")
     return home
-
-
-def _build_row(item: str, metadata: bytes | None, columns: bool) -> dict[str, Any]:
-    """Return an item as a row of a file; in a file with `columns`, whose type is fixed, the metadata is JSON text."""
-    content = (metadata or b"{}").decode()
-    return {"id": item, "metadata": content if columns else json.loads(content)}

@@ -16,6 +16,7 @@ from service.cli import (
     export,
     fit,
     index,
+    pgvector,
     serve,
     stream,
     train,
@@ -64,6 +65,7 @@ app.command()(evaluate.evaluate)
 app.add_typer(chains.app, name="chains")
 app.add_typer(encoders.app, name="encoders")
 app.add_typer(index.app, name="index")
+app.add_typer(pgvector.app, name="pgvector")
 app.add_typer(train.app, name="train")
 app.command()(diagnose.diagnose)
 app.command()(doctor.doctor)

@@ -20,6 +20,7 @@ EXTRAS = {
     "FAISS indexes do not work",
     "index": "graphs of floats are those of FAISS, which are slower; without it too, a query is compared with all rows",
     "milvus": "LATHE_INDEX_URL does not work: indexes stay on one machine",
+    "pgvector": "`lathe pgvector` and `lathe index export --to pgvector` do not work",
     "hdf5": "files of ann-benchmarks are not read",
     "remote": "sources at URLs (s3://…) are not read",
     "evaluation": "`lathe evaluate` does not work",

@@ -6,6 +6,7 @@ no index, so that a server goes on serving it.
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +17,7 @@ from service.index.embedded.index import Texts
 from service.index.embedded.indexes import EmbeddedIndexes, list_index_folders
 from service.index.embedded.record import IndexRecord
 from service.index.milvus.indexes import MilvusIndexes
-from service.index.protocol import Capabilities, Payload, SearchIndexes
+from service.index.protocol import Artifact, Capabilities, Payload, SearchIndexes
 from service.index.reducer import Vectors
 from service.index.spec import IndexSpec, require_originals
 from service.settings import Settings
@@ -80,13 +81,26 @@ def describe_folder(folder: Path) -> dict[str, Any]:
         return {"name": folder.name, "error": convert_error(error).message}
 
 
-@contextmanager
-def read_items(
-    settings: Settings, home: Home, name: str, batch_rows: int
-) -> Iterator[tuple[int, Iterator[tuple[list[Payload], Vectors]]]]:
-    """Open an index without owning it, for the block, and yield its number of items and its items in batches.
+@dataclass(frozen=True)
+class StoredItems:
+    """Items of an index that is opened without owning it.
 
-    A batch has ids and metadata, and original vectors `(n, d)`.
+    Attributes:
+        spec: settings of the index.
+        artifact: manifest and tensors of its chain.
+        count: number of items.
+        batches: ids and metadata, and original vectors `(n, d)`, batch by batch.
+    """
+
+    spec: IndexSpec
+    artifact: Artifact
+    count: int
+    batches: Iterator[tuple[list[Payload], Vectors]]
+
+
+@contextmanager
+def read_items(settings: Settings, home: Home, name: str, batch_rows: int) -> Iterator[StoredItems]:
+    """Open an index without owning it, for the block, and yield its settings, chain and items.
 
     Raises:
         UnknownNameError: if the index does not exist.
@@ -96,8 +110,10 @@ def read_items(
         require_index(home.indexes / name)
         with closing(IndexRecord(home.indexes / name / "record.db", read_only=True)) as record:
             require_originals(record.spec, "an export")
-            yield record.count_items()["count"], record.scan(batch_rows)
+            spec = record.spec
+            artifact = record.read_artifact(spec.chain)
+            yield StoredItems(spec, artifact, record.count_items()["count"], record.scan(batch_rows))
         return
     with closing(open_indexes(settings, home)) as indexes:
         index = indexes.get(name)
-        yield index.describe()["count"], index.scan(batch_rows)
+        yield StoredItems(index.spec, index.read_artifact(), index.describe()["count"], index.scan(batch_rows))

@@ -14,7 +14,7 @@ from tests.docs.extras import unknown_extras
 
 ENDS = {"&&", "||", "|", ";", "&", "(", ")"}
 REDIRECTIONS = {">", ">>", "<"}
-TAKEN = {"cd", "curl", "export", "kustomize", "ray"}
+TAKEN = {"cd", "curl", "export", "kustomize", "psql", "ray"}
 """Programs of others whose words mean nothing to us."""
 
 

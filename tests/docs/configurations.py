@@ -29,11 +29,31 @@ def read_log_line(path: Path, workshop: "Workshop") -> None:
         raise ValueError(f"the server logs no {', '.join(sorted(unknown))}")
 
 
+LARGEST = {"dense_vector": ("dims", 4096), "knn_vector": ("dimension", 16_000)}
+"""Key of the dimensions, and their limit, by type of field in Elasticsearch and OpenSearch."""
+
+
+def read_search_request(path: Path, _workshop: "Workshop") -> None:
+    """Raise `ValueError` unless a request for Elasticsearch or OpenSearch is JSON, and its vector fields can exist."""
+    request = json.loads(path.read_text())
+    fields = request.get("mappings", {}).get("properties", {})
+    for name, field in fields.items():
+        key, largest = LARGEST.get(field["type"], (None, 0))
+        if key and not 1 <= field[key] <= largest:
+            raise ValueError(f"{name} has {field[key]} dimensions")
+        options = field.get("index_options", {})
+        if options.get("type", "").startswith("bbq") and field["dims"] <= 64:
+            raise ValueError(f"{name} has too few dimensions for {options['type']}")
+    if not fields and not {"query", "rescore"} <= set(request):
+        raise ValueError("the request has neither a mapping nor a query that is ranked again")
+
+
 READERS: dict[str, Callable[[Path, "Workshop"], object]] = {
     "job": lambda path, _: read_job(path, Job),
     "experiment": lambda path, _: read_job(path, ExperimentSettings),
     "synthesis": lambda path, _: read_job(path, SynthesisJob),
     "encoders": read_encoders,
     "log line": read_log_line,
+    "search request": read_search_request,
 }
 """Each raises for what it cannot use."""

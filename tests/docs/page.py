@@ -3,11 +3,13 @@
 import contextlib
 import gc
 import io
+import os
 import re
 import subprocess
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tests.docs import commands, data
 from tests.docs.blocks import CONFIGURATION, ROOT, Block
@@ -19,6 +21,7 @@ from tests.helpers import find_free_port
 SECONDS = {"quick": 60, "services": 120, "long": 3000}
 LOCAL = re.compile(r"\b(?:localhost|127\.0\.0\.1):8080\b")
 FORKED = re.compile(r"\blathe\b|\bpython -m\b")
+USES_POSTGRES = re.compile(r"\bpgvector\b|\bpsql\b|\bpsycopg\b")
 STARTS_SERVER = re.compile(r"\blathe serve\b")
 
 
@@ -41,6 +44,7 @@ class Page:
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
         self.printed = ""
         self.own_address: str | None = None
+        self.postgres: dict[str, str] = {}
 
     def run(self, block: Block) -> None:
         """Run a block, or check it.
@@ -70,6 +74,9 @@ class Page:
                 raise BlockError(f"{block.page}:{block.line}: there is no {shown!r} to put something else for")
             text = text.replace(shown, used.replace("{redis}", self.workshop.redis) if "{redis}" in used else used)
         data.put(text, self.folder, self.workshop)
+        if not self.postgres and USES_POSTGRES.search(text):
+            self.workshop.fill_articles(list(data.texts()))
+            self.postgres = self.workshop.postgres
         if STARTS_SERVER.search(text):
             self.own_address = f"127.0.0.1:{find_free_port()}"
         return LOCAL.sub(lambda _: self.own_address or self.workshop.address, text)
@@ -77,7 +84,7 @@ class Page:
     def environment(self) -> dict[str, str]:
         """Return the variables of a command; a server that a page starts listens where its page expects it."""
         own = {"LATHE_PORT": self.own_address.rpartition(":")[2]} if self.own_address else {}
-        return self.workshop.environment | own
+        return self.workshop.environment | own | self.postgres
 
     def shell(self, block: Block) -> None:
         """Run commands by bash, which stops at the first that fails."""
@@ -113,7 +120,12 @@ class Page:
         """Run code in the namespace of the page's earlier blocks."""
         code = compile("\n" * block.line + self.text_of(block), block.page, "exec")
         said = io.StringIO()
-        with contextlib.chdir(self.folder), contextlib.redirect_stdout(said), warnings.catch_warnings():
+        with (
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(said),
+            warnings.catch_warnings(),
+            patch.dict(os.environ, self.postgres),
+        ):
             warnings.simplefilter("default")  # what libraries say of themselves is no affair of the page
             exec(code, self.namespace)
         self.printed = said.getvalue()

@@ -1,5 +1,6 @@
 """Where blocks are run: one state folder, one server, one Redis, each started when a block first needs it."""
 
+import io
 import os
 import re
 import shutil
@@ -9,13 +10,17 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import chdir, suppress
+from contextlib import ExitStack, chdir, suppress
 from functools import cached_property
 from pathlib import Path
 from unittest.mock import patch
 
 import httpx
+import numpy as np
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
+from benchmarks.postgres import run_postgres
 from service.processes.client import ForkedProcess, ForkServer
 from service.processes.program import Program
 from tests.docs.blocks import ROOT
@@ -29,6 +34,9 @@ STOP_SECONDS = 40
 PRELOADED = ("sentence_transformers", "service.app", "service.cli.main", "training.fitting.fit", "uvicorn")
 LIBRARIES = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 """Variables that libraries read when they are imported, which is before a command has its own."""
+
+PG_VARIABLES = {"host": "PGHOST", "user": "PGUSER", "dbname": "PGDATABASE"}
+"""Variables of libpq, by the parts of a connection string."""
 
 STAND_INS = {
     "lathe": f'exec "{sys.executable}" -S -E "{HERE}/client.py" lathe "$@"\n',
@@ -119,6 +127,7 @@ class Workshop:
             (self.programs / name).chmod(0o755)
         (root / "preamble").write_text(PREAMBLE)
         self.processes: list[subprocess.Popen] = []
+        self.databases = ExitStack()
         self.commands = CommandServer(root / "commands")
 
     @cached_property
@@ -168,6 +177,25 @@ class Workshop:
         eventually(lambda: accepts_connections(port), START_SECONDS)
         return f"redis://default:{PASSWORD}@127.0.0.1:{port}/0"
 
+    @cached_property
+    def postgres(self) -> dict[str, str]:
+        """Variables of a PostgreSQL with pgvector for its clients, and a path to psql; started at first use."""
+        server = self.databases.enter_context(run_postgres())
+        settings = conninfo_to_dict(server.url)
+        variables = {variable: str(settings[name]) for name, variable in PG_VARIABLES.items()}
+        return variables | {"PATH": f"{self.environment['PATH']}:{server.programs}"}
+
+    def fill_articles(self, texts: list[str]) -> None:
+        """Create anew the table of articles that pages about PostgreSQL begin with: a row for each text."""
+        vectors = np.load(io.BytesIO(self.embed(texts)))
+        settings = {name: self.postgres[variable] for name, variable in PG_VARIABLES.items()}
+        with psycopg.connect(**settings, autocommit=True) as connection:
+            connection.execute("DROP TABLE IF EXISTS articles")
+            connection.execute("CREATE TABLE articles (id bigserial PRIMARY KEY, title text, embedding vector(384))")
+            with connection.cursor() as cursor, cursor.copy("COPY articles (title, embedding) FROM STDIN") as copy:
+                for text, vector in zip(texts, vectors, strict=True):
+                    copy.write_row((text, str(vector.tolist())))
+
     def embed(self, texts: list[str]) -> bytes:
         """Return the server's embeddings of texts as .npy bytes."""
         body = {"inputs": texts}
@@ -195,5 +223,6 @@ class Workshop:
             process.terminate()
         for process in reversed(self.processes):
             process.wait(STOP_SECONDS)
+        self.databases.close()
         self.commands.close()
         shutil.rmtree(self.root, ignore_errors=True)

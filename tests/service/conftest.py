@@ -1,6 +1,7 @@
 import contextlib
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -14,10 +15,13 @@ from types import SimpleNamespace
 
 import httpx
 import numpy as np
+import psycopg
 import pytest
 import redis
+from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
+from benchmarks.postgres import run_postgres
 from service.app import create_app
 from service.chains.registry import Registry
 from service.chains.starters import STARTERS
@@ -257,6 +261,27 @@ def start_milvus(tmp_path_factory, quick_polls):
 def milvus(start_milvus):
     """Share one Milvus Lite among the tests that leave it running."""
     return start_milvus()
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """Share one PostgreSQL with pgvector among the tests; gives its connection string."""
+    with run_postgres() as server:
+        yield server.url
+
+
+@pytest.fixture
+def database(postgres, monkeypatch):
+    """Connect to an empty database of its own with pgvector, which commands find by LATHE_POSTGRES_URL."""
+    name = "test_" + secrets.token_hex(6)
+    with psycopg.connect(postgres, autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}")
+        url = make_conninfo(postgres, dbname=name)
+        monkeypatch.setenv("LATHE_POSTGRES_URL", url)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION vector")
+            yield connection
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 class RedisServer:

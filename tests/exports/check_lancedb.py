@@ -1,0 +1,81 @@
+"""The code of the page about LanceDB does what the page says, in an environment that has LanceDB."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.docs.blocks import ROOT, blocks_of
+from tests.exports.environments import run_script
+from transforms import Chain, parse_steps
+
+PACKAGES = [
+    "lancedb==0.40.0",
+    "lance-namespace==0.13.0",
+    "lance-namespace-urllib3-client==0.13.0",
+    "deprecation==2.1.0",
+    "overrides==7.7.0",
+]
+PAGE = "docs/how-to/use-lancedb.md"
+
+BEFORE = """
+import sys
+
+sys.path.insert(0, sys.argv[1])
+import lancedb
+import numpy as np
+import pyarrow as pa
+
+vectors = np.load("vectors.npy")
+
+
+def rows(start, stop):
+    full = pa.FixedSizeListArray.from_arrays(vectors[start:stop].ravel(), vectors.shape[1])
+    return pa.table({"id": np.arange(start, stop), "vector": full})
+
+
+def encode(text):
+    return vectors[:1]
+
+
+lancedb.connect("lance").create_table("articles", rows(0, 1500))
+"""
+
+AFTER = """
+reduced = matrix(table.to_arrow().sort_by("id")["reduced"].combine_chunks())
+np.save("reduced.npy", reduced)
+table.add(rows(1500, 2000))
+assert table.count_rows("reduced IS NULL") == 500
+"""
+
+AFTER_SECOND_RUN = """
+assert table.count_rows("reduced IS NULL") == 0
+np.save("all.npy", matrix(table.to_arrow().sort_by("id")["reduced"].combine_chunks()))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Make a folder with vectors and with the chain that the page names."""
+    made = tmp_path_factory.mktemp("lancedb")
+    rng = np.random.default_rng(0)
+    vectors = (rng.normal(size=(2000, 384)) * np.linspace(2, 0.1, 384)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.save(made / "vectors.npy", vectors)
+    Chain(parse_steps("pca:128")).fit(vectors).save(made / "small")
+    return made
+
+
+def test_page_adds_reduced_vectors_searches_them_and_continues_with_rows_added_later(folder):
+    blocks = [block.text for block in blocks_of((ROOT / PAGE).read_text(), PAGE) if block.language == "python"]
+    script = "\n".join([BEFORE, *blocks, AFTER, blocks[0], AFTER_SECOND_RUN])
+    ran = run_script(script, ROOT, packages=PACKAGES, folder=folder)
+    assert ran.returncode == 0, ran.stderr
+    expected = Chain.load(folder / "small").transform(np.load(folder / "vectors.npy"))
+    assert np.abs(np.load(folder / "reduced.npy") - expected[:1500]).max() < 1e-6
+    assert np.abs(np.load(folder / "all.npy") - expected).max() < 1e-6
+    found = json.loads(ran.stdout)
+    vectors = np.load(folder / "vectors.npy")[:1500]
+    true = np.argsort(-(vectors @ vectors[0]))[:10].tolist()
+    assert found[0] == 0
+    assert len(set(found) & set(true)) >= 9
