@@ -3,6 +3,7 @@
 # make test-services   the tests with a real Redis, nginx and Chromium, which must be installed
 # make test-cpus   the tests that compare numbers, as older CPUs would run them
 # make fuzz EXAMPLES=100000   what is read from outside, fed with what makes no sense, other than in make test
+# make test-exports   exports read by other versions of libraries, which are installed below build/exports
 # make test-trials   the tests of many seconds each, before a release; they take the same services
 # make docs   runs every block of the pages and records it   make reference   writes docs/reference from the code
 
@@ -27,7 +28,7 @@ PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --nu
 # To collect the tests of all other files takes each process ten seconds.
 SERVICE_TESTS = $$(grep -rl 'mark\.services' tests --include='*.py' | sed 's,/conftest.py$$,,' | sort)
 
-.PHONY: serve test test-services test-trials test-cpus fuzz lint bench docs reference starters clean
+.PHONY: serve test test-services test-trials test-exports test-cpus fuzz lint bench docs reference starters clean
 
 serve: $(VENV)/serve.stamp
 	@exec $(BIN)/lathe serve
@@ -43,6 +44,10 @@ test-services: $(VENV)/dev.stamp
 test-trials: $(VENV)/dev.stamp
 	$(NEED_SERVICES)
 	$(PYTEST) -m trial --no-loadscope-reorder
+
+# Its files are not called test_*.py, so that no other target collects them.
+test-exports: $(VENV)/dev.stamp
+	$(PYTEST) --timeout 0 tests/exports/check_*.py
 
 # The tests that compare numbers, as older CPUs would run them; MACHINES="sse4 avx2" names some.
 test-cpus: $(VENV)/dev.stamp
