@@ -33,16 +33,17 @@ def export(
         typer.Option("--for", help="Software that must give the same vectors as sentence-transformers; any is all."),
     ] = None,
     source: Annotated[
-        str | None, flag("--source", "Texts to measure a static model on. [default: pydoc:, Python's docstrings]")
+        str | None,
+        flag("--source", "Texts to fit a static model to and to measure it on. [default: pydoc:, Python's docstrings]"),
     ] = None,
 ) -> None:
     """Write a chain for use by other software without Lathe; the export is checked before its folder appears.
 
     sentence-transformers: encoder and chain as one model, which Text Embeddings Inference and vLLM read too; --for
     refuses a chain for which they would give other vectors. static: a table of token vectors in place of the encoder,
-    far faster and less accurate; what it loses is measured. onnx: the chain alone, and encoder, pooling
-    and chain as one model. faiss: transforms for an IndexPreTransform, and for codes the index that searches
-    them. numpy: for chains that end in codes, one file that encodes, decodes and scores.
+    far faster and less accurate; it is fitted to texts, and what it loses is measured on others. onnx: the chain alone,
+    and encoder, pooling and chain as one model. faiss: transforms for an IndexPreTransform, and for codes the index
+    that searches them. numpy: for chains that end in codes, one file that encodes, decodes and scores.
     """
     settings, _ = load_state()
     registry, _ = open_chains(write=False)
@@ -54,7 +55,7 @@ def export(
     if reader is not None and format_ != "sentence-transformers":
         raise BadValueError(f"--for chooses what reads an export of format sentence-transformers, not {format_}")
     if source is not None and format_ != "static":
-        raise BadValueError(f"--source names texts to measure a static model on, not an export of format {format_}")
+        raise BadValueError(f"--source names texts for a static model, not for an export of format {format_}")
     if format_ == "faiss":
         from training.export.faiss_transforms import export_faiss
 

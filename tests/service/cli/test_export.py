@@ -217,18 +217,18 @@ def test_export_refuses_an_encoder_for_formats_without_one(run, five_bits, tmp_p
     assert_one_line(*result, format_, "leave --encoder out")
 
 
-def test_export_static_writes_a_model_that_is_measured_on_the_source(run, tiny_encoder_chain, tmp_path, home):
+def test_export_static_writes_a_model_that_is_fitted_to_the_source(run, tiny_encoder_chain, tmp_path, home):
     texts = tmp_path / "texts.txt"
-    texts.write_text("".join(f"text number {number} of a source\n" for number in range(50)))
+    texts.write_text("".join(f"text number {number} of a source\n" for number in range(300)))
     arguments = ("--to", tmp_path / "model", "--format", "static", "--source", texts)
     status, out, err = run("export", tiny_encoder_chain, *arguments)
     assert status == 0 and "certificate.json" in out and "checked: within" in err
-    assert json.loads((tmp_path / "model/certificate.json").read_text())["n_heldout"] == 50
+    assert json.loads((tmp_path / "model/certificate.json").read_text())["n_fit"] == 240
     assert SentenceTransformer(str(tmp_path / "model"), device="cpu").get_embedding_dimension() == 4
 
 
 @pytest.mark.parametrize("format_", ["sentence-transformers", "onnx", "faiss", "numpy"])
-def test_only_static_models_are_measured_on_a_source(run, format_, tmp_path):
+def test_only_static_models_take_a_source(run, format_, tmp_path):
     result = run("export", "compact", "--to", tmp_path / "out", "--format", format_, "--source", "pydoc:")
     assert_one_line(*result, "--source names texts", format_)
 

@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from training.encoder.encoder import Encoder
 from training.encoder.spec import EncoderSpec
 from training.errors import ExportError
-from training.export.static_model import SIF, export_static
+from training.export.static_model import RIDGE, SIF, export_static, fit_tokens, split_texts
 from transforms import Chain, parse_steps
 from transforms.quality import recall_at_k
 
@@ -68,21 +68,45 @@ def test_a_texts_vector_is_the_unit_mean_of_its_tokens_rows(exported, model, par
     assert 0 <= exported[1].difference <= 1e-6
 
 
-def test_a_tokens_row_is_the_chain_of_the_encoders_vector_less_the_mean_times_the_weight(exported, model, tiny):
-    """Of the difference of two tokens' vectors, so that the mean over the vocabulary drops out."""
+def test_the_row_of_a_token_of_no_text_is_the_chain_of_the_encoders_vector_less_the_mean_times_the_weight(
+    exported, model, tiny, paragraphs
+):
+    """Of the differences of such tokens, so that the mean over the vocabulary drops out, and up to one scale."""
     table, chain = table_of(exported), exported[0]
-    ids = [tokens_of(model, word) for word in ("machine", "volcano", "the")]
-    assert all(len(found) == 1 for found in ids)
-    places = np.array(ids).ravel()
+    seen = {token for text in paragraphs for token in tokens_of(model, text)}
+    free = {word: place for word, place in model.tokenizer.get_vocab().items() if place not in seen}
+    words = sorted(word for word in free if word.isascii() and word.isalpha() and len(word) > 6)[:400:100]
+    places = np.array([free[word] for word in words])
+    assert len(places) == 4
     ranks = 1 / np.arange(2, len(table) + 2)
     weights = SIF / (SIF + ranks / ranks.sum())
     unweighted = table[places] / weights[places, None]
     transformer, pooling = tiny.model[0], tiny.model[1]
-    vectors = pooling(transformer(tiny.model.preprocess(["machine", "volcano", "the"])))["sentence_embedding"]
+    vectors = pooling(transformer(tiny.model.preprocess(words)))["sentence_embedding"]
     product = chain.fold().float_steps[0].weight
     expected = ((vectors - vectors[:1]) @ product.T).detach().numpy()
-    np.testing.assert_allclose(unweighted - unweighted[:1], expected, atol=1e-4)
-    assert weights[places].min() == weights[places[2]]  # the frequent one
+    found = unweighted - unweighted[:1]
+    scale = (found * expected).sum() / (expected * expected).sum()
+    assert scale > 0
+    np.testing.assert_allclose(found, scale * expected, atol=1e-4 * np.abs(found).max())
+
+
+def test_fitted_tokens_minimize_the_distance_to_targets_and_prior():
+    """Compared with the same regression written as least squares over all tokens."""
+    rng = np.random.default_rng(0)
+    prior, weights, targets = rng.normal(size=(30, 4)), rng.uniform(0.1, 1, 30), rng.normal(size=(12, 4))
+    ids = [list(rng.integers(0, 20, size=rng.integers(1, 9))) for _ in range(12)]
+    found = fit_tokens(prior, weights, ids, targets)
+    rows = np.zeros((12, 30))
+    for row, of_text in enumerate(ids):
+        for token in of_text:
+            rows[row, token] += weights[token] / len(of_text)
+    scale = np.linalg.lstsq((rows @ prior).reshape(-1, 1), targets.ravel())[0].item()
+    penalty = RIDGE * (rows * rows).sum() / 12
+    stacked = np.concatenate([rows, np.sqrt(penalty) * np.eye(30)])
+    aims = np.concatenate([targets, np.sqrt(penalty) * scale * prior])
+    np.testing.assert_allclose(found, np.linalg.lstsq(stacked, aims)[0], atol=1e-9)
+    np.testing.assert_allclose(found[20:], scale * prior[20:], atol=1e-12)
 
 
 def test_the_order_of_tokens_does_not_matter_and_long_texts_are_read_whole(model):
@@ -94,10 +118,12 @@ def test_the_order_of_tokens_does_not_matter_and_long_texts_are_read_whole(model
     assert np.abs(short - long).max() > 0.01
 
 
-def test_the_certificate_holds_the_measures_of_the_loaded_model(exported, model, tiny, paragraphs):
+def test_the_certificate_holds_the_measures_on_texts_that_were_not_fitted(exported, model, tiny, paragraphs, source):
     chain, found = exported
     certificate = json.loads((found.folder / "certificate.json").read_text())
-    texts = list(dict.fromkeys(paragraphs))
+    fitted, texts = split_texts(str(source))
+    assert not set(fitted) & set(texts) and set(fitted) | set(texts) == set(paragraphs)
+    assert certificate["n_fit"] == len(fitted)
     expected = recall_at_k(chain.floats(tiny.encode(texts).vectors), model.encode(texts), 10)
     assert certificate["recall_at_10"] == pytest.approx(expected, abs=1e-3) and certificate["n_heldout"] == len(texts)
     assert 0 < certificate["recall_at_10"] < certificate["recall_at_10_rescored_4x"] <= 1
@@ -141,7 +167,7 @@ def test_static_encoders_and_few_texts_are_refused(fit, tiny, exported, source, 
     with pytest.raises(ExportError, match="static is static already"):
         export_static(chain, static, tmp_path / "model", "x@1", str(source))
     (tmp_path / "few.txt").write_text("one\ntwo\n\none\n")
-    with pytest.raises(ExportError, match="holds 2 texts: more than 40"):
+    with pytest.raises(ExportError, match="holds 2 texts: a static model needs 250"):
         export_static(fit("pca:8"), tiny, tmp_path / "model", "x@1", str(tmp_path / "few.txt"))
     with pytest.raises(ExportError, match="name the encoder"):
         export_static(fit("pca:8"), None, tmp_path / "model", "x@1", str(source))
