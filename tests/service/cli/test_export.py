@@ -233,6 +233,15 @@ def test_only_static_models_take_a_source(run, format_, tmp_path):
     assert_one_line(*result, "--source names texts", format_)
 
 
+def test_a_static_model_of_an_embeddings_api_is_refused(run, tmp_path):
+    """An API has no vocabulary that could be read token by token; nothing is asked of it."""
+    far = [{"name": "far", "upstream": {"url": "http://127.0.0.1:9/v1", "protocol": "openai", "model": "far"}}]
+    arguments = ("--to", tmp_path / "out", "--format", "static", "--encoder", "far")
+    result = run("export", "compact", *arguments, LATHE_ENCODERS=json.dumps(far))
+    assert_one_line(*result, "far is behind an embeddings API, which no export can hold")
+    assert not (tmp_path / "out").exists()
+
+
 def test_export_help_names_its_options(run):
     status, out, _ = run("export", "--help")
     assert status == 0 and all(word in out for word in ("--to", "--format", "--encoder", "--dimensions"))
