@@ -15,6 +15,7 @@ from service.cli import (
     evaluate,
     export,
     fit,
+    hub,
     index,
     pgvector,
     serve,
@@ -61,6 +62,8 @@ app.command()(advise.advise)
 app.command()(stream.embed)
 app.command()(stream.reduce)
 app.command()(export.export)
+app.command()(hub.push)
+app.command()(hub.pull)
 app.command()(evaluate.evaluate)
 app.add_typer(chains.app, name="chains")
 app.add_typer(encoders.app, name="encoders")

@@ -54,9 +54,9 @@ PLAIN_TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_s
 """What version 6 says of a model that takes plain texts; earlier versions know no such setting."""
 FEATURE = "sentence_embedding"
 """Key under which modules pass the embedding on."""
-OLDEST, OLDEST_WITH_CODE = "3.4", "6.0"
-"""Oldest versions of sentence-transformers that were tried: for models of stock modules, and with the module of codes.
-Version 2 reads Dense modules from pickles only, which are not written."""
+OLDEST = "3.4"
+"""Oldest version of sentence-transformers that was tried. Version 2 reads Dense modules from `pytorch_model.bin` only,
+which is a pickle, and none are written."""
 
 
 def export_sentence_transformers(
@@ -241,7 +241,7 @@ def _format_usage(own_code: bool) -> str:
     return (
         "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
         f'model = SentenceTransformer("path/to/this/folder"{trust})\nmodel.encode(["some text"])\n```\n\n'
-        f"Needs sentence-transformers {OLDEST_WITH_CODE if own_code else OLDEST} or newer.{why}"
+        f"Needs sentence-transformers {OLDEST} or newer.{why}"
     )
 
 

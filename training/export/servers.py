@@ -1,10 +1,16 @@
 """Rules by which servers read a sentence-transformers model: they run fewer of its modules than the library does.
 
-Text Embeddings Inference (1.9.3): backends/src/lib.rs, `ModuleType` and `parse_dense_paths_from_modules`: types of
-modules are the four of `STOCK_MODULES`, or all Dense modules are left out with a warning. After the pooling it runs
-every Dense module, and normalizes once at the end unless a request says otherwise; Normalize modules are not run.
+The rules are taken from the servers' sources; the servers themselves are not run.
 
-vLLM: vllm/model_executor/models/adapters.py, `_load_st_projector`: runs the first Dense module, then normalizes.
+Text Embeddings Inference, commit 028192f13e24: backends/src/lib.rs, `ModuleType`, `ModuleConfig` and
+`parse_dense_paths_from_modules`: entries of modules.json have `idx`, `name`, `path` and one of the four types of
+`STOCK_MODULES`, or all Dense modules are left out with a warning. backends/candle/src/models/dense.rs, `DenseConfig`
+and `Dense::load` (commit 0d1b698f4617): a Dense module has `in_features`, `out_features` and `bias`, its tensors are
+`linear.weight` and `linear.bias`, and its activation is one of `ACTIVATIONS`. After the pooling the server runs every
+Dense module, and normalizes once at the end unless a request says otherwise; Normalize modules are not run.
+
+vLLM, commit 00620f91ea18: vllm/model_executor/models/adapters.py, `_load_st_projector` and `_load_dense_weights`: runs
+the first Dense module, whose tensors may be `linear.weight` and `linear.bias`, then normalizes.
 """
 
 import json
@@ -23,6 +29,8 @@ STOCK_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 """Modules that have those types."""
 POOLINGS = {"pooling_mode_cls_token", "pooling_mode_mean_tokens", "pooling_mode_lasttoken"}
 """Ways to pool that both servers know."""
+ACTIVATIONS = ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Tanh")
+"""Activation functions of Dense modules that both servers know."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,8 @@ def find_problem(folder: Path, modules: list[dict[str, Any]], server: Server) ->
         return f"it runs {server.dense} Dense module, and this chain needs {len(dense)}"
     for index in dense:
         config = json.loads((folder / modules[index]["path"] / "config.json").read_text())
+        if (activation := config.get("activation_function", ACTIVATIONS[0])) not in ACTIVATIONS:
+            return f"the activation function {activation} is none that all servers know"
         if config["bias"] and "Normalize" in kinds[:index]:
             return (
                 "it leaves out the normalization before an added vector (of a mean, for example), which then has "

@@ -180,6 +180,15 @@ def test_export_prints_one_line_for_an_encoder_that_cannot_be_loaded(run, unname
 
 
 @pytest.fixture
+def tiny_encoder_chain(run, tiny_model, tmp_path):
+    """A chain fitted on texts with a random encoder of one layer."""
+    (tmp_path / "fitted.txt").write_text("".join(f"a line about {number} things\n" for number in range(200)))
+    arguments = ("--steps", "pca:4", "--encoder", tiny_model, "--source", tmp_path / "fitted.txt")
+    assert run("fit", "--name", "tiny", *arguments)[0] == 0
+    return "tiny"
+
+
+@pytest.fixture
 def five_bits(run, unnamed_encoder, tmp_path, home):
     """A chain of codes whose coordinates have five bits each."""
     if not (home / "chains/five-bits").exists():
@@ -206,6 +215,31 @@ def test_export_faiss_refuses_codes_that_cross_bytes_and_suggests_what_to_do(run
 def test_export_refuses_an_encoder_for_formats_without_one(run, five_bits, tmp_path, format_):
     result = run("export", "five-bits", "--to", tmp_path / "out", "--format", format_, "--encoder", "all-MiniLM-L6-v2")
     assert_one_line(*result, format_, "leave --encoder out")
+
+
+def test_export_static_writes_a_model_that_is_fitted_to_the_source(run, tiny_encoder_chain, tmp_path, home):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("".join(f"text number {number} of a source\n" for number in range(300)))
+    arguments = ("--to", tmp_path / "model", "--format", "static", "--source", texts)
+    status, out, err = run("export", tiny_encoder_chain, *arguments)
+    assert status == 0 and "certificate.json" in out and "checked: within" in err
+    assert json.loads((tmp_path / "model/certificate.json").read_text())["n_fit"] == 240
+    assert SentenceTransformer(str(tmp_path / "model"), device="cpu").get_embedding_dimension() == 4
+
+
+@pytest.mark.parametrize("format_", ["sentence-transformers", "onnx", "faiss", "numpy"])
+def test_only_static_models_take_a_source(run, format_, tmp_path):
+    result = run("export", "compact", "--to", tmp_path / "out", "--format", format_, "--source", "pydoc:")
+    assert_one_line(*result, "--source names texts", format_)
+
+
+def test_a_static_model_of_an_embeddings_api_is_refused(run, tmp_path):
+    """An API has no vocabulary that could be read token by token; nothing is asked of it."""
+    far = [{"name": "far", "upstream": {"url": "http://127.0.0.1:9/v1", "protocol": "openai", "model": "far"}}]
+    arguments = ("--to", tmp_path / "out", "--format", "static", "--encoder", "far")
+    result = run("export", "compact", *arguments, LATHE_ENCODERS=json.dumps(far))
+    assert_one_line(*result, "far is behind an embeddings API, which no export can hold")
+    assert not (tmp_path / "out").exists()
 
 
 def test_export_help_names_its_options(run):

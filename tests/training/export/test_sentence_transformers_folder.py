@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -15,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 
 from training.errors import ExportError
 from training.export.sentence_transformers_folder import export_sentence_transformers
-from training.export.servers import SERVERS, find_problem
+from training.export.servers import ACTIVATIONS, SERVERS, find_problem
 from transforms import Chain
 
 CHAINS = {
@@ -180,6 +181,32 @@ def test_versions_3_to_5_and_servers_find_the_settings_that_they_read(export):
     for module in modules[2:]:
         config = json.loads((export.folder / module["path"] / "config.json").read_text())
         assert not any(key.startswith("module_") for key in config)  # unknown before version 5
+
+
+def test_dense_modules_have_the_fields_and_tensors_that_servers_require(make):
+    export = make("two products")
+    modules = json.loads((export.folder / "modules.json").read_text())
+    dense = [module for module in modules if module["type"] == "sentence_transformers.models.Dense"]
+    assert dense and all(module.keys() == {"idx", "name", "path", "type"} for module in modules)
+    for module in dense:
+        config = json.loads((export.folder / module["path"] / "config.json").read_text())
+        tensors = load_file(export.folder / module["path"] / "model.safetensors")
+        assert config.keys() == {"in_features", "out_features", "bias", "activation_function"}
+        assert config["activation_function"] in ACTIVATIONS
+        assert tensors["linear.weight"].shape == (config["out_features"], config["in_features"])
+        assert ("linear.bias" in tensors) == config["bias"]
+
+
+def test_a_model_with_an_unknown_activation_is_not_for_a_server(make, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(make("nested").folder, folder)
+    modules = json.loads((folder / "modules.json").read_text())
+    (dense,) = [module for module in modules if module["type"].endswith(".Dense")]
+    config = json.loads((folder / dense["path"] / "config.json").read_text())
+    config["activation_function"] = "torch.nn.modules.activation.GELU"
+    (folder / dense["path"] / "config.json").write_text(json.dumps(config))
+    for server in SERVERS.values():
+        assert "activation function" in find_problem(folder, modules, server)
 
 
 def serve_by_rules(folder, texts, server):
