@@ -3,7 +3,7 @@
 # make test-services   the tests with a real Redis, nginx, Chromium and Node, which must be installed
 # make test-cpus   the tests that compare numbers, as older CPUs would run them
 # make fuzz EXAMPLES=100000   what is read from outside, fed with what makes no sense, other than in make test
-# make test-exports   exports read by other versions of libraries, which are installed below build/exports
+# make test-exports   exports and clients with other versions of libraries, which are installed below build
 # make test-trials   the tests of many seconds each, before a release; they take the same services
 # make docs   runs every block of the pages and records it   make reference   writes docs/reference from the code
 
@@ -48,6 +48,7 @@ test-trials: $(VENV)/dev.stamp
 # Its files are not called test_*.py, so that no other target collects them.
 test-exports: $(VENV)/dev.stamp
 	$(PYTEST) --timeout 0 tests/exports/check_*.py
+	$(BIN)/python -m tests.exports.frameworks
 
 # The tests that compare numbers, as older CPUs would run them; MACHINES="sse4 avx2" names some.
 test-cpus: $(VENV)/dev.stamp
