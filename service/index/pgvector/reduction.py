@@ -82,10 +82,13 @@ def find_full_vectors(connection: Connection, table: Table, name: str) -> FullVe
 
 
 def read_sample(connection: Connection, full: FullVectors, rows: int) -> Iterator[Vectors]:
-    """Yield batches `(n, d)` of the vectors of up to `rows` random rows, in random order."""
+    """Yield batches `(n, d)` of the vectors of up to `rows` random rows; rows with NULL are left out."""
+    # Sorting addresses instead of vectors keeps the sort small; in a partitioned table an address is unique only
+    # within its partition. OFFSET 0 keeps the lookup by address, where a join would read the whole table again.
     query = sql.SQL(
-        "SELECT {column} FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} WHERE {column} IS NOT NULL "
-        "ORDER BY random() LIMIT {rows}))"
+        "SELECT found.{column} FROM (SELECT tableoid, ctid FROM {table} WHERE {column} IS NOT NULL "
+        "ORDER BY random() LIMIT {rows}) AS chosen CROSS JOIN LATERAL (SELECT {column} FROM {table} AS t "
+        "WHERE t.tableoid = chosen.tableoid AND t.ctid = chosen.ctid OFFSET 0) AS found"
     ).format(column=sql.Identifier(full.column.name), table=full.table.name.identifier, rows=sql.Literal(rows))
     with connection.transaction(), connection.cursor("lathe_sample", binary=True) as cursor:
         cursor.execute(query)
