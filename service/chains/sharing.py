@@ -1,4 +1,4 @@
-"""Chains and exported models in repositories of the hub.
+"""Pushing and pulling of chains and exported models to and from repositories of the hub.
 
 repository of a chain                                    repository of an exported model
 ├── manifest.json, chain.safetensors                     ├── the files of the export, such as modules.json
@@ -49,13 +49,13 @@ MAX_SUMS = 1_000_000
 
 @dataclass(frozen=True)
 class Pulled:
-    """A chain that was pulled.
+    """Outcome of pulling a chain.
 
     Attributes:
         name: name of the chain here.
         version: its version here.
         live: whether this version is live.
-        new: whether the version was added; else the same chain was here already.
+        new: whether a version was added; False if the same chain was stored before.
         commit: commit of the repository.
         encoder: name of the encoder that the chain is for; None without one.
     """
