@@ -173,7 +173,7 @@ def _copy_batch(connection: Connection, payloads: Sequence[Payload], vectors: Se
 
 
 def _build_upsert(name: TableName, columns: Sequence[str]) -> sql.Composed:
-    """Build the statement that inserts the temporary table's rows into the user's table, or replaces rows that differ."""
+    """Build the statement that inserts the temporary table's rows into the user's, or replaces rows that differ."""
     names = [sql.Identifier(column) for column in columns]
     return sql.SQL(
         "INSERT INTO {table} AS old ({names}) SELECT {names} FROM {stage} ON CONFLICT (id) DO UPDATE SET {assigned} "
