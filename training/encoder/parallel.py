@@ -16,7 +16,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def run_side_by_side(work: Callable[[T], R], items: Iterable[T]) -> Generator[tuple[T, R], None, None]:
+def map_in_threads(work: Callable[[T], R], items: Iterable[T]) -> Generator[tuple[T, R], None, None]:
     """Apply a function to items in as many threads as torch uses in this one; yield items with results in order.
 
     Meanwhile torch computes on one core in each thread, including this one; the end restores the setting. A single item
