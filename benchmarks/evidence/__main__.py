@@ -19,6 +19,7 @@ import torch
 
 from benchmarks.evaluation import condensed, timed
 from benchmarks.evidence.families import FAMILIES, MAX_TOKENS, request_encoder
+from benchmarks.evidence.tables import build_debiasing_table, build_retention_table
 from benchmarks.report import parser, write_report
 from training.evaluation.report import format_report
 from training.evaluation.report import write_report as write_evaluation
@@ -26,7 +27,8 @@ from training.evaluation.run import Request
 from training.evaluation.suites import open_suite
 
 SIZES = [Fraction(1, share) for share in (2, 4, 8, 16)]
-PARTS = ("debiasing", "reducers")
+TABLES = {"debiasing": build_debiasing_table, "reducers": build_retention_table}
+PARTS = tuple(TABLES)
 CORPUS_SEED = 0
 
 
@@ -42,6 +44,7 @@ def main() -> None:
     options.add_argument("--limit", type=int, default=60)
     options.add_argument("--processes", type=int, default=1)
     options.add_argument("--work", type=Path, default=Path("build/evidence"))
+    options.add_argument("--name", default="evidence", help="of the raw figures")
     given = options.parse_args()
     torch.set_num_threads(given.processes)
     given.work.mkdir(parents=True, exist_ok=True)
@@ -68,7 +71,8 @@ def main() -> None:
         findings, _ = write_evaluation(results)
         print(f"\n# {name}, {seconds / 60:.1f} min\n\n{format_report(results, findings)}")
         figures[name] = {"seconds": seconds, "problems": list(results.problems)} | condensed(results, findings)
-    print("raw figures:", write_report(given.out, "evidence", figures), file=sys.stderr)
+        print(TABLES[name](figures[name]))
+    print("raw figures:", write_report(given.out, given.name, figures), file=sys.stderr)
 
 
 def draw_sentences(corpus: Path, count: int, work: Path) -> Path:

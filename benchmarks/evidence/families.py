@@ -46,8 +46,8 @@ FAMILIES = (
     Family(DEFAULT_ENCODER.name),
     Family("e5-small", prompt="query", layers=("layer6-mean",)),
     Family("wordllama", is_static=True),
-    Family("smollm2-135m", is_language_model=True, layers=("layer15-lasttoken",)),
-    Family("gemma3-270m", is_language_model=True, layers=("layer9-lasttoken",)),
+    Family("smollm2-135m", is_language_model=True),
+    Family("gemma3-270m", is_language_model=True),
 )
 
 

@@ -41,7 +41,7 @@ class HubRepo:
 
     @classmethod
     def open(cls, repo: str, revision: str | None = None) -> "HubRepo":
-        """Ask the hub for the files of a repository.
+        """Return a repository at a revision, with the sizes of its files from the hub.
 
         Args:
             repo: `owner/name`.
@@ -49,7 +49,7 @@ class HubRepo:
 
         Raises:
             BadValueError: if `repo` is not a repository id.
-            UnknownNameError: if there is no such repository or revision, or the token does not show it.
+            UnknownNameError: if there is no such repository or revision, or the token may not read it.
             UnavailableError: if the hub cannot be reached.
         """
         with _explained_errors(repo):
@@ -136,7 +136,7 @@ def _connect() -> Any:
 
 @contextmanager
 def _explained_errors(repo: str) -> Iterator[None]:
-    """Raise errors of the hub's client in the block as those of the service, with what to do."""
+    """Convert errors of the hub's client in the block to errors of the service, which say what to do."""
     from httpx2 import TransportError
     from huggingface_hub import errors
 
@@ -155,22 +155,22 @@ def _explained_errors(repo: str) -> Iterator[None]:
     except errors.OfflineModeIsEnabled as error:
         raise UnavailableError(f"{repo} is not asked for while HF_HUB_OFFLINE is set") from error
     except (TransportError, errors.LocalEntryNotFoundError, ConnectionError) as error:
-        raise UnavailableError(f"the hub cannot be reached for {repo}: {_reason(error)}") from error
+        raise UnavailableError(f"the hub cannot be reached for {repo}: {_format_reason(error)}") from error
     except errors.HfHubHTTPError as error:
         raise _convert_status(repo, error) from error
     except (ValueError, RuntimeError, OSError) as error:  # a file that was cut off, or an answer that makes no sense
-        raise UnavailableError(f"{repo} cannot be read or written: {_reason(error)}") from error
+        raise UnavailableError(f"{repo} cannot be read or written: {_format_reason(error)}") from error
 
 
 def _convert_status(repo: str, error: Any) -> ServiceError:
-    """Return the error of the service for a status with which the hub refused a request."""
+    """Convert an error status of the hub to the error of the service."""
     status = error.response.status_code
     if status in (401, 403):
         return ForbiddenError(f"the hub does not allow this on {repo}: set HF_TOKEN to a token that may write there")
-    return UnavailableError(f"the hub answered {status} for {repo}: {_reason(error)}")
+    return UnavailableError(f"the hub answered {status} for {repo}: {_format_reason(error)}")
 
 
-def _reason(error: Exception) -> str:
+def _format_reason(error: Exception) -> str:
     """Return the first line of a library's message and of its cause's, shortened; the type of an error without any."""
     found = [error] if error.__cause__ is None else [error, error.__cause__]
     return ": ".join((str(e).strip().splitlines() or [type(e).__name__])[0][:MAX_REASON] for e in found)

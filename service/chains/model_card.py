@@ -23,7 +23,7 @@ def format_header(metadata: Mapping[str, Any], library: str, license_id: str | N
     """Return the YAML header of a model card, between lines of three dashes.
 
     Args:
-        metadata: manifest of the chain; its encoder is the base model if it is one of the hub.
+        metadata: manifest of the chain; its encoder's model is the base model if it has the form `owner/name`.
         library: library that loads the repository.
         license_id: license as the hub abbreviates it, such as `apache-2.0`; None states none.
         tags: tags of the card.
@@ -91,9 +91,9 @@ def _format_figures(metadata: Mapping[str, Any], certificate: Mapping[str, Any])
 
 
 def find_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Return bytes of a vector and recall@10 at each size that the certificate measured, by size; [] for one size only.
+    """Return bytes of a vector and recall@10 at each number of dimensions measured, ascending; [] unless there are two.
 
-    Only a nested chain is measured at several sizes.
+    Only a nested chain is measured at several numbers of dimensions.
     """
     certificate = metadata.get("certificate") or {}
     sizes = {int(size): found.get("recall_at_10") for size, found in certificate.get("sizes", {}).items()}
@@ -102,13 +102,14 @@ def find_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
         return []
     full = int(metadata["output_dimensions"])
     sizes[full] = certificate.get("recall_at_10")
-    return [(after * size / full, recall) for size, recall in sorted(sizes.items()) if recall is not None]
+    points = [(after * size / full, recall) for size, recall in sorted(sizes.items()) if recall is not None]
+    return points if len(points) > 1 else []
 
 
 def draw_recall(metadata: Mapping[str, Any]) -> str | None:
-    """Return a figure of recall@10 by bytes of a vector, in SVG; None unless two sizes or more were measured."""
+    """Return a figure of recall@10 by bytes of a vector, in SVG; None unless `find_points` returns points."""
     points = find_points(metadata)
-    if len(points) < 2:
+    if not points:
         return None
     most = points[-1][0]
     x = [MARGIN + found / most * (WIDTH - 2 * MARGIN) for found, _ in points]

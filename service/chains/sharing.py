@@ -1,4 +1,4 @@
-"""Chains and exported models in repositories of the hub.
+"""Pushing and pulling of chains and exported models to and from repositories of the hub.
 
 repository of a chain                                    repository of an exported model
 ├── manifest.json, chain.safetensors                     ├── the files of the export, such as modules.json
@@ -33,6 +33,7 @@ from transforms.artifact import (
     Manifest,
     load_moments,
     read_manifest,
+    require_field_types,
 )
 from transforms.errors import ArtifactError
 
@@ -48,13 +49,13 @@ MAX_SUMS = 1_000_000
 
 @dataclass(frozen=True)
 class Pulled:
-    """A chain that was pulled.
+    """Outcome of pulling a chain.
 
     Attributes:
         name: name of the chain here.
         version: its version here.
         live: whether this version is live.
-        new: whether the version was added; else the same chain was here already.
+        new: whether a version was added; False if the same chain was stored before.
         commit: commit of the repository.
         encoder: name of the encoder that the chain is for; None without one.
     """
@@ -108,12 +109,15 @@ def push_model(folder: Path, repo: str, private: bool | None, license_id: str | 
         license_id: license for the card; None states none.
 
     Raises:
-        BadValueError: if the folder holds a file that exports do not have.
+        BadValueError: if the folder holds a file that exports do not have, or its lathe.json names no chain.
         ServiceError: as `push_files` does.
     """
     described = json.loads((folder / DESCRIPTION).read_text())
+    if not isinstance(described, dict) or "chain" not in described:
+        raise BadValueError(f"{DESCRIPTION} in {folder} is not one of an export: it names no chain")
     paths = sorted(path for path in folder.rglob("*") if path.is_file() or path.is_symlink())
     files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in paths}
+    files.pop(SUMS, None)  # a pulled folder has the digests of its old README, written again below
     for name, path in files.items():
         if isinstance(path, Path) and path.is_symlink():
             raise BadValueError(f"{name} in {folder} is a link: push the folder as lathe export wrote it")
@@ -121,10 +125,15 @@ def push_model(folder: Path, repo: str, private: bool | None, license_id: str | 
     stock = "modules.json" in files
     tags = ["lathe", "embeddings", *(["sentence-transformers", "sentence-similarity"] if stock else [])]
     header = format_header(described, "sentence-transformers" if stock else "lathe", license_id, tags)
-    usage = (folder / CARD).read_text().replace("path/to/this/folder", repo)
+    usage = _remove_header((folder / CARD).read_text()).replace("path/to/this/folder", repo)
     files[CARD] = f"{header}\n{usage}".encode()
     files[SUMS] = "".join(f"{_digest(content)}  {name}\n" for name, content in sorted(files.items())).encode()
     return push_files(repo, files, f"Export of {described['chain']}", private)
+
+
+def _remove_header(card: str) -> str:
+    """Return a model card without its YAML header, which a card has if its folder was pulled."""
+    return card.split("---\n", 2)[2].lstrip("\n") if card.startswith("---\n") and card.count("---\n") > 1 else card
 
 
 def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: int) -> Pulled:
@@ -140,7 +149,7 @@ def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: i
 
     Raises:
         ArtifactError: if the repository holds no chain, or one whose digests, shapes or fields are wrong.
-        BadValueError: if the name is not valid.
+        BadValueError: if the name is not valid, or left out and missing in the manifest.
         ServiceError: as `HubRepo.download` does.
     """
     with tempfile.TemporaryDirectory(prefix="lathe-pull-") as temporary:
@@ -148,11 +157,14 @@ def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: i
         folder.mkdir(parents=True)
         repo.download([MANIFEST], folder, max_bytes)
         manifest = read_manifest(folder)
+        require_field_types(folder, manifest, {"name": str})
         names = [TENSORS, *([DISTRIBUTION] if manifest.get("reference") else [])]
         repo.download(names, folder, max_bytes)
         chain = load_chain(folder, None)
         statistics = _load_statistics(folder, manifest)
-    name = str(manifest.get("name")) if name is None else name
+    name = name or manifest.get("name")
+    if name is None:
+        raise BadValueError(f"{repo.id} does not name its chain: choose a name with --as", param="--as")
     require_name(name, param="--as")
     encoder = (manifest.get("encoder") or {}).get("name")
     if (known := _find_same(registry, name, manifest)) is not None:
@@ -201,7 +213,7 @@ def _parse_sums(text: str, repo: str) -> Mapping[str, str]:
     """Parse the lines `<SHA-256>  <path>` of a file of digests; return the digests by path.
 
     Raises:
-        BadValueError: if a line is not of that form.
+        BadValueError: if a line is not of that form, with `repo` in the message.
     """
     found = {}
     for line in text.splitlines():

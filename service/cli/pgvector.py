@@ -101,5 +101,5 @@ def reduce(
 
 
 def _format_reduction(target: "Target", width: int) -> str:
-    """Format what a chain makes of vectors of `width` dimensions, with the space of the result."""
+    """Format the dimensions before and after a chain, its name, and the space of the result."""
     return f"{width} → {target.dimensions} through {target.chain}, space {target.space_id}"

@@ -1,4 +1,4 @@
-"""Plan of an index: what each chain and graph would take and find, measured on a sample before anything is built."""
+"""Plan of an index: size, recall and time of each chain and graph, measured on a sample before an index is built."""
 
 import math
 import tempfile
@@ -35,9 +35,9 @@ LINKS = (8, 16)
 """Links per node that are tried."""
 EFS = (20, 40, 80, 160, 320)
 RESCORINGS = (1, 2, 4, 8, 16)
-"""Efforts of the searches, and candidates that the originals rank again, as multiples of k; 1 ranks none."""
-LEAST_LOSS = 1e-4
-"""Loss of recall that a sample cannot tell from none."""
+"""Values of ef, and numbers of candidates that the originals rank again, as multiples of k; 1 ranks none."""
+MIN_LOSS = 1e-4
+"""Smallest loss of recall that a sample can show; recall is clipped by it, because the logit of 1 is infinite."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to build and search an index, with what is expected of it.
+    """Parameters to build and search an index, with its expected recall, time and size.
 
     Attributes:
         chain: as in `Candidate`.
@@ -90,14 +90,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a graph over some sampled rows took and found.
+    """Measured size, build time and searches of a graph over sampled rows.
 
     Attributes:
         rows: number of rows in the graph.
         memory: bytes of the graph for each row.
         disk: bytes of the row files for each row.
-        build_seconds: time to build the graph.
-        found: recall and microseconds a query, by ef and rescoring.
+        build_seconds: CPU time to build the graph.
+        found: recall and microseconds for each query, by ef and rescoring.
     """
 
     rows: int
@@ -108,27 +108,41 @@ class Trial:
 
 
 def fit_candidates(vectors: Vectors) -> Iterator[Candidate]:
-    """Yield the vectors as they are, then codes of each budget that fits their dimensions, fitted on them.
+    """Yield a candidate without a chain, then `codes` of each budget up to a byte for each dimension, fitted here.
 
     Args:
         vectors: sampled vectors `(n, d)`, without those that search.
     """
     width = vectors.shape[1]
-    yield Candidate(RAW, IndexSpec(None, None, width, "raw", RAW, width, "raw"), None)
+    build_spec = partial(_build_spec, width)
+    yield Candidate(RAW, build_spec(RAW, width, "raw"), None)
     for budget in (budget for budget in BUDGETS if budget <= width):
         chain = Chain(parse_steps(f"codes:{budget}")).fit(vectors)
         with tempfile.TemporaryDirectory() as folder:
             chain.save(Path(folder, "1"))
             artifact = read_artifact_files(Path(folder, "1"))
-        spec = IndexSpec(None, None, width, "raw", f"codes:{budget}", chain.dimensions_after(width), "fitted")
+        spec = build_spec(f"codes:{budget}", chain.dimensions_after(width), "fitted")
         yield Candidate(f"codes:{budget}", spec, artifact, budget)
 
 
+def _build_spec(width: int, chain: str, dimensions: int, space_id: str) -> IndexSpec:
+    """Return the settings of an index without an encoder; the names of its spaces are used nowhere else."""
+    return IndexSpec(
+        encoder=None,
+        encoder_fingerprint=None,
+        width=width,
+        raw_space_id="raw",
+        chain=chain,
+        dimensions=dimensions,
+        space_id=space_id,
+    )
+
+
 def split_queries(vectors: Vectors) -> tuple[Vectors, Vectors]:
-    """Split sampled distinct vectors `(n, d)`, in random order, into those to index and those that search them.
+    """Split distinct vectors `(n, d)` in random order into those to index and up to `QUERIES` that search them.
 
     Raises:
-        BadValueError: if there are too few.
+        BadValueError: if there are fewer than `MIN_ROWS`.
     """
     if len(vectors) < MIN_ROWS:
         raise BadValueError(
@@ -164,7 +178,9 @@ def measure_settings(
     tasks = [(candidate, m) for candidate in candidates for m in LINKS]
     for done, (candidate, m) in enumerate(tasks):
         on_progress(done / len(tasks), f"{candidate.chain}, {m} links per node")
-        trials = [_try(candidate, m, base[:size], queries, truth, k) for size, truth in zip(sizes, truths, strict=True)]
+        trials = [
+            _run_trial(candidate, m, base[:size], queries, truth, k) for size, truth in zip(sizes, truths, strict=True)
+        ]
         found += extrapolate(candidate, m, trials, max(rows, sizes[1]))
     on_progress(1.0, "measured")
     return found
@@ -178,8 +194,14 @@ def find_nearest(queries: Vectors, base: Vectors, k: int) -> NDArray[np.int64]:
     )[0]
 
 
-def _try(candidate: Candidate, m: int, base: Vectors, queries: Vectors, truth: NDArray[np.int64], k: int) -> Trial:
-    """Build a graph over vectors `(n, d)`, and search it with every effort."""
+def _run_trial(
+    candidate: Candidate, m: int, base: Vectors, queries: Vectors, truth: NDArray[np.int64], k: int
+) -> Trial:
+    """Build a graph over vectors `(n, d)`, and measure recall and CPU time of its searches for each ef and rescoring.
+
+    Raises:
+        NotSupportedError: if no engine of graphs is installed.
+    """
     spec = IndexSpec(**(candidate.spec.to_json() | {"m": m, "metric": "cosine"}))
     reducer = Reducer(spec, candidate.artifact)
     vectors = choose_format(spec, reducer)
@@ -192,7 +214,7 @@ def _try(candidate: Candidate, m: int, base: Vectors, queries: Vectors, truth: N
     build_seconds = time.process_time() - begun
     reduced = reducer.reduce_queries(queries)
     singles = [slice(one, one + 1) for one in range(min(TIMED_QUERIES, len(queries)))]
-    reducing = _time(partial(reducer.reduce_queries, queries[one]) for one in singles)
+    reducing = _measure_microseconds(partial(reducer.reduce_queries, queries[one]) for one in singles)
     rescorings = (1,) if candidate.artifact is None else RESCORINGS
     found: dict[tuple[int, int], tuple[float, float]] = {}
     ranking: dict[int, float] = {1: 0.0}
@@ -200,11 +222,13 @@ def _try(candidate: Candidate, m: int, base: Vectors, queries: Vectors, truth: N
         most = max((r for r in rescorings if r * k <= ef), default=0)
         if not most or (answer := graph.search(reduced, most * k, ef)) is None:
             continue
-        searching = reducing + _time(partial(graph.search, reduced[one], most * k, ef) for one in singles)
+        searching = reducing + _measure_microseconds(
+            partial(graph.search, reduced[one], most * k, ef) for one in singles
+        )
         for rescoring in (r for r in rescorings if r <= most):
             tried = answer[0][:, : rescoring * k]
             if rescoring not in ranking:
-                ranking[rescoring] = _time(
+                ranking[rescoring] = _measure_microseconds(
                     partial(rescore, queries[one], originals, tried[one], k, "cosine") for one in singles
                 )
             best = tried if rescoring == 1 else rescore(queries, originals, tried, k, "cosine")[0]
@@ -214,8 +238,8 @@ def _try(candidate: Candidate, m: int, base: Vectors, queries: Vectors, truth: N
     return Trial(len(base), graph.bytes / len(base), disk, build_seconds, found)
 
 
-def _time(calls: Iterable[Callable[[], object]]) -> float:
-    """Return the median CPU time of calls, in microseconds."""
+def _measure_microseconds(calls: Iterable[Callable[[], object]]) -> float:
+    """Return the median CPU time of a call, in microseconds."""
     times = []
     for call in calls:
         begun = time.process_time()
@@ -225,7 +249,7 @@ def _time(calls: Iterable[Callable[[], object]]) -> float:
 
 
 def extrapolate(candidate: Candidate, m: int, trials: Sequence[Trial], rows: int) -> Iterator[Setting]:
-    """Yield what is expected of each setting with so many rows, from trials with few and with more rows."""
+    """Yield each setting with its expectations for `rows` rows, from a trial with few rows and one with more."""
     few, more = trials
     share = math.log(rows / more.rows) / math.log(more.rows / few.rows)
     for (ef, rescoring), (recall, microseconds) in more.found.items():
@@ -249,8 +273,8 @@ def extrapolate(candidate: Candidate, m: int, trials: Sequence[Trial], rows: int
 
 
 def _logit(share: float) -> float:
-    """Return the logit of a share, at most that of one short by `LEAST_LOSS`."""
-    share = min(max(share, LEAST_LOSS), 1 - LEAST_LOSS)
+    """Return the logit of a share, clipped to between `MIN_LOSS` and 1 − `MIN_LOSS`."""
+    share = min(max(share, MIN_LOSS), 1 - MIN_LOSS)
     return math.log(share / (1 - share))
 
 
@@ -260,12 +284,12 @@ def _expit(value: float) -> float:
 
 
 def choose_setting(settings: Sequence[Setting], recall: float, memory: int | None) -> Setting:
-    """Return the setting to build: the fastest that fits the memory, or without a limit the one that takes the least.
+    """Return the fastest setting within the memory, or the smallest one if there is no limit, that reaches the recall.
 
     Args:
-        settings: what was measured.
-        recall: least expected recall.
-        memory: most bytes of the process for the graph; None for no limit.
+        settings: measured settings; at least one.
+        recall: minimum expected recall.
+        memory: maximum bytes of the process for the graph; None for no limit.
 
     Raises:
         BadValueError: if no setting reaches the recall within the memory; the message says what is possible.

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.databases import Workload, plan_layouts, tabulate
+from benchmarks.databases import QUERIES, Workload, load_workload, plan_layouts, tabulate
 
 DOCS = Path(__file__).parents[2] / "docs"
 FIGURES = json.loads((DOCS / "results/databases.json").read_text())["figures"]
@@ -48,6 +48,17 @@ def test_recall_counts_the_ten_nearest_by_the_full_vectors_after_ranking():
     assert load.measure(load.rescore(everything)) == {"recall_at_10": 1.0, "ci": 0.0}
     assert load.measure([list(reversed(ids)) for ids in truth.tolist()])["recall_at_10"] == 1.0
     assert load.measure([ids[:5] + [99] * 5 for ids in truth.tolist()])["recall_at_10"] == 0.5
+
+
+def test_a_file_of_too_few_rows_or_of_vectors_of_other_lengths_is_refused(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(QUERIES + 100, 8)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows)
+    with pytest.raises(ValueError, match="1,124 rows; 101 rows and 1,024 queries are needed"):
+        load_workload(tmp_path / "rows.npy", 101, 10, "pca:4")
+    with pytest.raises(ValueError, match="of another length than 1"):
+        load_workload(tmp_path / "rows.npy", 100, 10, "pca:4")
+    np.save(tmp_path / "rows.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    assert load_workload(tmp_path / "rows.npy", 100, 10, "pca:4").truth.shape == (10, 10)
 
 
 def test_layouts_name_full_and_reduced_columns_of_the_dimensions_asked_for():

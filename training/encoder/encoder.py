@@ -31,8 +31,8 @@ from training.encoder.devices import best_device
 from training.encoder.fingerprint import compute_fingerprint
 from training.encoder.finite import require_finite
 from training.encoder.long_texts import MARGIN_TOKENS, Pieces, split_texts
+from training.encoder.parallel import map_in_threads
 from training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
-from training.encoder.side_by_side import run_side_by_side
 from training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec, LongText, Side
 from training.encoder.text_encoder import Encoding, find_prompt
 from training.encoder.unpadding import split_flat_batches, try_unpadding
@@ -306,7 +306,7 @@ class Encoder:
     ) -> Generator[tuple[NDArray[np.int64], Batch, T], None, None]:
         """Apply a function to batches, and yield each with the positions of its texts and the result, in order.
 
-        On a CPU, batches run side by side on all threads, unless the model is compiled or runs code of its own, which
+        On a CPU, batches run in parallel on all threads, unless the model is compiled or runs code of its own, which
         may not bear several threads.
 
         Args:
@@ -316,7 +316,7 @@ class Encoder:
         if self.device != "cpu" or self.static or self.spec.compile or self.spec.trust_remote_code:
             yield from ((rows, batch, work(batch)) for rows, batch in batches)
             return
-        with closing(run_side_by_side(lambda item: work(item[1]), batches)) as results:
+        with closing(map_in_threads(lambda item: work(item[1]), batches)) as results:
             yield from ((rows, batch, result) for (rows, batch), result in results)
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:

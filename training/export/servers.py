@@ -35,7 +35,7 @@ ACTIVATIONS = ("torch.nn.modules.linear.Identity", "torch.nn.modules.activation.
 
 @dataclass(frozen=True)
 class Server:
-    """A server that reads such models.
+    """Server that reads sentence-transformers models.
 
     Attributes:
         name: its name.
@@ -51,12 +51,12 @@ SERVERS = {"tei": Server("Text Embeddings Inference", None), "vllm": Server("vLL
 
 
 def require_readable(folder: Path, modules: list[dict[str, Any]], reader: Reader) -> None:
-    """Raise `ExportError` with the reason if a reader would give other vectors than the library.
+    """Raise `ExportError` with the reason if a reader's server would give other vectors than the library.
 
     Args:
         folder: folder of the model.
         modules: content of its modules.json.
-        reader: what is to read it.
+        reader: software that is to read the export.
     """
     for key, server in SERVERS.items():
         if reader in (key, "any") and (problem := find_problem(folder, modules, server)):

@@ -2,7 +2,7 @@
 
 folder/
 ├── modules.json, 0_StaticEmbedding, 1_Normalize   stock modules of sentence-transformers
-├── certificate.json                               what the static model loses, and its throughput
+├── certificate.json                               recall and throughput of the static model
 └── README.md, lathe.json                          metadata
 
 The table begins as model2vec makes its own (Tulkens and van Dongen, 2024): the encoder reads each token of its
@@ -39,7 +39,7 @@ from transforms.linear import Affine, Normalize, Selection
 from transforms.quality.certificate import geometry_measures
 
 SIF = 1e-4
-"""Frequency of a token, by Zipf's law on its place in the vocabulary, at which its weight is one half."""
+"""Frequency of a token, by Zipf's law on its rank in the vocabulary, at which its weight is one half."""
 
 BATCH = 512
 """Tokens that the encoder reads at once, each as a text of its own."""
@@ -135,7 +135,7 @@ def _require_product(chain: Chain) -> torch.Tensor:
 
 
 def split_texts(source: str) -> tuple[list[str], list[str]]:
-    """Return texts to fit and held-out texts: up to `MAX_TEXTS` distinct ones of a source, evenly spaced.
+    """Return texts to fit, and every fifth as held out, of up to `MAX_TEXTS` distinct texts evenly spaced in a source.
 
     Raises:
         ExportError: if there are fewer than `MIN_TEXTS`.
@@ -144,9 +144,9 @@ def split_texts(source: str) -> tuple[list[str], list[str]]:
     texts = list(dict.fromkeys(text for text in found if text.strip()))
     if len(texts) < MIN_TEXTS:
         raise ExportError(f"{source} holds {len(texts)} texts: a static model needs {MIN_TEXTS} or more")
-    places = np.linspace(0, len(texts) - 1, min(MAX_TEXTS, len(texts))).astype(int)
-    chosen = [texts[place] for place in places]
-    return [text for place, text in enumerate(chosen) if place % EVERY], chosen[::EVERY]
+    positions = np.linspace(0, len(texts) - 1, min(MAX_TEXTS, len(texts))).astype(int)
+    chosen = [texts[position] for position in positions]
+    return [text for position, text in enumerate(chosen) if position % EVERY], chosen[::EVERY]
 
 
 def _encode(chain: Chain, encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -223,7 +223,7 @@ def fit_tokens(
 
 
 def _mean_of_tokens(tokenizer: Any, table: NDArray[np.float32], texts: Sequence[str]) -> NDArray[np.float32]:
-    """Return the unit mean `(n, k)` of the table's rows for the tokens of each text."""
+    """Return the mean of the table's rows for the tokens of each text, scaled to length 1, `(n, k)`."""
     means = np.stack([table[one.ids].mean(axis=0) for one in tokenizer.encode_batch(texts, add_special_tokens=False)])
     unit: NDArray[np.float32] = means / np.linalg.norm(means, axis=1, keepdims=True)
     return unit
@@ -269,7 +269,7 @@ def certify_static(chain: Chain, encoder: Encoder, static: Encoder, texts: list[
 
 
 def _measure_rate(work: Callable[[], object], count: int) -> float:
-    """Return texts a second of CPU time, with one thread of torch; the threads' setting is restored."""
+    """Return how many of `count` texts a second of CPU time `work` processes, with one thread of torch."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -282,7 +282,7 @@ def _measure_rate(work: Callable[[], object], count: int) -> float:
 
 
 def _rename_certificate(path: Path) -> None:
-    """Rename the certificate in lathe.json, which is the chain's: the static model has one of its own."""
+    """Rename `certificate` in lathe.json to `certificate_of_chain`: the static model's is in certificate.json."""
     described = json.loads(path.read_text())
     renamed = {("certificate_of_chain" if key == "certificate" else key): value for key, value in described.items()}
     path.write_text(json.dumps(renamed, indent=1) + "\n")

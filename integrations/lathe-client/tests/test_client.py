@@ -294,6 +294,8 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(connect):
         (lambda: client.search("docs", "x", [[1.0]]), ValueError, "either texts or vectors"),
         (lambda: client.upsert("docs", ["a", "b"], ["x"]), ValueError, "2 ids, 1 texts: give as many"),
         (lambda: client.upsert("docs", ["a"], ["x"], metadata=[]), ValueError, "1 texts, 0 metadata"),
+        (lambda: client.upsert("docs", "ab", ["x", "y"]), TypeError, "must be a list of ids"),
+        (lambda: client.delete_items("docs", "doc-12"), TypeError, "ids is the text 'doc-12'"),
     ]:
         with pytest.raises(kind, match=message):
             call()
@@ -326,6 +328,16 @@ def test_vectors_of_an_answer_name_their_space_in_searches_and_upserts(connect):
     sent = server.bodies[1:]
     assert [body.get("space_id") for body in sent] == ["space-a", "space-a", None]
     assert sent[1]["vectors"] == ["AACAPwAAAEA="] and sent[1]["k"] == 3
+
+
+def test_vectors_of_an_answer_that_are_codes_are_not_taken_for_floats(connect):
+    server = Server(npy([[200, 3]], **{"x-output-dtype": "uint8"}))
+    client = connect(server)
+    found = client.embed("x", output_dtype="uint8")
+    for call in (lambda: client.search("docs", vectors=found), lambda: client.upsert("docs", ["a"], vectors=found)):
+        with pytest.raises(ValueError, match="encoded as uint8"):
+            call()
+    assert len(server.requests) == 1
 
 
 def test_an_index_that_moves_between_two_batches_of_a_search_is_noticed(connect):

@@ -1,4 +1,4 @@
-"""Which columns hold the outputs of a chain, and which chains have outputs that pgvector can search."""
+"""Comments of columns that hold a chain's outputs, and the check that pgvector can search them."""
 
 from service.errors import BadValueError
 from service.index.pgvector.column_types import VectorType
@@ -13,7 +13,7 @@ def describe_space(space_id: str, chain: str, column_type: VectorType) -> str:
 
 
 def require_searchable(chain: str, quantizer: Quantizer | None, column_type: VectorType, metric: Metric) -> None:
-    """Raise `BadValueError` if pgvector cannot compare what a chain gives in a column of this type.
+    """Raise `BadValueError` if pgvector cannot search the outputs of a chain in a column of this type.
 
     Args:
         chain: reference of the chain.

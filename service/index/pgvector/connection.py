@@ -53,11 +53,11 @@ def open_database(url: str | None) -> Iterator[Connection]:
             yield connection
     except psycopg.Error as error:
         converted = convert_postgres_error(error)
-        raise type(converted)(hide(converted.message, password), code=converted.code) from None
+        raise type(converted)(_redact_password(converted.message, password), code=converted.code) from None
 
 
-def hide(message: str, password: str) -> str:
-    """Return a message with the password replaced by `***` wherever it stands; unchanged if there is no password."""
+def _redact_password(message: str, password: str) -> str:
+    """Return a message with each occurrence of the password replaced by `***`; unchanged if there is no password."""
     return message.replace(password, "***") if password else message
 
 

@@ -42,7 +42,7 @@ class ExportedColumn:
     """Column of vectors of an export.
 
     Attributes:
-        column: the column.
+        column: name, type, dimensions and comment.
         map: maps original vectors `(n, d)` to those of the column.
     """
 
@@ -53,15 +53,15 @@ class ExportedColumn:
 def plan_columns(
     spec: IndexSpec, artifact: Artifact, column_type: VectorType, originals: Originals
 ) -> list[ExportedColumn]:
-    """Return the columns of vectors of an index's export: `embedding`, the originals, and `reduced`, if there are such.
+    """Return the columns of vectors of an export: `embedding` of the originals, and `reduced`; at least one of them.
 
-    An index without a chain has a reduced column only of halfvec or bit; of vector, it would repeat the originals.
+    Without a chain, `reduced` is left out if it is of type vector, because it would repeat the originals.
 
     Args:
         spec: settings of the index.
         artifact: manifest and tensors of its chain; None for raw vectors.
         column_type: type of the reduced column.
-        originals: dtype of the column of originals; none leaves it out.
+        originals: dtype of the column `embedding`; none leaves it out.
 
     Raises:
         BadValueError: if pgvector cannot search what the chain gives, or no column would be left.
@@ -149,7 +149,7 @@ def _ensure_table(connection: Connection, name: TableName, columns: Sequence[Vec
 
 
 def _create_stage(connection: Connection, columns: Sequence[VectorColumn]) -> None:
-    """Create the temporary table, which is empty again after every transaction."""
+    """Create the temporary table of a batch; each commit empties it."""
     declared = [
         sql.SQL("{} {}").format(sql.Identifier(column.name), format_type(column.kind, column.dimensions))
         for column in columns
@@ -162,7 +162,7 @@ def _create_stage(connection: Connection, columns: Sequence[VectorColumn]) -> No
 
 
 def _copy_batch(connection: Connection, payloads: Sequence[Payload], vectors: Sequence[Sequence[bytes]]) -> None:
-    """Copy items into the temporary table; `vectors` has the fields of each column of vectors."""
+    """Copy items into the temporary table; `vectors` holds for each column the items' binary fields."""
     with (
         connection.cursor() as cursor,
         cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(STAGE)) as copy,
@@ -173,7 +173,7 @@ def _copy_batch(connection: Connection, payloads: Sequence[Payload], vectors: Se
 
 
 def _build_upsert(name: TableName, columns: Sequence[str]) -> sql.Composed:
-    """Build the statement that writes the temporary table's rows to the user's table, except those that are equal."""
+    """Build the statement that inserts the temporary table's rows into the user's, or replaces rows that differ."""
     names = [sql.Identifier(column) for column in columns]
     return sql.SQL(
         "INSERT INTO {table} AS old ({names}) SELECT {names} FROM {stage} ON CONFLICT (id) DO UPDATE SET {assigned} "

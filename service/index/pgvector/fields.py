@@ -18,7 +18,7 @@ _HEADER = struct.Struct(">HH")
 
 
 def encode_vectors(vectors: Vectors, column_type: VectorType) -> list[bytes]:
-    """Return each of the vectors `(n, d)` as a field of a column; for `bit`, 1 where a number is above 0."""
+    """Return each vector of `(n, d)` in the binary format of a column type; a `bit` is 1 where a number is above 0."""
     if column_type == "bit":
         length = struct.pack(">i", vectors.shape[1])
         return [length + row.tobytes() for row in np.packbits(vectors > 0, axis=1)]
@@ -28,10 +28,10 @@ def encode_vectors(vectors: Vectors, column_type: VectorType) -> list[bytes]:
 
 
 def decode_vectors(fields: Sequence[bytes], column_type: VectorType, dimensions: int) -> Vectors:
-    """Return the vectors `(n, dimensions)` of the fields of a column of `vector` or `halfvec`.
+    """Parse the vectors `(n, dimensions)` in binary fields of a column of `vector` or `halfvec`.
 
     Raises:
-        BadValueError: if one has another number of dimensions; its position is the error's `param`.
+        BadValueError: if one has another number of dimensions; the error's `param` is its position in `fields`.
     """
     for position, field in enumerate(fields):
         found = _HEADER.unpack_from(field)[0]

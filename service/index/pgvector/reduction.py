@@ -57,11 +57,11 @@ class ReducedRows:
 
 
 def find_full_vectors(connection: Connection, table: Table, name: str) -> FullVectors:
-    """Return a column of full vectors; without a declared length, the first vector tells the dimensions.
+    """Return a column of full vectors; if its type declares no dimensions, those of the first vector are taken.
 
     Raises:
         UnknownNameError: if the table has no such column.
-        BadValueError: if it is not of `vector` or `halfvec`, or without declared length and without vectors.
+        BadValueError: if it is not of `vector` or `halfvec`, or declares no dimensions and holds no vector.
     """
     column = require_column(table, name)
     if column.kind not in ("vector", "halfvec"):
@@ -82,10 +82,13 @@ def find_full_vectors(connection: Connection, table: Table, name: str) -> FullVe
 
 
 def read_sample(connection: Connection, full: FullVectors, rows: int) -> Iterator[Vectors]:
-    """Yield batches `(n, d)` of the vectors of up to `rows` random rows, in random order."""
+    """Yield batches `(n, d)` of the vectors of up to `rows` random rows; rows with NULL are left out."""
+    # Sorting addresses instead of vectors keeps the sort small; in a partitioned table an address is unique only
+    # within its partition. OFFSET 0 keeps the lookup by address, where a join would read the whole table again.
     query = sql.SQL(
-        "SELECT {column} FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} WHERE {column} IS NOT NULL "
-        "ORDER BY random() LIMIT {rows}))"
+        "SELECT found.{column} FROM (SELECT tableoid, ctid FROM {table} WHERE {column} IS NOT NULL "
+        "ORDER BY random() LIMIT {rows}) AS chosen CROSS JOIN LATERAL (SELECT {column} FROM {table} AS t "
+        "WHERE t.tableoid = chosen.tableoid AND t.ctid = chosen.ctid OFFSET 0) AS found"
     ).format(column=sql.Identifier(full.column.name), table=full.table.name.identifier, rows=sql.Literal(rows))
     with connection.transaction(), connection.cursor("lathe_sample", binary=True) as cursor:
         cursor.execute(query)
@@ -149,9 +152,9 @@ class _Statements:
 
     Attributes:
         count: counts the rows to reduce, and those without a full vector.
-        create_stage: creates the temporary table of keys and reduced vectors, empty again after every transaction.
-        read_first: reads and locks the first rows to reduce, keys as text.
-        read_after: reads and locks the rows to reduce after a key, given as parameters.
+        create_stage: creates the temporary table of keys and reduced vectors; each commit empties it.
+        read_first: reads and locks the first batch of rows to reduce: keys as text, and the full vector.
+        read_after: the same for the batch after a key, whose values are the parameters.
         update: writes the reduced vectors of the temporary table.
     """
 
@@ -163,7 +166,7 @@ class _Statements:
 
 
 def _build_statements(full: FullVectors, into: VectorColumn) -> _Statements:
-    """Build the statements that reduce one column into another."""
+    """Build the statements that read, stage and write batches of a reduction of one column into another."""
     comma = sql.SQL(", ")
     keys = [sql.Identifier("t", name) for name in full.table.key]  # a bare name would mean its text in ORDER BY
     kinds = [sql.SQL(full.table.columns[name].written) for name in full.table.key]  # as the catalogue spells them

@@ -1,4 +1,4 @@
-"""Tables and their columns of vectors: what the catalogue says of them, and their creation."""
+"""Tables and their columns of vectors: their description in the catalogue, and their creation."""
 
 from dataclasses import dataclass
 
@@ -135,7 +135,7 @@ def require_column(table: Table, name: str) -> Column:
 
 
 def format_type(kind: VectorType, dimensions: int) -> sql.Composed:
-    """Return a type of vectors as SQL."""
+    """Return a type of vectors with its dimensions as SQL, such as `vector(384)`."""
     return sql.SQL("{}({})").format(sql.SQL(kind), sql.Literal(dimensions))
 
 
@@ -158,10 +158,10 @@ def ensure_column(connection: Connection, table: Table, wanted: VectorColumn) ->
             connection.execute(add)
             connection.execute(remark)
         return
-    shown = f"the column {wanted.name} of {table.name}"
+    label = f"the column {wanted.name} of {table.name}"
     if (there.kind, there.dimensions) != (wanted.kind, wanted.dimensions):
         raise ConflictError(
-            f"{shown} is of type {there.written}, and these vectors take {wanted.kind}({wanted.dimensions}): name "
+            f"{label} is of type {there.written}, and these vectors take {wanted.kind}({wanted.dimensions}): name "
             "another column, or drop this one"
         )
     if there.comment == wanted.comment:
@@ -170,7 +170,7 @@ def ensure_column(connection: Connection, table: Table, wanted: VectorColumn) ->
         connection.execute(remark)
         return
     raise ConflictError(
-        f"{shown} holds vectors of another space ({there.comment or 'its comment names none'}; these are of "
+        f"{label} holds vectors of another space ({there.comment or 'its comment names none'}; these are of "
         f"{wanted.comment}): name another column, or drop it"
     )
 
@@ -184,7 +184,7 @@ def require_storable(wanted: VectorColumn) -> None:
 
 
 def format_index_statement(table: TableName, column: VectorColumn, metric: Metric, connection: Connection) -> str:
-    """Return the statement that creates the HNSW index of a column, or a line that says why there can be none."""
+    """Return the statement that creates the HNSW index of a column, or an SQL comment if it has too many dimensions."""
     if column.dimensions > MAX_INDEXED[column.kind]:
         return (
             f"-- no index: pgvector indexes at most {MAX_INDEXED[column.kind]:,} dimensions of {column.kind}, and "

@@ -24,6 +24,7 @@ from tests.service.chains.hub_server import HubServer, sha_of
 from training.export.folder import SHIPPED
 from transforms import Chain, parse_steps
 from transforms.artifact import FitDistribution, FitStatistics, load_moments
+from transforms.artifact.folder import manifest_digest
 from transforms.statistics import Moments
 
 TOKEN = "hf_nobody_may_read_this"
@@ -182,6 +183,26 @@ def test_a_tampered_or_foreign_chain_is_refused_and_nothing_appears(run, hub, pu
     assert names_in(other) == set()
 
 
+def test_a_chain_whose_manifest_has_no_name_needs_one_and_fields_of_other_types_are_refused(
+    run, hub, pull, other, small
+):
+    assert run("push", "small", REPO)[0] == 0
+    files = hub.files(REPO)
+    manifest = json.loads(files["manifest.json"])
+
+    def commit(repo, **changed):
+        content = {key: value for key, value in (manifest | changed).items() if value is not None}
+        content["manifest_sha256"] = manifest_digest(content)
+        hub.commit(repo, files | {"manifest.json": json.dumps(content).encode()})
+
+    commit("me/nameless", name=None)
+    assert_fails(pull("me/nameless"), "--as")
+    assert pull("me/nameless", "--as", "named")[1] == "named@1: live\n"
+    commit("me/text", encoder="e5")
+    assert_fails(pull("me/text"), "encoder must be of type dict")
+    assert names_in(other) == {"named"}
+
+
 def test_files_of_a_repository_that_are_no_part_of_a_chain_are_not_downloaded(run, hub, pull, small):
     assert run("push", "small", REPO)[0] == 0
     hub.commit(REPO, hub.files(REPO) | {"evil.pkl": b"x", "../../outside": b"x", "setup.py": b"x"})
@@ -256,6 +277,17 @@ def test_an_exported_model_is_pushed_with_a_card_and_pulled_into_a_folder(run, h
     np.testing.assert_array_equal(found, expected)
     assert sorted(path.name for path in tmp_path.joinpath("model").glob(".*")) == []
     assert_fails(pull(REPO, "--to", tmp_path / "model"), "is there already")
+
+
+def test_a_pulled_model_is_pushed_to_another_repository_and_pulled_from_there(run, hub, pull, exported, tmp_path):
+    assert run("push", exported, REPO)[0] == 0
+    assert pull(REPO, "--to", tmp_path / "first")[0] == 0
+    assert run("push", tmp_path / "first", "me/second")[0] == 0
+    status, _, err = pull("me/second", "--to", tmp_path / "second")
+    assert status == 0, err
+    first, second = hub.files(REPO), hub.files("me/second")
+    assert {name for name in first if first[name] != second[name]} <= {"README.md", SUMS}
+    assert second["README.md"].count(b"---\n") == 2 and b'SentenceTransformer("me/' in second["README.md"]
 
 
 def sums_of(files):

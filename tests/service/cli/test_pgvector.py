@@ -220,6 +220,19 @@ def test_sample_writes_vectors_of_distinct_rows_that_a_fit_reads(run, fill, chai
     assert len(np.load(tmp_path / "all.npy")) == ROWS - 1
 
 
+def test_sample_of_a_partitioned_table_has_the_rows_asked_for_and_no_missing_vectors(run, database, vectors, tmp_path):
+    """Rows of different partitions have the same addresses, and those of the first one have no vectors."""
+    database.execute(f"CREATE TABLE items (id int PRIMARY KEY, embedding vector({WIDTH})) PARTITION BY RANGE (id)")
+    for part, start in enumerate((0, 100, 200)):
+        database.execute(f"CREATE TABLE p{part} PARTITION OF items FOR VALUES FROM ({start}) TO ({start + 100})")
+    for number, row in enumerate(vectors[:300]):
+        database.execute("INSERT INTO items VALUES (%s, %s)", (number, None if number < 100 else str(row.tolist())))
+    status, _, err = run("pgvector", "sample", "--table", "items", "--out", tmp_path / "rows.npy", "--rows", 50)
+    assert status == 0, err
+    known = {row.tobytes() for row in vectors[100:300]}
+    assert len({row.tobytes() for row in np.load(tmp_path / "rows.npy")} & known) == 50
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

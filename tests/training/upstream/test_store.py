@@ -106,7 +106,7 @@ def test_only_vectors_since_the_last_comparison_of_their_space_are_deleted_with_
     store.write_space(StoredSpace("space", {"model": "m"}, build_rows(4), time.time()), "asked")
     put(store, [1, 2])
     store.put([key(3)], build_rows(1), [1], "other space")
-    assert store.distrust("space") == 2
+    assert store.delete_unconfirmed("space") == 2
     assert [one is not None for one in store.get([key(number) for number in range(4)])] == [True, False, False, True]
 
 

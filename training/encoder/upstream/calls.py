@@ -26,11 +26,11 @@ FIRST_PAUSE, MAX_PAUSE = 0.25, 20.0
 MILLION = 1_000_000
 
 Usage = Literal["calls", "retries", "failures", "texts", "tokens", "cost"]
-"""What is counted of the use of an API: calls, those that were tries after the first, those without an answer, texts
-and tokens in answers, and their cost in the currency of the price."""
+"""Counters of the use of an API: calls, retries among them, calls without an answer, texts and tokens in answers, and
+the cost of the tokens in the currency of the price."""
 
 OnUsage = Callable[[Usage, float], None]
-"""Called with what was used and the amount."""
+"""Function called with a counter and the amount to add to it."""
 
 
 class UpstreamCalls:
@@ -39,7 +39,7 @@ class UpstreamCalls:
     Args:
         client: connections to the API.
         patience: seconds after the first failure of a call in which it is tried again.
-        on_usage: called when something was used.
+        on_usage: called with a counter and the amount to add to it.
 
     Attributes:
         breaker: circuit breaker of all calls.
@@ -54,11 +54,11 @@ class UpstreamCalls:
         self.problem: str | None = None
 
     async def send(self, texts: Sequence[str], options: CallOptions, max_length: int) -> Answer:
-        """Make a call, again if it fails and may succeed, and return its answer.
+        """Make a call, retry it while that may succeed and patience lasts, and return its answer.
 
         Args:
             texts: texts of one call.
-            options: how they are encoded.
+            options: options of the encoding.
             max_length: tokens that the model reads of a text, for the estimate of the tokens that are used.
 
         Raises:
@@ -70,13 +70,13 @@ class UpstreamCalls:
         tries = 0
         while True:
             try:
-                await self._wait_for_turn(estimate)
+                await self._wait_for_slot(estimate)
                 self.on_usage("calls", 1)
                 self.on_usage("retries", min(tries, 1))
                 return self._record_answer(await self.client.embed(texts, options), len(texts), estimate)
             except CallError as error:
                 self.on_usage("failures", 1)
-                if error.blames_text:  # the API is well
+                if error.blames_text:  # the API works
                     self.breaker.record_success()
                     raise
                 failed_at = failed_at or time.monotonic()
@@ -86,7 +86,7 @@ class UpstreamCalls:
                 self.breaker.abandon()
                 raise
 
-    async def _wait_for_turn(self, estimate: int) -> None:
+    async def _wait_for_slot(self, estimate: int) -> None:
         """Wait until the circuit breaker and the rate limits let a call of about `estimate` tokens through.
 
         Raises:
@@ -111,14 +111,14 @@ class UpstreamCalls:
             raise UpstreamBusyError(f"{self.spec.provider_name}: {self.problem}", held)
 
     def _record_failure(self, error: CallError, tries: int) -> float:
-        """Tell breaker and rate limits of a failure, and return the seconds to wait before another try."""
+        """Record a failure in circuit breaker and rate limits; return the seconds to wait before another try."""
         self.problem = str(error)
-        if error.again and not error.limited:
+        if error.retryable and not error.limited:
             self.breaker.record_failure()
         else:
             self.breaker.abandon()
         pause = random.uniform(0.5, 1) * min(FIRST_PAUSE * 2**tries, MAX_PAUSE)  # noqa: S311
-        seconds: float = max(pause, error.after or 0.0)
+        seconds: float = max(pause, error.retry_after or 0.0)
         if error.limited:
             self.limiter.hold(seconds)
         return seconds
@@ -129,13 +129,13 @@ class UpstreamCalls:
         Raises:
             UpstreamError: if another try would fail, or come after more than `patience` seconds.
         """
-        if error.again and waited + seconds <= self.patience:
+        if error.retryable and waited + seconds <= self.patience:
             await asyncio.sleep(seconds)
             return
         message = f"{self.spec.provider_name}: {error}"
         if error.limited:
             raise UpstreamBusyError(message, seconds)
-        if error.again:
+        if error.retryable:
             raise UpstreamUnavailableError(message, max(seconds, 1.0))
         raise UpstreamError(message)
 

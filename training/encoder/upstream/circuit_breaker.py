@@ -1,6 +1,6 @@
-"""A circuit breaker: after several failures in a row, calls are held back for a while, and then one tries.
+"""Circuit breaker: after several failures in a row, calls are held back for a while, then one is let through.
 
-        closed     calls are made; several failures in a row ──► open
+closed     calls are made; several failures in a row ──► open
 open       calls are held back; the pause is over    ──► half-open
 half-open  one call is made; it succeeds ──► closed, it fails ──► open, for a longer pause
 """
@@ -35,7 +35,7 @@ class CircuitBreaker:
 
     @property
     def open(self) -> bool:
-        """Whether calls are held back, but for one that tries."""
+        """Whether the breaker is open or half-open: at most one call is let through."""
         return self.opened_until is not None
 
     def reserve_call(self) -> float:
@@ -55,7 +55,7 @@ class CircuitBreaker:
         self.failures, self.opened_until, self.pause, self.trying = 0, None, FIRST_PAUSE, False
 
     def record_failure(self) -> None:
-        """Count a failure; open the breaker if it is one too many, for twice as long if the call had tried."""
+        """Count a failure; open the breaker after `max_failures` in a row, or again and for longer if half-open."""
         self.failures += 1
         if self.open and not self.trying:
             return  # a call that began before it opened
@@ -65,5 +65,5 @@ class CircuitBreaker:
             self.opened_until, self.trying = self.clock() + self.pause, False
 
     def abandon(self) -> None:
-        """Let another call try, because the one that tried was cancelled or says nothing of the API's health."""
+        """Let another call through while half-open: the last one was cancelled, or says nothing of the API."""
         self.trying = False

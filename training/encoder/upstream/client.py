@@ -1,4 +1,4 @@
-"""One call to an embeddings API: an answer, or one kind of failure.
+"""One call to an embeddings API, which returns an answer or raises a `CallError`.
 
 CallError (Exception)
 ├── retryable      429, 408, 5xx, no connection, a time-out, a cut connection, a body that is not JSON
@@ -24,7 +24,7 @@ from training.endpoint import parse_retry_after
 CONNECT_SECONDS = 15.0
 """Maximum time to connect, in seconds."""
 MAX_ANSWER_BYTES = 256_000_000
-"""Maximum size of an answer; a larger one is none. 2,048 vectors of 4,096 numbers take 180 MB as JSON."""
+"""Maximum size of an answer; a larger one is refused. 2,048 vectors of 4,096 numbers take 180 MB as JSON."""
 MAX_QUOTED = 200
 """Maximum number of characters of an API's own text that an error message repeats."""
 KEY_STATUSES = (401, 403)
@@ -48,17 +48,17 @@ class Received:
 
 
 class CallError(Exception):
-    """Error of a call that got no vectors.
+    """Error of a call that returned no vectors.
 
     Attributes:
-        again: whether a retry may succeed.
-        status: HTTP status; 0 if there was none, or it was a success without vectors.
-        after: seconds that the API asks to wait; None if it does not.
+        retryable: whether a retry may succeed.
+        status: HTTP status; 0 if there was no response, or one with a success status but without vectors.
+        retry_after: seconds that the API asks to wait; None if it does not ask.
     """
 
-    def __init__(self, message: str, again: bool, status: int = 0, after: float | None = None) -> None:
+    def __init__(self, message: str, retryable: bool, status: int = 0, retry_after: float | None = None) -> None:
         super().__init__(message)
-        self.again, self.status, self.after = again, status, after
+        self.retryable, self.status, self.retry_after = retryable, status, retry_after
 
     @property
     def limited(self) -> bool:
@@ -102,7 +102,7 @@ class UpstreamClient:
         """Make one call, without a retry, and return its answer.
 
         Raises:
-            CallError: if it does not bring one vector for each text.
+            CallError: if the answer does not hold one vector for each text.
         """
         body = self.protocol.build_body(self.spec, texts, options)
         if not self.base64:
@@ -113,10 +113,10 @@ class UpstreamClient:
             return self.protocol.read_answer(found, received.headers, len(texts))
         except MalformedAnswerError as error:
             said = self._redact(_extract_message(found)) if isinstance(found, dict) and "error" in found else ""
-            raise CallError(f"it answered {error}{said and f': {said}'}", again=False) from None
+            raise CallError(f"it answered {error}{said and f': {said}'}", retryable=False) from None
 
     async def read_identity(self) -> dict[str, str]:
-        """Return what the API says of its model besides in answers; empty if it says nothing, or not to this key.
+        """Return what the API states of its model at `identity_path`; empty if it has none or refuses.
 
         Raises:
             CallError: if another try may succeed.
@@ -129,7 +129,7 @@ class UpstreamClient:
         except orjson.JSONDecodeError:
             return {}
         except CallError as error:
-            if error.again:
+            if error.retryable:
                 raise
             return {}
 
@@ -137,43 +137,48 @@ class UpstreamClient:
         """Send a request and return its whole response, within the time limit.
 
         Raises:
-            CallError: if none comes, it is too large, or its status is not a success.
+            CallError: if no response comes, it is too large, or its status is not a success.
         """
         try:
-            async with asyncio.timeout(self.spec.timeout):  # of the whole, however slowly it drips
+            async with asyncio.timeout(self.spec.timeout):  # of the whole response: httpx2 limits only each read
                 received = await self._exchange(method, f"{self.spec.url.rstrip('/')}{path}", content)
         except (TimeoutError, httpx2.TimeoutException):
-            raise CallError(f"no answer within {self.spec.timeout:g} s", again=True) from None
+            raise CallError(f"no answer within {self.spec.timeout:g} s", retryable=True) from None
         except httpx2.ConnectError as error:
-            raise CallError(f"no connection: {self._redact(str(error))}", again=True) from None
+            raise CallError(f"no connection: {self._redact(str(error))}", retryable=True) from None
         except httpx2.HTTPError as error:
-            raise CallError(f"the connection was cut: {self._redact(str(error))}", again=True) from None
+            raise CallError(f"the connection was cut: {self._redact(str(error))}", retryable=True) from None
         if received.status >= REDIRECTS:
             raise self._build_status_error(received)
         return received
 
     async def _exchange(self, method: str, url: str, content: bytes | None) -> Received:
-        """Send a request and read its response, up to `MAX_ANSWER_BYTES`."""
+        """Send a request and read its whole response, whatever its status.
+
+        Raises:
+            CallError: if the response is larger than `MAX_ANSWER_BYTES`.
+            TimeoutError, httpx2.HTTPError: as the connection raises them; `_request` converts them.
+        """
         kind = {"accept": "application/json"} | ({"content-type": "application/json"} if content else {})
         async with self.client.stream(method, url, content=content, headers=kind) as response:
             payload = bytearray()
             async for part in response.aiter_bytes():
                 payload += part
                 if len(payload) > MAX_ANSWER_BYTES:
-                    raise CallError(f"more than {MAX_ANSWER_BYTES:,} bytes came back", again=False)
+                    raise CallError(f"more than {MAX_ANSWER_BYTES:,} bytes came back", retryable=False)
         return Received(response.status_code, response.reason_phrase, response.headers, bytes(payload))
 
     def _parse_json(self, received: Received) -> Any:
-        """Parse a payload.
+        """Return the parsed JSON of a response.
 
         Raises:
-            CallError: if it is not JSON; that may pass, as when a proxy answers for a server that restarts.
+            CallError: if it is not JSON, which is retryable: a proxy may answer for a server that restarts.
         """
         try:
             return orjson.loads(received.payload)
         except orjson.JSONDecodeError:
             kind = self._redact(received.headers.get("content-type", "nothing it names"))
-            raise CallError(f"not JSON but {kind} came back", again=True) from None
+            raise CallError(f"not JSON but {kind} came back", retryable=True) from None
 
     def _build_status_error(self, received: Received) -> CallError:
         """Build, without raising, the error for an HTTP status from 300 on.
@@ -186,13 +191,13 @@ class UpstreamClient:
         if status in KEY_STATUSES:
             named = f"the key in {self.spec.api_key_env}" if self.spec.api_key_env else "calls without a key"
             return CallError(f"it refuses {named} ({status})", False, status)
-        again = status in (RATE_LIMIT, REQUEST_TIMEOUT) or status >= SERVER_ERRORS
+        retryable = status in (RATE_LIMIT, REQUEST_TIMEOUT) or status >= SERVER_ERRORS
         try:
             said = _extract_message(orjson.loads(received.payload))
         except orjson.JSONDecodeError:
             said = received.reason  # a page for browsers says no more
-        after = parse_retry_after(headers.get("retry-after")) if again else None
-        return CallError(f"it answered {status}: {self._redact(said)}", again, status, after)
+        after = parse_retry_after(headers.get("retry-after")) if retryable else None
+        return CallError(f"it answered {status}: {self._redact(said)}", retryable, status, after)
 
     def _redact(self, text: str) -> str:
         """Return an API's text for a message: without the key, on one line, at most `MAX_QUOTED` characters."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -54,8 +55,7 @@ log = logging.getLogger(__name__)
 class UpstreamEncoder:
     """Encoder behind an embeddings API, as `training.encoder.encoder.Encoder` is one of a loaded model.
 
-    Thread-safe: calls go out from the event loop of one thread, and a text that is being asked for is not asked for
-    again.
+    Thread-safe: all calls are made in the event loop of one thread, and a text in a call under way is not sent again.
 
     Attributes:
         spec: spec of the encoder.
@@ -64,8 +64,8 @@ class UpstreamEncoder:
         prompts: prompts by name.
         default_prompt_name: name of the prompt for texts that name none; None for none.
         fingerprint: hash of provider, model, revision, what the API states of them, dimensions, length and prompts.
-        usage: what was used of the API in this process.
-        store: stored vectors; None if none are.
+        usage: calls, texts, tokens and cost of this process by counter; see `Usage`.
+        store: stored vectors; None if vectors are not stored.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class UpstreamEncoder:
             spec: spec with an `upstream`.
             store: where vectors are stored; None, or 0 bytes, stores none.
             patience: seconds in which a failing call is tried again.
-            on_usage: called when something was used, from another thread.
+            on_usage: called with a counter and the amount to add to it, from another thread.
 
         Raises:
             UpstreamError: if stored vectors cannot be read.
@@ -117,9 +117,10 @@ class UpstreamEncoder:
             raise EncoderError(str(error)) from None
 
     async def _prepare(self, key: str | None, patience: float, on_usage: OnUsage) -> None:
-        """Open the client in the event loop."""
+        """Create what belongs to the event loop: the client, the calls, and the limits on concurrent calls."""
 
         def count(usage: Usage, amount: float) -> None:
+            """Add an amount to a counter of `usage`, and pass both on."""
             self.usage[usage] += amount  # type: ignore[assignment]
             on_usage(usage, amount)
 
@@ -149,13 +150,20 @@ class UpstreamEncoder:
         await self.client.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the loop's thread, and return its result; raise `UpstreamUnavailableError` once closed."""
+        """Run a coroutine in the loop's thread, and return its result.
+
+        Raises:
+            UpstreamUnavailableError: if the encoder is closed, before or meanwhile.
+        """
         with self.guard:  # what is scheduled before `close` is cancelled by it
             if self.closing:
                 work.close()
                 raise UpstreamUnavailableError(f"the encoder {self.name} was stopped")
             future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        return future.result()
+        try:
+            return future.result()
+        except CancelledError:  # by `close`
+            raise UpstreamUnavailableError(f"the encoder {self.name} was stopped") from None
 
     @property
     def name(self) -> str:
@@ -164,12 +172,12 @@ class UpstreamEncoder:
 
     @property
     def vectors_key(self) -> str:
-        """Key under which its vectors are stored offline: the fingerprint."""
+        """Key under which the encoder's vectors are stored offline: the fingerprint."""
         return self.fingerprint
 
     @property
     def device(self) -> str:
-        """Name of the torch device on which chains of its vectors are fitted: the best there is."""
+        """Name of the torch device on which chains of the encoder's vectors are fitted: the best available one."""
         from training.encoder.devices import best_device
 
         return best_device()
@@ -218,13 +226,13 @@ class UpstreamEncoder:
         on_batch: Callable[[int], None] | None = None,
         plain: bool = False,
     ) -> Encoding:
-        """Encode texts to vectors `(n, d)` float32 in the order given; stored ones are not asked for.
+        """Encode texts to vectors `(n, d)` float32 in the order given; only vectors that are not stored are asked for.
 
         Args:
             texts: any number of strings.
             prompt_name: one of `prompts`; None takes the default.
             long_text: whether a text that is too long is truncated by the API or raises; None takes the spec's.
-            truncation_side: the end that is cut off.
+            truncation_side: end of a long text that is cut off.
             normalize: whether vectors are L2-normalized; otherwise they are as the API returns them.
             on_batch: called with the number of texts when all are done.
             plain: whether texts get no prompt at all, not even the default.
@@ -249,12 +257,12 @@ class UpstreamEncoder:
         return Encoding(normalize_rows(vectors) if normalize else vectors, tokens, int(tokens.sum()))
 
     def build_options(self, prompt: str | None, long_text: LongText, truncation_side: Side) -> CallOptions:
-        """Return the options of calls for texts.
+        """Return the options of the calls that encode texts.
 
         Args:
             prompt: text of the prompt.
             long_text: "truncate" or "error".
-            truncation_side: the end that is cut off.
+            truncation_side: end of a long text that is cut off.
 
         Raises:
             EncoderError: if `long_text` is "mean": chunks need the model's tokenizer, which an API does not give.
@@ -295,7 +303,7 @@ class UpstreamEncoder:
         return hashlib.blake2b(payload, digest_size=16).digest()
 
     async def _ask(self, texts: Mapping[bytes, str], options: CallOptions) -> dict[bytes, StoredVector | Exception]:
-        """Ask for the vectors of texts, by their keys, but for those that were asked for already; wait for all."""
+        """Return the vector or the error of each text, by key; wait for texts that other calls send already."""
         try:
             await self._check_space()
         except UpstreamError as error:
@@ -315,9 +323,9 @@ class UpstreamEncoder:
         return {key: await future for key, future in waiting.items()}
 
     async def _ask_batch(self, texts: Mapping[bytes, str], options: CallOptions) -> None:
-        """Make a call for some texts, store the vectors, and settle the texts' futures.
+        """Make a call for some texts, store the vectors, and set the results of the texts' futures.
 
-        If the API refuses the call because of a text, both halves are asked for, down to the text itself.
+        If the API refuses the call because of a text, each half is sent as a call, down to the text itself.
         """
         keys = list(texts)
         try:
@@ -361,7 +369,7 @@ class UpstreamEncoder:
         ]
 
     def _store(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int]) -> None:
-        """Store vectors; if that fails, as on a full disk, say so, since the vectors themselves are good."""
+        """Store vectors; if that fails, as on a full disk, log it and set `store_problem`: the vectors are valid."""
         assert self.store is not None
         try:
             self.store.put(keys, vectors, tokens, self.fingerprint)
@@ -371,31 +379,29 @@ class UpstreamEncoder:
                 log.warning("%s", error)
             self.store_problem = str(error)
 
-    # The space of the vectors.
-
     def identify(self) -> None:
-        """Find out which space the API's vectors are of: by asking, unless a process did so a short time ago.
+        """Set fingerprint, dimensions and space from the vectors of the probe texts; do nothing if they are set.
 
-        Do nothing if that is known already.
+        The API is not asked if a process did so less than `probe_seconds` ago.
 
         If the API cannot be reached, the space is the one that was last confirmed. If its vectors are of another space
         than before, texts that are not stored are refused; see `problem`.
 
         Raises:
-            UpstreamError: if the API does not answer as it should, and nothing is known of its space.
+            UpstreamError: if the API gives no valid answer, and no space of it is stored.
         """
         self._run(self._identify_once())
 
     async def _identify_once(self) -> None:
-        """Set the space, unless it is set; see `identify`."""
+        """Call `_identify` unless an earlier call succeeded; concurrent calls wait for each other."""
         async with self.checking:
             if not self.identified:
                 await self._identify()
                 self.identified = True
 
     async def _identify(self) -> None:
-        """Set the space; see `identify`."""
-        asked, changed = self._identify_address(), None
+        """Set fingerprint, dimensions and space; see `identify`."""
+        asked, changed = self._digest_address(), None
         known = self.store.read_space(asked) if self.store is not None else None
         if known is None or time.time() - known.checked_at >= self.upstream.probe_seconds:
             try:
@@ -420,8 +426,8 @@ class UpstreamEncoder:
         if changed is not None:
             self._refuse_space(changed)
 
-    def _describe_request(self) -> str:
-        """Return a digest of what is asked for: provider, model, revision, dimensions, length and prompts."""
+    def _digest_request(self) -> str:
+        """Return a digest of the request: provider, model, revision, dimensions, length and prompts."""
         return digest(
             self.upstream.provider_name,
             self.upstream.model,
@@ -431,15 +437,15 @@ class UpstreamEncoder:
             dict(sorted(self.prompts.items())),
         )
 
-    def _identify_address(self) -> str:
-        """Return a digest of what is asked for and where: what another address or protocol states may differ."""
-        return digest(self._describe_request(), self.upstream.protocol, self.upstream.url)
+    def _digest_address(self) -> str:
+        """Return a digest of request, protocol and address, between which the stated model may differ."""
+        return digest(self._digest_request(), self.upstream.protocol, self.upstream.url)
 
     async def _probe(self) -> StoredSpace:
         """Ask for the vectors of the probe texts, and return the space that they are of.
 
         Raises:
-            UpstreamError: if they do not come.
+            UpstreamError: if they do not come, are not finite, or have other dimensions than asked for.
         """
         provider = self.upstream.provider_name
         try:
@@ -458,11 +464,11 @@ class UpstreamEncoder:
                 f"{provider}: it answers {width} dimensions where {self.upstream.dimensions} are asked for: leave "
                 "dimensions out"
             )
-        fingerprint = digest(self._describe_request(), dict(sorted(stated.items())), width)[:32]
+        fingerprint = digest(self._digest_request(), dict(sorted(stated.items())), width)[:32]
         return StoredSpace(fingerprint, stated, answer.vectors, time.time())
 
     async def _send_probes(self) -> Answer:
-        """Ask for the vectors of the probe texts; in OpenAI's protocol without base64 if the API refuses that."""
+        """Ask for the vectors of the probe texts; if an API of OpenAI's protocol refuses, ask without base64."""
         options = CallOptions(self.prompt(None))
         try:
             return await self.calls.send(PROBE_TEXTS, options, self.max_length)
@@ -476,7 +482,7 @@ class UpstreamEncoder:
         """Compare the probe texts' vectors with those of a known space.
 
         Raises:
-            SpaceChangedError: if one of them has turned too far.
+            SpaceChangedError: if the cosine of a text's two vectors is below `MIN_COSINE`.
         """
         cosines = (normalize_rows(known.probes) * normalize_rows(found.probes)).sum(axis=1)
         if cosines.min() < MIN_COSINE:
@@ -487,7 +493,7 @@ class UpstreamEncoder:
             )
 
     def _require_stated(self, stated: Mapping[str, str]) -> None:
-        """Raise `SpaceChangedError`, and so from now on, if an answer states another model than before."""
+        """Raise `SpaceChangedError` and call `_refuse_space` if an answer states another model than before."""
         for name, value in stated.items():
             known = self.space.stated.get(name)
             if known is not None and known != value:
@@ -520,7 +526,7 @@ class UpstreamEncoder:
                     self.space_problem = None
                     self.space = replace(self.space, checked_at=found.checked_at)
                     if self.store is not None:
-                        self.store.write_space(self.space, self._identify_address())
+                        self.store.write_space(self.space, self._digest_address())
             if self.space_problem is not None:
                 raise SpaceChangedError(self.space_problem)
 
@@ -529,13 +535,13 @@ class UpstreamEncoder:
         if self.space_problem is None:
             log.warning("%s", error)
             if self.store is not None:
-                self.store.distrust(self.fingerprint)
+                self.store.delete_unconfirmed(self.fingerprint)
         self.space_problem = str(error)
         self.space = replace(self.space, checked_at=time.time())
 
 
 def place_error(error: Exception, position: int) -> Exception:
-    """Return the error of a text with the text's position; return other errors unchanged."""
+    """Return a copy of a text's error with the text's position; return other errors unchanged."""
     return type(error)(error.reason, position) if isinstance(error, TextError | NotFiniteError) else error
 
 
@@ -547,7 +553,7 @@ def normalize_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def share_tokens(estimates: Sequence[int], total: int | None) -> list[int]:
-    """Divide the tokens of a call among its texts in proportion to the estimates; return those if `total` is None."""
+    """Divide the tokens of a call among its texts in proportion to estimates, which are returned without a `total`."""
     if total is None:
         return list(estimates)
     ends = np.round(np.cumsum(estimates) * (total / max(sum(estimates), 1))).astype(int)

@@ -60,7 +60,7 @@ class Answer:
 
 
 class EmbeddingsProtocol(Protocol):
-    """Protocol of an embeddings API."""
+    """Interface of the protocols: paths, bodies of calls, and the reading of answers."""
 
     path: str
     """Path that is appended to the address for a call."""
@@ -84,7 +84,7 @@ class EmbeddingsProtocol(Protocol):
         """Return the vectors in a JSON answer, in the order of the `count` texts.
 
         Raises:
-            MalformedAnswerError: if it does not hold exactly one vector of numbers for each text, all of one width.
+            MalformedAnswerError: if it does not hold one vector for each text, all of the same dimensions.
         """
 
     def read_identity(self, found: Any, model: str) -> dict[str, str]:
@@ -102,15 +102,15 @@ class OpenAIProtocol:
 
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
         """Return the body, which asks for base64: four bytes a number, where JSON has about twelve."""
-        body = {"model": spec.model, "input": put_prompt(texts, options), "encoding_format": "base64"}
+        body = {"model": spec.model, "input": prepend_prompt(texts, options), "encoding_format": "base64"}
         return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
 
     def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
         """Return the vectors by their `index`, whatever their order; numbers are taken as base64 or as a list."""
         items = require_list(get_field(found, "data"), "data", count)
         rows: list[Any] = [None] * count
-        for place, item in enumerate(items):
-            index = get_field(item, "index") if isinstance(item, dict) and "index" in item else place
+        for position, item in enumerate(items):
+            index = item.get("index", position) if isinstance(item, dict) else position
             if not isinstance(index, int) or not 0 <= index < count or rows[index] is not None:
                 raise MalformedAnswerError(f"an index of {index!r:.40} in an answer for {count} texts")
             rows[index] = get_field(item, "embedding")
@@ -137,7 +137,7 @@ class TeiProtocol:
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
         """Return the body, which asks for vectors as the model gives them."""
         body = {
-            "inputs": put_prompt(texts, options),
+            "inputs": prepend_prompt(texts, options),
             "model": spec.model,
             "normalize": False,
             "truncate": options.truncate,
@@ -146,7 +146,7 @@ class TeiProtocol:
         return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
 
     def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
-        """Return the rows of the answer."""
+        """Return the vectors, the count of tokens in a header, and the space if the server is another Lathe."""
         tokens = headers.get(TOKENS_HEADER, "")
         return Answer(stack_rows(found, count), int(tokens) if tokens.isdecimal() else None, read_space(headers))
 
@@ -154,7 +154,8 @@ class TeiProtocol:
         """Return model and revision of the server's only model; of a Lathe, the fingerprint of the encoder `model`."""
         if not isinstance(found, dict):
             return {}
-        for encoder in found.get("encoders") or []:
+        encoders = found.get("encoders")
+        for encoder in encoders if isinstance(encoders, list) else []:
             if isinstance(encoder, dict) and model in (encoder.get("name"), encoder.get("model")):
                 return keep_strings(encoder, "fingerprint")
         return keep_strings(found, "model_id", "model_sha")
@@ -170,17 +171,17 @@ class OllamaProtocol:
     cuts_left = False
 
     def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Return the body."""
-        body = {"model": spec.model, "input": put_prompt(texts, options), "truncate": options.truncate}
+        """Return the body, with the prompt in front of each text."""
+        body = {"model": spec.model, "input": prepend_prompt(texts, options), "truncate": options.truncate}
         return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
 
     def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
-        """Return the rows in `embeddings`."""
+        """Return the vectors in `embeddings`, and the count of tokens."""
         rows = get_field(found, "embeddings")
         return Answer(stack_rows(rows, count), read_count(found.get("prompt_eval_count")))
 
     def read_identity(self, found: Any, model: str) -> dict[str, str]:
-        """Return the digest of the model's files."""
+        """Return the digest of the model's files in the list of models; empty if the model is not in it."""
         models = found.get("models") if isinstance(found, dict) else None
         for listed in models if isinstance(models, list) else []:
             if isinstance(listed, dict) and listed.get("name") in (model, f"{model}:latest"):
@@ -215,7 +216,7 @@ class CohereProtocol:
         return body if spec.dimensions is None else body | {"output_dimension": spec.dimensions}
 
     def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
-        """Return the rows of floats."""
+        """Return the vectors in `embeddings.float`, and the billed tokens."""
         rows = get_field(get_field(found, "embeddings"), "float")
         meta = found.get("meta")
         billed = meta.get("billed_units") if isinstance(meta, dict) else None
@@ -236,8 +237,8 @@ PROTOCOLS: dict[UpstreamProtocol, EmbeddingsProtocol] = {
 """Protocols by name."""
 
 
-def put_prompt(texts: Sequence[str], options: CallOptions) -> list[str]:
-    """Return the texts behind the prompt."""
+def prepend_prompt(texts: Sequence[str], options: CallOptions) -> list[str]:
+    """Return the texts, each with the prompt in front."""
     return [f"{options.prompt}{text}" for text in texts] if options.prompt else list(texts)
 
 
@@ -249,7 +250,7 @@ def get_field(found: Any, name: str) -> Any:
 
 
 def require_list(found: Any, name: str, count: int) -> list[Any]:
-    """Return a list of `count` items; raise `MalformedAnswerError` if it is none."""
+    """Return `found`, a list of `count` items; raise `MalformedAnswerError`, which names the field, if it is not."""
     if not isinstance(found, list):
         raise MalformedAnswerError(f"{name} that are no list")
     if len(found) != count:
@@ -263,7 +264,7 @@ def stack_rows(found: Any, count: int) -> NDArray[np.float32]:
     NaN, which JSON cannot write, may come as null; it stays NaN.
 
     Raises:
-        MalformedAnswerError: if they are anything else, or of different or no width.
+        MalformedAnswerError: if they are anything else, empty, or of different dimensions.
     """
     rows = [_read_row(row) for row in require_list(found, "embeddings", count)]
     widths = {len(row) for row in rows}
@@ -273,7 +274,7 @@ def stack_rows(found: Any, count: int) -> NDArray[np.float32]:
 
 
 def _read_row(row: Any) -> NDArray[np.float32]:
-    """Return a row of numbers `(d,)`; raise `MalformedAnswerError` if it is none."""
+    """Convert a list of numbers, or base64 of float32, to a row `(d,)`; raise `MalformedAnswerError` otherwise."""
     try:
         if isinstance(row, str):
             return np.frombuffer(base64.b64decode(row, validate=True), "<f4").astype(np.float32)
@@ -288,7 +289,7 @@ def _read_row(row: Any) -> NDArray[np.float32]:
 
 
 def read_count(value: Any) -> int | None:
-    """Return a number of tokens; None if it is none."""
+    """Return a number of tokens; None if the value is no whole number of at least 0."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
@@ -298,5 +299,5 @@ def read_space(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def keep_strings(found: Mapping[str, Any], *names: str) -> dict[str, str]:
-    """Return the fields of these names that are strings."""
+    """Return those fields of a JSON object that have one of these names and are strings."""
     return {name: found[name] for name in names if isinstance(found.get(name), str)}

@@ -1,4 +1,4 @@
-"""Vectors that an API answered, in SQLite: none is asked for twice, not even after a kill.
+"""Store of the vectors that an API answered, in SQLite: none is asked for twice, not even after a kill.
 
 FOLDER/vectors.db
 ├── vectors   key, vector in float32, tokens, digest of all three, time        the oldest are deleted for space
@@ -64,13 +64,13 @@ class StoredVector:
 
 @dataclass(frozen=True)
 class StoredSpace:
-    """What is known of a space.
+    """Vector space of an API's vectors.
 
     Attributes:
         fingerprint: fingerprint of the space.
         stated: what the API stated of the model.
         probes: vectors of the probe texts `(n, d)`.
-        checked_at: time in seconds when they were last compared.
+        checked_at: Unix time in seconds when the probe vectors were last compared.
     """
 
     fingerprint: str
@@ -80,13 +80,13 @@ class StoredSpace:
 
 
 class UpstreamStore:
-    """Store of vectors by key; usable from several threads and processes.
+    """Store of vectors by key, and of their spaces; usable from several threads and processes.
 
     Args:
         settings: folder and maximum bytes.
 
     Raises:
-        UpstreamError: if the file is damaged, or another program's.
+        UpstreamError: if the file is damaged, or of a later version or another program.
     """
 
     def __init__(self, settings: StoreSettings) -> None:
@@ -122,7 +122,10 @@ class UpstreamStore:
         return [found.get(key) for key in keys]
 
     def put(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int], fingerprint: str) -> None:
-        """Store vectors `(n, d)` of a space by their keys, durably; delete the oldest rows if the file is full."""
+        """Store vectors `(n, d)` of a space by their keys; delete the oldest rows if the file exceeds its maximum size.
+
+        A kill loses none of them afterwards; a power cut may lose the last ones.
+        """
         now = time.time()
         rows = []
         for key, vector, count in zip(keys, vectors, tokens, strict=True):
@@ -138,7 +141,7 @@ class UpstreamStore:
                 self._delete_oldest()
 
     def read_space(self, asked: str) -> StoredSpace | None:
-        """Return the space that was last confirmed for what is asked for; None if there is none."""
+        """Return the space that was last compared for `asked`, a digest of address and request, or None."""
         with self.guard, self._translate_errors():
             row = self.connection.execute(
                 "SELECT fingerprint, stated, width, probes, checked_at FROM spaces WHERE asked = ? "
@@ -153,7 +156,7 @@ class UpstreamStore:
         )
 
     def write_space(self, space: StoredSpace, asked: str) -> None:
-        """Store a space that was compared; the probe vectors of one that is stored stay the first."""
+        """Store a space, or the time of its last comparison if it is stored; the first probe vectors are kept."""
         stated, probes = orjson.dumps(space.stated).decode(), np.ascontiguousarray(space.probes, "<f4")
         with self.guard, self._translate_errors(), self.connection:
             self.connection.execute(
@@ -162,10 +165,10 @@ class UpstreamStore:
                 (space.fingerprint, asked, stated, probes.shape[1], probes.tobytes(), space.checked_at),
             )
 
-    def distrust(self, fingerprint: str) -> int:
+    def delete_unconfirmed(self, fingerprint: str) -> int:
         """Delete the vectors of a space that were stored after its probes were last compared; return their number.
 
-        The next process compares the probes before it asks for anything.
+        The probes also count as never compared, so that the next process compares them before it asks for a vector.
         """
         with self.guard, self._translate_errors(), self.connection:
             deleted = self.connection.execute(
@@ -186,7 +189,7 @@ class UpstreamStore:
         """Set the journal mode, and create the tables in a new file.
 
         Raises:
-            UpstreamError: if the file is of another version.
+            UpstreamError: if the file is of another version, or of another program.
         """
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
@@ -220,7 +223,7 @@ class UpstreamStore:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Raise what SQLite raises as an `UpstreamError` that names the file and says what to do."""
+        """Convert errors of SQLite in the block to an `UpstreamError` that names the file and says what to do."""
         what = f"the vectors of upstream encoders, {self.path.name} in the state folder's upstream,"
         try:
             yield
@@ -236,5 +239,5 @@ class UpstreamStore:
 
 
 def _digest_row(key: bytes, vector: bytes, tokens: int) -> bytes:
-    """Return a digest of a row, with which a damaged one, whose `tokens` may be anything, is told from others."""
+    """Return a digest of a row, by which a damaged one is recognized; `tokens` of a damaged row may be of any type."""
     return hashlib.blake2b(repr((key, tokens)).encode() + vector, digest_size=8).digest()

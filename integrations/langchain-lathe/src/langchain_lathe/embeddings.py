@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, model
 
 
 class LatheEmbeddings(BaseModel, Embeddings):
-    """Embeds queries and documents by a Lathe server.
+    """Embeddings of queries and documents by a Lathe server.
 
     Vectors of another space than the first ones raise `SpaceMismatchError`, because they do not fit a vector store that
     holds the first ones. Other errors are those of `lathe_client`.
@@ -24,8 +24,8 @@ class LatheEmbeddings(BaseModel, Embeddings):
         document_prompt_name: prompt of documents; None for the encoder's default prompt.
         expected_space_id: id of the space of stored vectors; None accepts that of the first answer.
         timeout: seconds to wait for a connection, and between two parts of an answer.
-        max_retries: further tries of a call while the server is busy, or after a broken connection.
-        batch_size: most texts of a request.
+        max_retries: number of retries of a call while the server is busy, or after a broken connection.
+        batch_size: maximum number of texts in a request.
     """
 
     # Errors of the address would quote the key.
@@ -46,7 +46,7 @@ class LatheEmbeddings(BaseModel, Embeddings):
 
     @model_validator(mode="after")
     def build_embedder(self) -> Self:
-        """Build the embedder that calls the server; raise `ValueError` for an address or key that cannot be used."""
+        """Build the embedder that calls the server; raise `ValueError` for an invalid address or key."""
         self._embedder = SearchEmbedder(
             self.base_url,
             self.api_key.get_secret_value() if self.api_key else None,
@@ -64,7 +64,7 @@ class LatheEmbeddings(BaseModel, Embeddings):
 
     @property
     def space_id(self) -> str | None:
-        """Id of the vectors' space: the expected one, or that of the first answer; None before it."""
+        """Id of the vector space: `expected_space_id`, or that of the first answer; None before the first answer."""
         return self._embedder.space_id
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:

@@ -27,8 +27,8 @@ class AsyncClient:
         url: address of the server.
         api_key: key of the server, sent as `Authorization: Bearer`.
         timeout: seconds to wait for a connection, and between two parts of an answer.
-        retries: how often, and after how long, a call is tried again.
-        batch_size: most texts of a request; more are sent in several requests, one after another.
+        retries: how often, and after which delays, a call is retried.
+        batch_size: maximum number of texts in a request; more are sent in several requests, one after another.
         transport: how requests are sent; None for HTTP.
     """
 
@@ -44,7 +44,7 @@ class AsyncClient:
     ) -> None:
         self.connection = Connection(url, api_key, timeout, retries)
         self.batch_size = require_batch_size(batch_size)
-        self._http = httpx.AsyncClient(**self.connection.list_settings(), transport=transport)
+        self._http = httpx.AsyncClient(**self.connection.build_http_arguments(), transport=transport)
 
     def __repr__(self) -> str:
         return f"AsyncClient({self.connection.url!r})"
@@ -124,18 +124,18 @@ class AsyncClient:
         return sum([await self._send(call) for call in calls])
 
     async def _send(self, call: Call[Answer]) -> Answer:
-        """Send a call until its outcome is final, and return what the answer says."""
+        """Send a call, retry it as `retries` allows, and return its result; raise a `LatheError` if it fails."""
         tried = 0
         while True:
-            outcome = await self._try(call)
+            outcome = await self._send_once(call)
             delay = self.connection.retries.choose_delay(call, outcome, tried)
             if delay is None:
                 return call.read(outcome)
             await asyncio.sleep(delay)
             tried += 1
 
-    async def _try(self, call: Call[Any]) -> httpx.Response | httpx.RequestError:
-        """Send a call once; return the response, or the error of the connection."""
+    async def _send_once(self, call: Call[Any]) -> httpx.Response | httpx.RequestError:
+        """Send a call without a retry; return the response, or the connection's error instead of raising it."""
         try:
             return await self._http.send(build_request(self._http, call))
         except httpx.RequestError as error:

@@ -1,4 +1,4 @@
-"""Texts and vectors in the parts in which they are sent."""
+"""Checks of texts, vectors and ids, and their division into the parts that one request each sends."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 DEFAULT_BATCH_SIZE = 256
-"""Texts of a request: they fill the server's batches, and are far below its limit of 2,048 texts."""
+"""Default of the maximum number of texts in a request: it fills the server's batches; the server takes up to 2,048."""
 MAX_BODY_BYTES = 16_000_000
 """Maximum bytes of the texts or vectors of a request; the server accepts bodies of 32 MB unless it is set otherwise."""
 MAX_ROWS = 8192
@@ -14,10 +14,17 @@ MAX_ROWS = 8192
 
 
 def require_batch_size(batch_size: int) -> int:
-    """Return the most texts of a request; raise `ValueError` if it is less than 1."""
+    """Return `batch_size`, the maximum number of texts in a request; raise `ValueError` if it is less than 1."""
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
     return batch_size
+
+
+def require_ids(ids: Sequence[str]) -> Sequence[str]:
+    """Return the ids; raise `TypeError` for a single string, each of whose characters would be taken as an id."""
+    if isinstance(ids, str):
+        raise TypeError(f"ids is the text {ids!r}; it must be a list of ids")
+    return ids
 
 
 def list_texts(texts: str | Sequence[str]) -> list[str]:
@@ -39,7 +46,7 @@ def as_rows(vectors: ArrayLike) -> NDArray[np.float32]:
 def split_texts(texts: Sequence[str], max_texts: int) -> list[slice]:
     """Divide texts into consecutive parts of at most `max_texts` texts and `MAX_BODY_BYTES` bytes.
 
-    A text that is larger than that is alone.
+    A text of more bytes is a part of its own.
     """
     return list(_iterate_parts([len(text.encode()) for text in texts], max_texts))
 

@@ -19,16 +19,17 @@ JSON = "application/json"
 
 @dataclass(frozen=True)
 class Call(Generic[Result]):
-    """A request, and how its answer is read.
+    """A request, and the function that reads its response.
 
     Attributes:
         method: HTTP method.
         path: path below the server's address.
-        read_answer: reads a response with a success status.
+        read_answer: converts a response with a success status to the result.
         body: bytes of the body; None without one.
         headers: headers of the request.
         query: query parameters.
-        changes_state: whether the call changes something on the server.
+        changes_state: whether the call changes something on the server; then it is not sent again after a broken
+            connection.
     """
 
     method: str
@@ -40,7 +41,7 @@ class Call(Generic[Result]):
     changes_state: bool = False
 
     def read(self, outcome: httpx.Response | httpx.RequestError) -> Result:
-        """Return what a response says.
+        """Return the result that a response holds.
 
         Raises:
             ServerError: for a response with an error status.
@@ -61,12 +62,12 @@ class Call(Generic[Result]):
 
 
 def build_object_call(path: str) -> Call[dict[str, Any]]:
-    """Build a call that reads a JSON object."""
+    """Build a GET call whose result is a JSON object."""
     return Call("GET", path, read_object)
 
 
 def build_list_call(path: str) -> Call[list[dict[str, Any]]]:
-    """Build a call that reads a JSON list of objects."""
+    """Build a GET call whose result is a JSON list of objects."""
     return Call("GET", path, _read_list)
 
 

@@ -31,8 +31,8 @@ class Client:
         url: address of the server.
         api_key: key of the server, sent as `Authorization: Bearer`.
         timeout: seconds to wait for a connection, and between two parts of an answer.
-        retries: how often, and after how long, a call is tried again.
-        batch_size: most texts of a request; more are sent in several requests, one after another.
+        retries: how often, and after which delays, a call is retried.
+        batch_size: maximum number of texts in a request; more are sent in several requests, one after another.
         transport: how requests are sent; None for HTTP.
     """
 
@@ -48,7 +48,7 @@ class Client:
     ) -> None:
         self.connection = Connection(url, api_key, timeout, retries)
         self.batch_size = require_batch_size(batch_size)
-        self._http = httpx.Client(**self.connection.list_settings(), transport=transport)
+        self._http = httpx.Client(**self.connection.build_http_arguments(), transport=transport)
 
     def __repr__(self) -> str:
         return f"Client({self.connection.url!r})"
@@ -156,18 +156,18 @@ class Client:
         return sum(self._send(call) for call in index_calls.build_delete_items_calls(index, ids))
 
     def _send(self, call: Call[Answer]) -> Answer:
-        """Send a call until its outcome is final, and return what the answer says."""
+        """Send a call, retry it as `retries` allows, and return its result; raise a `LatheError` if it fails."""
         tried = 0
         while True:
-            outcome = self._try(call)
+            outcome = self._send_once(call)
             delay = self.connection.retries.choose_delay(call, outcome, tried)
             if delay is None:
                 return call.read(outcome)
             time.sleep(delay)
             tried += 1
 
-    def _try(self, call: Call[Any]) -> httpx.Response | httpx.RequestError:
-        """Send a call once; return the response, or the error of the connection."""
+    def _send_once(self, call: Call[Any]) -> httpx.Response | httpx.RequestError:
+        """Send a call without a retry; return the response, or the connection's error instead of raising it."""
         try:
             return self._http.send(build_request(self._http, call))
         except httpx.RequestError as error:

@@ -20,7 +20,7 @@ class Connection:
         url: address, such as `http://localhost:8080`; a path below it is kept.
         api_key: key of the server; not shown by `repr`.
         timeout: seconds to wait for a connection, and between two parts of an answer.
-        retries: when a call is tried again.
+        retries: how often, and after which delays, a call is retried.
 
     Raises:
         ValueError: for an address that is not one of HTTP, or that holds a user or a password; for a key that cannot be
@@ -45,8 +45,8 @@ class Connection:
             # An error of the connection would quote the header.
             raise ValueError("api_key is empty, or holds a space or a character that is not printable ASCII")
 
-    def list_settings(self) -> dict[str, Any]:
-        """Return the arguments of httpx's clients."""
+    def build_http_arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments for `httpx.Client` and `httpx.AsyncClient`."""
         key = {} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"}
         return {"base_url": self.url, "headers": key, "timeout": self.timeout}
 

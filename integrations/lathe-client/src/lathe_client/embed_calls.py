@@ -54,7 +54,7 @@ def _dump_npy(rows: NDArray[np.float32]) -> bytes:
 
 
 def _read_embeddings(response: httpx.Response) -> Embeddings:
-    """Read the .npy file and the headers of a response with vectors."""
+    """Return the vectors in the .npy body of a response, with the space, chain and token counts in its headers."""
     headers = response.headers
     tokens, cut = headers.get("x-tokens"), headers.get("x-tokens-cut")
     return Embeddings(

@@ -20,12 +20,12 @@ class LatheError(Exception):
 
 
 class ServerError(LatheError):
-    """The server answered with an error status.
+    """Error status that the server answered.
 
     Attributes:
         status: HTTP status.
         message: the server's own text.
-        code: short constant for programs; None if the answer is not one of Lathe, as that of a proxy.
+        code: short constant for programs; None if the answer is not from Lathe but, for example, from a proxy.
         param: name of the request's field at fault; None if there is none.
         request_id: id of the request in the server's log; None if the answer has none.
         retry_after: seconds after which the server asks to try again; None if it does not say.
@@ -53,11 +53,11 @@ class ServerError(LatheError):
 
 
 class NoAnswerError(LatheError):
-    """No answer arrived: there is no connection, it broke, or the time was up."""
+    """Missing answer: there is no connection, it broke, or the timeout passed."""
 
 
 class UnexpectedAnswerError(LatheError):
-    """An answer with status 200 that a Lathe server does not give."""
+    """An answer with a success status whose content is not that of a Lathe server."""
 
 
 class SpaceMismatchError(LatheError):
@@ -79,7 +79,7 @@ def build_server_error(response: httpx.Response) -> ServerError:
 
 
 def _read_details(response: httpx.Response) -> dict[str, Any]:
-    """Return the error object of Lathe's JSON; an empty dict if the body is something else."""
+    """Return the object `error` in the JSON of Lathe's errors; an empty dict if the body is something else."""
     try:
         content = response.json()
     except ValueError:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 from numpy.typing import ArrayLike
 
-from lathe_client.batches import as_rows, list_texts, split_ids, split_rows, split_texts
+from lathe_client.batches import as_rows, list_texts, require_ids, split_ids, split_rows, split_texts
 from lathe_client.calls import Call, build_json_call, read_object, select_fields
 from lathe_client.embeddings import Embeddings
 from lathe_client.options import IndexOptions, SearchOptions, UpsertOptions
@@ -35,12 +35,13 @@ def build_upsert_calls(
     batch_size: int,
     options: UpsertOptions,
 ) -> list[Call[int]]:
-    """Build the calls that insert or replace items, in order; each answers how many it wrote.
+    """Build the calls that insert or replace items, in order; each returns the number of written items.
 
     Raises:
-        TypeError: for an unknown option.
-        ValueError: unless either texts or vectors are given, and as many of them and of the metadata as ids.
+        TypeError: for an unknown option, or a string in place of a list of ids.
+        ValueError: unless either texts or float vectors are given, and as many of them and of the metadata as ids.
     """
+    require_ids(ids)
     fields = select_fields(options, UpsertOptions)
     metadata = fields.pop("metadata", None)
     items = _collect_items(texts, vectors, batch_size)
@@ -81,7 +82,11 @@ def build_search_calls(
 
 
 def build_delete_items_calls(name: str, ids: Sequence[str]) -> list[Call[int]]:
-    """Build the calls that delete items by their ids; each answers how many it deleted."""
+    """Build the calls that delete items by their ids; each returns the number of deleted items.
+
+    Raises:
+        TypeError: for a string in place of a list of ids.
+    """
     return [
         build_json_call(
             "POST",
@@ -90,19 +95,19 @@ def build_delete_items_calls(name: str, ids: Sequence[str]) -> list[Call[int]]:
             lambda response: int(response.json()["deleted"]),
             changes_state=True,
         )
-        for part in split_ids(ids)
+        for part in split_ids(require_ids(ids))
     ]
 
 
 @dataclass(frozen=True)
 class _Items:
-    """Texts or vectors for an index, and the parts in which they are sent.
+    """Texts or vectors that requests to an index send, and their division into requests.
 
     Attributes:
         field: name of the body's field, `texts` or `vectors`.
         values: texts, or base64 strings of the rows.
         space_id: space of the vectors; None if it is not known.
-        parts: slices of the values, in order.
+        parts: slices of the values, one for each request, in order.
     """
 
     field: str
@@ -111,7 +116,7 @@ class _Items:
     parts: list[slice]
 
     def select(self, part: slice) -> dict[str, Any]:
-        """Return the body's fields for a part."""
+        """Return the JSON fields of the request that sends a part: the values, and their space if it is known."""
         space = {} if self.space_id is None else {"space_id": self.space_id}
         return {self.field: self.values[part]} | space
 
@@ -119,12 +124,19 @@ class _Items:
 def _collect_items(
     texts: str | Sequence[str] | None, vectors: ArrayLike | Embeddings | None, batch_size: int
 ) -> _Items:
-    """Return texts in parts of `batch_size`, or vectors; raise `ValueError` unless exactly one of them is given."""
+    """Collect texts in parts of `batch_size`, or vectors in parts of `MAX_ROWS`.
+
+    Raises:
+        ValueError: unless exactly one of them is given, and vectors are floats `(n, d)`.
+    """
     if texts is not None and vectors is None:
         listed = list_texts(texts)
         return _Items("texts", listed, None, split_texts(listed, batch_size))
     if texts is not None or vectors is None:
         raise ValueError("give either texts or vectors")
+    if isinstance(vectors, Embeddings) and vectors.output_dtype != "float":
+        # The server would take the numbers of codes for those of the vectors.
+        raise ValueError(f"the vectors are encoded as {vectors.output_dtype}: embed with output_dtype 'float'")
     space_id, array = (vectors.space_id, vectors.vectors) if isinstance(vectors, Embeddings) else (None, vectors)
     rows = as_rows(array)
     values = [base64.b64encode(row.tobytes()).decode("ascii") for row in rows.astype("<f4", copy=False)]
@@ -132,17 +144,17 @@ def _collect_items(
 
 
 def _slice_field(name: str, values: Sequence[Any] | None, part: slice) -> dict[str, Any]:
-    """Return a body's field with a part of the values; no field if there are no values."""
+    """Return a JSON field that holds a part of the values, as a dict; an empty dict if `values` is None."""
     return {} if values is None else {name: list(values[part])}
 
 
 def _index_path(name: str) -> str:
-    """Return the path of an index."""
+    """Return the path of an index on the server, with its name quoted."""
     return f"/indexes/{quote(name, safe='')}"
 
 
 def _read_results(response: httpx.Response) -> SearchResults:
-    """Read the JSON of a search."""
+    """Return the hits in the JSON answer to a search."""
     content = response.json()
     hits = [[Hit(item["id"], item["score"], item["metadata"]) for item in items] for items in content["results"]]
     return SearchResults(hits, content["space_id"], content["chain"])

@@ -31,7 +31,7 @@ class EmbedOptions(ReduceOptions, total=False):
         chain: `NAME` or `NAME@VERSION` of a chain; takes precedence over the one in `model`.
         prompt_name: prompt of the encoder; `query` also sets `input_type` to `query`.
         normalize: whether vectors have the norm 1, as they do if left out.
-        long_text: what becomes of a text that is longer than the model reads.
+        long_text: how a text that is longer than the model reads is treated; the encoder's setting if left out.
     """
 
     model: str | None
@@ -50,7 +50,7 @@ class IndexOptions(TypedDict, total=False):
         width: dimensions of the original vectors, for those of an encoder that the server does not have.
         dimensions: dimensions of the reduced vectors.
         metric: how vectors are compared; `cosine` if left out.
-        m: links of a node of the graph.
+        m: number of links per node of the graph.
         ef_construction: size of the candidate list while the graph is built.
         originals: how original vectors are stored; `none` stores their codes alone.
         text_field: metadata field that stores the texts of items.
@@ -68,7 +68,7 @@ class IndexOptions(TypedDict, total=False):
 
 
 class TextsOptions(TypedDict, total=False):
-    """Options of texts that an index encodes: their prompt, and what becomes of long ones."""
+    """Options of texts that an index encodes: name of their prompt, and treatment of texts that are too long."""
 
     prompt_name: str | None
     long_text: LongText | None

@@ -19,9 +19,10 @@ class Retries:
     """How often and after how long calls are tried again.
 
     Attributes:
-        tries: further tries after the first one.
-        first_delay: seconds before the first of them; doubled each time.
-        max_delay: most seconds to wait. If `Retry-After` asks for more, the call fails at once.
+        tries: number of retries after the first try.
+        first_delay: seconds before the first retry; doubled for each further one.
+        max_delay: maximum seconds of that delay, and of a `Retry-After`: if it asks for more, the call fails at once.
+            The two are added.
     """
 
     tries: int = 3
@@ -31,19 +32,19 @@ class Retries:
     def choose_delay(
         self, call: Call[object], outcome: httpx.Response | httpx.RequestError, tried: int
     ) -> float | None:
-        """Return the seconds to wait before the next try: those of `Retry-After`, and a random part of the delay.
+        """Return the seconds to wait before a retry: those of `Retry-After`, plus half to all of the delay, at random.
 
         After a broken connection, only calls that change nothing are tried again.
 
         Args:
             call: the call.
             outcome: answer or error of the last try.
-            tried: number of tries that failed before this one.
+            tried: number of tries before the last one, all of which failed.
 
         Returns:
-            Seconds; None if the outcome is final.
+            Seconds; None if the call must not be retried.
         """
-        if tried >= self.tries or not _may_succeed_later(call, outcome):
+        if tried >= self.tries or not _is_retryable(call, outcome):
             return None
         asked = read_retry_after(outcome) if isinstance(outcome, httpx.Response) else None
         if asked is not None and asked > self.max_delay:
@@ -56,8 +57,8 @@ class Retries:
 DEFAULT_RETRIES = Retries()
 
 
-def _may_succeed_later(call: Call[object], outcome: httpx.Response | httpx.RequestError) -> bool:
-    """Return whether the same call may succeed later, and may be sent twice."""
+def _is_retryable(call: Call[object], outcome: httpx.Response | httpx.RequestError) -> bool:
+    """Return whether a retry may succeed, and cannot make a change twice."""
     if isinstance(outcome, httpx.Response):
         return outcome.status_code in BUSY
     return isinstance(outcome, BROKEN) and not call.changes_state

@@ -20,9 +20,9 @@ Vector = list[float]
 
 @dataclass
 class SearchEmbedder:
-    """Embeds queries and documents as the two sides of one search, in one vector space.
+    """Embedder of the queries and documents of one search, in one vector space.
 
-    The first answer decides on the space unless `space_id` names it. An answer of another space raises
+    The first answer sets `space_id` unless it is given. An answer of another space raises
     `SpaceMismatchError`: its vectors do not fit those that the caller has stored.
 
     Attributes:
@@ -35,8 +35,8 @@ class SearchEmbedder:
         document_prompt_name: prompt of documents; None for the encoder's default prompt.
         space_id: id of the space; set by the first answer if None.
         timeout: seconds to wait for a connection, and between two parts of an answer.
-        max_retries: further tries of a call.
-        batch_size: most texts of a request.
+        max_retries: number of retries of a call.
+        batch_size: maximum number of texts in a request.
     """
 
     url: str = DEFAULT_URL
@@ -52,8 +52,8 @@ class SearchEmbedder:
     batch_size: int = DEFAULT_BATCH_SIZE
 
     def __post_init__(self) -> None:
-        self._client = Client(**self._list_settings())
-        weakref.finalize(self, self._client.close)  # frameworks do not close what embeds for them
+        self._client = Client(**self._build_client_arguments())
+        weakref.finalize(self, self._client.close)  # frameworks do not close their embedders
         self._async_client: tuple[asyncio.AbstractEventLoop, AsyncClient] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -82,19 +82,21 @@ class SearchEmbedder:
 
     def embed_query(self, text: str) -> Vector:
         """Return the vector of a query."""
-        return self._read(self._client.embed(text, **self._query_options))[0]
+        return self._list_vectors(self._client.embed(text, **self._query_options))[0]
 
     def embed_documents(self, texts: Sequence[str]) -> list[Vector]:
         """Return the vectors of documents in order; an empty list for none."""
-        return self._read(self._client.embed(texts, **self._document_options)) if texts else []
+        return self._list_vectors(self._client.embed(texts, **self._document_options)) if texts else []
 
     async def aembed_query(self, text: str) -> Vector:
         """Return the vector of a query."""
-        return self._read(await self._get_async_client().embed(text, **self._query_options))[0]
+        return self._list_vectors(await self._get_async_client().embed(text, **self._query_options))[0]
 
     async def aembed_documents(self, texts: Sequence[str]) -> list[Vector]:
         """Return the vectors of documents in order; an empty list for none."""
-        return self._read(await self._get_async_client().embed(texts, **self._document_options)) if texts else []
+        return (
+            self._list_vectors(await self._get_async_client().embed(texts, **self._document_options)) if texts else []
+        )
 
     @property
     def _query_options(self) -> EmbedOptions:
@@ -111,8 +113,12 @@ class SearchEmbedder:
         """Options for both."""
         return {"model": self.model, "chain": self.chain, "dimensions": self.dimensions}
 
-    def _read(self, embeddings: Embeddings) -> list[Vector]:
-        """Return vectors as lists; raise `SpaceMismatchError` if they are not of the space of earlier ones."""
+    def _list_vectors(self, embeddings: Embeddings) -> list[Vector]:
+        """Return vectors as lists of floats; the first call sets `space_id` if it is None.
+
+        Raises:
+            SpaceMismatchError: if the vectors are not of the space `space_id`.
+        """
         if self.space_id is None:
             self.space_id = embeddings.space_id
         require_same_space([self.space_id, embeddings.space_id])
@@ -123,11 +129,11 @@ class SearchEmbedder:
         """Return the client of the running event loop; connections cannot be used in another loop."""
         loop = asyncio.get_running_loop()
         if self._async_client is None or self._async_client[0] is not loop:
-            self._async_client = loop, AsyncClient(**self._list_settings())
+            self._async_client = loop, AsyncClient(**self._build_client_arguments())
         return self._async_client[1]
 
-    def _list_settings(self) -> dict[str, Any]:
-        """Return the arguments of both clients."""
+    def _build_client_arguments(self) -> dict[str, Any]:
+        """Return the keyword arguments for `Client` and `AsyncClient`."""
         return {
             "url": self.url,
             "api_key": self.api_key,

@@ -13,8 +13,8 @@ from service.index.spec import IndexSpec
 def create_graph(spec: IndexSpec, vectors: VectorFormat, threads: int) -> Graph | None:
     """Return an empty graph for a generation; None if no engine is installed.
 
-    FAISS's graph holds codes if it can score them. Otherwise hnswlib's holds floats, which it finds faster, or FAISS's
-    if hnswlib is not installed.
+    FAISS's graph holds the codes of the rows if FAISS can score them. Otherwise the graph holds floats: hnswlib's,
+    which searches floats faster, or FAISS's if hnswlib is not installed.
 
     Args:
         spec: settings of the generation.

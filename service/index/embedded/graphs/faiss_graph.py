@@ -17,17 +17,19 @@ from service.index.spec import IndexSpec
 
 ADDED_ROWS = 4096
 """Number of rows that are added at once."""
-MANY = 1 / 8
-"""Share of the covered rows from which on additions are many, so that decoding the covered rows pays."""
+MIN_SHARE = 1 / 8
+"""Minimum number of lacking rows, as a share of the covered ones, to decode the covered rows to `LinkBytes`.
+
+Fewer are linked by comparing codes, which is slower for each row but needs no decoding."""
 
 
 class FaissGraph:
-    """HNSW graph over rows 0 … `covered`; see `Graph`.
+    """HNSW graph over codes or floats; see `Graph`.
 
-    Links are those of the nearest vectors that rows stand for, by Euclidean distance. While many codes are added, these
-    vectors are kept as bytes too; a few are linked by comparing codes, which takes five times as long. Searches compare
-    float queries with codes by inner products. FAISS leaves norms out of these, so each candidate's score is then
-    corrected by two factors of its row.
+    Rows are linked to the rows whose decoded vectors are nearest by Euclidean distance. While many codes are added, the
+    decoded vectors are also stored as bytes; few are linked by comparing codes, which takes five times as long.
+    Searches compare float queries with codes by inner products. FAISS leaves norms out of these, so each candidate's
+    score is then corrected by two factors of its row.
 
     Args:
         spec: settings of the index.
@@ -50,8 +52,8 @@ class FaissGraph:
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
         """Add rows that follow the covered ones; searches wait meanwhile."""
-        if self.links is None and lacking >= MANY * self.covered:
-            self.links = self._decode_covered()
+        if self.links is None and lacking >= MIN_SHARE * self.covered:
+            self.links = self._create_links()
         for start in range(0, len(rows), ADDED_ROWS):
             codes = rows[start : start + ADDED_ROWS]
             factors, vectors = self.scoring.compute_factors(codes), self.scoring.decode(codes)
@@ -70,12 +72,12 @@ class FaissGraph:
             self.links = None
 
     def _clear(self) -> None:
-        """Drop all rows, so that the graph is built anew."""
+        """Drop all rows, so that the graph is built again from the first one."""
         self.index, self.links, self.covered = None, None, 0
         self.factors = np.empty((0, 2), np.float32)
 
-    def _decode_covered(self) -> LinkBytes | None:
-        """Return the covered rows as bytes; None if the codes are bytes of coordinates themselves."""
+    def _create_links(self) -> LinkBytes | None:
+        """Return the storage by which rows are linked, with the covered rows; None if they are linked as they are."""
         links = self.scoring.create_links()
         if links is not None and self.covered:
             codes = self.faiss.vector_to_array(self.faiss.downcast_index(self.index.storage).codes)
@@ -84,9 +86,9 @@ class FaissGraph:
         return links
 
     def _add(self, codes: NDArray[Any], vectors: Vectors) -> None:
-        """Add rows `(n, width)`, and the vectors that they stand for `(n, k)`, to the storage, and link them."""
+        """Add rows `(n, width)`, which decode to vectors `(n, k)`, to the storage, and link them."""
         storage = self.faiss.downcast_index(self.index.storage)
-        self._measure_by(self.faiss.METRIC_L2)
+        self._set_metric(self.faiss.METRIC_L2)
         if self.links is None:
             self.scoring.prepare_comparisons(storage)
             self.index.add(vectors)
@@ -97,7 +99,7 @@ class FaissGraph:
                 self.index.add(self.links.convert(vectors))
             finally:
                 self.index.storage, self.index.d = storage, storage.d
-        self._measure_by(self.metric)
+        self._set_metric(self.metric)
 
     def _append_factors(self, factors: NDArray[np.float32]) -> None:
         """Count rows as covered, and store their factors `(n, 2)`; grow the space by more than they need if it is full.
@@ -112,13 +114,13 @@ class FaissGraph:
         self.factors[self.covered : wanted] = factors
         self.covered = wanted
 
-    def _measure_by(self, metric: int) -> None:
-        """Set the metric by which the graph compares: Euclidean distance for links, inner product for searches."""
+    def _set_metric(self, metric: int) -> None:
+        """Set the metric by which FAISS compares: Euclidean distance to link rows, `self.metric` to search."""
         self.index.metric_type = self.index.storage.metric_type = metric
         self.index.hnsw.is_similarity = metric == self.faiss.METRIC_INNER_PRODUCT
 
     def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
-        """Return the k nearest rows `(q, k)` with exact scores, −1 where fewer are reached; None if it has fewer."""
+        """Return the k nearest rows and scores; −1 with score −inf where fewer are reached, None if it has fewer."""
         mapped, shift = self.scoring.map_queries(queries)
         with self.lock.searching(0):  # the same for all: searches of any effort run together
             covered, factors = self.covered, self.factors
@@ -160,6 +162,7 @@ class FaissGraph:
     def load(self, file: IO[bytes], covered: int) -> None:
         """Replace the graph by the one of `covered` rows in a file that `save` wrote."""
         file.seek(0)
+        self.links = None
         reader = self.faiss.PyCallbackIOReader(file.read, 1 << 20)
         self.index = self.faiss.read_index(reader, self.faiss.IO_FLAG_PQ_SKIP_SDC_TABLE)
         file.seek(-8 * covered, 2)
@@ -173,7 +176,7 @@ class FaissGraph:
 
     @property
     def bytes(self) -> int:
-        """Memory of codes, links, factors, and what is kept to link more rows, in bytes; 0 while empty."""
+        """Memory of codes, links, factors, and of the storage and tables that link rows, in bytes; 0 while empty."""
         if self.index is None:
             return 0
         hnsw = self.index.hnsw

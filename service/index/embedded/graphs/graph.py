@@ -8,15 +8,17 @@ from numpy.typing import NDArray
 from service.index.reducer import Vectors
 
 Found = tuple[NDArray[np.int64], NDArray[np.float32], int]
-"""Row numbers `(q, k)`, best first, their scores, and the number of rows that the graph held during the search."""
+"""Row numbers `(q, k)`, best first, their scores `(q, k)`, and the number of rows in the graph during the search.
+
+A graph that reaches fewer than k rows either fills up with row −1 and score −inf, or returns None."""
 
 
 class Graph(Protocol):
-    """Graph, or another structure that finds near rows, over rows 0 … `covered`.
+    """Graph, or another structure that finds near rows, over rows 0 … `covered` - 1.
 
-    It takes rows as the row file holds them, floats or codes, in their order, and numbers them so. Rows are never
-    removed: a dead row stays as a way to others, and searches leave it out by the mask of the rows. One thread extends,
-    saves and loads; any number may search meanwhile.
+    A graph takes the rows of the row file in their order, floats or codes, and numbers them from 0. Rows are never
+    removed: a deleted row stays, because paths to other rows lead through it, and the caller leaves it out of the
+    results. One thread extends, saves and loads; any number may search meanwhile.
 
     Attributes:
         engine: name of the engine, and last part of the name of the graph's file. An engine that cannot read the files
@@ -28,16 +30,16 @@ class Graph(Protocol):
     covered: int
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
-        """Add rows that follow the covered ones; searches wait meanwhile, or use the rows before.
+        """Add rows that follow the covered ones; searches meanwhile wait, or use the rows covered before.
 
         Args:
             rows: the rows `(n, k)`.
             threads: number of threads.
-            lacking: number of rows that the graph lacks, these included.
+            lacking: number of rows that the graph lacks, including `rows`; it may be extended by the others next.
         """
 
     def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
-        """Return the k nearest rows to each query; None if the graph has, or reaches, fewer than k rows.
+        """Return the k nearest rows to each query; None if the graph has fewer than k rows, or cannot reach k.
 
         Args:
             queries: reduced queries `(q, d)`, as floats, of norm 1 for cosine.
@@ -62,7 +64,7 @@ class Graph(Protocol):
         """
 
     def estimate_bytes(self, rows: int) -> int:
-        """Return about how many bytes of memory the graph will take for so many rows."""
+        """Return an estimate of the memory in bytes that the graph takes with this number of rows."""
 
     @property
     def bytes(self) -> int:

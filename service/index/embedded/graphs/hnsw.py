@@ -26,12 +26,12 @@ DECODED_ROWS = 4096
 
 
 def estimate_float_graph(rows: int, dimensions: int, m: int) -> int:
-    """Return about how many bytes a graph over float vectors takes: 16 besides floats and links for each row."""
+    """Return an estimate of a graph's bytes: for each row its floats, 2 m links, and 16 more."""
     return rows * (4 * dimensions + LINK_BYTES * 2 * m + 16)
 
 
 class HnswGraph:
-    """HNSW graph over rows 0 … `covered`; see `Graph`. Its nodes hold floats, also where the rows hold codes.
+    """HNSW graph over floats; see `Graph`. Rows that hold codes are decoded to floats.
 
     Args:
         spec: settings of the index.
@@ -74,7 +74,7 @@ class HnswGraph:
             self.covered = wanted
 
     def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
-        """Return the k nearest rows `(q, k)`, their scores, and the graph's row count; None on failure."""
+        """Return the k nearest rows with scores and the row count; None if it has or reaches fewer than k rows."""
         with self.lock.searching(ef):
             covered = self.covered
             if k > covered:
@@ -95,12 +95,12 @@ class HnswGraph:
 
     def load(self, file: IO[bytes], covered: int) -> None:
         """Replace the graph by the one of `covered` rows in a file that `save` wrote."""
-        file.seek(0)  # where /dev/fd duplicates the descriptor, its place counts
+        file.seek(0)  # where /dev/fd duplicates the descriptor, reading begins at its position
         self.index.load_index(f"/dev/fd/{file.fileno()}", max_elements=max(MIN_ROWS, int(covered * GROWTH)))
         self.covered, self.started = covered, True
 
     def estimate_bytes(self, rows: int) -> int:
-        """Return the bytes of floats and links of so many rows."""
+        """Return an estimate of the bytes of floats and links of this number of rows."""
         return estimate_float_graph(rows, self.spec.dimensions, self.spec.m)
 
     @property

@@ -17,14 +17,15 @@ from transforms.errors import InputError
 
 
 class RowScoring(ABC):
-    """Rows in terms of FAISS: a score is `factors[:, 0]` · inner product + `factors[:, 1]` · shift.
+    """How FAISS stores rows of one format, and how its inner products with queries become exact scores.
 
-    By default rows are compared with each other as they are, and queries are taken as they are.
+    The score of a row is `factors[row, 0]` · inner product + `factors[row, 1]` · shift of the query; see
+    `compute_factors` and `map_queries`. By default queries are not mapped, and codes are compared directly.
 
     Attributes:
         engine: name of the graph's engine.
         code_bytes: number of bytes of a row.
-        by_distance: whether a score is the negated Euclidean distance instead.
+        by_distance: whether scores are negated Euclidean distances instead; then there are no factors.
     """
 
     engine: str = "codes"
@@ -37,21 +38,21 @@ class RowScoring(ABC):
 
     @abstractmethod
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return what FAISS takes for rows `(n, width)`, floats `(n, k)`: it finds the same codes for them."""
+        """Decode rows `(n, width)` to the floats `(n, k)` that FAISS encodes to the same codes."""
 
     @abstractmethod
     def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
-        """Return two factors for each row, `(n, 2)`."""
+        """Return the two factors of each row's score, `(n, 2)`."""
 
     def create_links(self) -> LinkBytes | None:
-        """Return an empty storage by which many rows are linked; None if the codes are compared as fast themselves."""
+        """Return an empty storage by which many rows are linked; None if the codes themselves are compared as fast."""
         return None
 
     def prepare_comparisons(self, storage: Any) -> None:  # noqa: B027
         """Prepare the storage of a graph for comparisons of its codes with each other."""
 
     def comparison_bytes(self, storage: Any) -> int:
-        """Return the memory that comparisons of codes with each other take once for all rows."""
+        """Return the bytes of tables that comparisons of codes with each other use, whatever the number of rows."""
         return 0
 
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
@@ -60,7 +61,7 @@ class RowScoring(ABC):
 
 
 class ProductScoring(RowScoring):
-    """Codes of `codes` and `product_codes` as a product quantizer of 256 entries a byte.
+    """Codes of `codes` and `product_codes`, as a product quantizer of 256 centroids for each byte.
 
     Coordinates are scaled by the lengths of their axes, so that distances between codes are those of the vectors that
     they stand for, as far as the axes are orthogonal.
@@ -95,16 +96,16 @@ class ProductScoring(RowScoring):
         return LinkBytes(self.places, float(np.abs(self.centroids).max()))
 
     def prepare_comparisons(self, storage: Any) -> None:
-        """Compute the distances between all entries of each byte, unless they are there."""
+        """Compute the table of distances between the 256 centroids of each code byte, unless it was computed."""
         if not self.comparison_bytes(storage):
             storage.pq.compute_sdc_table()
 
     def comparison_bytes(self, storage: Any) -> int:
-        """Return the memory of the distances between entries, 262 kB a byte of a code; 0 before they are used."""
+        """Return the bytes of the table of centroid distances, 262 kB for each code byte; 0 before it is computed."""
         return int(4 * storage.pq.sdc_table.size())
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the centroids that the bytes name, one after the other."""
+        """Return the concatenated centroids of a row's bytes."""
         centroids: Vectors = self.centroids[np.arange(self.code_bytes), rows]
         return centroids.reshape(len(rows), -1)
 
@@ -115,12 +116,12 @@ class ProductScoring(RowScoring):
         return _divide_by_norms(factors, self.vectors, rows)
 
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
-        """Return the queries' coordinates at the places of the product quantizer, and ⟨q, μ⟩."""
+        """Return the queries in the coordinates of the product quantizer, `(q, k)`, and as shift ⟨q, μ⟩, `(q,)`."""
         return queries @ self.weight, queries @ self.mean
 
 
 class ByteScoring(RowScoring):
-    """Codes of `int8`: a byte for each dimension, on a scale of its own."""
+    """Codes of `int8`: a byte for each dimension, with a range for each dimension."""
 
     def __init__(self, vectors: CodeFormat, step: Int8) -> None:
         self.vectors = vectors
@@ -137,7 +138,7 @@ class ByteScoring(RowScoring):
         return graph
 
     def decode(self, rows: NDArray[Any]) -> Vectors:
-        """Return the values that codes stand for."""
+        """Return the decoded values of codes."""
         decoded: Vectors = self.step.inverse_transform(self.vectors.reducer.view_codes(rows))
         return np.ascontiguousarray(decoded)
 
@@ -178,7 +179,7 @@ class FloatScoring(RowScoring):
 
 
 def _divide_by_norms(factors: NDArray[np.float32], vectors: CodeFormat, rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Divide factors `(n, 2)` by the norms of what the codes stand for, if the metric is cosine."""
+    """Divide factors `(n, 2)` by the norms of the decoded codes, if the metric is cosine."""
     if vectors.metric != "cosine":
         return factors
     norms = vectors.quantizer.decoded_norms(vectors.reducer.view_codes(rows))

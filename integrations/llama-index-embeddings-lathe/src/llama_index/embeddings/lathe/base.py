@@ -9,13 +9,13 @@ from llama_index.core.bridge.pydantic import Field, PrivateAttr, SecretStr
 
 
 def _read_key() -> SecretStr | None:
-    """Return the key in the environment; None if there is none."""
+    """Return the server's key in the environment variable `LATHE_API_KEY`; None if it is empty or not set."""
     key = os.environ.get("LATHE_API_KEY")
     return SecretStr(key) if key else None
 
 
 class LatheEmbedding(BaseEmbedding):
-    """Embeds queries and texts of nodes by a Lathe server.
+    """Embeddings of queries and of the texts of nodes by a Lathe server.
 
     Vectors of another space than the first ones raise `SpaceMismatchError`, because they do not fit an index that holds
     the first ones. Other errors are those of `lathe_client`. The fields of `BaseEmbedding` hold as well; `model_name`
@@ -39,8 +39,8 @@ class LatheEmbedding(BaseEmbedding):
         default=None, description="Id of the space of stored vectors; None accepts that of the first answer."
     )
     timeout: float = Field(default=60.0, description="Seconds to wait for a connection, and for a part of an answer.")
-    max_retries: int = Field(default=3, description="Further tries of a call.")
-    embed_batch_size: int = Field(default=256, gt=0, le=2048, description="Most texts of a request.")
+    max_retries: int = Field(default=3, description="Number of retries of a call.")
+    embed_batch_size: int = Field(default=256, gt=0, le=2048, description="Maximum number of texts in a request.")
     _embedder: SearchEmbedder = PrivateAttr()
 
     def __init__(self, **fields: Any) -> None:
@@ -68,7 +68,7 @@ class LatheEmbedding(BaseEmbedding):
 
     @property
     def space_id(self) -> str | None:
-        """Id of the vectors' space: the expected one, or that of the first answer; None before it."""
+        """Id of the vector space: `expected_space_id`, or that of the first answer; None before the first answer."""
         return self._embedder.space_id
 
     def _get_query_embedding(self, query: str) -> list[float]:

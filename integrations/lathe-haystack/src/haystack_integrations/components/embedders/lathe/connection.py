@@ -1,4 +1,4 @@
-"""The embedder behind a component, from the component's settings."""
+"""Construction of the embedder that both components use."""
 
 from typing import Any
 
@@ -9,5 +9,5 @@ DEFAULT_KEY = Secret.from_env_var("LATHE_API_KEY", strict=False)
 
 
 def build_embedder(api_key: Secret | None, **settings: Any) -> SearchEmbedder:
-    """Build the embedder that calls the server, with the key that the secret stands for."""
+    """Build the embedder that calls the server, with the resolved key; `settings` are arguments of `SearchEmbedder`."""
     return SearchEmbedder(api_key=api_key.resolve_value() if api_key else None, **settings)

@@ -11,7 +11,7 @@ from lathe_client import SearchEmbedder
 
 @component
 class LatheDocumentEmbedder:
-    """Embeds documents by a Lathe server.
+    """Component that embeds documents by a Lathe server.
 
     Vectors of another space than the first ones raise `SpaceMismatchError`. Other errors are those of `lathe_client`.
     """
@@ -42,8 +42,8 @@ class LatheDocumentEmbedder:
             prompt_name: prompt of the documents; None for the encoder's default prompt.
             expected_space_id: id of the space of stored vectors; None accepts that of the first answer.
             timeout: seconds to wait for a connection, and between two parts of an answer.
-            max_retries: further tries of a call while the server is busy, or after a broken connection.
-            batch_size: most documents of a request.
+            max_retries: number of retries of a call while the server is busy, or after a broken connection.
+            batch_size: maximum number of documents in a request.
             meta_fields_to_embed: metadata fields whose values are put before the content.
             embedding_separator: what separates these values and the content.
         """
@@ -62,11 +62,11 @@ class LatheDocumentEmbedder:
         self._embedder: SearchEmbedder | None = None
 
     def warm_up(self) -> None:
-        """Resolve the key and build what calls the server; `run` does so where it was not done."""
+        """Resolve the key and build the embedder that calls the server; the first `run` does so otherwise."""
         self._get_embedder()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the component as a dictionary; of the key, the name of its variable."""
+        """Return the component as a dictionary, with the name of the key's environment variable in place of the key."""
         return default_to_dict(
             self,
             base_url=self.base_url,
@@ -85,7 +85,7 @@ class LatheDocumentEmbedder:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "LatheDocumentEmbedder":
-        """Build the component from what `to_dict` returned."""
+        """Build the component from a dictionary that `to_dict` returned."""
         return default_from_dict(cls, data)
 
     @component.output_types(documents=list[Document], meta=dict[str, Any])
@@ -101,7 +101,7 @@ class LatheDocumentEmbedder:
 
     @component.output_types(documents=list[Document], meta=dict[str, Any])
     async def run_async(self, documents: list[Document]) -> dict[str, Any]:
-        """Return what `run` returns."""
+        """Return what `run` returns, without blocking the event loop."""
         embedder = self._get_embedder()
         embeddings = await embedder.aembed_documents(self._list_texts(documents))
         return _build_result(documents, embeddings, embedder.space_id)
@@ -118,7 +118,7 @@ class LatheDocumentEmbedder:
         return texts
 
     def _get_embedder(self) -> SearchEmbedder:
-        """Return the embedder that calls the server; build it at the first call."""
+        """Return the embedder that calls the server; the first call builds it."""
         if self._embedder is None:
             self._embedder = build_embedder(
                 self.api_key,

@@ -10,7 +10,7 @@ from lathe_client import SearchEmbedder
 
 @component
 class LatheTextEmbedder:
-    """Embeds a text, such as a query, by a Lathe server.
+    """Component that embeds a text, such as a query, by a Lathe server.
 
     Vectors of another space than the first ones raise `SpaceMismatchError`. Other errors are those of `lathe_client`.
     """
@@ -38,7 +38,7 @@ class LatheTextEmbedder:
             prompt_name: prompt of the text; None for the encoder's default prompt.
             expected_space_id: id of the space of stored vectors; None accepts that of the first answer.
             timeout: seconds to wait for a connection, and between two parts of an answer.
-            max_retries: further tries of a call while the server is busy, or after a broken connection.
+            max_retries: number of retries of a call while the server is busy, or after a broken connection.
         """
         self.base_url = base_url
         self.api_key = api_key
@@ -52,11 +52,11 @@ class LatheTextEmbedder:
         self._embedder: SearchEmbedder | None = None
 
     def warm_up(self) -> None:
-        """Resolve the key and build what calls the server; `run` does so where it was not done."""
+        """Resolve the key and build the embedder that calls the server; the first `run` does so otherwise."""
         self._get_embedder()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the component as a dictionary; of the key, the name of its variable."""
+        """Return the component as a dictionary, with the name of the key's environment variable in place of the key."""
         return default_to_dict(
             self,
             base_url=self.base_url,
@@ -72,7 +72,7 @@ class LatheTextEmbedder:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "LatheTextEmbedder":
-        """Build the component from what `to_dict` returned."""
+        """Build the component from a dictionary that `to_dict` returned."""
         return default_from_dict(cls, data)
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
@@ -84,13 +84,13 @@ class LatheTextEmbedder:
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     async def run_async(self, text: str) -> dict[str, Any]:
-        """Return what `run` returns."""
+        """Return what `run` returns, without blocking the event loop."""
         embedder = self._get_embedder()
         embedding = await embedder.aembed_query(_require_text(text))
         return {"embedding": embedding, "meta": {"space_id": embedder.space_id}}
 
     def _get_embedder(self) -> SearchEmbedder:
-        """Return the embedder that calls the server; build it at the first call."""
+        """Return the embedder that calls the server; the first call builds it."""
         if self._embedder is None:
             self._embedder = build_embedder(
                 self.api_key,

@@ -1,4 +1,4 @@
-"""Several batches at once, each on one core: faster than one batch on all cores, above all beside other programs.
+"""Parallel batches, each on one core: faster than one batch on all cores, most of all while other programs run.
 
 A batch of a small model is over in milliseconds, and cores that share each of its operations spend most of that time
 waiting for one another.
@@ -16,12 +16,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def run_side_by_side(work: Callable[[T], R], items: Iterable[T]) -> Generator[tuple[T, R], None, None]:
-    """Apply a function to each item, on as many threads as torch uses in this one; yield items and results in order.
+def map_in_threads(work: Callable[[T], R], items: Iterable[T]) -> Generator[tuple[T, R], None, None]:
+    """Apply a function to items in as many threads as torch uses in this one; yield items with results in order.
 
-    Meanwhile torch computes on one core in each thread, this one included; afterwards as before. A single item gets all
-    cores, as does every item if torch uses one thread only. Items are taken as threads become free. An error of the
-    function is raised at its item; items that have begun are finished first.
+    Meanwhile torch computes on one core in each thread, including this one; the end restores the setting. A single item
+    gets all cores, as does every item if torch uses one thread only. Items are taken as threads become free. An error
+    of the function is raised when its item is due, after the items that have begun are finished.
 
     Args:
         work: function that may run in several threads at once.
@@ -40,7 +40,7 @@ def run_side_by_side(work: Callable[[T], R], items: Iterable[T]) -> Generator[tu
             begun: deque[tuple[T, Future[R]]] = deque()
             for item in chain(first, following):
                 begun.append((item, pool.submit(work, item)))
-                if len(begun) > threads:  # one waits, so that no thread does
+                if len(begun) > threads:  # one more than threads is queued, so that no thread is idle
                     earlier, result = begun.popleft()
                     yield earlier, result.result()
             for earlier, result in begun:

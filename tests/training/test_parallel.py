@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from training.encoder.encoder import Encoder
-from training.encoder.side_by_side import run_side_by_side
+from training.encoder.parallel import map_in_threads
 from training.encoder.spec import DEFAULT_ENCODER
 
 TEXTS = [f"{word} {number} of the {word}s " * (1 + number % 7) for number in range(60) for word in ("lathe", "ledger")]
@@ -24,7 +24,7 @@ def torch_threads():
 @pytest.mark.parametrize("count", [0, 1, 2, 20])
 def test_every_item_comes_once_and_in_order_with_its_result(torch_threads, threads, count):
     torch_threads(threads)
-    assert list(run_side_by_side(lambda item: item**2, iter(range(count)))) == [(n, n**2) for n in range(count)]
+    assert list(map_in_threads(lambda item: item**2, iter(range(count)))) == [(n, n**2) for n in range(count)]
     assert torch.get_num_threads() == threads
 
 
@@ -36,18 +36,18 @@ def test_items_run_at_once_on_one_core_each(torch_threads):
         meeting.wait()
         return torch.get_num_threads()
 
-    assert [result for _, result in run_side_by_side(work, range(6))] == [1] * 6
+    assert [result for _, result in map_in_threads(work, range(6))] == [1] * 6
 
 
 def test_a_single_item_gets_all_cores(torch_threads):
     torch_threads(3)
-    assert list(run_side_by_side(lambda _: torch.get_num_threads(), ["one"])) == [("one", 3)]
+    assert list(map_in_threads(lambda _: torch.get_num_threads(), ["one"])) == [("one", 3)]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_error_is_raised_and_the_number_of_threads_is_restored(torch_threads, threads):
     torch_threads(threads)
-    with pytest.raises(ZeroDivisionError), closing(run_side_by_side(lambda n: 1 / (3 - n), range(9))) as results:
+    with pytest.raises(ZeroDivisionError), closing(map_in_threads(lambda n: 1 / (3 - n), range(9))) as results:
         for n, result in results:
             assert result == 1 / (3 - n) and n < 3
     assert torch.get_num_threads() == threads
@@ -57,7 +57,7 @@ def test_items_are_taken_only_as_threads_become_free(torch_threads):
     torch_threads(2)
     taken = []
     items = (taken.append(n) or n for n in range(1000))
-    with closing(run_side_by_side(lambda n: n, items)) as results:
+    with closing(map_in_threads(lambda n: n, items)) as results:
         next(results)
         assert len(taken) <= 4
     assert torch.get_num_threads() == 2
