@@ -26,7 +26,7 @@ from service.jobs.redis.queue import LOST_SECONDS, JobRecords, build_queue_name
 from service.jobs.store import Job
 from service.processes.client import create_process_starter
 from service.processes.program import Process, ProcessStarter, Program, get_environment_without_keys
-from service.redis.connection import GONE, as_unavailable, connect
+from service.redis.connection import DISK_ERROR, GONE, as_unavailable, connect
 from service.settings import Settings, read_settings
 
 HEARTBEAT_SECONDS = 2.0
@@ -42,9 +42,14 @@ KILLED_SECONDS = 2.0
 CHECK_SECONDS = 5.0
 """Timeout of the request to Redis in a health check."""
 PASSING = (*GONE, redis_errors.OutOfMemoryError, redis_errors.ReadOnlyError)
-"""Errors that may pass with time."""
+"""Types of errors that may pass with time, see `may_pass`."""
 
 log = logging.getLogger(__name__)
+
+
+def may_pass(error: redis_errors.RedisError) -> bool:
+    """Return whether an error may pass with time: Redis is unreachable, read-only, or its memory or disk is full."""
+    return isinstance(error, PASSING) or DISK_ERROR in str(error)
 
 
 class JobWorker:
@@ -115,7 +120,7 @@ class JobWorker:
         Raises:
             RedisError: if waiting would not help, for instance with a rejected password.
         """
-        if not isinstance(error, PASSING) or isinstance(error, redis_errors.AuthenticationError):
+        if not may_pass(error) or isinstance(error, redis_errors.AuthenticationError):
             raise error
         if self.reached is not False:
             log.warning("%s; trying again", as_unavailable(error).message)
