@@ -8,11 +8,14 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from benchmarks.report import write_report
 from tests.containers import bad_input, images, sizes, trials
@@ -49,8 +52,15 @@ def list_trials(compose: Compose, kills: int) -> dict[str, Callable[[], dict[str
     }
 
 
-def run_trials(compose: Compose, wanted: list[str], kills: int) -> dict[str, Any]:
-    """Run trials, all or the wanted ones, and take everything down; a trial that fails reports why."""
+def run_trials(compose: Compose, wanted: list[str], kills: int, write: Callable[[dict[str, Any]], object]) -> list[str]:
+    """Run trials, all or the wanted ones, and take everything down; return the names of those that failed.
+
+    Args:
+        compose: the services.
+        wanted: names of trials; empty: all.
+        kills: number of times that a replica is killed.
+        write: called after each trial with the figures so far.
+    """
     figures: dict[str, Any] = {"versions": read_versions(compose.engine)}
     try:
         for name, trial in list_trials(compose, kills).items():
@@ -59,12 +69,13 @@ def run_trials(compose: Compose, wanted: list[str], kills: int) -> dict[str, Any
             print(f"== {name}", flush=True)
             try:
                 figures[name] = trial()
-            except (RuntimeError, AssertionError) as error:
+            except (RuntimeError, httpx.HTTPError, subprocess.CalledProcessError) as error:
                 figures[name] = {"failed": str(error)}
             print(json.dumps(figures[name], indent=1), flush=True)
+            write(figures)
     finally:
         compose.run("--profile", "*", "down", "--volumes", "--timeout", "20")
-    return figures
+    return [name for name, figure in figures.items() if "failed" in figure]
 
 
 def read_versions(engine: Engine) -> dict[str, str]:
@@ -108,16 +119,19 @@ def main() -> None:
         if not (work / BUILT).exists():  # what a later run builds comes from the engine's cache
             (work / BUILT).write_text(json.dumps(seconds))
         return
+    sys.argv[1:] = [word for word in sys.argv[1:] if word not in ("--stage", "trials")]
+    earlier = options.out / "containers.json"
+    known = json.loads(earlier.read_text())["figures"] if options.trial and earlier.exists() else {}
+    known["seconds to build"] = json.loads((work / BUILT).read_text())
+
+    def write(figures: dict[str, Any]) -> None:
+        """Write the figures, and those that an earlier run has of other trials."""
+        write_report(options.out, "containers", known | figures)
+
     with engine.run(network=True):
         nginx = options.nginx.resolve() if options.nginx else None
-        figures = run_trials(Compose(engine, nginx), options.trial, options.kills)
-    figures["seconds to build"] = json.loads((work / BUILT).read_text())
-    earlier = options.out / "containers.json"
-    if options.trial and earlier.exists():  # the trials that did not run keep their figures
-        figures = json.loads(earlier.read_text())["figures"] | figures
-    sys.argv[1:] = [word for word in sys.argv[1:] if word not in ("--stage", "trials")]
-    print(write_report(options.out, "containers", figures))
-    if failed := [name for name, figure in figures.items() if "failed" in figure]:
+        failed = run_trials(Compose(engine, nginx), options.trial, options.kills, write)
+    if failed:
         sys.exit(f"these trials failed: {', '.join(failed)}")
 
 

@@ -23,6 +23,7 @@ ENVIRONMENT = {
     "CPUS": "1",
 }
 
+POLL_SECONDS = 0.5
 REDIS_SIZE = "512m"
 """Size of Redis's volume, which a trial fills up."""
 
@@ -76,15 +77,11 @@ class Compose:
         """Return the ids of a service's running containers."""
         return self.run("ps", "--quiet", service).split()
 
-    def get_health(self, container: str) -> str:
-        """Return a container's health: starting, healthy or unhealthy, or exited."""
-        template = "{{if .State.Running}}{{.State.Health.Status}}{{else}}exited{{end}}"
-        return self.engine.docker("inspect", "--format", template, container)
-
     def is_healthy(self, service: str, count: int = 1) -> bool:
-        """Return whether a service has `count` containers, all healthy."""
-        containers = self.list_containers(service)
-        return len(containers) == count and all(self.get_health(one) == "healthy" for one in containers)
+        """Return whether a service has `count` running containers, all healthy."""
+        label = f"label=com.docker.compose.service={service}"
+        states = self.engine.docker("ps", "--filter", label, "--format", "{{.Status}}").splitlines()
+        return len(states) == count and all("(healthy)" in state for state in states)
 
     def kill_process(self, container: str) -> None:
         """Kill a container's main process, as the kernel does when memory is short; the engine starts it again."""
@@ -124,7 +121,7 @@ class Compose:
         return path
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 240.0) -> float:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 400.0) -> float:
     """Wait until a condition holds; return the seconds it took.
 
     Raises:
@@ -134,5 +131,5 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 240.0)
     while not condition():
         if time.monotonic() - began > seconds:
             raise RuntimeError(f"after {seconds:.0f} s: not {what}")
-        time.sleep(0.2)
+        time.sleep(POLL_SECONDS)
     return round(time.monotonic() - began, 1)

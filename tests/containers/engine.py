@@ -107,6 +107,7 @@ class Engine:
         options += ["--pidfile", f"{self.folder}/docker.pid", "--host", self.environment["DOCKER_HOST"]]
         options += ["--oom-score-adjust", "0"]
         if not network:
+            self._forget_containers()
             options += ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
         (self.folder / "docker.pid").unlink(missing_ok=True)  # of an engine in namespaces that are gone
         with (self.folder / "dockerd.log").open("ab") as log:
@@ -127,3 +128,11 @@ class Engine:
                         folder.rmdir()
             if not had_keys:
                 shutil.rmtree(KEYS, ignore_errors=True)
+
+    def _forget_containers(self) -> None:
+        """Remove containers and networks that an interrupted run left.
+
+        An engine that starts makes the bridges of the networks it knows, here in the machine's own network.
+        """
+        for name in ("containers", "network"):
+            shutil.rmtree(self.folder / "data" / name, ignore_errors=True)
