@@ -40,15 +40,15 @@ def list_trials(compose: Compose, kills: int) -> dict[str, Callable[[], dict[str
         "sizes": partial(sizes.measure_sizes, engine),
         "starts by bytecode": partial(sizes.measure_starts, engine),
         "start": partial(trials.start, compose),
-        "replicas killed": partial(trials.kill_replicas, compose, kills),
         "worker killed": partial(trials.kill_worker, compose),
         "redis stopped": partial(trials.stop_redis, compose),
         "redis full": partial(trials.fill_redis, compose),
         "redis flushed": partial(trials.flush_redis, compose),
         "index killed": partial(trials.kill_index, compose),
-        "bad input": partial(bad_input.try_mistakes, engine),
         "rolling upgrade": partial(trials.upgrade, compose),
         "keys changed": partial(trials.change_keys, compose),
+        "bad input": partial(bad_input.try_mistakes, engine),
+        "replicas killed": partial(trials.kill_replicas, compose, kills),
     }
 
 

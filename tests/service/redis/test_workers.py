@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -377,6 +378,18 @@ def test_a_worker_waits_while_redis_cannot_write_to_its_disk(start_worker, own_r
     eventually(lambda: worker.log.read_bytes().count(b"taking jobs") == 2, 20)
     worker.process.send_signal(signal.SIGTERM)
     assert worker.process.wait(10) == 0
+
+
+def test_worker_check_imports_no_torch(redis_server):
+    script = "import sys; from service.cli.main import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    told = os.environ | {"LATHE_REDIS_URL": redis_server.url}
+
+    done = subprocess.run(
+        [sys.executable, "-c", script, "worker", "--check"], env=told, capture_output=True, text=True, timeout=60
+    )
+
+    assert "no worker of" in done.stderr
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 @pytest.mark.trial
