@@ -177,22 +177,26 @@ def kill_index(compose: Compose) -> dict[str, Any]:
 
 
 def replace_replicas(compose: Compose, load: Load) -> None:
-    """Replace all replicas one by one, as docs/deployment.md says: start new ones beside the old, then stop those."""
-    old = compose.list_containers("api")
-    compose.up("--no-deps", "--no-recreate", "--scale", f"api={2 * REPLICAS}", "api")
-    wait_until(lambda: compose.is_healthy("api", 2 * REPLICAS), "new replicas healthy")
-    time.sleep(5)
-    for container in old:
-        compose.engine.docker("stop", "--time", "40", container)
-        compose.engine.docker("rm", container)
-    print(f"  {dict(load.statuses)}", flush=True)
+    """Replace all replicas one by one, as docs/deployment.md says: start a new one beside the old, then stop one.
+
+    One at a time: nginx tries two instances, and prefers those with the fewest connections, which new ones refuse.
+    """
+    for old in compose.list_containers("api"):
+        compose.up("--no-deps", "--no-recreate", "--scale", f"api={REPLICAS + 1}", "api")
+        wait_until(lambda: compose.is_healthy("api", REPLICAS + 1), "new replica healthy")
+        time.sleep(5)
+        compose.engine.docker("stop", "--time", "40", old)
+        compose.engine.docker("rm", old)
+        print(f"  {dict(load.statuses)}", flush=True)
 
 
 def upgrade(compose: Compose) -> dict[str, Any]:
     """Replace the replicas under load by those of a new image."""
     engine = compose.engine
     before = engine.docker("image", "inspect", "--format", "{{.Id}}", "lathe:latest")
-    engine.docker("build", "--tag", "lathe:latest", "--label", "rebuilt=yes", "-", input="FROM lathe:latest\n")
+    engine.docker(
+        "build", "--tag", "lathe:latest", "--label", f"rebuilt={time.time()}", "-", input="FROM lathe:latest\n"
+    )
     with Load() as load:
         replace_replicas(compose, load)
     images = {engine.docker("inspect", "--format", "{{.Image}}", one) for one in compose.list_containers("api")}
