@@ -12,7 +12,7 @@ UNKNOWN_CHAIN = (
     "mkdir -p chains/old/1; echo '{\"format\": 0}' > chains/old/1/manifest.json; "
     'echo \'{"live": 1, "earlier": [], "last": 1}\' > chains/old/pointer.json'
 )
-SECONDS = 30
+SECONDS = 60
 
 
 def try_mistakes(engine: Engine) -> dict[str, Any]:
