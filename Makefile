@@ -5,6 +5,7 @@
 # make fuzz EXAMPLES=100000   what is read from outside, fed with what makes no sense, other than in make test
 # make test-exports   exports and clients with other versions of libraries, which are installed below build
 # make test-trials   the tests of many seconds each, before a release; they take the same services
+# make test-containers   builds the images and tries them in Compose; takes root, 15 GB and half an hour
 # make docs   runs every block of the pages and records it   make reference   writes docs/reference from the code
 
 PYTHON ?= python3
@@ -28,7 +29,8 @@ PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --nu
 # To collect the tests of all other files takes each process ten seconds.
 SERVICE_TESTS = $$(grep -rl 'mark\.services' tests --include='*.py' | sed 's,/conftest.py$$,,' | sort)
 
-.PHONY: serve test test-services test-trials test-exports test-cpus fuzz lint bench docs reference starters clean
+.PHONY: serve test test-services test-trials test-exports test-containers test-cpus fuzz lint bench docs reference \
+ starters clean
 
 serve: $(VENV)/serve.stamp
 	@exec $(BIN)/lathe serve
@@ -49,6 +51,10 @@ test-trials: $(VENV)/dev.stamp
 test-exports: $(VENV)/dev.stamp
 	$(PYTEST) --timeout 0 tests/exports/check_*.py
 	$(BIN)/python -m tests.exports.frameworks
+
+# Figures to build/bench/containers.json; TRIALS="--trial 'worker killed'" runs that one alone.
+test-containers: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.containers $(TRIALS)
 
 # The tests that compare numbers, as older CPUs would run them; MACHINES="sse4 avx2" names some.
 test-cpus: $(VENV)/dev.stamp

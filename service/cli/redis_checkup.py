@@ -7,8 +7,8 @@ from typing import Any
 from redis import Redis
 from redis import exceptions as redis_errors
 
-from service.jobs.redis.heartbeats import list_live_workers
-from service.jobs.redis.queue import JobRecords, build_queue_name
+from service.jobs.redis.heartbeats import build_queue_name, list_live_workers
+from service.jobs.redis.queue import JobRecords
 from service.redis.connection import RedisConnection, decode_text
 
 UNKNOWN = "unknown: this user may not read it; docs/replicas.md lists the settings Redis needs"

@@ -25,11 +25,13 @@ def worker(
     """
     settings, _ = load_state()
     settings.require_redis_extra()
-    from service import logs
-    from service.jobs.redis.worker import require_live_worker, run_worker
-
     if check:
+        from service.jobs.redis.liveness import require_live_worker
+
         typer.echo(require_live_worker(settings))
         return
+    from service import logs
+    from service.jobs.redis.worker import run_worker
+
     logs.configure(settings.log_level)
     run_worker(settings, own=False, burst=burst)

@@ -20,6 +20,9 @@ PATIENCE_SECONDS = 5.0
 GONE = (redis_errors.ConnectionError, redis_errors.TimeoutError)
 """Exceptions that mean that Redis is unreachable."""
 
+DISK_ERROR = "MISCONF"
+"""Word in the errors with which Redis refuses writes while it cannot write to its own disk."""
+
 UP = Gauge("lathe_redis_up", "Whether Redis can be reached")
 
 log = logging.getLogger(__name__)
@@ -148,6 +151,8 @@ def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
             return UnavailableError(f"Redis cannot be reached: {_get_first_line(error)}", code="redis_unreachable")
         case redis_errors.OutOfMemoryError():
             return UnavailableError("Redis is full (maxmemory); nothing was written", code="redis_full")
+        case _ if DISK_ERROR in str(error):
+            return UnavailableError("Redis cannot write to its disk; nothing was written", code="redis_full")
         case _:
             return UnavailableError(f"Redis refuses: {_get_first_line(error)}", code="redis_error")
 

@@ -1,6 +1,5 @@
 """Fixtures of the tests of containers and cluster manifests."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -18,15 +17,6 @@ REQUIRED = ("LATHE_API_KEYS", "LATHE_ADMIN_KEYS", "REDIS_PASSWORD", "GRAFANA_PAS
 def root() -> Path:
     """Return the folder of the repository."""
     return ROOT
-
-
-@pytest.fixture(scope="session")
-def dockerfile():
-    """Import `docker/dockerfile.py`, which parses Dockerfiles."""
-    spec = importlib.util.spec_from_file_location("dockerfile", ROOT / "docker/dockerfile.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="session")

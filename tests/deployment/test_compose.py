@@ -31,8 +31,14 @@ def test_compose_gpu_file_builds_the_gpu_image_for_all_lathe_services(tool):
 
     assert done.returncode == 0, done.stderr
     services = json.loads(done.stdout)["services"]
-    assert {services[name]["build"]["dockerfile"] for name in LATHE} == {"docker/Dockerfile.gpu"}
-    assert {services[name]["image"] for name in LATHE} == {"lathe:gpu"}
+    assert {name: services[name]["image"] for name in LATHE} == {
+        "api": "lathe:gpu",
+        "index": "lathe:gpu",
+        "worker": "lathe-worker:gpu",
+    }
+    for name in LATHE:
+        assert services[name]["build"]["args"]["PACKAGES"].startswith("faiss-gpu==")
+        assert services[name]["build"]["args"]["TORCH_INDEX_URL"] == ""
 
 
 def test_env_example_has_exactly_the_variables_that_are_read(root):
@@ -82,7 +88,13 @@ def test_only_api_and_index_services_have_keys(composed):
     holders = {name for name, service in services.items() if "LATHE_API_KEYS" in service.get("environment", {})}
 
     assert holders == {"api", "index"}
-    assert services["worker"]["command"] == ["worker"]
+
+
+def test_compose_builds_each_service_from_its_target_of_the_dockerfile(composed):
+    built = {name: composed["services"][name]["build"]["target"] for name in LATHE}
+
+    assert built == {"api": "serve", "index": "serve", "worker": "worker"}
+    assert composed["services"]["worker"]["command"] is None  # the command of the image
 
 
 def test_redis_memory_exceeds_the_cache_and_only_expiring_keys_are_evicted(composed):

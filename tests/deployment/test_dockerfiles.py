@@ -1,18 +1,26 @@
-"""The Dockerfiles: read, linted, and held against what they copy and install."""
+"""The Dockerfile: read, linted, and held against what it copies and installs."""
 
 import re
 import tomllib
 
 import pytest
+import yaml
 
-FILES = ["docker/Dockerfile", "docker/Dockerfile.gpu"]
-GPU_ONLY = ["LABEL", "HEALTHCHECK"]
+from tests.deployment.dockerfile import is_ignored, read_dockerfile, read_ignore_patterns
+
+IMAGES = ["serve", "worker"]
 
 
-@pytest.fixture(params=FILES)
-def stages(request, root, dockerfile):
-    """Return the parsed stages of each Dockerfile in turn."""
-    return dockerfile.read_dockerfile(root / request.param)
+@pytest.fixture(scope="module")
+def stages(root):
+    """Return the parsed stages by name."""
+    return read_dockerfile(root / "docker/Dockerfile")
+
+
+@pytest.fixture(params=IMAGES)
+def image(request, stages):
+    """Return the stage of each image in turn."""
+    return stages[request.param]
 
 
 @pytest.fixture(scope="module")
@@ -20,35 +28,33 @@ def project(root):
     return tomllib.loads((root / "pyproject.toml").read_text())["project"]
 
 
-def last(stages, keyword):
-    """Return the instructions of a keyword in the last stage."""
-    return [instruction for instruction in stages[-1].instructions if instruction.keyword == keyword]
-
-
 def test_hadolint_finds_no_problem(tool):
-    done = tool("hadolint", *FILES)
+    done = tool("hadolint", "docker/Dockerfile")
 
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_every_copied_path_exists_and_is_not_ignored(stages, root, dockerfile):
-    patterns = dockerfile.ignore_patterns(root)
-    names = {stage.name for stage in stages}
-    copied = [instruction for stage in stages for instruction in stage.instructions if instruction.keyword == "COPY"]
+def test_serve_is_the_default_image(stages):
+    assert list(stages) == ["wheels", "common", "worker", "serve"]
 
-    assert len(copied) == 6
+
+def test_every_copied_path_exists_and_is_not_ignored(stages, root):
+    patterns = read_ignore_patterns(root)
+    copied = [instruction for stage in stages.values() for instruction in stage.find("COPY")]
+
+    assert len(copied) >= 6
     for instruction in copied:
         if "from" in instruction.flags:
-            assert instruction.flags["from"] in names
+            assert instruction.flags["from"] in stages
             continue
         for source in instruction.words[:-1]:
             assert (root / source).exists(), source
-            assert not dockerfile.ignored(source, patterns), source
+            assert not is_ignored(source, patterns), source
 
 
 def test_every_package_of_the_distribution_is_copied(stages, root):
     packages = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
-    copied = {words for stage in stages for one in stage.instructions if one.keyword == "COPY" for words in one.words}
+    copied = {words for one in stages["wheels"].find("COPY") for words in one.words}
 
     assert {package.rstrip("*") for package in packages} <= copied
 
@@ -66,33 +72,48 @@ def test_every_package_of_the_distribution_is_copied(stages, root):
         ("service/chains/starter_chains/compact/1/manifest.json", False),
     ],
 )
-def test_dockerignore_excludes_secrets_tests_and_caches(root, dockerfile, path, kept):
-    assert dockerfile.ignored(path, dockerfile.ignore_patterns(root)) is kept
+def test_dockerignore_excludes_secrets_tests_and_caches(root, path, kept):
+    assert is_ignored(path, read_ignore_patterns(root)) is kept
 
 
-def test_images_run_as_a_numeric_user_other_than_root(stages):
-    (user,) = last(stages, "USER")
+def test_images_run_as_a_numeric_user_other_than_root(image):
+    (user,) = image.find("USER")
 
     assert re.fullmatch(r"[1-9]\d{3,}:[1-9]\d{3,}", user.value)
+    assert image.instructions.index(user) > image.instructions.index(image.find("RUN")[-1])
 
 
-def test_the_state_folder_is_a_volume_and_the_command_is_lathe_serve(stages, project):
-    environment = dict(word.split("=", 1) for env in last(stages, "ENV") for word in env.words)
-    (volume,), (entry,), (command,), (stop,) = (
-        last(stages, keyword) for keyword in ("VOLUME", "ENTRYPOINT", "CMD", "STOPSIGNAL")
-    )
+def test_the_user_has_no_files_of_a_home(image):
+    (made,) = [one.value for one in image.find("RUN") if "useradd" in one.value]
+
+    assert "--no-create-home" in made
+    assert "install --directory --owner lathe --group lathe --mode 700 /var/lib/lathe" in made
+
+
+def test_only_the_first_stage_has_a_compiler_and_pip(stages):
+    assert any("g++" in one.value for one in stages["wheels"].find("RUN"))
+    for name in IMAGES:
+        runs = " ".join(one.value for one in stages[name].find("RUN"))
+        assert "g++" not in runs and "build-essential" not in runs
+        assert "venv --without-pip" in runs
+        assert {one.flags["from"] for one in stages[name].find("COPY")} == {"wheels"}
+
+
+def test_the_state_folder_is_a_volume_and_the_image_starts_lathe(image, project):
+    environment = dict(word.split("=", 1) for env in image.find("ENV") for word in env.words)
+    (volume,), (entry,), (command,), (stop,) = map(image.find, ("VOLUME", "ENTRYPOINT", "CMD", "STOPSIGNAL"))
 
     assert volume.value == environment["LATHE_HOME"]
     assert environment["LATHE_HOST"] == "0.0.0.0"
     assert entry.words[0] in project["scripts"]
-    assert command.words == ["serve"]
+    assert command.words == [image.name]
     assert stop.value == "SIGTERM"
 
 
 def test_the_health_check_requests_an_existing_readiness_route(stages):
     from service.http.routes.health import router
 
-    (check,) = last(stages, "HEALTHCHECK")
+    (check,) = stages["serve"].find("HEALTHCHECK")
     path = re.search(r"http://127\.0\.0\.1:8080(/[\w/]+)", check.value)[1]
 
     assert path == "/health/ready"
@@ -100,27 +121,43 @@ def test_the_health_check_requests_an_existing_readiness_route(stages):
 
 
 def test_extras_and_python_version_agree_with_pyproject(stages, project):
-    arguments = dict(one.value.split("=", 1) for one in stages[0].instructions if one.keyword == "ARG")
-    version = tuple(map(int, re.match(r"python:(\d+)\.(\d+)-slim-\w+$", stages[0].image).groups()))
+    arguments = dict(one.value.split("=", 1) for one in stages["wheels"].find("ARG"))
+    version = tuple(map(int, re.match(r"python:(\d+)\.(\d+)-slim-\w+$", stages["wheels"].image).groups()))
+    extras = {*arguments["EXTRAS"].split(","), *arguments["WORKER_EXTRAS"].split(",")}
 
-    assert set(arguments["EXTRAS"].split(",")) <= set(project["optional-dependencies"])
-    assert {stage.image for stage in stages} == {stages[0].image}
+    assert extras <= set(project["optional-dependencies"])
+    assert not extras & {"evaluation", "training", "dev"}
+    assert {stage.image for stage in stages.values()} == {stages["wheels"].image}
     assert version >= tuple(map(int, project["requires-python"].removeprefix(">=").split(".")))
 
 
-def test_the_gpu_image_installs_the_faiss_version_of_the_constraints(root, dockerfile):
-    (build, _) = dockerfile.read_dockerfile(root / "docker/Dockerfile.gpu")
-    arguments = dict(one.value.split("=", 1) for one in build.instructions if one.keyword == "ARG")
+def test_labels_agree_with_pyproject_and_the_base_image(image, project):
+    (labels,) = image.find("LABEL")
+    given = dict(word.split("=", 1) for word in labels.words)
+    prefix = "org.opencontainers.image."
 
-    assert f"faiss-cpu=={arguments['FAISS_GPU']}\n" in (root / "constraints.txt").read_text()
+    assert given[f"{prefix}version"] == project["version"]
+    assert given[f"{prefix}licenses"] == project["license"]
+    assert given[f"{prefix}base.name"] == f"docker.io/library/{image.image}"
+    assert set(given) == {f"{prefix}{name}" for name in ("title", "description", "version", "revision", "licenses")} | {
+        f"{prefix}base.name"
+    }
+
+
+def test_images_contain_bytecode_and_bills_of_materials(image):
+    last = image.find("RUN")[-1].value
+
+    assert "service.processes.precompile" in last
+    assert "cyclonedx-py environment" in last
+    assert "dpkg-query --show" in last
+
+
+def test_the_gpu_file_installs_the_faiss_version_of_the_constraints(root):
+    text = (root / "docker/compose.gpu.yml").read_text()
+    arguments = yaml.safe_load(text)["x-gpu"]["build"]["args"]
+
+    assert (
+        f"faiss-cpu=={re.search(r'faiss-gpu==([0-9.]+)', arguments['PACKAGES'])[1]}\n"
+        in (root / "constraints.txt").read_text()
+    )
     assert not {"faiss", "milvus", "dev"} & set(arguments["EXTRAS"].split(","))
-
-
-def test_cpu_and_gpu_images_have_the_same_instructions_except_gpu_ones(root, dockerfile):
-    cpu, gpu = (dockerfile.read_dockerfile(root / file)[-1].instructions for file in FILES)
-
-    def shape(instructions):
-        kept = [one for one in instructions if one.keyword not in GPU_ONLY and "NVIDIA" not in one.value]
-        return [(one.keyword, one.value) for one in kept]
-
-    assert shape(cpu) == shape(gpu)

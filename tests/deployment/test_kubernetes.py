@@ -6,6 +6,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.deployment.dockerfile import read_dockerfile
+
 VERSIONS = ["1.34", "1.37"]  # the first where a pod may sleep before it stops for good, and the newest
 WORKLOADS = ("Deployment", "StatefulSet")
 
@@ -94,13 +96,13 @@ def test_pods_meet_the_restricted_pod_security_standard(manifests):
         assert "memory" in container["resources"]["limits"], name
 
 
-def test_pods_run_as_the_user_of_the_image(root, manifests, dockerfile):
-    (_, stage) = dockerfile.read_dockerfile(root / "docker/Dockerfile")
-    (user,) = (one.value for one in stage.instructions if one.keyword == "USER")
+def test_pods_run_as_the_user_of_their_image(root, manifests):
+    stages = read_dockerfile(root / "docker/Dockerfile")
 
-    for name in ("api", "index", "worker"):
+    for name, image in {"api": "serve", "index": "serve", "worker": "worker"}.items():
+        (user,) = stages[image].find("USER")
         context = pods(manifests)[name]["securityContext"]
-        assert f"{context['runAsUser']}:{context['runAsGroup']}" == user
+        assert f"{context['runAsUser']}:{context['runAsGroup']}" == user.value
 
 
 def test_probes_request_existing_health_routes(manifests):

@@ -110,6 +110,22 @@ def proxy_of_four(instances, start_nginx):
     return start_nginx([instances[name].port for name in ("one", "two", *more)], instances["owner"].port)
 
 
+@pytest.fixture
+def dead_ports():
+    """Return two ports that answer nothing, as the address of a container that is gone: their backlogs are full."""
+    sockets = []
+    for _ in range(2):
+        listener = socket.create_server(("127.0.0.1", 0), backlog=0)
+        waiting = [socket.socket() for _ in range(4)]
+        for client in waiting:
+            client.setblocking(False)
+            client.connect_ex(listener.getsockname())
+        sockets += [listener, *waiting]
+    yield [one.getsockname()[1] for one in sockets[::5]]
+    for one in sockets:
+        one.close()
+
+
 def ask(port, method, path, body=None, headers=None):
     """Send a request; return the status, headers and JSON."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
@@ -172,6 +188,36 @@ def test_a_stopped_replica_fails_no_request(proxy, instances):
     instances["one"].stop()
 
     assert {post(proxy, path)[0] for path in [*READING, "/fit-transform"] for _ in range(5)} == {200}
+
+
+@pytest.mark.parametrize(("method", "path"), REPLACING[:3])
+def test_a_stopped_replica_fails_no_replacing_request(proxy, instances, method, path):
+    instances["one"].stop()
+
+    assert {ask(proxy, method, path, b"{}")[0] for _ in range(6)} == {200}
+    assert len(instances["two"].seen) == 6
+
+
+@pytest.mark.parametrize("path", ["/embed", "/fit-transform"])
+def test_requests_that_reach_no_replica_in_two_tries_are_sent_to_a_third(dead_ports, instances, start_nginx, path):
+    ports = [*dead_ports, instances["one"].port]
+    proxy = start_nginx(ports, instances["owner"].port, {"proxy_connect_timeout 2s;": "proxy_connect_timeout 100ms;"})
+
+    assert {post(proxy, path)[0] for _ in range(12)} == {200}
+    assert len(instances["one"].seen) == 12
+
+
+@pytest.mark.parametrize(("patience", "times"), [("20s", 2), ("300ms", 1)])
+def test_a_reading_request_that_timed_out_is_not_sent_again(instances, start_nginx, patience, times):
+    replaced = {"proxy_read_timeout 300s;": "proxy_read_timeout 500ms;"}
+    replaced["proxy_next_upstream_timeout 20s;"] = f"proxy_next_upstream_timeout {patience};"
+    port = start_nginx([instances["one"].port, instances["two"].port], instances["owner"].port, replaced)
+    instances["one"].mode = instances["two"].mode = "sleep"
+
+    status, _, body = post(port, "/embed")
+
+    assert (status, body["error"]["code"]) == (504, "timeout")
+    assert len(instances["one"].seen + instances["two"].seen) == times
 
 
 def test_a_replica_answering_503_is_skipped(proxy, instances):

@@ -6,6 +6,7 @@ lathe:workers:<queue>   sorted set: machine/process → time of its last heartbe
 import os
 import secrets
 import socket
+from importlib.metadata import version
 from typing import Any
 
 from redis import Redis
@@ -15,6 +16,15 @@ ALIVE_SECONDS = 15.0
 FORGOTTEN_SECONDS = 24 * 3600.0
 """Seconds after which the heartbeat of a worker that has ended is removed."""
 WORKERS = "lathe:workers:"
+
+
+def build_queue_name(home_id: str | None = None) -> str:
+    """Return the name of the queue of this version of Lathe, which cannot run the jobs of other versions.
+
+    Args:
+        home_id: id of the state folder whose jobs it holds; None for jobs that any worker can run.
+    """
+    return version("lathe") + (f":{home_id}" if home_id else "")
 
 
 def read_server_time(client: Redis) -> float:

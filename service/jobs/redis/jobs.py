@@ -12,8 +12,8 @@ from redis import exceptions as redis_errors
 
 from service.home import Home
 from service.jobs.jobs import ResultFile
-from service.jobs.redis.heartbeats import list_live_workers
-from service.jobs.redis.queue import LOST_SECONDS, JobRecords, build_queue_name
+from service.jobs.redis.heartbeats import build_queue_name, list_live_workers
+from service.jobs.redis.queue import LOST_SECONDS, JobRecords
 from service.jobs.requests import JobRequest, parse_request
 from service.jobs.store import Job, create_job
 from service.processes.program import Process, ProcessStarter, Program

@@ -17,7 +17,7 @@ from redis import exceptions as redis_errors
 from service.errors import ForbiddenError
 from service.home import Home
 from service.jobs.redis.queue import JobRecords
-from service.jobs.redis.worker import PASSING, SOCKET_SECONDS
+from service.jobs.redis.worker import SOCKET_SECONDS, may_pass
 from service.jobs.requests import INPUT_NAMES, JobRequest
 from service.jobs.runners import Outcome, ProgressReporter, limit_resources, run_request
 from service.jobs.sources import resolve_allowed_path
@@ -133,7 +133,7 @@ def _store_results(records: JobRecords, job_id: str, outcome: Outcome, made: lis
 
 
 def _retry_until_written(write: Callable[[], object]) -> None:
-    """Call `write` until it succeeds, if Redis is unreachable, full or read-only; raise its error after `END_SECONDS`.
+    """Call `write` until it succeeds, if Redis is unreachable, full or read-only; raise the error after `END_SECONDS`.
 
     Any other error is raised at once.
     """
@@ -142,8 +142,8 @@ def _retry_until_written(write: Callable[[], object]) -> None:
         try:
             write()
             return
-        except PASSING:
-            if time.monotonic() > deadline:
+        except redis_errors.RedisError as error:
+            if not may_pass(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
 

@@ -17,7 +17,6 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any, Literal
 
 from redis import Redis
@@ -60,15 +59,6 @@ return redis.call('ZREM', KEYS[2], ARGV[1])
 """Lua script that moves a running job to the front of its queue, unless its worker's last heartbeat is too recent.
 
 Keys: queue, running. Arguments: job, and the latest time that its worker's last heartbeat may have."""
-
-
-def build_queue_name(home_id: str | None = None) -> str:
-    """Return the name of the queue of this version of Lathe, which cannot run the jobs of other versions.
-
-    Args:
-        home_id: id of the state folder whose jobs it holds; None for jobs that any worker can run.
-    """
-    return version("lathe") + (f":{home_id}" if home_id else "")
 
 
 class JobRecords:

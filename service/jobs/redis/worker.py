@@ -3,7 +3,6 @@
 import argparse
 import logging
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,20 +12,19 @@ from typing import Any
 from redis import exceptions as redis_errors
 
 from service import logs
-from service.errors import UnavailableError
 from service.home import Home
 from service.jobs.redis.heartbeats import (
-    ALIVE_SECONDS,
+    build_queue_name,
     generate_worker_name,
-    list_live_workers,
     record_heartbeat,
     remove_heartbeat,
 )
-from service.jobs.redis.queue import LOST_SECONDS, JobRecords, build_queue_name
+from service.jobs.redis.liveness import require_redis
+from service.jobs.redis.queue import LOST_SECONDS, JobRecords
 from service.jobs.store import Job
 from service.processes.client import create_process_starter
 from service.processes.program import Process, ProcessStarter, Program, get_environment_without_keys
-from service.redis.connection import GONE, as_unavailable, connect
+from service.redis.connection import DISK_ERROR, GONE, as_unavailable, connect
 from service.settings import Settings, read_settings
 
 HEARTBEAT_SECONDS = 2.0
@@ -39,12 +37,15 @@ AGAIN_SECONDS = 1.0
 """Seconds between attempts to reach Redis."""
 KILLED_SECONDS = 2.0
 """Maximum seconds to wait for the end of a killed process; one that was not forked yet never begins."""
-CHECK_SECONDS = 5.0
-"""Timeout of the request to Redis in a health check."""
 PASSING = (*GONE, redis_errors.OutOfMemoryError, redis_errors.ReadOnlyError)
-"""Errors that may pass with time."""
+"""Types of errors that may pass with time, see `may_pass`."""
 
 log = logging.getLogger(__name__)
+
+
+def may_pass(error: redis_errors.RedisError) -> bool:
+    """Return whether an error may pass with time: Redis is unreachable, read-only, or its memory or disk is full."""
+    return isinstance(error, PASSING) or DISK_ERROR in str(error)
 
 
 class JobWorker:
@@ -115,7 +116,7 @@ class JobWorker:
         Raises:
             RedisError: if waiting would not help, for instance with a rejected password.
         """
-        if not isinstance(error, PASSING) or isinstance(error, redis_errors.AuthenticationError):
+        if not may_pass(error) or isinstance(error, redis_errors.AuthenticationError):
             raise error
         if self.reached is not False:
             log.warning("%s; trying again", as_unavailable(error).message)
@@ -183,34 +184,6 @@ def run_worker(settings: Settings, own: bool, burst: bool) -> None:
                 worker.run_jobs(burst)
             except redis_errors.RedisError as error:
                 raise as_unavailable(error) from error
-
-
-def require_live_worker(settings: Settings) -> str:
-    """Check that this machine has a worker that sent a heartbeat to Redis lately; return a sentence for health checks.
-
-    The sentence states how many there are or, if Redis is unreachable, that this is unknown. That is no error, because
-    workers wait for Redis and a running job goes on meanwhile.
-
-    Raises:
-        ValueError: if no Redis is set.
-        UnavailableError: if no worker is alive.
-    """
-    require_redis(settings)
-    machine = socket.gethostname()
-    with closing(connect(settings.redis_url, CHECK_SECONDS)) as client:
-        try:
-            count = list_live_workers(client, build_queue_name()).count(machine)
-        except redis_errors.RedisError as error:
-            return f"{as_unavailable(error).message}; whether a worker is alive is unknown"
-    if not count:
-        raise UnavailableError(f"no worker of {machine} has sent a heartbeat for {ALIVE_SECONDS:.0f} s")
-    return f"{machine} has workers: {count}"
-
-
-def require_redis(settings: Settings) -> None:
-    """Raise `ValueError` if no Redis is set."""
-    if not settings.redis_url:
-        raise ValueError("a worker takes its jobs from Redis: set LATHE_REDIS_URL (without it, the server runs them)")
 
 
 def main(arguments: list[str]) -> None:

@@ -11,10 +11,10 @@ from service.errors import UnavailableError, UnknownNameError
 from service.home import Home
 from service.jobs.jobs import PIECE_BYTES
 from service.jobs.redis.files import Limits, build_file_key
-from service.jobs.redis.heartbeats import ALIVE_SECONDS, list_live_workers, read_server_time
+from service.jobs.redis.heartbeats import ALIVE_SECONDS, build_queue_name, list_live_workers, read_server_time
 from service.jobs.redis.jobs import SharedJobs
 from service.jobs.redis.process import fetch_inputs
-from service.jobs.redis.queue import LOST_SECONDS, JobRecords, build_queue_name
+from service.jobs.redis.queue import LOST_SECONDS, JobRecords
 from service.jobs.runners import Outcome
 from service.processes.program import Spawner
 from service.redis.connection import RedisConnection
@@ -306,7 +306,7 @@ def test_a_requeued_job_that_has_ended_is_not_taken_again(jobs, submit, records,
 
 def test_a_lost_job_of_another_version_is_requeued_in_its_own_queue(jobs, submit, records, monkeypatch):
     with monkeypatch.context() as older:
-        older.setattr("service.jobs.redis.queue.version", lambda _: "0.0.1")
+        older.setattr("service.jobs.redis.heartbeats.version", lambda _: "0.0.1")
         job = submit()
     records.take("0.0.1", "lost")
     go_silent(records, job)
@@ -365,7 +365,7 @@ def test_a_job_of_another_version_stays_in_that_versions_queue_and_names_it(
     jobs, submit, records, redis_server, monkeypatch
 ):
     with monkeypatch.context() as patched:
-        patched.setattr("service.jobs.redis.queue.version", lambda _: "9.9.9")
+        patched.setattr("service.jobs.redis.heartbeats.version", lambda _: "9.9.9")
         assert build_queue_name() == "9.9.9"
         job = submit()
         assert "no worker of Lathe 9.9.9" in jobs.get(job.id).message

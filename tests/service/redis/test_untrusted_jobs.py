@@ -11,9 +11,10 @@ from prometheus_client import REGISTRY
 
 from service.home import Home
 from service.jobs.kinds.fit import build_fit_job
+from service.jobs.redis.heartbeats import build_queue_name
 from service.jobs.redis.jobs import SharedJobs
 from service.jobs.redis.process import run_taken_job
-from service.jobs.redis.queue import LOST_SECONDS, QUEUE, RUNNING, JobRecords, build_queue_name
+from service.jobs.redis.queue import LOST_SECONDS, QUEUE, RUNNING, JobRecords
 from service.jobs.redis.record import RECORD
 from service.jobs.store import create_job
 from service.processes.program import Spawner
