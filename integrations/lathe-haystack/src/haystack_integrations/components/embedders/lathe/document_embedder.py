@@ -3,14 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from haystack import Document, component, default_from_dict, default_to_dict
+from haystack import Document, component
 from haystack.utils import Secret
-from haystack_integrations.components.embedders.lathe.connection import DEFAULT_KEY, build_embedder
-from lathe_client import SearchEmbedder
+from haystack_integrations.components.embedders.lathe.connection import DEFAULT_KEY, ServerComponent
 
 
 @component
-class LatheDocumentEmbedder:
+class LatheDocumentEmbedder(ServerComponent):
     """Component that embeds documents by a Lathe server.
 
     Vectors of another space than the first ones raise `SpaceMismatchError`. Other errors are those of `lathe_client`.
@@ -59,34 +58,6 @@ class LatheDocumentEmbedder:
         self.batch_size = batch_size
         self.meta_fields_to_embed = meta_fields_to_embed or []
         self.embedding_separator = embedding_separator
-        self._embedder: SearchEmbedder | None = None
-
-    def warm_up(self) -> None:
-        """Resolve the key and build the embedder that calls the server; the first `run` does so otherwise."""
-        self._get_embedder()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the component as a dictionary, with the name of the key's environment variable in place of the key."""
-        return default_to_dict(
-            self,
-            base_url=self.base_url,
-            api_key=self.api_key,
-            model=self.model,
-            chain=self.chain,
-            dimensions=self.dimensions,
-            prompt_name=self.prompt_name,
-            expected_space_id=self.expected_space_id,
-            timeout=self.timeout,
-            max_retries=self.max_retries,
-            batch_size=self.batch_size,
-            meta_fields_to_embed=self.meta_fields_to_embed,
-            embedding_separator=self.embedding_separator,
-        )
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "LatheDocumentEmbedder":
-        """Build the component from a dictionary that `to_dict` returned."""
-        return default_from_dict(cls, data)
 
     @component.output_types(documents=list[Document], meta=dict[str, Any])
     def run(self, documents: list[Document]) -> dict[str, Any]:
@@ -117,22 +88,9 @@ class LatheDocumentEmbedder:
             texts.append(self.embedding_separator.join(parts))
         return texts
 
-    def _get_embedder(self) -> SearchEmbedder:
-        """Return the embedder that calls the server; the first call builds it."""
-        if self._embedder is None:
-            self._embedder = build_embedder(
-                self.api_key,
-                url=self.base_url,
-                model=self.model,
-                chain=self.chain,
-                dimensions=self.dimensions,
-                document_prompt_name=self.prompt_name,
-                space_id=self.expected_space_id,
-                timeout=self.timeout,
-                max_retries=self.max_retries,
-                batch_size=self.batch_size,
-            )
-        return self._embedder
+    def _list_own_settings(self) -> dict[str, Any]:
+        """Return the arguments of `SearchEmbedder` that the components do not share."""
+        return {"document_prompt_name": self.prompt_name, "batch_size": self.batch_size}
 
 
 def _build_result(documents: list[Document], embeddings: list[list[float]], space_id: str | None) -> dict[str, Any]:

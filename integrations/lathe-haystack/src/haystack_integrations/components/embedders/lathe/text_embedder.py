@@ -2,14 +2,13 @@
 
 from typing import Any
 
-from haystack import component, default_from_dict, default_to_dict
+from haystack import component
 from haystack.utils import Secret
-from haystack_integrations.components.embedders.lathe.connection import DEFAULT_KEY, build_embedder
-from lathe_client import SearchEmbedder
+from haystack_integrations.components.embedders.lathe.connection import DEFAULT_KEY, ServerComponent
 
 
 @component
-class LatheTextEmbedder:
+class LatheTextEmbedder(ServerComponent):
     """Component that embeds a text, such as a query, by a Lathe server.
 
     Vectors of another space than the first ones raise `SpaceMismatchError`. Other errors are those of `lathe_client`.
@@ -49,31 +48,6 @@ class LatheTextEmbedder:
         self.expected_space_id = expected_space_id
         self.timeout = timeout
         self.max_retries = max_retries
-        self._embedder: SearchEmbedder | None = None
-
-    def warm_up(self) -> None:
-        """Resolve the key and build the embedder that calls the server; the first `run` does so otherwise."""
-        self._get_embedder()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the component as a dictionary, with the name of the key's environment variable in place of the key."""
-        return default_to_dict(
-            self,
-            base_url=self.base_url,
-            api_key=self.api_key,
-            model=self.model,
-            chain=self.chain,
-            dimensions=self.dimensions,
-            prompt_name=self.prompt_name,
-            expected_space_id=self.expected_space_id,
-            timeout=self.timeout,
-            max_retries=self.max_retries,
-        )
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "LatheTextEmbedder":
-        """Build the component from a dictionary that `to_dict` returned."""
-        return default_from_dict(cls, data)
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     def run(self, text: str) -> dict[str, Any]:
@@ -89,21 +63,9 @@ class LatheTextEmbedder:
         embedding = await embedder.aembed_query(_require_text(text))
         return {"embedding": embedding, "meta": {"space_id": embedder.space_id}}
 
-    def _get_embedder(self) -> SearchEmbedder:
-        """Return the embedder that calls the server; the first call builds it."""
-        if self._embedder is None:
-            self._embedder = build_embedder(
-                self.api_key,
-                url=self.base_url,
-                model=self.model,
-                chain=self.chain,
-                dimensions=self.dimensions,
-                query_prompt_name=self.prompt_name,
-                space_id=self.expected_space_id,
-                timeout=self.timeout,
-                max_retries=self.max_retries,
-            )
-        return self._embedder
+    def _list_own_settings(self) -> dict[str, Any]:
+        """Return the arguments of `SearchEmbedder` that the components do not share."""
+        return {"query_prompt_name": self.prompt_name}
 
 
 def _require_text(text: str) -> str:
