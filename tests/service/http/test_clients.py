@@ -25,7 +25,6 @@ from schemathesis.specs.openapi.checks import (
 )
 
 import service
-from training.encoder.encoder import OFFLINE_PACKAGE
 from transforms import Chain
 
 CHECKS = [
@@ -60,21 +59,6 @@ def server(serving, tmp_path_factory):
 @pytest.fixture(scope="module")
 def url(server):
     return server.url
-
-
-@pytest.fixture(scope="module")
-def reference():
-    """Load the served model in sentence-transformers."""
-    from sentence_transformers import SentenceTransformer  # seconds that the tests of other files need not wait
-
-    package = find_spec(OFFLINE_PACKAGE)
-    return SentenceTransformer(str(Path(package.submodule_search_locations[0]) / "model"), device="cpu")
-
-
-@pytest.fixture(scope="module")
-def plain(reference, sentences):
-    """Encode the sentences with sentence-transformers."""
-    return reference.encode(sentences)
 
 
 @pytest.fixture(scope="module")

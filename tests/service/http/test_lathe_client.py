@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from lathe_client import AsyncClient, Client, Retries, SearchEmbedder, ServerErr
 from llama_index.embeddings.lathe import LatheEmbedding
 
 import service
-from training.encoder.encoder import OFFLINE_PACKAGE
 from transforms import Chain
 
 KEY = "use-key"
@@ -49,21 +47,6 @@ def admin(server):
     """Open a client with the admin's key."""
     with Client(server.url, server.admin["authorization"].removeprefix("Bearer "), batch_size=4) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def reference():
-    """Load the served model in sentence-transformers."""
-    from sentence_transformers import SentenceTransformer  # seconds that the tests of other files need not wait
-
-    package = find_spec(OFFLINE_PACKAGE)
-    return SentenceTransformer(str(Path(package.submodule_search_locations[0]) / "model"), device="cpu")
-
-
-@pytest.fixture(scope="module")
-def plain(reference, sentences):
-    """Encode the sentences with sentence-transformers."""
-    return reference.encode(sentences)
 
 
 def load_chain(name):
