@@ -11,6 +11,7 @@ import orjson
 from numpy.typing import NDArray
 
 from service.errors import BadValueError, MalformedError, TooLargeError, WrongShapeError
+from transforms.npy import read_npy_header
 
 NPY = "application/x-npy"
 JSON = "application/json"
@@ -76,9 +77,7 @@ def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:
     """
     file = io.BytesIO(body)
     try:
-        version = np.lib.format.read_magic(file)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, fortran, dtype = readers[version](file)
+        shape, fortran, dtype = read_npy_header(file)
     except Exception as error:  # NumPy parses the header as Python source, with that parser's errors
         raise MalformedError(f"the body is not a .npy file: {error!r}") from None
     if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):

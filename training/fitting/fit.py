@@ -38,6 +38,7 @@ from transforms.artifact import FitDistribution, FitStatistics
 from transforms.base import Transform
 from transforms.chain import Chain, build_steps, retained_subspace
 from transforms.files import create_file, make_folder
+from transforms.npy import open_npy
 from transforms.progress import Progress, part_of
 from transforms.quality import Certificate, certify
 from transforms.statistics import Moments
@@ -368,7 +369,7 @@ def load_or_encode(folder: Path, key: str, compute: Callable[[], FloatArray]) ->
     """
     kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
     try:
-        return np.asarray(np.load(kept, allow_pickle=False))
+        return np.array(open_npy(kept))
     except (OSError, ValueError, EOFError):
         vectors = compute()
     make_folder(folder)

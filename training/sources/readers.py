@@ -15,6 +15,7 @@ from training.sources.parquet import count_parquet, detect_parquet_kind, read_pa
 from training.sources.raw import WHOLE, RawBatch, Readable, Span, native_path, require_dimensions
 from training.sources.remote import RemoteFile
 from training.sources.stores import read_faiss, read_faiss_shape, read_hdf5, read_hdf5_shape
+from transforms.npy import open_npy, read_npy_header
 from transforms.vectors import FloatArray
 
 BUILT_IN = {"pydoc:": read_docstring_paragraphs, "pydoc:topics": read_topic_paragraphs}
@@ -151,7 +152,7 @@ def _open_npy(file: Readable) -> FloatArray:
         if isinstance(file, RemoteFile):
             return _build_npy_placeholder(file)
         with native_path(file) as path:
-            return np.lib.format.open_memmap(path, mode="r")
+            return open_npy(path)
     except AccessError:
         raise
     except Exception as error:  # NumPy parses the header as Python source, with that parser's errors
@@ -165,9 +166,7 @@ def _build_npy_placeholder(file: Readable) -> FloatArray:
         ValueError: if the file is shorter than the header says.
     """
     with file.open("rb") as stored:
-        version = np.lib.format.read_magic(stored)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, _, dtype = read(stored)
+        shape, _, dtype = read_npy_header(stored)
         header = stored.tell()
         if stored.seek(0, 2) < header + dtype.itemsize * int(np.prod(shape)):
             raise ValueError("it is truncated")

@@ -22,6 +22,7 @@ from training.finetuning.reference import ReferenceVectors
 from training.finetuning.regularizers.settings import RegularizerSettings
 from training.finetuning.regularizers.shrinkage import blocks
 from transforms.files import replace_synced
+from transforms.npy import open_npy
 from transforms.progress import Progress
 
 MANIFEST, RELATIONS = "manifest.json", "relations.npy"
@@ -129,7 +130,7 @@ def write_rows(
 def open_rows(path: Path, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
     """Open a .npy file as a read-only memmap; None if it is missing, damaged, or not float32 of this shape."""
     with suppress(OSError, ValueError):
-        rows = np.lib.format.open_memmap(path, mode="r")
+        rows = open_npy(path)
         if rows.shape == shape and rows.dtype == np.float32:
             return rows
     return None

@@ -1,0 +1,31 @@
+"""Reading .npy files in several threads.
+
+NumPy parses a header as Python source, and CPython 3.11 counts the depth of that parser in one place for all threads:
+two that parse at once can raise `SystemError` for a valid header (CPython's issue 106905).
+"""
+
+from os import PathLike
+from threading import Lock
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_parsing = Lock()
+_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the header of an open .npy file; return its shape, whether it is in Fortran order, and its dtype.
+
+    The file is then at its first value. NumPy raises errors of many kinds for what is no header.
+    """
+    version = np.lib.format.read_magic(file)
+    with _parsing:
+        return _READERS[version](file)
+
+
+def open_npy(path: str | PathLike[str]) -> NDArray[Any]:
+    """Open a .npy file as a read-only memmap; NumPy raises errors of many kinds for what is no such file."""
+    with _parsing:
+        return np.lib.format.open_memmap(path, mode="r")
