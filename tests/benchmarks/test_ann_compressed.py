@@ -70,6 +70,7 @@ def test_a_view_of_mapped_originals_ranks_candidates_as_lathe_does(metric, unit,
     assert np.fromfile(tmp_path / "originals.f16", np.float16).any()
 
 
+@pytest.mark.trial
 def test_the_comparison_writes_sizes_memory_and_times_beside_the_reference(clusters, tmp_path):
     rows = clusters(1200, 32)
     np.save(tmp_path / "vectors.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))

@@ -36,6 +36,8 @@ with connect_cluster(None, cores=4):
 """
 ADMIN = {"authorization": "Bearer for-all-replicas"}
 QUEUED_TEXTS = 256
+STARTS = 2
+"""Ray gives up after 30 s, in which a machine that runs other tests may not get to start its processes."""
 START_SECONDS = 240
 """A replica is a process that imports torch and Ray, on cores that other tests keep busy."""
 SCALING = {"max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0}
@@ -45,14 +47,18 @@ class Served:
     """Lathe under a Ray Serve of its own, in a process of its own, for a Ray is one a process."""
 
     def __init__(self, home, port, **environment):
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVING, str(port), json.dumps(SCALING)],
-            env=os.environ | {"LATHE_HOME": str(home)} | environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout.readline() == "serving\n"
+        for _ in range(STARTS):
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", SERVING, str(port), json.dumps(SCALING)],
+                env=os.environ | {"LATHE_HOME": str(home)} | environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            if self.process.stdout.readline() == "serving\n":
+                break
+        else:
+            pytest.fail("Ray Serve did not start; its errors are above")
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
 
     def replicas(self):

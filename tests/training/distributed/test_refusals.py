@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import find_free_port
-from training.distributed import ray_engine
+from training.distributed import cluster, ray_engine
 from training.distributed.cluster import ANSWER_SECONDS, CONNECT_SECONDS, make_ray_folder
 from training.distributed.engine import require_same_versions
 from training.distributed.token import Token
@@ -43,6 +43,24 @@ def test_a_listener_that_is_not_ray_is_given_up_within_the_time_limits():
 def test_without_ray_installed_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(EngineError, match=r"pip install 'lathe\[ray\]'"), ray_engine(None, 1):
+        pass
+
+
+def test_a_ray_that_does_not_start_in_time_is_reported_with_its_reason(monkeypatch):
+    class Late:
+        """Stands in for Ray on a machine that is too busy; what Ray raises then is an `Exception`."""
+
+        @staticmethod
+        def init(**_):
+            raise Exception("The current node timed out during startup.")  # noqa: TRY002
+
+        @staticmethod
+        def shutdown():
+            pass
+
+    monkeypatch.setitem(sys.modules, "ray", Late)
+    monkeypatch.setattr(cluster, "find_spec", lambda _: True)
+    with pytest.raises(EngineError, match="Ray cannot be used: The current node timed out"), ray_engine(None, 1):
         pass
 
 
