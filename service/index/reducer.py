@@ -38,13 +38,15 @@ class Reducer:
 
     def __init__(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
         self.metric: Metric = spec.metric
-        self.chain: Chain | None = None
+        self.float_chain: Chain | None = None
         self.quantizer: Quantizer | None = None
+        self.normalizes = self.metric == "cosine"  # after the chain
         if artifact is not None:
             chain = _load_chain(artifact)
             cut = spec.dimensions if chain.nested else None
-            self.chain = chain.fold(cut)
-            self.quantizer = self.chain.quantizer
+            self.float_chain = chain.fold(cut, quantize=False)
+            self.quantizer = chain.quantizer
+            self.normalizes &= not chain.normalize
 
     def reduce_documents(self, originals: Vectors) -> Vectors:
         """Map originals `(n, d)` to the reduced vectors `(n, k)` that are searched, of length 1 for cosine.
@@ -63,7 +65,7 @@ class Reducer:
             BadValueError: if a result is not finite.
         """
         reduced = self._map_to_floats(originals)
-        return np.ascontiguousarray(normalize_rows(reduced) if self.metric == "cosine" else reduced)
+        return np.ascontiguousarray(normalize_rows(reduced) if self.normalizes else reduced)
 
     def encode(self, originals: Vectors) -> NDArray[np.uint8]:
         """Map originals `(n, d)` to the codes of the chain, as bytes `(n, b)`; only with a quantizer.
@@ -92,7 +94,7 @@ class Reducer:
 
     def _map_to_floats(self, originals: Vectors) -> Vectors:
         """Apply the chain without its quantizer; raise `BadValueError` if a result is not finite."""
-        reduced: Vectors = originals if self.chain is None else self.chain.transform_queries(originals)
+        reduced: Vectors = originals if self.float_chain is None else self.float_chain.transform(originals)
         if not np.isfinite(reduced).all():
             raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
         return reduced

@@ -89,10 +89,14 @@ def rescore(
         metric: scores are inner products, or negated Euclidean distances for l2.
     """
     # One pass in the order of the file: a page is read once, whichever queries share it.
-    wanted, places = np.unique(np.maximum(candidates, 0), return_inverse=True)
+    candidates = np.sort(candidates, axis=1)
+    wanted, places = np.maximum(candidates[:1], 0)[0], [slice(None)]
+    if len(candidates) > 1:
+        wanted, inverse = np.unique(np.maximum(candidates, 0), return_inverse=True)
+        places = list(inverse.reshape(candidates.shape))
     vectors = torch.from_numpy(originals[wanted]).float().numpy()  # several times as fast as NumPy's conversion
     scores = np.empty(candidates.shape, np.float32)
-    for query, place, row in zip(queries, places.reshape(candidates.shape), scores, strict=True):
+    for query, place, row in zip(queries, places, scores, strict=True):
         found = vectors[place]
         row[:] = -np.linalg.norm(found - query, axis=1) if metric == "l2" else found @ query
     scores[candidates < 0] = -np.inf

@@ -75,9 +75,7 @@ class ProductScoring(RowScoring):
         self.places = places
         decoder = step.decoder.cpu().numpy()
         lengths = np.linalg.norm(decoder, axis=1)
-        self.mean = step.mean.cpu().numpy()
-        self.weight = np.zeros((decoder.shape[1], BYTE * step.bytes), np.float32)
-        self.weight[:, places] = (decoder / lengths[:, None]).T
+        self.axes = np.vstack([decoder / lengths[:, None], step.mean.cpu().numpy()]).T.copy()
         scale = np.zeros(BYTE * step.bytes, np.float32)
         scale[places] = lengths
         self.centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
@@ -117,7 +115,10 @@ class ProductScoring(RowScoring):
 
     def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
         """Return the queries in the coordinates of the product quantizer, `(q, k)`, and as shift ⟨q, μ⟩, `(q,)`."""
-        return queries @ self.weight, queries @ self.mean
+        products = queries @ self.axes
+        coordinates = np.zeros((len(queries), BYTE * self.code_bytes), np.float32)
+        coordinates[:, self.places] = products[:, :-1]
+        return coordinates, products[:, -1]
 
 
 class ByteScoring(RowScoring):
