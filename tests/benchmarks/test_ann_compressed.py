@@ -5,6 +5,7 @@ import sys
 import numpy as np
 import pytest
 
+from benchmarks.ann import disk
 from benchmarks.ann.candidates import view_as_index
 from benchmarks.ann.compressed import Graph, make_compressed
 from benchmarks.ann.data import nearest
@@ -68,6 +69,19 @@ def test_a_view_of_mapped_originals_ranks_candidates_as_lathe_does(metric, unit,
     del refined, store
     originals[:] = 0  # a copy on write: the file stays
     assert np.fromfile(tmp_path / "originals.f16", np.float16).any()
+
+
+def test_searches_with_originals_on_the_disk_find_what_those_in_memory_find(unit, tmp_path, monkeypatch):
+    np.save(tmp_path / "base.npy", unit)
+    np.save(tmp_path / "queries.npy", unit[:50])
+    np.save(tmp_path / "truth.npy", nearest(unit[:50], unit, 10))
+    unit.astype(np.float16).tofile(tmp_path / "originals.f16")
+    monkeypatch.setattr(disk, "QUERIES", 50)
+    lathe = disk.LatheOnDisk(tmp_path, 8)
+    found = [lathe.search(200, 100, cold) for cold in (True, False)]
+    lathe.originals.close()
+    assert found[0]["recall"] == found[1]["recall"] > 0.95
+    assert all(0 < one["p50"] <= one["p99"] for one in found)
 
 
 @pytest.mark.trial

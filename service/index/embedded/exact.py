@@ -1,7 +1,7 @@
 """Exact search in blocks of rows, used while there is no graph and for selective filters; and rescoring."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,14 @@ BLOCK_ENTRIES = 2**23
 
 SearchResult = tuple[NDArray[np.int64], NDArray[np.float32]]
 """Row numbers `(q, k)` and their scores, best first; padded with row −1 and score −inf."""
+
+
+class Originals(Protocol):
+    """Original vectors of all rows: an array, or a file of rows."""
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[np.float16]:
+        """Return the vectors of rows, `(n, d)`."""
+
 
 Scorer = Callable[[Tensor, NDArray[Any]], Tensor]
 """Function that returns the scores `(q, n)`, higher is nearer, of queries `(q, d)` with rows `(n, width)`."""
@@ -77,13 +85,13 @@ def empty_results(queries: int, k: int) -> SearchResult:
 
 
 def rescore(
-    queries: NDArray[np.float32], originals: NDArray[np.float16], candidates: NDArray[np.int64], k: int, metric: Metric
+    queries: NDArray[np.float32], originals: Originals, candidates: NDArray[np.int64], k: int, metric: Metric
 ) -> SearchResult:
     """Rank the candidates of each query by the original vectors, and return the k best with their scores.
 
     Args:
         queries: original query vectors `(q, d)`, normalized for cosine.
-        originals: original vectors of all rows `(n, d)`.
+        originals: original vectors of all rows, `(n, d)` float16, in memory or in a file.
         candidates: row numbers `(q, c)`; −1 for none.
         k: number of rows to keep.
         metric: scores are inner products, or negated Euclidean distances for l2.

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import mmap
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ MIN_ROWS = 1024
 """Minimum number of rows that a file has space for."""
 HASHED_BYTES = 2**24
 """Default number of bytes hashed or written at once."""
+SLOW_ROW_SECONDS = 3e-6
+"""Time to read a row above which rows come from the disk: it takes 8 µs and more, the page cache under 1 µs."""
 
 
 class RowFile:
@@ -39,6 +42,7 @@ class RowFile:
         self.dtype = np.dtype(dtype)
         self.width = width
         self.scattered = scattered
+        self.from_disk = True  # whether the last rows that were read came from there
         self.row_bytes = self.dtype.itemsize * width
         self.file = continue_file(path)
         self.descriptor = self.file.fileno()
@@ -62,6 +66,20 @@ class RowFile:
             # Else Linux reads up to its read-ahead, 128 kB to some MB, for every row that is not in the page cache.
             self.map.madvise(mmap.MADV_RANDOM)
         self.array: NDArray[Any] = np.ndarray((rows, self.width), self.dtype, self.map)
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return copies of the rows of some numbers, `(k, width)`; fastest in ascending order.
+
+        While rows come from the disk, the system is first asked for all of them at once, not for one after the other.
+        """
+        if self.from_disk and hasattr(mmap, "MADV_WILLNEED"):
+            for position in (rows * self.row_bytes).tolist():
+                beyond = position % mmap.PAGESIZE
+                self.map.madvise(mmap.MADV_WILLNEED, position - beyond, beyond + self.row_bytes)
+        begun = time.perf_counter()
+        found: NDArray[Any] = self.array[rows]
+        self.from_disk = time.perf_counter() - begun > SLOW_ROW_SECONDS * len(rows)
+        return found
 
     def compute_digest(self, rows: int, block_bytes: int = HASHED_BYTES) -> str:
         """Return the SHA-256 of the first rows, reading `block_bytes` at once.

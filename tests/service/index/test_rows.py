@@ -184,3 +184,16 @@ def test_append_within_reserved_space_does_not_grow_the_files(rows, tmp_path):
     sizes = [file.stat().st_size for file in sorted(tmp_path.iterdir())]
     rows.append(*batch(3000))
     assert [file.stat().st_size for file in sorted(tmp_path.iterdir())] == sizes
+
+
+@pytest.mark.parametrize("from_disk", [True, False])
+def test_rows_of_a_file_are_read_by_their_numbers_whether_or_not_they_come_from_the_disk(tmp_path, from_disk):
+    rows = np.random.default_rng(0).normal(size=(5000, WIDTH)).astype(np.float16)
+    file = RowFile(tmp_path / "rows.f16", "float16", WIDTH, scattered=True)
+    file.reserve(len(rows))
+    file.array[: len(rows)] = rows
+    for numbers in ([], [4999], [0, 0, 3, 1700], [4998, 2, 4999]):
+        file.from_disk = from_disk
+        wanted = np.array(numbers, np.int64)
+        np.testing.assert_array_equal(file[wanted], rows[wanted])
+    file.close()

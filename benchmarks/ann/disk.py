@@ -1,0 +1,142 @@
+"""Compares Lathe's graph over codes with DiskANN where the originals are read from the disk for every query.
+
+    python -m benchmarks.ann.disk --work results/ann-codes-work --diskann OTHER/bin/python --out results
+
+The folder is one that `benchmarks.ann.candidates` prepared. DiskANN runs in an environment of its own (`diskann.py`).
+It reads past the page cache; for Lathe, the file of originals is dropped from the cache before every query. Both get
+one thread and about the same memory for each vector: DiskANN its compressed vectors, Lathe codes and links. They are
+searched in turns, and the wall time of single queries is measured, because both wait for the disk.
+"""
+
+import json
+import mmap
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.ann.candidates import EF_CONSTRUCTION, SEED, TARGETS, K, microseconds
+from benchmarks.ann.compressed import CodesGraph
+from benchmarks.report import markdown_table, parser, write_report
+from service.index.embedded.exact import rescore
+from service.index.embedded.row_file import RowFile
+
+EFFORTS = ((40, 30), (60, 40), (110, 60), (150, 80), (200, 110), (320, 150))
+"""Candidate lists of the graph, and candidates that the originals rank."""
+LISTS = (15, 25, 40, 60, 100, 160)
+BEAM = 4
+QUERIES = 256
+ROUNDS = 3
+
+Setting = dict[str, Any]
+
+
+class LatheOnDisk:
+    """Lathe's graph over codes, with originals in a file that leaves the page cache before every query.
+
+    Args:
+        work: folder of `benchmarks.ann.candidates`.
+        code_bytes: bytes of a code.
+    """
+
+    def __init__(self, work: Path, code_bytes: int) -> None:
+        self.queries, self.truth = np.load(work / "queries.npy")[:QUERIES], np.load(work / "truth.npy")[:QUERIES]
+        base = np.load(work / "base.npy")
+        self.graph = CodesGraph(code_bytes, 16, EF_CONSTRUCTION, SEED)
+        begun = time.process_time()
+        self.graph.build(base)
+        self.build_seconds = time.process_time() - begun
+        self.originals = RowFile(work / "originals.f16", "float16", base.shape[1], scattered=True)
+
+    def search(self, effort: int, count: int, cold: bool) -> Setting:
+        """Ask one query after the other; return recall@10 and the wall time of a query in microseconds."""
+        self.graph.set_effort(effort)
+        walls, hits = np.empty(QUERIES), 0
+        for number, query in enumerate(self.queries):
+            if cold:
+                self.originals.map.madvise(mmap.MADV_DONTNEED)
+                os.posix_fadvise(self.originals.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            start = time.perf_counter()
+            candidates = self.graph.search(query[None], count)
+            found, _ = rescore(query[None], self.originals, candidates, K, "cosine")
+            walls[number] = time.perf_counter() - start
+            hits += len(np.intersect1d(found, self.truth[number]))
+        return {
+            "effort": effort,
+            "count": count,
+            "recall": hits / (K * QUERIES),
+            "p50": float(np.quantile(walls, 0.5)) * 1e6,
+            "p99": float(np.quantile(walls, 0.99)) * 1e6,
+        }
+
+
+@contextmanager
+def run_diskann(python: Path, work: Path, memory_bytes: int) -> Iterator[tuple[Setting, Callable[[int], Setting]]]:
+    """Build a DiskANN index in a process; yield what it took, and a function that searches with a list's length."""
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        program = Path(__file__).with_name("diskann.py")
+        command = [str(python), str(program), str(work), folder, str(memory_bytes)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None and process.stdout is not None
+            answers = (line for line in process.stdout if line.startswith("{"))  # it also prints what it does
+
+            def search(complexity: int) -> Setting:
+                print(complexity, BEAM, QUERIES, file=process.stdin, flush=True)
+                found: Setting = json.loads(next(answers))
+                return found
+
+            yield json.loads(next(answers)), search
+            process.stdin.close()
+
+
+def merge_rounds(rounds: list[list[Setting]]) -> list[Setting]:
+    """Return the settings of the first round with the medians of all rounds' times."""
+    return [
+        same[0] | {key: float(np.median([one[key] for one in same])) for key in ("p50", "p99")}
+        for same in zip(*rounds, strict=True)
+    ]
+
+
+def show(number: float | None) -> str:
+    """Return a time in words; a dash where a recall is not reached."""
+    return f"{number:,.0f}" if number else "–"
+
+
+def main() -> None:
+    """Measure both in turns, print the table and write the raw figures."""
+    options = parser(__doc__)
+    options.add_argument("--work", type=Path, required=True, help="folder of benchmarks.ann.candidates")
+    options.add_argument("--diskann", type=Path, required=True, help="Python of an environment with diskannpy")
+    options.add_argument("--codes", type=int, default=48, help="bytes of a code")
+    given = options.parse_args()
+    torch.set_num_threads(1)
+    lathe = LatheOnDisk(given.work, given.codes)
+    memory = lathe.graph.bytes / len(np.load(given.work / "base.npy", mmap_mode="r"))
+    rounds: dict[str, list[list[Setting]]] = {"Lathe, from the disk": [], "Lathe, page cache": [], "DiskANN": []}
+    with closing(lathe.originals), run_diskann(given.diskann, given.work, round(memory)) as (built, search):
+        for _ in range(ROUNDS):
+            for cold, name in ((True, "Lathe, from the disk"), (False, "Lathe, page cache")):
+                rounds[name].append([lathe.search(effort, count, cold) for effort, count in EFFORTS])
+            rounds["DiskANN"].append([{"list": length} | search(length) for length in LISTS])
+    settings = {name: merge_rounds(found) for name, found in rounds.items()}
+    costs = {
+        "Lathe": {"memory_bytes": memory, "build_cpu_seconds": lathe.build_seconds},
+        "DiskANN": built,
+    }
+    rows = [
+        [name, *(show(microseconds(found, target, "p50")) for target in TARGETS)] for name, found in settings.items()
+    ]
+    print(markdown_table(["searched by", *(f"µs of a query at {target}" for target in TARGETS)], rows))
+    print(json.dumps(costs))
+    write_report(given.out, "ann-disk", {"costs": costs, "settings": settings})
+
+
+if __name__ == "__main__":
+    main()

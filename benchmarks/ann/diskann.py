@@ -1,0 +1,79 @@
+"""Rival of `benchmarks.ann.disk`: DiskANN in a process of its own, which answers commands read from stdin.
+
+It runs in an environment of its own, because diskannpy 0.7 needs NumPy 1; only diskannpy and NumPy are imported.
+
+    pip install diskannpy
+    python benchmarks/ann/diskann.py WORK FOLDER BYTES
+
+WORK holds base.npy, queries.npy and truth.npy (see `benchmarks.ann.candidates`), FOLDER takes the index, BYTES is the
+budget of memory for each vector. A line "LIST BEAM COUNT" asks for a pass of so many single queries; the answer is a
+line of JSON.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import diskannpy
+import numpy as np
+
+K = 10
+DEGREE = 64
+COMPLEXITY = 100
+
+
+def memory() -> int:
+    """Return bytes of this process's anonymous memory."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
+
+
+def build(vectors: Any, folder: Path, memory_bytes: int) -> float:
+    """Build an index of vectors of length 1 `(n, d)` on disk; return the seconds of CPU time."""
+    begun = time.process_time()
+    gigabytes = memory_bytes * len(vectors) / 2**30
+    diskannpy.build_disk_index(vectors, "l2", str(folder), COMPLEXITY, DEGREE, gigabytes, 8.0, 1)
+    return time.process_time() - begun
+
+
+def search(index: Any, queries: Any, truth: Any, complexity: int, beam: int) -> dict[str, float]:
+    """Ask one query after the other; return recall@10 and the wall and CPU time of a query."""
+    walls, hits, begun = np.empty(len(queries)), 0, time.process_time()
+    for number, query in enumerate(queries):
+        start = time.perf_counter()
+        found = index.search(query, K, complexity, beam).identifiers
+        walls[number] = time.perf_counter() - start
+        hits += len(np.intersect1d(found, truth[number]))
+    return {
+        "recall": hits / (K * len(queries)),
+        "cpu": (time.process_time() - begun) / len(queries) * 1e6,
+        "p50": float(np.quantile(walls, 0.5)) * 1e6,
+        "p99": float(np.quantile(walls, 0.99)) * 1e6,
+    }
+
+
+def main() -> None:
+    """Build the index, say what it took, then answer commands until stdin ends."""
+    work, folder, memory_bytes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    vectors = np.load(work / "base.npy")
+    seconds, rows = build(vectors, folder, memory_bytes), len(vectors)
+    del vectors
+    before = memory()
+    index = diskannpy.StaticDiskIndex(str(folder), num_threads=2, num_nodes_to_cache=0)  # it hangs with one
+    queries, truth = np.load(work / "queries.npy"), np.load(work / "truth.npy")
+    index.search(queries[0], K, COMPLEXITY)
+    built = {
+        "build_cpu_seconds": seconds,
+        "memory_bytes": (memory() - before - queries.nbytes) / rows,
+        "disk_bytes": sum(file.stat().st_size for file in folder.iterdir()) / rows,
+    }
+    print(json.dumps(built), flush=True)
+    for line in sys.stdin:
+        complexity, beam, count = map(int, line.split())
+        print(json.dumps(search(index, queries[:count], truth, complexity, beam)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
