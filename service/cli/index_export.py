@@ -28,19 +28,23 @@ def export(
     originals: Annotated[
         Originals, flag("--originals", "Dtype of the column of original vectors; none leaves it out.")
     ] = "float32",
+    delete_others: Annotated[
+        bool, flag("--delete-others", "Delete rows of the table whose items are not in the index, at the end.")
+    ] = False,
     postgres_url: PostgresUrl = None,
 ) -> None:
     """Write an index's items to a file or to a table of PostgreSQL; a server may go on serving the index.
 
     lathe fit and lathe index import read the file. In a table, rows with the same id are replaced if they differ, and
-    other rows are left alone, so the same command completes an export that was interrupted.
+    other rows are left alone unless --delete-others is given. The same command completes an export that was
+    interrupted.
     """
     if (out is None) == (to is None):
         raise BadValueError("give either --out FILE or --to pgvector", param="out")
     if out is not None:
         _export_to_file(name, out)
     else:
-        _export_to_table(name, table or name, column_type, originals, postgres_url)
+        _export_to_table(name, table or name, column_type, originals, postgres_url, delete_others)
 
 
 def _export_to_file(name: str, out: Path) -> None:
@@ -68,7 +72,12 @@ def _export_to_file(name: str, out: Path) -> None:
 
 
 def _export_to_table(
-    name: str, table: str, column_type: ColumnType, originals: Originals, postgres_url: str | None
+    name: str,
+    table: str,
+    column_type: ColumnType,
+    originals: Originals,
+    postgres_url: str | None,
+    delete_others: bool,
 ) -> None:
     """Write an index's items to a table, and print how many there are and the statements that index the columns."""
     require_driver()
@@ -82,10 +91,11 @@ def _export_to_table(
     with read_items(settings, home, name, EXPORTED_ROWS) as items, ProgressBar() as progress:
         columns = plan_columns(items.spec, items.artifact, column_type, originals)
         with open_database(postgres_url) as connection:
-            written, changed = export_items(connection, target, columns, items, progress)
+            written, changed, deleted = export_items(connection, target, columns, items, progress, delete_others)
             searched = columns[-1].column  # the reduced one, if there is one
             statement = format_index_statement(target, searched, items.spec.metric, connection)
-    typer.echo(f"{target}: {written:,} items, {changed:,} of them new or changed")
+    also = f"; {deleted:,} other rows deleted" if delete_others else ""
+    typer.echo(f"{target}: {written:,} items, {changed:,} of them new or changed{also}")
     typer.echo(statement)
 
 

@@ -33,6 +33,8 @@ ORIGINAL_TYPES: dict[Originals, VectorType] = {"float32": "vector", "float16": "
 """Type of the column of original vectors, by their dtype."""
 STAGE = sql.Identifier("lathe_rows")
 """Temporary table that takes a batch, before it is written to the user's table in one statement."""
+KEPT = sql.Identifier("lathe_ids")
+"""Temporary table with the ids of all items written, if the others are deleted."""
 JSONB_VERSION = b"\x01"
 """First byte of a field of `jsonb` in binary format."""
 
@@ -88,11 +90,11 @@ def export_items(
     exported: Sequence[ExportedColumn],
     items: StoredItems,
     on_progress: Progress,
-) -> tuple[int, int]:
+    delete_others: bool = False,
+) -> tuple[int, int, int]:
     """Write items to a table with the columns `id`, `metadata` and those of vectors; create the table if it is missing.
 
-    Rows with an id of the index are replaced if they differ, and other rows are left alone. Each batch is a
-    transaction.
+    Rows with an id of the index are replaced if they differ. Each batch is a transaction.
 
     Args:
         connection: open connection.
@@ -100,9 +102,10 @@ def export_items(
         exported: columns of vectors.
         items: items of the index.
         on_progress: called with progress in [0, 1] and a message.
+        delete_others: whether rows with other ids are deleted, after all items are written; else they are left alone.
 
     Returns:
-        Number of items, and of rows that were new or differed.
+        Number of items, of rows that were new or differed, and of rows that were deleted.
 
     Raises:
         ConflictError: if the table exists with another key, or with vectors of another type or space.
@@ -113,6 +116,8 @@ def export_items(
     for column in columns:
         ensure_column(connection, table, column)
     _create_stage(connection, columns)
+    if delete_others:
+        connection.execute(sql.SQL("CREATE TEMP TABLE {} (id text PRIMARY KEY)").format(KEPT))
     upsert = _build_upsert(name, [ID, METADATA, *(column.name for column in columns)])
     done = changed = 0
     for payloads, originals in items.batches:
@@ -120,9 +125,11 @@ def export_items(
         with connection.transaction():
             _copy_batch(connection, payloads, fields)
             changed += connection.execute(upsert).rowcount
+            if delete_others:
+                connection.execute(sql.SQL("INSERT INTO {} SELECT id FROM {}").format(KEPT, STAGE))
         done += len(payloads)
         on_progress(min(done / max(items.count, 1), 1.0), f"{done:,} of {items.count:,} items")
-    return done, changed
+    return done, changed, _delete_others(connection, name) if delete_others else 0
 
 
 def _ensure_table(connection: Connection, name: TableName, columns: Sequence[VectorColumn]) -> Table:
@@ -170,6 +177,12 @@ def _copy_batch(connection: Connection, payloads: Sequence[Payload], vectors: Se
         for (item, metadata), *fields in zip(payloads, *vectors, strict=True):
             content = None if metadata is None else JSONB_VERSION + metadata
             copy.write_row((item.encode(), content, *fields))
+
+
+def _delete_others(connection: Connection, name: TableName) -> int:
+    """Delete the rows of a table whose ids were not written, and return how many they were."""
+    delete = sql.SQL("DELETE FROM {} AS old WHERE NOT EXISTS (SELECT FROM {} AS kept WHERE kept.id = old.id)")
+    return connection.execute(delete.format(name.identifier, KEPT)).rowcount
 
 
 def _build_upsert(name: TableName, columns: Sequence[str]) -> sql.Composed:

@@ -85,6 +85,9 @@ def test_second_export_writes_what_differs_alone_and_leaves_other_rows(run, data
     after = dict(database.execute("SELECT id, xmin::text FROM target").fetchall())
     assert set(after) == set(before) | {"mine"}
     assert {item for item in before if after[item] != before[item]} == {"doc 9", "doc 10", "doc 11"}
+    assert "0 of them new or changed; 1 other rows deleted" in run(*command, "--delete-others")[1]
+    del after["mine"]
+    assert dict(database.execute("SELECT id, xmin::text FROM target").fetchall()) == after
 
 
 def test_interrupted_export_is_completed_by_the_same_command(run, database, fill):
