@@ -13,6 +13,7 @@ from service.index.spec import IndexSpec, Metric
 from transforms.artifact import MANIFEST, TENSORS
 from transforms.chain import Chain
 from transforms.codes import Quantizer
+from transforms.linear import Normalize
 from transforms.statistics import row_norms, unit_rows, without_direction
 
 MAX_HALF, MIN_HALF = 65504.0, 2.0**-14
@@ -34,6 +35,7 @@ class Reducer:
 
     Attributes:
         quantizer: the chain's quantizer; None without one.
+        only_normalizes: whether reduced queries are the originals, of length 1 for cosine.
     """
 
     def __init__(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
@@ -41,12 +43,15 @@ class Reducer:
         self.float_chain: Chain | None = None
         self.quantizer: Quantizer | None = None
         self.normalizes = self.metric == "cosine"  # after the chain
+        self.only_normalizes = artifact is None
         if artifact is not None:
             chain = _load_chain(artifact)
             cut = spec.dimensions if chain.nested else None
             self.float_chain = chain.fold(cut, quantize=False)
             self.quantizer = chain.quantizer
             self.normalizes &= not chain.normalize
+            leaves = all(isinstance(step, Normalize) for step in self.float_chain)
+            self.only_normalizes = leaves and self.metric == "cosine"
 
     def reduce_documents(self, originals: Vectors) -> Vectors:
         """Map originals `(n, d)` to the reduced vectors `(n, k)` that are searched, of length 1 for cosine.
@@ -64,6 +69,8 @@ class Reducer:
         Raises:
             BadValueError: if a result is not finite.
         """
+        if self.only_normalizes:
+            return normalize_rows(originals) if self.metric == "cosine" else np.ascontiguousarray(originals)
         reduced = self._map_to_floats(originals)
         return np.ascontiguousarray(normalize_rows(reduced) if self.normalizes else reduced)
 

@@ -169,7 +169,8 @@ class Generation:
         candidates = math.ceil(k * (query.rescoring or 1))
         for part in query.slice_batches(candidates, self.spec.width):
             directions = normalize_rows(vectors[part]) if self.spec.metric == "cosine" else vectors[part]
-            reduced = directions if query.reduced else self.reducer.reduce_queries(vectors[part])
+            mapped = query.reduced or self.reducer.only_normalizes
+            reduced = directions if mapped else self.reducer.reduce_queries(vectors[part])
             found = self.find_candidates(reduced, view, allowed, candidates, query.ef or DEFAULT_EF)
             if query.rescoring is not None:
                 assert self.rows.originals is not None
