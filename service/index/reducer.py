@@ -42,16 +42,16 @@ class Reducer:
         self.metric: Metric = spec.metric
         self.float_chain: Chain | None = None
         self.quantizer: Quantizer | None = None
-        self.normalizes = self.metric == "cosine"  # after the chain
+        self.normalizes = self.metric == "cosine"  # unless the chain has done so
         self.only_normalizes = artifact is None
         if artifact is not None:
             chain = _load_chain(artifact)
             cut = spec.dimensions if chain.nested else None
             self.float_chain = chain.fold(cut, quantize=False)
             self.quantizer = chain.quantizer
-            self.normalizes &= not chain.normalize
-            leaves = all(isinstance(step, Normalize) for step in self.float_chain)
-            self.only_normalizes = leaves and self.metric == "cosine"
+            if self.normalizes:
+                self.only_normalizes = all(isinstance(step, Normalize) for step in self.float_chain)
+                self.normalizes = self.only_normalizes or not chain.normalize
 
     def reduce_documents(self, originals: Vectors) -> Vectors:
         """Map originals `(n, d)` to the reduced vectors `(n, k)` that are searched, of length 1 for cosine.
@@ -69,9 +69,7 @@ class Reducer:
         Raises:
             BadValueError: if a result is not finite.
         """
-        if self.only_normalizes:
-            return normalize_rows(originals) if self.metric == "cosine" else np.ascontiguousarray(originals)
-        reduced = self._map_to_floats(originals)
+        reduced = _require_finite(originals) if self.only_normalizes else self._map_to_floats(originals)
         return np.ascontiguousarray(normalize_rows(reduced) if self.normalizes else reduced)
 
     def encode(self, originals: Vectors) -> NDArray[np.uint8]:
@@ -101,10 +99,7 @@ class Reducer:
 
     def _map_to_floats(self, originals: Vectors) -> Vectors:
         """Apply the chain without its quantizer; raise `BadValueError` if a result is not finite."""
-        reduced: Vectors = originals if self.float_chain is None else self.float_chain.transform(originals)
-        if not np.isfinite(reduced).all():
-            raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
-        return reduced
+        return _require_finite(originals if self.float_chain is None else self.float_chain.transform(originals))
 
     def convert_to_half(self, originals: Vectors) -> NDArray[np.float16]:
         """Convert originals to float16 for rescoring, normalized first if the metric is cosine.
@@ -116,6 +111,13 @@ class Reducer:
             return normalize_rows(originals).astype(np.float16)
         require_float16(originals)
         return originals.astype(np.float16)
+
+
+def _require_finite(vectors: Vectors) -> Vectors:
+    """Return the vectors unchanged; raise `BadValueError` if they hold NaN or inf."""
+    if not np.isfinite(vectors).all():
+        raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
+    return vectors
 
 
 def _load_chain(artifact: tuple[bytes, bytes]) -> Chain:
