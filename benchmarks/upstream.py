@@ -33,7 +33,7 @@ from benchmarks.load import Target, closed_loop
 from benchmarks.report import parser, write_report
 from benchmarks.server import LATHE, Server, own_environment
 from training.encoder.spec import DEFAULT_ENCODER, StoreSettings
-from training.encoder.upstream.encoder import PROBE_TEXTS
+from training.encoder.upstream.space import PROBE_TEXTS
 from training.encoder.upstream.store import UpstreamStore
 
 STUB_DIMENSIONS = 384

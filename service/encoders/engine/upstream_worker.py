@@ -14,7 +14,8 @@ from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.work import EncodeOptions, Part, PartResult, Reply
 from training.encoder.spec import EncoderSpec, StoreSettings
 from training.encoder.upstream.calls import Usage
-from training.encoder.upstream.encoder import UpstreamEncoder, normalize_rows, place_error
+from training.encoder.upstream.encoder import UpstreamEncoder, place_error
+from training.encoder.upstream.space import normalize_rows
 from training.encoder.upstream.store import StoredVector
 from training.errors import TrainingError
 

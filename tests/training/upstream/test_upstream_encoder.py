@@ -329,13 +329,13 @@ def test_a_model_that_changes_under_its_name_is_noticed_by_its_probes_and_its_ve
     """Stored vectors, of the known space, are still given; those that may be of either are asked for again."""
     with connect(probe_seconds=3600) as encoder:
         encoder.encode(TEXTS)
-        encoder._run(encoder._check_space())
+        encoder._run(encoder.space.check())
         with encoder.store.guard, encoder.store.connection:
             encoder.store.connection.execute("UPDATE vectors SET stored_at = stored_at - 10000")
             encoder.store.connection.execute("UPDATE spaces SET checked_at = checked_at - 9000")
         embeddings_server.salt = "retrained"
         encoder.encode(["unconfirmed"])
-        encoder.space = encoder.store.read_space(encoder._digest_address())
+        encoder.space.found = encoder.store.read_space(encoder.space.address)
         with pytest.raises(SpaceChangedError, match="answers other vectors under the name m .* set another revision"):
             encoder.encode(["new"])
         assert "answers for stored texts only" in encoder.problem

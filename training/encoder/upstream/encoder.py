@@ -4,32 +4,27 @@ import asyncio
 import hashlib
 import logging
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training.digests import digest
 from training.encoder.batching import estimate_tokens
-from training.encoder.precision import PROBES
 from training.encoder.spec import EncoderSpec, LongText, Side, StoreSettings
 from training.encoder.text_encoder import Encoding, find_prompt
 from training.encoder.upstream.calls import OnUsage, UpstreamCalls, Usage
 from training.encoder.upstream.client import CallError, UpstreamClient
 from training.encoder.upstream.protocols import PROTOCOLS, Answer, CallOptions
-from training.encoder.upstream.store import StoredSpace, StoredVector, UpstreamStore
+from training.encoder.upstream.space import UpstreamSpace, normalize_rows
+from training.encoder.upstream.store import StoredVector, UpstreamStore
 from training.endpoint import read_key
 from training.errors import (
     EncoderError,
     NotFiniteError,
-    SpaceChangedError,
     TextError,
-    UpstreamBusyError,
     UpstreamError,
     UpstreamUnavailableError,
 )
@@ -41,13 +36,6 @@ DEFAULT_MAX_LENGTH = 8192
 
 PATIENCE_SECONDS = 600.0
 """Seconds in which a job tries a failing call again."""
-
-PROBE_TEXTS = PROBES[1:5]
-"""Texts whose vectors tell whether an API still gives vectors of the same space."""
-
-MIN_COSINE = 0.99
-"""Minimum cosine of a probe text's vectors at two times, if the model is the same. Batches, hardware and half precision
-change vectors by 1e-3 at most; another model, or a trained one, by much more."""
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +54,7 @@ class UpstreamEncoder:
         fingerprint: hash of provider, model, revision, what the API states of them, dimensions, length and prompts.
         usage: calls, texts, tokens and cost of this process by counter; see `Usage`.
         store: stored vectors; None if vectors are not stored.
+        space: the space of its vectors.
     """
 
     def __init__(
@@ -98,8 +87,6 @@ class UpstreamEncoder:
         self.usage: Counter[Usage] = Counter()
         self.store = UpstreamStore(store) if store is not None and store.max_bytes else None
         self.store_problem: str | None = None
-        self.space_problem: str | None = None
-        self.identified = False
         self.closing = False
         self.guard = threading.Lock()
         self.in_flight: dict[bytes, asyncio.Future[StoredVector | Exception]] = {}
@@ -127,7 +114,9 @@ class UpstreamEncoder:
         self.client = UpstreamClient(self.upstream, key)
         self.calls = UpstreamCalls(self.client, patience, count)
         self.slots = asyncio.Semaphore(self.upstream.concurrency)
-        self.checking = asyncio.Lock()
+        self.space = UpstreamSpace(
+            self.spec, self.max_length, self.prompts, self.prompt(None), self.calls, self.client, self.store
+        )
 
     def close(self) -> None:
         """Cancel the calls, close the connections and the store, and end the thread; do nothing the second time."""
@@ -185,8 +174,8 @@ class UpstreamEncoder:
     @property
     def problem(self) -> str | None:
         """Why some texts get no vectors, or are not stored; None if nothing is wrong."""
-        if self.space_problem is not None:
-            return f"{self.space_problem}; until then, {self.name} answers for stored texts only"
+        if self.space.problem is not None:
+            return f"{self.space.problem}; until then, {self.name} answers for stored texts only"
         if self.calls.problem is not None:
             return f"the latest call of the encoder {self.name} to {self.upstream.provider_name}: {self.calls.problem}"
         return self.store_problem
@@ -206,7 +195,7 @@ class UpstreamEncoder:
 
     def describe_upstream(self) -> dict[str, Any]:
         """Return provider, protocol, the dimensions that are asked for, and what the API states of its model."""
-        return self.upstream.describe() | {"stated": self.space.stated}
+        return self.upstream.describe() | {"stated": self.space.known.stated}
 
     def prompt(self, prompt_name: str | None) -> str | None:
         """Return the text of a prompt; None takes the default prompt, and returns None if there is no default.
@@ -305,7 +294,7 @@ class UpstreamEncoder:
     async def _ask(self, texts: Mapping[bytes, str], options: CallOptions) -> dict[bytes, StoredVector | Exception]:
         """Return the vector or the error of each text, by key; wait for texts that other calls send already."""
         try:
-            await self._check_space()
+            await self.space.check()
         except UpstreamError as error:
             return dict.fromkeys(texts, error)
         waiting = {key: self.in_flight.get(key) or self.loop.create_future() for key in texts}
@@ -350,7 +339,7 @@ class UpstreamEncoder:
             SpaceChangedError: if the API states another model than before.
             UpstreamError: if the vectors have other dimensions than before.
         """
-        self._require_stated(answer.stated)
+        self.space.require_stated(answer.stated)
         if answer.vectors.shape[1] != self.dimensions:
             raise UpstreamError(
                 f"{self.upstream.provider_name}: it answered vectors of {answer.vectors.shape[1]} dimensions, not of "
@@ -390,166 +379,13 @@ class UpstreamEncoder:
         Raises:
             UpstreamError: if the API gives no valid answer, and no space of it is stored.
         """
-        self._run(self._identify_once())
-
-    async def _identify_once(self) -> None:
-        """Call `_identify` unless an earlier call succeeded; concurrent calls wait for each other."""
-        async with self.checking:
-            if not self.identified:
-                await self._identify()
-                self.identified = True
-
-    async def _identify(self) -> None:
-        """Set fingerprint, dimensions and space; see `identify`."""
-        asked, changed = self._digest_address(), None
-        known = self.store.read_space(asked) if self.store is not None else None
-        if known is None or time.time() - known.checked_at >= self.upstream.probe_seconds:
-            try:
-                found = await self._probe()
-                if known is not None and known.fingerprint == found.fingerprint:
-                    self._compare(known, found)
-                    found = replace(known, checked_at=found.checked_at)
-                elif known is not None:
-                    log.warning("%s states another model; its vectors belong to another space now", self.name)
-                if self.store is not None:
-                    self.store.write_space(found, asked)
-                known = found
-            except SpaceChangedError as error:
-                changed = error
-            except (UpstreamUnavailableError, UpstreamBusyError):
-                if known is None:
-                    raise
-                log.warning("the encoder %s cannot be reached; its stored vectors are served", self.name)
-        assert known is not None  # what raises above otherwise
-        self.space = known
-        self.fingerprint, self.dimensions = known.fingerprint, known.probes.shape[1]
-        if changed is not None:
-            self._refuse_space(changed)
-
-    def _digest_request(self) -> str:
-        """Return a digest of the request: provider, model, revision, dimensions, length and prompts."""
-        return digest(
-            self.upstream.provider_name,
-            self.upstream.model,
-            self.spec.revision,
-            self.upstream.dimensions,
-            self.max_length,
-            dict(sorted(self.prompts.items())),
-        )
-
-    def _digest_address(self) -> str:
-        """Return a digest of request, protocol and address, between which the stated model may differ."""
-        return digest(self._digest_request(), self.upstream.protocol, self.upstream.url)
-
-    async def _probe(self) -> StoredSpace:
-        """Ask for the vectors of the probe texts, and return the space that they are of.
-
-        Raises:
-            UpstreamError: if they do not come, are not finite, or have other dimensions than asked for.
-        """
-        provider = self.upstream.provider_name
-        try:
-            answer = await self._send_probes()
-        except CallError as error:
-            raise UpstreamError(f"{provider}: {error}") from None
-        try:
-            stated = await self.client.read_identity() | dict(answer.stated)
-        except CallError as error:  # without what it states, the space would seem to be another one
-            raise UpstreamUnavailableError(f"{provider}: {error}") from None
-        if not np.isfinite(answer.vectors).all():
-            raise UpstreamError(f"{provider}: it answers NaN or inf for the probe texts")
-        width = answer.vectors.shape[1]
-        if self.upstream.dimensions not in (None, width):
-            raise UpstreamError(
-                f"{provider}: it answers {width} dimensions where {self.upstream.dimensions} are asked for: leave "
-                "dimensions out"
-            )
-        fingerprint = digest(self._digest_request(), dict(sorted(stated.items())), width)[:32]
-        return StoredSpace(fingerprint, stated, answer.vectors, time.time())
-
-    async def _send_probes(self) -> Answer:
-        """Ask for the vectors of the probe texts; if an API of OpenAI's protocol refuses, ask without base64."""
-        options = CallOptions(self.prompt(None))
-        try:
-            return await self.calls.send(PROBE_TEXTS, options, self.max_length)
-        except CallError:
-            if not self.client.base64 or self.upstream.protocol != "openai":
-                raise
-            self.client.base64 = False
-            return await self.calls.send(PROBE_TEXTS, options, self.max_length)
-
-    def _compare(self, known: StoredSpace, found: StoredSpace) -> None:
-        """Compare the probe texts' vectors with those of a known space.
-
-        Raises:
-            SpaceChangedError: if the cosine of a text's two vectors is below `MIN_COSINE`.
-        """
-        cosines = (normalize_rows(known.probes) * normalize_rows(found.probes)).sum(axis=1)
-        if cosines.min() < MIN_COSINE:
-            raise SpaceChangedError(
-                f"{self.upstream.provider_name} answers other vectors under the name {self.upstream.model} than before "
-                f"(cosine {cosines.min():.3f} for the same text): set another revision of {self.name} in its settings, "
-                "and fit its chains and reindex its indexes again"
-            )
-
-    def _require_stated(self, stated: Mapping[str, str]) -> None:
-        """Raise `SpaceChangedError` and call `_refuse_space` if an answer states another model than before."""
-        for name, value in stated.items():
-            known = self.space.stated.get(name)
-            if known is not None and known != value:
-                error = SpaceChangedError(
-                    f"{self.upstream.provider_name} states {value} as {name} of {self.upstream.model}, and stated "
-                    f"{known} before: restart the encoder {self.name} to use the new vectors, and fit its chains and "
-                    "reindex its indexes again"
-                )
-                self._refuse_space(error)
-                raise error
-
-    async def _check_space(self) -> None:
-        """Compare the probe texts' vectors with earlier ones, if that was `probe_seconds` ago or more.
-
-        Vectors that were stored since the last comparison are deleted if the space has changed: they may be of either.
-
-        Raises:
-            SpaceChangedError: if the space has changed, now or before; it is compared again after `probe_seconds`.
-            UpstreamError: if the API does not answer.
-        """
-        async with self.checking:
-            if time.time() - self.space.checked_at >= self.upstream.probe_seconds:
-                found = await self._probe()
-                try:
-                    self._require_stated(found.stated)
-                    self._compare(self.space, found)
-                except SpaceChangedError as error:
-                    self._refuse_space(error)
-                else:
-                    self.space_problem = None
-                    self.space = replace(self.space, checked_at=found.checked_at)
-                    if self.store is not None:
-                        self.store.write_space(self.space, self._digest_address())
-            if self.space_problem is not None:
-                raise SpaceChangedError(self.space_problem)
-
-    def _refuse_space(self, error: SpaceChangedError) -> None:
-        """Refuse texts that are not stored from now on, until a comparison finds the known space again."""
-        if self.space_problem is None:
-            log.warning("%s", error)
-            if self.store is not None:
-                self.store.delete_unconfirmed(self.fingerprint)
-        self.space_problem = str(error)
-        self.space = replace(self.space, checked_at=time.time())
+        self._run(self.space.identify())
+        self.fingerprint, self.dimensions = self.space.known.fingerprint, self.space.known.probes.shape[1]
 
 
 def place_error(error: Exception, position: int) -> Exception:
     """Return a copy of a text's error with the text's position; return other errors unchanged."""
     return type(error)(error.reason, position) if isinstance(error, TextError | NotFiniteError) else error
-
-
-def normalize_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the rows at unit length, as float32; a row of zeros stays one."""
-    norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    unit: NDArray[np.float32] = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
-    return unit
 
 
 def share_tokens(estimates: Sequence[int], total: int | None) -> list[int]:
