@@ -16,6 +16,7 @@ from service.chains.names import RAW
 from service.errors import BadValueError, NotSupportedError
 from service.index.embedded.exact import rescore, search_exactly
 from service.index.embedded.graphs.choice import create_graph, find_graph_problem
+from service.index.embedded.graphs.graph import Graph
 from service.index.embedded.vector_formats import choose_format, score_floats
 from service.index.protocol import Artifact
 from service.index.reducer import Reducer, Vectors, normalize_rows, read_artifact_files
@@ -212,20 +213,35 @@ def _run_trial(
     begun = time.process_time()
     graph.extend(rows, 1, len(rows))
     build_seconds = time.process_time() - begun
+    rescorings = (1,) if candidate.artifact is None else RESCORINGS
+    found = dict(_measure_searches(graph, reducer, queries, originals, truth, k, rescorings))
+    disk = rows.itemsize * rows.shape[1] + originals.itemsize * originals.shape[1]
+    return Trial(len(base), graph.bytes / len(base), disk, build_seconds, found)
+
+
+def _measure_searches(
+    graph: Graph,
+    reducer: Reducer,
+    queries: Vectors,
+    originals: NDArray[np.float16],
+    truth: NDArray[np.int64],
+    k: int,
+    rescorings: Sequence[int],
+) -> Iterator[tuple[tuple[int, int], tuple[float, float]]]:
+    """Yield each ef and rescoring for which the graph finds enough rows, with recall and microseconds of a query.
+
+    The microseconds are those of reducing the query, searching the graph and ranking the candidates by the originals.
+    """
     reduced = reducer.reduce_queries(queries)
     singles = [slice(one, one + 1) for one in range(min(TIMED_QUERIES, len(queries)))]
     reducing = _measure_microseconds(partial(reducer.reduce_queries, queries[one]) for one in singles)
-    rescorings = (1,) if candidate.artifact is None else RESCORINGS
-    found: dict[tuple[int, int], tuple[float, float]] = {}
-    ranking: dict[int, float] = {1: 0.0}
+    ranking = {1: 0.0}  # which takes as long whatever the ef
     for ef in EFS:
-        most = max((r for r in rescorings if r * k <= ef), default=0)
-        if not most or (answer := graph.search(reduced, most * k, ef)) is None:
+        possible = [rescoring for rescoring in rescorings if rescoring * k <= ef]
+        if not possible or (answer := graph.search(reduced, max(possible) * k, ef)) is None:
             continue
-        searching = reducing + _measure_microseconds(
-            partial(graph.search, reduced[one], most * k, ef) for one in singles
-        )
-        for rescoring in (r for r in rescorings if r <= most):
+        searching = _measure_microseconds(partial(graph.search, reduced[one], max(possible) * k, ef) for one in singles)
+        for rescoring in possible:
             tried = answer[0][:, : rescoring * k]
             if rescoring not in ranking:
                 ranking[rescoring] = _measure_microseconds(
@@ -233,9 +249,7 @@ def _run_trial(
                 )
             best = tried if rescoring == 1 else rescore(queries, originals, tried, k, "cosine")[0]
             recall = float(np.mean([np.isin(right, ours).mean() for right, ours in zip(truth, best, strict=True)]))
-            found[ef, rescoring] = recall, searching + ranking[rescoring]
-    disk = rows.itemsize * rows.shape[1] + originals.itemsize * originals.shape[1]
-    return Trial(len(base), graph.bytes / len(base), disk, build_seconds, found)
+            yield (ef, rescoring), (recall, reducing + searching + ranking[rescoring])
 
 
 def _measure_microseconds(calls: Iterable[Callable[[], object]]) -> float:
