@@ -2,12 +2,18 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from benchmarks.evidence.__main__ import draw_sentences
 from benchmarks.evidence.families import AFTER, BEFORE, write_around_texts
+from benchmarks.evidence.recount import analyse_averages, compute_noise, correlate_gains, count_ahead, list_effects
 from benchmarks.evidence.tables import build_debiasing_table, build_retention_table, list_retentions
+from benchmarks.evidence.unnormalized import PaperReduction, build_random_projection, correlate_measures
+from benchmarks.evidence.unnormalized import list_retentions as list_unnormalized
+from training.evaluation.suites import Suite
 
 ROOT = Path(__file__).parents[2]
 REDUCERS = ("geopres:{k}", "pca:{k}", "pca:{k},center=none", "truncation:{k}")
@@ -35,6 +41,93 @@ def test_tasks_that_a_method_did_not_complete_are_left_out(figures):
     scores["geopres:32"] = scores["geopres:32"] | {"task 7": None}
     scores["control"] = scores["control"] | {"task 7": 1000.0}
     assert next(list_retentions(figures))[2][0].value == pytest.approx(0.5)
+
+
+@pytest.fixture
+def unnormalized():
+    """Return scores of an encoder of 32 dimensions that grow with the measures of the geometry."""
+    methods = PaperReduction(Suite("", "", ()), [], Path()).methods(32)[1:]
+    kept = {method.name: 0.5 + place / 100 for place, method in enumerate(methods)}
+    raw = {f"task {n}": 0.4 + n / 50 for n in range(8)}
+    scores = {name: {task: value * share for task, value in raw.items()} for name, share in kept.items()}
+    measures = {
+        name: {"local_spearman": share, "positional": share, "angular": -share, "recall_at_10": share**2}
+        for name, share in kept.items()
+    }
+    return {"scores": {"one": {"control": raw} | scores}, "intrinsic": {"one": measures}}, kept
+
+
+def test_reductions_of_the_papers_protocol_are_not_normalized_and_have_its_recipe():
+    methods = PaperReduction(Suite("", "", ()), [], Path(), training={"steps": 7, "batch": 9}).methods(64)
+    control, *reducers = methods
+    assert control.name == "control" and not any(method.normalize for method in reducers)
+    assert {method.size for method in reducers} == {32, 16, 8, 4}
+    assert len({method.name for method in reducers}) == len(reducers) == 36
+    assert "geopres:16,preset=paper,steps=7,batch=9" in {method.steps for method in reducers}
+
+
+def test_a_random_projection_of_the_paper_has_entries_of_unit_variance():
+    chain = build_random_projection(400, 100)
+    entries = chain.transform(np.eye(400, dtype=np.float32))
+    assert entries.shape == (400, 100)
+    assert entries.std() == pytest.approx(1, abs=0.02)
+
+
+def test_unnormalized_retentions_and_correlations_come_from_the_same_tasks(unnormalized):
+    figures, kept = unnormalized
+    figures["scores"]["one"]["PCA, 16"] = figures["scores"]["one"]["PCA, 16"] | {"task 7": None}
+    found = {name: (retained, ahead) for _, name, retained, ahead in list_unnormalized(figures)}
+    assert [one.value for one in found["truncation"][0]] == pytest.approx(
+        [kept[f"truncation, {k}"] for k in (16, 8, 4, 2)]
+    )
+    assert all(one.value == 0 for one in found["PCA, the paper's"][1])
+    rho = {name: one.spearman.value for name, one in correlate_measures(figures, "one").items()}
+    assert rho == pytest.approx({"local_spearman": 1, "positional": -1, "angular": 1, "recall_at_10": 1})
+
+
+@pytest.fixture
+def debiased():
+    """Return findings of four encoders on which R2 gains more the larger ‖μ‖ is, and R1 half as much."""
+    norms = {"a": 0.2, "b": 0.6, "c": 0.7, "d": 0.9}
+    cells = []
+    for encoder, norm in norms.items():
+        for label, factor in (("R1", 0.5), ("R2", 1.0)):
+            test = {"t": factor * (norm - 0.5), "sigma_cell": factor * norm}
+            families = {"Retrieval": test, "Classification": test}
+            difference = {"value": factor * norm, "low": None, "high": None}
+            cells.append({"encoder": encoder, "label": label, "families": families, "difference": difference})
+    return {"mean_norms": norms, "read_corpus_sentences": 1000, "findings": {"cells": cells}}
+
+
+def test_effects_count_where_r2_leads_and_share_out_its_sigma(debiased):
+    rows = list_effects(debiased, "Retrieval")
+    assert [row.encoder for row in rows] == ["d", "c", "b", "a"]
+    assert sum(row.share for row in rows) == pytest.approx(1)
+    assert count_ahead(rows) == {"t": 3, "sigma": 4, "encoders": 4}
+
+
+def test_gains_are_correlated_with_norms_over_all_encoders_and_over_large_norms(debiased):
+    found = correlate_gains(debiased)
+    assert found["R2, classification t"].n == 4
+    assert found["R2, classification t, ‖μ‖ ≥ 0.5"].n == 3
+    assert all(one.pearson.value == pytest.approx(1) for one in found.values())
+
+
+def test_noise_of_a_mean_is_that_of_means_of_random_unit_vectors():
+    rows = np.random.default_rng(0).standard_normal((200, 900, 30)) + 0.1
+    rows /= np.linalg.norm(rows, axis=2, keepdims=True)
+    center = rows.mean(axis=(0, 1))
+    errors = ((rows.mean(axis=1) - center) ** 2).sum(axis=1).mean() ** 0.5
+    assert compute_noise(float(np.linalg.norm(center)), 1000) == pytest.approx(errors, rel=0.02)
+
+
+def test_the_variance_of_averages_is_that_of_a_two_way_analysis_without_repetition():
+    """With two suites, the F of the suites is the square of the paired t."""
+    means = np.random.default_rng(0).random((7, 2)) + [[0, 0.5]]
+    found = analyse_averages(means)
+    assert found.f["suite"] == pytest.approx(stats.ttest_rel(means[:, 0], means[:, 1]).statistic ** 2)
+    assert sum(found.sums.values()) == pytest.approx(((means - means.mean()) ** 2).sum())
+    assert found.p["suite"] == pytest.approx(stats.ttest_rel(means[:, 0], means[:, 1]).pvalue)
 
 
 def test_sentences_are_drawn_once_and_in_their_order(tmp_path):
