@@ -8,12 +8,17 @@ from scipy import stats
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from benchmarks.evidence.__main__ import draw_sentences
+from benchmarks.evidence.bag_of_words import count_exactly, summarize
 from benchmarks.evidence.families import AFTER, BEFORE, write_around_texts
 from benchmarks.evidence.recount import analyse_averages, compute_noise, correlate_gains, count_ahead, list_effects
+from benchmarks.evidence.shrinkage import compare_forms, turn
 from benchmarks.evidence.tables import build_debiasing_table, build_retention_table, list_retentions
 from benchmarks.evidence.unnormalized import PaperReduction, build_random_projection, correlate_measures
 from benchmarks.evidence.unnormalized import list_retentions as list_unnormalized
 from training.evaluation.suites import Suite
+from training.finetuning.mixture import Mixture
+from training.finetuning.regularizers.settings import RegularizerSettings
+from training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
 
 ROOT = Path(__file__).parents[2]
 REDUCERS = ("geopres:{k}", "pca:{k}", "pca:{k},center=none", "truncation:{k}")
@@ -128,6 +133,55 @@ def test_the_variance_of_averages_is_that_of_a_two_way_analysis_without_repetiti
     assert found.f["suite"] == pytest.approx(stats.ttest_rel(means[:, 0], means[:, 1]).statistic ** 2)
     assert sum(found.sums.values()) == pytest.approx(((means - means.mean()) ** 2).sum())
     assert found.p["suite"] == pytest.approx(stats.ttest_rel(means[:, 0], means[:, 1]).pvalue)
+
+
+@pytest.fixture
+def mixture():
+    """Return relations of six sources that lie apart in some directions, with their mixture."""
+    random = np.random.default_rng(0)
+    sources = np.repeat(np.arange(6), 50)
+    means = random.standard_normal((6, 8)) * np.array([2, 1, 1, 0.5, 0, 0, 0, 0])
+    relations = (means[sources] + random.standard_normal((300, 8))).astype(np.float32)
+    names = [f"source {n}" for n in range(6)]
+    return relations, Mixture([""] * 300, [""] * 300, sources, names, [])
+
+
+def test_turned_directions_give_the_printed_form_and_its_mirror(mixture):
+    """With no direction turned the factors are those as printed; each chosen one is below 1 in one of two mirrors."""
+    relations, pairs = mixture
+    before = source_moments(relations, pairs.sources, 6)
+    printed = fit_shrinkage(before, RegularizerSettings(denominator="literal"))
+    signed = fit_shrinkage(before, RegularizerSettings())
+    straight, mirrored = (turn(printed, np.full(8, sign), RegularizerSettings()) for sign in (1.0, -1.0))
+    np.testing.assert_allclose(straight.shrink, printed.shrink)
+    assert 0 < (printed.shrink != 1).sum() < (signed.shrink != 1).sum()
+    toward_zero = np.where(signed.shrink != 1, signed.shrink, 1.0)
+    assert ((straight.shrink != 1) & (mirrored.shrink != 1)).sum() == 0
+    np.testing.assert_allclose(np.minimum(straight.shrink, mirrored.shrink), signed.shrink)
+
+
+def test_forms_of_equation_6_are_compared_on_the_same_relations(mixture):
+    found = compare_forms(*mixture)
+    assert found.pairs == 300 and len(found.turned_factors) == 100
+    assert found.printed.factors < found.signed.factors == sum(found.signed.by_source.values())
+    assert found.signed.between < found.printed.between < 1
+    assert found.turned_cosine < 1
+
+
+def test_exact_counts_do_not_collide():
+    encode = count_exactly(["one two two", "three", "four five six"])
+    vectors = encode(["two two one", "three", "unknown"])
+    assert vectors.shape == (3, 6)
+    np.testing.assert_allclose(sorted(vectors[0]), [0, 0, 0, 0, 0.2**0.5, 0.8**0.5], rtol=1e-6)
+    assert vectors[0] @ vectors[1] == 0 and not vectors[2].any()
+
+
+def test_bags_are_compared_by_type_and_over_all_tasks():
+    scores = {f"task {n}": {"type": "STS" if n < 3 else "Retrieval", "hashed": 0.4, "exact": 0.5} for n in range(6)}
+    found = summarize(scores)
+    assert list(found) == ["STS", "Retrieval", "all tasks"]
+    assert found["all tasks"]["tasks"] == 6
+    assert found["STS"]["difference"]["value"] == pytest.approx(10)
 
 
 def test_sentences_are_drawn_once_and_in_their_order(tmp_path):
