@@ -155,7 +155,6 @@ def test_turned_directions_give_the_printed_form_and_its_mirror(mixture):
     straight, mirrored = (turn(printed, np.full(8, sign), RegularizerSettings()) for sign in (1.0, -1.0))
     np.testing.assert_allclose(straight.shrink, printed.shrink)
     assert 0 < (printed.shrink != 1).sum() < (signed.shrink != 1).sum()
-    toward_zero = np.where(signed.shrink != 1, signed.shrink, 1.0)
     assert ((straight.shrink != 1) & (mirrored.shrink != 1)).sum() == 0
     np.testing.assert_allclose(np.minimum(straight.shrink, mirrored.shrink), signed.shrink)
 
