@@ -17,14 +17,16 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.evidence.figures import draw_differences, draw_norms
+from benchmarks.evidence.tables import build_debiasing_table, compute_noise, merge_runs
 from benchmarks.report import markdown_table, parser, write_report
-from training.evaluation.corpus import HELDOUT_SHARE, MAX_HELDOUT
 from training.evaluation.statistics import Correlation, correlate
 from training.reporting.text import format_interval
 
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""
 
+FAMILIES = ("evidence", "evidence-language-models")
+"""Names of the reports of one protocol with different encoders."""
 METHODS = ("R1", "R2")
 MIN_NORM = 0.5
 """‖μ‖ from which the mean-bias paper expects a gain."""
@@ -76,10 +78,11 @@ def main() -> None:
     options.add_argument("--raw", type=Path, default=Path("docs/results"), help="folder of the raw figures")
     given = options.parse_args()
     runs = {
-        "families": read_figures(given.raw, "evidence")["debiasing"],
+        "families": merge_runs([read_figures(given.raw, name)["debiasing"] for name in FAMILIES]),
         "layers of all-MiniLM-L6-v2": read_figures(given.raw, "evaluation")["ladder"],
     }
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"tasks": {name: len(run["tasks"]) for name, run in runs.items()}}
+    print(build_debiasing_table(runs["families"]))
     for name, figures in runs.items():
         effects = {family: list_effects(figures, family) for family in ("Retrieval", "Classification")}
         found[name] = {
@@ -104,17 +107,6 @@ def read_figures(folder: Path, name: str) -> Figures:
     """Read the figures of a report."""
     figures: Figures = json.loads((folder / f"{name}.json").read_bytes())["figures"]
     return figures
-
-
-def compute_noise(norm: float, sentences: int) -> float:
-    """Return ‖μ‖ that is expected by chance, √(tr Σ / n), of unit vectors: tr Σ is 1 − ‖μ‖².
-
-    Args:
-        norm: ‖μ‖.
-        sentences: number of sentences of the corpus, including held-out ones.
-    """
-    fitted = sentences - min(int(sentences * HELDOUT_SHARE), MAX_HELDOUT)
-    return float(np.sqrt(max(0.0, 1 - norm**2) / fitted))
 
 
 def list_effects(figures: Figures, family: str) -> list[Effects]:

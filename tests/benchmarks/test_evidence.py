@@ -10,9 +10,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from benchmarks.evidence.__main__ import draw_sentences
 from benchmarks.evidence.bag_of_words import count_exactly, summarize
 from benchmarks.evidence.families import AFTER, BEFORE, write_around_texts
-from benchmarks.evidence.recount import analyse_averages, compute_noise, correlate_gains, count_ahead, list_effects
+from benchmarks.evidence.recount import analyse_averages, correlate_gains, count_ahead, list_effects
 from benchmarks.evidence.shrinkage import compare_forms, turn
-from benchmarks.evidence.tables import build_debiasing_table, build_retention_table, list_retentions
+from benchmarks.evidence.tables import (
+    build_debiasing_table,
+    build_retention_table,
+    compute_noise,
+    list_retentions,
+    merge_runs,
+)
 from benchmarks.evidence.unnormalized import PaperReduction, build_random_projection, correlate_measures
 from benchmarks.evidence.unnormalized import list_retentions as list_unnormalized
 from training.evaluation.suites import Suite
@@ -116,6 +122,17 @@ def test_gains_are_correlated_with_norms_over_all_encoders_and_over_large_norms(
     assert found["R2, classification t"].n == 4
     assert found["R2, classification t, ‖μ‖ ≥ 0.5"].n == 3
     assert all(one.pearson.value == pytest.approx(1) for one in found.values())
+
+
+def test_one_run_merged_is_the_run_itself_without_failed_tasks():
+    run = json.loads((ROOT / "docs/results/evidence.json").read_bytes())["figures"]["debiasing"]
+    merged = merge_runs([run])
+    assert build_debiasing_table(merged) == build_debiasing_table(run)
+    half = [
+        {**run, "scores": {name: run["scores"][name]}, "mean_norms": {name: run["mean_norms"][name]}}
+        for name in run["scores"]
+    ]
+    assert merge_runs(half) == merged
 
 
 def test_noise_of_a_mean_is_that_of_means_of_random_unit_vectors():
