@@ -19,7 +19,7 @@ from scipy import stats
 from benchmarks.evidence.figures import draw_differences, draw_norms
 from benchmarks.evidence.tables import build_debiasing_table, compute_noise, merge_runs
 from benchmarks.report import markdown_table, parser, write_report
-from training.evaluation.statistics import Correlation, correlate
+from training.evaluation.statistics import MIN_RESAMPLED_PAIRS, Correlation, correlate
 from training.reporting.text import format_interval
 
 Figures = Mapping[str, Any]
@@ -126,8 +126,8 @@ def list_effects(figures: Figures, family: str) -> list[Effects]:
 def count_ahead(rows: Sequence[Effects]) -> dict[str, int]:
     """Count the encoders on which R2's t, and its σ_cell, is above R1's."""
     return {
-        "t": sum(row.t["R2"] > row.t["R1"] for row in rows),
-        "sigma": sum(row.sigma["R2"] > row.sigma["R1"] for row in rows),
+        "t": sum(bool(row.t["R2"] > row.t["R1"]) for row in rows),
+        "sigma": sum(bool(row.sigma["R2"] > row.sigma["R1"]) for row in rows),
         "encoders": len(rows),
     }
 
@@ -135,12 +135,15 @@ def count_ahead(rows: Sequence[Effects]) -> dict[str, int]:
 def correlate_gains(figures: Figures) -> dict[str, Correlation]:
     """Correlate the gains of R1 and R2 with ‖μ‖ over encoders, over all of them and over those with a large ‖μ‖.
 
-    The gains are t and σ_cell in classification (Figures 1 and 5) and the mean difference in points (Figure 4).
+    The gains are t and σ_cell in classification (Figures 1 and 5) and the mean difference in points (Figure 4). Sets of
+    fewer than five encoders are left out.
     """
     cells = {(cell["encoder"], cell["label"]): cell for cell in figures["findings"]["cells"]}
     found = {}
     for least in (0.0, MIN_NORM):
         encoders = [encoder for encoder, norm in figures["mean_norms"].items() if norm >= least]
+        if len(encoders) < MIN_RESAMPLED_PAIRS:
+            continue
         norms = np.array([figures["mean_norms"][encoder] for encoder in encoders])
         for method in METHODS:
             some = [cells[encoder, method] for encoder in encoders]
