@@ -20,6 +20,7 @@ import torch
 from benchmarks.evaluation import condensed, timed
 from benchmarks.evidence.families import FAMILIES, MAX_TOKENS, request_encoder
 from benchmarks.evidence.tables import build_debiasing_table, build_retention_table
+from benchmarks.evidence.unnormalized import PaperReduction, build_tables
 from benchmarks.report import parser, write_report
 from training.evaluation.report import format_report
 from training.evaluation.report import write_report as write_evaluation
@@ -27,7 +28,7 @@ from training.evaluation.run import Request
 from training.evaluation.suites import open_suite
 
 SIZES = [Fraction(1, share) for share in (2, 4, 8, 16)]
-TABLES = {"debiasing": build_debiasing_table, "reducers": build_retention_table}
+TABLES = {"debiasing": build_debiasing_table, "reducers": build_retention_table, "unnormalized": build_tables}
 PARTS = tuple(TABLES)
 CORPUS_SEED = 0
 
@@ -39,9 +40,11 @@ def main() -> None:
     options.add_argument("--suite", required=True, help="a folder of data sets")
     options.add_argument("--corpus", type=Path, required=True, help="FILE.jsonl.gz of sentences to fit on")
     options.add_argument("--sentences", type=int, default=2500, help="number of sentences of it that are used")
-    options.add_argument("--only", choices=PARTS, action="append", help="leave the other part out")
+    options.add_argument("--only", choices=PARTS, action="append", help="leave the other parts out")
     options.add_argument("--family", action="append", help="leave the other families out")
     options.add_argument("--limit", type=int, default=60)
+    options.add_argument("--geopres-steps", type=int, default=5000, help="of the paper's recipe")
+    options.add_argument("--geopres-batch", type=int, default=2048, help="of the paper's recipe")
     options.add_argument("--processes", type=int, default=1)
     options.add_argument("--work", type=Path, default=Path("build/evidence"))
     options.add_argument("--name", default="evidence", help="of the raw figures")
@@ -53,20 +56,24 @@ def main() -> None:
     encoders = [request_encoder(family, given.encoders, given.work / "encoders") for family in families]
     suite = open_suite(given.suite)
     english = tuple(entry for entry in suite.entries if entry.language == "en")  # which is all that most of them know
-    plain = Request(
-        suite=replace(suite, entries=english),
-        encoders=[variant for variants in encoders for variant in variants],
-        out=given.work / "scores",
-        corpus=str(corpus),
-        limit=given.limit,
-        processes=given.processes,
-    )
+    shared: dict[str, Any] = {
+        "suite": replace(suite, entries=english),
+        "out": given.work / "scores",
+        "corpus": str(corpus),
+        "limit": given.limit,
+        "processes": given.processes,
+    }
+    models = [variants[0] for variants in encoders]
+    training = {"steps": given.geopres_steps, "batch": given.geopres_batch}
     requests = {
-        "debiasing": replace(plain, ladder=True),
-        "reducers": replace(plain, encoders=[variants[0] for variants in encoders], sizes=SIZES),
+        "debiasing": Request(encoders=[one for variants in encoders for one in variants], ladder=True, **shared),
+        "reducers": Request(encoders=models, sizes=SIZES, **shared),
+        "unnormalized": PaperReduction(encoders=models, sizes=SIZES, training=training, **shared),
     }
     figures: dict[str, Any] = {"max_tokens": MAX_TOKENS, "sentences": given.sentences}
     for name in given.only or PARTS:
+        if name == "unnormalized":
+            figures["training of the paper's GeoPres"] = training
         results, seconds = timed(requests[name])
         findings, _ = write_evaluation(results)
         print(f"\n# {name}, {seconds / 60:.1f} min\n\n{format_report(results, findings)}")

@@ -1,35 +1,81 @@
 """Tables of the evidence, from its raw figures: what debiasing changes and what reducers keep, encoder by encoder."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from benchmarks.report import markdown_table
+from training.evaluation.corpus import HELDOUT_SHARE, MAX_HELDOUT
+from training.evaluation.grid import find_task_family
 from training.evaluation.methods import CONTROL, GEOPRES, TRUNCATION, UNCENTRED_PCA
-from training.evaluation.statistics import Interval, bootstrap_ratio
+from training.evaluation.statistics import Interval, bootstrap, bootstrap_ratio, paired_test
 from training.reporting.text import format_half_width, format_percent
 
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""
 
 DEBIASING = ("R1", "R2", "ABTT-1", "mean-centring", "random direction", "whitening")
+SEEDED = "random, seed"
+"""How names of the methods begin whose scores are averaged over seeds: random directions."""
 FAMILIES = ("Classification", "Retrieval")
 REDUCERS = {"GeoPres": GEOPRES, "PCA": "pca:{k}", "PCA, uncentred": UNCENTRED_PCA, "truncation": TRUNCATION}
 SHARES = (2, 4, 8, 16)
 """Original dimensions divided by those that are left."""
 
 
+def merge_runs(runs: Sequence[Figures]) -> Figures:
+    """Merge runs of one protocol with different encoders, and compare methods with raw vectors anew.
+
+    Only tasks count that every encoder completed with every method.
+    """
+    scores = {encoder: found for run in runs for encoder, found in run["scores"].items()}
+    columns = [column for found in scores.values() for column in found.values()]
+    tasks = [task for task in runs[0]["tasks"] if all(column.get(task) is not None for column in columns)]
+    families: dict[str, list[int]] = {}
+    for place, task in enumerate(tasks):
+        families.setdefault(find_task_family(runs[0]["tasks"][task]), []).append(place)
+    cells = []
+    for encoder, found in scores.items():
+        raw = np.array([found[CONTROL][task] for task in tasks])
+        for label in DEBIASING:
+            methods = [label] if label in found else [name for name in found if name.startswith(SEEDED)]
+            mean = np.mean([[found[name][task] for task in tasks] for name in methods], axis=0)
+            tests = {name: asdict(paired_test(mean[places], raw[places])) for name, places in families.items()}
+            difference = asdict(bootstrap(100 * (mean - raw)))
+            cells.append({"encoder": encoder, "label": label, "families": tests, "difference": difference})
+    norms = {encoder: norm for run in runs for encoder, norm in run["mean_norms"].items()}
+    known = {"tasks": {task: runs[0]["tasks"][task] for task in tasks}, "scores": scores, "mean_norms": norms}
+    return known | {"read_corpus_sentences": runs[0]["read_corpus_sentences"], "findings": {"cells": cells}}
+
+
 def build_debiasing_table(figures: Figures) -> str:
-    """Build the table of differences to raw vectors in points, with R2's by family of tasks, encoder by encoder."""
+    """Build the table of differences to raw vectors in points, with R2's by family of tasks, encoder by encoder.
+
+    After ‖μ‖ stands the norm that is expected by chance.
+    """
     cells = {(cell["encoder"], cell["label"]): cell for cell in figures["findings"]["cells"]}
-    header = ["encoder", "‖μ‖", *DEBIASING, *(f"R2, {family.lower()}: points, t" for family in FAMILIES)]
+    header = ["encoder", "‖μ‖ (by chance)", *DEBIASING, *(f"R2, {family.lower()}: points, t" for family in FAMILIES)]
     rows = []
     for encoder, norm in figures["mean_norms"].items():
         changes = [format_half_width(Interval(**cells[encoder, label]["difference"])) for label in DEBIASING]
         families = [cells[encoder, "R2"]["families"][family] for family in FAMILIES]
-        rows.append([encoder, f"{norm:.2f}", *changes, *(f"{one['mean']:+.2f}, {one['t']:+.2f}" for one in families)])
+        noise = compute_noise(norm, figures["read_corpus_sentences"])
+        gains = [f"{one['mean']:+.2f}, {one['t']:+.2f}" for one in families]
+        rows.append([encoder, f"{norm:.2f} ({noise:.2f})", *changes, *gains])
     return markdown_table(header, rows)
+
+
+def compute_noise(norm: float, sentences: int) -> float:
+    """Return ‖μ‖ that is expected by chance, √(tr Σ / n), of unit vectors: tr Σ is 1 − ‖μ‖².
+
+    Args:
+        norm: ‖μ‖.
+        sentences: number of sentences of the corpus, including held-out ones.
+    """
+    fitted = sentences - min(int(sentences * HELDOUT_SHARE), MAX_HELDOUT)
+    return float(np.sqrt(max(0.0, 1 - norm**2) / fitted))
 
 
 def build_retention_table(figures: Figures) -> str:

@@ -2,12 +2,37 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy import stats
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from benchmarks.evidence.__main__ import draw_sentences
+from benchmarks.evidence.bag_of_words import count_exactly, summarize
 from benchmarks.evidence.families import AFTER, BEFORE, write_around_texts
-from benchmarks.evidence.tables import build_debiasing_table, build_retention_table, list_retentions
+from benchmarks.evidence.recount import FAMILIES as RUNS
+from benchmarks.evidence.recount import (
+    analyse_averages,
+    build_effects_table,
+    correlate_gains,
+    count_ahead,
+    list_effects,
+    read_figures,
+)
+from benchmarks.evidence.shrinkage import compare_forms, turn
+from benchmarks.evidence.tables import (
+    build_debiasing_table,
+    build_retention_table,
+    compute_noise,
+    list_retentions,
+    merge_runs,
+)
+from benchmarks.evidence.unnormalized import PaperReduction, build_random_projection, correlate_measures
+from benchmarks.evidence.unnormalized import list_retentions as list_unnormalized
+from training.evaluation.suites import Suite
+from training.finetuning.mixture import Mixture
+from training.finetuning.regularizers.settings import RegularizerSettings
+from training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
 
 ROOT = Path(__file__).parents[2]
 REDUCERS = ("geopres:{k}", "pca:{k}", "pca:{k},center=none", "truncation:{k}")
@@ -37,6 +62,153 @@ def test_tasks_that_a_method_did_not_complete_are_left_out(figures):
     assert next(list_retentions(figures))[2][0].value == pytest.approx(0.5)
 
 
+@pytest.fixture
+def unnormalized():
+    """Return scores of an encoder of 32 dimensions that grow with the measures of the geometry."""
+    methods = PaperReduction(Suite("", "", ()), [], Path()).methods(32)[1:]
+    kept = {method.name: 0.5 + place / 100 for place, method in enumerate(methods)}
+    raw = {f"task {n}": 0.4 + n / 50 for n in range(8)}
+    scores = {name: {task: value * share for task, value in raw.items()} for name, share in kept.items()}
+    measures = {
+        name: {"local_spearman": share, "positional": share, "angular": -share, "recall_at_10": share**2}
+        for name, share in kept.items()
+    }
+    return {"scores": {"one": {"control": raw} | scores}, "intrinsic": {"one": measures}}, kept
+
+
+def test_reductions_of_the_papers_protocol_are_not_normalized_and_have_its_recipe():
+    methods = PaperReduction(Suite("", "", ()), [], Path(), training={"steps": 7, "batch": 9}).methods(64)
+    control, *reducers = methods
+    assert control.name == "control" and not any(method.normalize for method in reducers)
+    assert {method.size for method in reducers} == {32, 16, 8, 4}
+    assert len({method.name for method in reducers}) == len(reducers) == 36
+    assert "geopres:16,preset=paper,steps=7,batch=9" in {method.steps for method in reducers}
+
+
+def test_a_random_projection_of_the_paper_has_entries_of_unit_variance():
+    chain = build_random_projection(400, 100)
+    entries = chain.transform(np.eye(400, dtype=np.float32))
+    assert entries.shape == (400, 100)
+    assert entries.std() == pytest.approx(1, abs=0.02)
+
+
+def test_unnormalized_retentions_and_correlations_come_from_the_same_tasks(unnormalized):
+    figures, kept = unnormalized
+    figures["scores"]["one"]["PCA, 16"] = figures["scores"]["one"]["PCA, 16"] | {"task 7": None}
+    found = {name: (retained, ahead) for _, name, retained, ahead in list_unnormalized(figures)}
+    assert [one.value for one in found["truncation"][0]] == pytest.approx(
+        [kept[f"truncation, {k}"] for k in (16, 8, 4, 2)]
+    )
+    assert all(one.value == 0 for one in found["PCA, the paper's"][1])
+    rho = {name: one.spearman.value for name, one in correlate_measures(figures, "one").items()}
+    assert rho == pytest.approx({"local_spearman": 1, "positional": -1, "angular": 1, "recall_at_10": 1})
+
+
+@pytest.fixture
+def debiased():
+    """Return findings of six encoders on which R2 gains more the larger ‖μ‖ is, and R1 half as much."""
+    norms = {"a": 0.2, "b": 0.6, "c": 0.7, "d": 0.75, "e": 0.8, "f": 0.9}
+    cells = []
+    for encoder, norm in norms.items():
+        for label, factor in (("R1", 0.5), ("R2", 1.0)):
+            test = {"t": factor * (norm - 0.5), "sigma_cell": factor * norm}
+            families = {"Retrieval": test, "Classification": test}
+            difference = {"value": factor * norm, "low": None, "high": None}
+            cells.append({"encoder": encoder, "label": label, "families": families, "difference": difference})
+    return {"mean_norms": norms, "read_corpus_sentences": 1000, "findings": {"cells": cells}}
+
+
+def test_effects_count_where_r2_leads_and_share_out_its_sigma(debiased):
+    rows = list_effects(debiased, "Retrieval")
+    assert [row.encoder for row in rows] == ["f", "e", "d", "c", "b", "a"]
+    assert sum(row.share for row in rows) == pytest.approx(1)
+    assert count_ahead(rows) == {"t": 5, "sigma": 6, "encoders": 6}
+
+
+def test_gains_are_correlated_with_norms_over_all_encoders_and_over_large_norms(debiased):
+    """Fewer than five encoders tell nothing."""
+    found = correlate_gains(debiased)
+    assert found["R2, classification t"].n == 6
+    assert found["R2, classification t, ‖μ‖ ≥ 0.5"].n == 5
+    assert all(one.pearson.value == pytest.approx(1) for one in found.values())
+
+
+def test_one_run_merged_is_the_run_itself_without_failed_tasks():
+    run = json.loads((ROOT / "docs/results/evidence.json").read_bytes())["figures"]["debiasing"]
+    merged = merge_runs([run])
+    assert build_debiasing_table(merged) == build_debiasing_table(run)
+    half = [
+        {**run, "scores": {name: run["scores"][name]}, "mean_norms": {name: run["mean_norms"][name]}}
+        for name in run["scores"]
+    ]
+    assert merge_runs(half) == merged
+
+
+def test_noise_of_a_mean_is_that_of_means_of_random_unit_vectors():
+    rows = np.random.default_rng(0).standard_normal((200, 900, 30)) + 0.1
+    rows /= np.linalg.norm(rows, axis=2, keepdims=True)
+    center = rows.mean(axis=(0, 1))
+    errors = ((rows.mean(axis=1) - center) ** 2).sum(axis=1).mean() ** 0.5
+    assert compute_noise(float(np.linalg.norm(center)), 1000) == pytest.approx(errors, rel=0.02)
+
+
+def test_the_variance_of_averages_is_that_of_a_two_way_analysis_without_repetition():
+    """With two suites, the F of the suites is the square of the paired t."""
+    means = np.random.default_rng(0).random((7, 2)) + [[0, 0.5]]
+    found = analyse_averages(means)
+    assert found.f["suite"] == pytest.approx(stats.ttest_rel(means[:, 0], means[:, 1]).statistic ** 2)
+    assert sum(found.sums.values()) == pytest.approx(((means - means.mean()) ** 2).sum())
+    assert found.p["suite"] == pytest.approx(stats.ttest_rel(means[:, 0], means[:, 1]).pvalue)
+
+
+@pytest.fixture
+def mixture():
+    """Return relations of six sources that lie apart in some directions, with their mixture."""
+    random = np.random.default_rng(0)
+    sources = np.repeat(np.arange(6), 50)
+    means = random.standard_normal((6, 8)) * np.array([2, 1, 1, 0.5, 0, 0, 0, 0])
+    relations = (means[sources] + random.standard_normal((300, 8))).astype(np.float32)
+    names = [f"source {n}" for n in range(6)]
+    return relations, Mixture([""] * 300, [""] * 300, sources, names, [])
+
+
+def test_turned_directions_give_the_printed_form_and_its_mirror(mixture):
+    """With no direction turned the factors are those as printed; each chosen one is below 1 in one of two mirrors."""
+    relations, pairs = mixture
+    before = source_moments(relations, pairs.sources, 6)
+    printed = fit_shrinkage(before, RegularizerSettings(denominator="literal"))
+    signed = fit_shrinkage(before, RegularizerSettings())
+    straight, mirrored = (turn(printed, np.full(8, sign), RegularizerSettings()) for sign in (1.0, -1.0))
+    np.testing.assert_allclose(straight.shrink, printed.shrink)
+    assert 0 < (printed.shrink != 1).sum() < (signed.shrink != 1).sum()
+    assert ((straight.shrink != 1) & (mirrored.shrink != 1)).sum() == 0
+    np.testing.assert_allclose(np.minimum(straight.shrink, mirrored.shrink), signed.shrink)
+
+
+def test_forms_of_equation_6_are_compared_on_the_same_relations(mixture):
+    found = compare_forms(*mixture)
+    assert found.pairs == 300 and len(found.turned_factors) == 100
+    assert found.printed.factors < found.signed.factors == sum(found.signed.by_source.values())
+    assert found.signed.between < found.printed.between < 1
+    assert found.turned_cosine < 1
+
+
+def test_exact_counts_do_not_collide():
+    encode = count_exactly(["one two two", "three", "four five six"])
+    vectors = encode(["two two one", "three", "unknown"])
+    assert vectors.shape == (3, 6)
+    np.testing.assert_allclose(sorted(vectors[0]), [0, 0, 0, 0, 0.2**0.5, 0.8**0.5], rtol=1e-6)
+    assert vectors[0] @ vectors[1] == 0 and not vectors[2].any()
+
+
+def test_bags_are_compared_by_type_and_over_all_tasks():
+    scores = {f"task {n}": {"type": "STS" if n < 3 else "Retrieval", "hashed": 0.4, "exact": 0.5} for n in range(6)}
+    found = summarize(scores)
+    assert list(found) == ["STS", "Retrieval", "all tasks"]
+    assert found["all tasks"]["tasks"] == 6
+    assert found["STS"]["difference"]["value"] == pytest.approx(10)
+
+
 def test_sentences_are_drawn_once_and_in_their_order(tmp_path):
     with gzip.open(tmp_path / "corpus.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": f"sentence {n}"}) + "\n" for n in range(100))
@@ -63,13 +235,9 @@ def test_the_tokenizer_of_a_language_model_writes_around_each_text_and_cuts_the_
     assert write_around_texts(model, tmp_path / "copy") == copy
 
 
-@pytest.mark.parametrize(
-    ("raw", "part", "build"),
-    [
-        ("evidence", "debiasing", build_debiasing_table),
-        ("evidence-wordllama", "reducers", build_retention_table),
-    ],
-)
-def test_the_page_has_the_tables_of_the_raw_figures(raw, part, build):
-    figures = json.loads((ROOT / f"docs/results/{raw}.json").read_bytes())["figures"]
-    assert build(figures[part]) in (ROOT / "docs/evidence.md").read_text()
+def test_the_page_has_the_tables_of_the_raw_figures():
+    page, raw = (ROOT / "docs/evidence.md").read_text(), ROOT / "docs/results"
+    families = merge_runs([read_figures(raw, name)["debiasing"] for name in RUNS])
+    assert build_debiasing_table(families) in page
+    assert build_effects_table(list_effects(families, "Retrieval")) in page
+    assert build_retention_table(read_figures(raw, "evidence-wordllama")["reducers"]) in page

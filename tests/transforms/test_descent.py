@@ -100,6 +100,7 @@ def test_papers_config_has_ten_epochs_and_an_evaluation_per_epoch_or_at_least_20
     asked = paper_config(rows, None, batch, None)
     assert (asked.steps, asked.check_every) == (PAPER_EPOCHS * epoch, interval)
     assert paper_config(rows, 3, batch, None).steps == 3
+    assert paper_config(rows, 5000, batch, None).check_every == 500
     assert (asked.learning_rate, asked.weight_decay, asked.warmup, asked.patience) == (1e-2, 0.1, 0.1, 3)
 
 

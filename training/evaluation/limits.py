@@ -15,6 +15,9 @@ from mteb.abstasks.clustering_legacy import AbsTaskClusteringLegacy
 from training.errors import DataSetError
 from training.evaluation.tasks import iterate_splits
 
+BINARY = 2
+"""Number of labels of a binary task."""
+
 
 def limit_rows(task: AbsTask, rows: int) -> None:
     """Reduce a loaded mteb task in place to at most `rows` rows in each evaluated split, the same ones each time.
@@ -35,7 +38,11 @@ def limit_rows(task: AbsTask, rows: int) -> None:
         if isinstance(task, AbsTaskPairClassification) and len(holder[split]) == 1:
             holder[split] = Dataset.from_dict(holder[split][0])  # older data sets hold all pairs in one row
         lists = isinstance(task, AbsTaskClusteringLegacy | AbsTaskClustering) and _holds_lists(holder[split])
-        holder[split] = (_limit_lists if lists else _limit_dataset)(holder[split], rows, task.seed)
+        if isinstance(task, AbsTaskClassification):
+            chosen = _choose_labelled(list(holder[split][task.label_column_name]), rows, task.seed)
+            holder[split] = holder[split].select(chosen)
+        else:
+            holder[split] = (_limit_lists if lists else _limit_dataset)(holder[split], rows, task.seed)
         if isinstance(task, AbsTaskClassification) and task.train_split != split:
             train = holder[task.train_split]
             kept = _choose_evenly(list(train[task.label_column_name]), rows, task.seed)
@@ -76,6 +83,19 @@ def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
         return {name: [value[index] for index in kept] for name, value in row.items()}
 
     return data.map(cut, keep_in_memory=True)
+
+
+def _choose_labelled(labels: list[Any], rows: int, seed: int) -> list[int]:
+    """Choose at most `rows` row numbers at random, with three labels if there are so many; return them in order.
+
+    mteb takes rows of exactly two labels for a binary task and fails if these are not 0 and 1.
+    """
+    order = _shuffle_rows(len(labels), seed)
+    first: dict[str, int] = {}
+    for row in order:
+        first.setdefault(str(labels[row]), row)
+    preferred = dict.fromkeys([*list(first.values())[: BINARY + 1], *order])
+    return sorted(list(preferred)[:rows])
 
 
 def _choose_evenly(labels: list[Any], rows: int, seed: int) -> list[int]:

@@ -26,7 +26,7 @@ On 10,000 rows, an evaluation at every second step ends training after 18 steps:
 
 
 def paper_config(rows: int, steps: int | None, batch: int | None, learning_rate: float | None) -> TrainingConfig:
-    """Return the paper's config for n rows: ten epochs unless `steps` is set, evaluated every max(epoch, 20) steps.
+    """Return the paper's config for n rows: ten epochs unless `steps` is set, evaluated ten times.
 
     An epoch is counted in steps. `batch` and `learning_rate` override the paper's if set. The
     paper's epochs have 500 steps. With few rows an epoch has one or two steps, and the loss swings so much from one
@@ -34,6 +34,5 @@ def paper_config(rows: int, steps: int | None, batch: int | None, learning_rate:
     `MIN_EVALUATION_INTERVAL` steps apart.
     """
     config = PAPER.override(steps, batch, learning_rate)
-    epoch = max(1, rows // config.batch)
-    steps = PAPER_EPOCHS * epoch if steps is None else steps
-    return replace(config, steps=steps, check_every=max(epoch, MIN_EVALUATION_INTERVAL))
+    steps = PAPER_EPOCHS * max(1, rows // config.batch) if steps is None else steps
+    return replace(config, steps=steps, check_every=max(steps // PAPER_EPOCHS, MIN_EVALUATION_INTERVAL))

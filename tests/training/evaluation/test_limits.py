@@ -109,6 +109,20 @@ def test_a_limit_spreads_training_rows_evenly_over_the_labels():
     assert all(smaller < larger for smaller, larger in zip(sets, sets[1:], strict=False))
 
 
+def test_a_limited_classification_of_more_labels_is_not_taken_for_a_binary_one():
+    labels = [0] * 60 + [3] * 60 + [1, 2]
+    splits = {name: {"text": [f"text {row}" for row in range(122)], "label": labels} for name in ("train", "test")}
+    kept = {}
+    for limit in (3, 4, 20, 60, 121):
+        task = build_task(LAYOUTS["classification"], "rare", "en", Tables(splits))
+        limit_rows(task, limit)
+        kept[limit] = set(split_of(task)["text"])
+        assert len(kept[limit]) == limit
+        assert len(set(split_of(task)["label"])) > 2
+    sets = list(kept.values())
+    assert all(smaller < larger for smaller, larger in zip(sets, sets[1:], strict=False))
+
+
 @pytest.mark.parametrize("limit", [4, 17, 60, 119])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_limited_retrieval_keeps_all_relevant_documents_of_its_queries(seed, limit):
