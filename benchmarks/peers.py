@@ -1,35 +1,53 @@
-"""What serving is measured against: another server in an environment of its own, and the bare library."""
+"""What serving is measured against: another server and other engines in environments of their own, the bare library."""
 
 import json
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
+from numpy.typing import NDArray
 
+from benchmarks import rivals
 from training.encoder.encoder import locate_model
 from training.encoder.spec import DEFAULT_MODEL
 
-INFINITY = "infinity-emb[torch,server]==0.0.77"
+INFINITY = "infinity-emb[torch,server,optimum]==0.0.77"
 PEER_PINS = ["click<8.2"]
 """Its command line breaks with a newer click."""
+
+ENGINES = ["sentence-transformers==6.2.0", "optimum-onnx[onnxruntime]", "onnx", "openvino", "fastembed"]
+"""sentence-transformers' OpenVINO backend needs an optimum that its ONNX backend cannot have: plain OpenVINO it is."""
 
 READY_SECONDS = 180
 
 
 def infinity_python(folder: Path) -> Path:
     """Python with Infinity installed, with the torch that is measured here; made the first time."""
+    return _make_environment(folder, [INFINITY, *PEER_PINS])
+
+
+def engines_python(folder: Path) -> Path:
+    """Python with the packages of `benchmarks.rivals`; made the first time."""
+    return _make_environment(folder, ENGINES)
+
+
+def _make_environment(folder: Path, packages: list[str]) -> Path:
+    """Install packages and the torch that is measured here into a folder, unless they are there; return its Python."""
     python = folder / "bin" / "python"
     if not (folder / "installed").exists():
-        print(f"installing {INFINITY} into {folder}", file=sys.stderr)
+        print(f"installing {', '.join(packages)} into {folder}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         torch = f"torch=={version('torch').partition('+')[0]}"
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", torch, INFINITY, *PEER_PINS], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", torch, *packages], check=True)
         (folder / "installed").touch()
     return python
 
@@ -39,12 +57,12 @@ class Infinity:
 
     name = "infinity"
 
-    def __init__(self, python: Path, dtype: str) -> None:
+    def __init__(self, python: Path, dtype: str, engine: str = "torch", model: str | None = None) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        command = [str(python.with_name("infinity_emb")), "v2", "--model-id", locate_model(DEFAULT_MODEL)]
-        command += ["--served-model-name", "encoder", "--port", str(port), "--device", "cpu", "--engine", "torch"]
+        command = [str(python.with_name("infinity_emb")), "v2", "--model-id", model or locate_model(DEFAULT_MODEL)]
+        command += ["--served-model-name", "encoder", "--port", str(port), "--device", "cpu", "--engine", engine]
         command += ["--dtype", dtype, "--no-bettertransformer", "--no-model-warmup"]
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -67,26 +85,38 @@ class Infinity:
         self.process.wait(60)
 
 
-class BareEncode:
-    """`SentenceTransformer.encode` in a process of its own, with all cores, in its own batches of 32."""
+class EngineProcess:
+    """An engine in a process of its own, which answers lines of JSON; see `benchmarks.rivals`."""
 
-    def __init__(self, dtype: str, texts: list[str]) -> None:
+    def __init__(self, command: list[str], texts: Sequence[str]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.peers", dtype], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
-        self.ask(texts)
+        self.ask({"texts": list(texts)})
 
     def texts_per_second(self) -> float:
         """Of encoding all texts once more."""
-        return float(self.ask(None))
+        return self.ask({})
 
-    def ask(self, what: Any) -> Any:
+    def vectors(self) -> NDArray[np.float32]:
+        """Of all texts, `(n, d)`."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.ask({"save": f"{folder}/vectors.npy"})
+            found: NDArray[np.float32] = np.load(f"{folder}/vectors.npy")
+        return found
+
+    def ask(self, what: Any) -> float:
         """A line to it, a line back."""
         if self.process.stdin is None or self.process.stdout is None:
             raise RuntimeError("the process has no pipes")
         self.process.stdin.write(json.dumps(what) + "\n")
         self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        return float(self.process.stdout.readline())
 
     def stop(self) -> None:
         """End it."""
@@ -94,8 +124,28 @@ class BareEncode:
         self.process.wait(60)
 
 
+class BareEncode(EngineProcess):
+    """`SentenceTransformer.encode` with all cores, in its own batches of 32."""
+
+    def __init__(self, dtype: str, texts: Sequence[str]) -> None:
+        super().__init__([sys.executable, "-m", "benchmarks.peers", dtype], texts)
+
+
+class Rival(EngineProcess):
+    """An engine of `benchmarks.rivals`, with all cores, in batches of 32."""
+
+    def __init__(self, python: Path, engine: str, graph: Path, texts: Sequence[str]) -> None:
+        super().__init__([str(python), rivals.__file__, engine, str(graph)], texts)
+
+
+def export_graph(python: Path, graph: Path) -> None:
+    """Write the ONNX graph of the default encoder that rivals load."""
+    command = [str(python), rivals.__file__, "export", locate_model(DEFAULT_MODEL), str(graph)]
+    subprocess.run(command, check=True, env=os.environ | {"HF_HUB_OFFLINE": "1"}, stderr=subprocess.DEVNULL)
+
+
 def encode_on_request() -> None:
-    """The other side of `BareEncode`: the first line brings the texts, each later one has them encoded."""
+    """The other side of `BareEncode`."""
     import torch
     from sentence_transformers import SentenceTransformer
 
@@ -103,12 +153,7 @@ def encode_on_request() -> None:
     model = SentenceTransformer(
         locate_model(DEFAULT_MODEL), device="cpu", model_kwargs={"dtype": getattr(torch, sys.argv[1])}
     )
-    texts: list[str] = []
-    for line in sys.stdin:
-        texts = json.loads(line) or texts
-        begun = time.perf_counter()
-        model.encode(texts, batch_size=32)
-        print(json.dumps(len(texts) / (time.perf_counter() - begun)), flush=True)
+    rivals.answer_requests(lambda texts: np.asarray(model.encode(list(texts), batch_size=32), np.float32))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Serving against Infinity and the bare library: the same model, texts and cores, caches off, both warm.
+"""Serving against Infinity, the bare library and other engines: the same model, texts and cores, caches off, all warm.
 
 Rounds go in turns; each figure is the median of the rounds, each ratio the median of the rounds' ratios with the
-least and the greatest. Both servers run all the time; the one that is not asked idles.
+least and the greatest. All run all the time; those that are not asked idle. The client costs little (`sockets`).
 """
 
 import argparse
@@ -9,16 +9,20 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
+from benchmarks import rivals, sockets
 from benchmarks.load import Load, Target, closed_loop, open_loop
-from benchmarks.peers import BareEncode, Infinity, infinity_python
+from benchmarks.peers import BareEncode, Infinity, Rival, engines_python, export_graph, infinity_python
 from benchmarks.reduce_load import measure_memory, measure_reduce
 from benchmarks.report import markdown_table, parser, write_report
+from benchmarks.roofline import measure_roofline
 from benchmarks.server import Server
 from training.encoder.precision import has_bfloat16
 from training.sources.source import open_source
@@ -49,6 +53,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for dtype in dtypes:
             figures[dtype] = against_peers(texts, dtype, peer, Path(folder) / dtype, options)
+            figures[dtype]["roofline"] = compare_to_limit(figures[dtype], measure_roofline(texts, dtype))
+        engines = options.engines_python or engines_python(Path("build/peers/engines"))
+        figures["rivals"] = against_engines(texts, dtypes, peer, engines, Path(folder) / "rivals", options.rounds)
         figures["overload"] = overload(texts, Path(folder) / "overload")
         figures["reduce"] = measure_reduce(Path(folder) / "reduce", options.rounds)
         figures["memory"] = measure_memory(Path(folder) / "memory", options.requests)
@@ -65,6 +72,7 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--requests", type=int, default=100_000, help="of /reduce, over which memory must not grow")
     options.add_argument("--peer-python", type=Path, help="Python with infinity-emb; installed if not given")
+    options.add_argument("--engines-python", type=Path, help="Python with the other engines; installed if not given")
     chosen = options.parse_args()
     if chosen.quick:
         chosen.count, chosen.rounds, chosen.requests = 300, 2, 5000
@@ -96,7 +104,7 @@ def against_peers(texts: list[str], dtype: str, peer: Path, home: Path, options:
 
         def throughput(target: Target, size: int, concurrency: int) -> Callable[[], float]:
             bodies = bodies_of(texts, names[target], size)
-            return lambda: len(texts) / checked(closed_loop(target, bodies, concurrency)).seconds
+            return lambda: len(texts) / checked(sockets.closed_loop(target.url, bodies, concurrency)).seconds
 
         sides = {
             "singles": (throughput(ours, 1, CONCURRENCY), throughput(theirs, 1, CONCURRENCY)),
@@ -116,6 +124,62 @@ def against_peers(texts: list[str], dtype: str, peer: Path, home: Path, options:
             side.stop()
 
 
+def compare_to_limit(figures: Figures, limit: Figures) -> Figures:
+    """The limit of the machine's products, and the share of it that the server reaches."""
+    rates = {kind: figures[kind]["lathe"]["median"] for kind in ("singles", "batches")}
+    return limit | {f"{kind}_to_limit": round(r / limit["limit_texts_per_second"], 3) for kind, r in rates.items()}
+
+
+def against_engines(
+    texts: list[str], dtypes: list[str], infinity: Path, engines: Path, home: Path, rounds: int
+) -> Figures:
+    """Texts a second of Lathe's batches and of other engines, alternating, and cosines to the library in float32."""
+    home.mkdir()
+    export_graph(engines, home / "graph")
+    lathes = {f"lathe {dtype}": Server(home / dtype, LATHE_CACHE_BYTES="0", LATHE_DTYPE=dtype) for dtype in dtypes}
+    optimum = Infinity(infinity, "float32", "optimum", str(home / "graph"))
+    others = {f"sentence-transformers {dtype}": BareEncode(dtype, texts) for dtype in dtypes}
+    others |= {name: Rival(engines, name, home / "graph", texts) for name in rivals.ENGINES}
+    try:
+        targets = {name: (target_of(lathe.url, "/v1/embeddings"), "all-MiniLM-L6-v2") for name, lathe in lathes.items()}
+        targets["infinity optimum"] = target_of(optimum.url, "/embeddings"), "encoder"
+        sides: dict[str, Callable[[], float]] = {}
+        vectors: dict[str, NDArray[np.float64]] = {}
+        for lathe in lathes.values():
+            lathe.wait_for_workers(2)
+        for name, (target, model) in targets.items():
+            bodies = bodies_of(texts, model, BATCH)
+            vectors[name] = embed(target, bodies)
+            sides[name] = partial(rate_of, target, bodies, len(texts))
+        for name, engine in others.items():
+            vectors[name] = engine.vectors().astype(np.float64)
+            sides[name] = engine.texts_per_second
+        reference = vectors["sentence-transformers float32"]
+        cosines = {name: (rows * reference).sum(axis=1) for name, rows in vectors.items()}
+        found = in_turns(sides, rounds)
+        for name, values in cosines.items():
+            found[name] |= {
+                "least_cosine": round(float(values.min()), 6),
+                "mean_cosine": round(float(values.mean()), 6),
+            }
+        return found
+    finally:
+        for side in (*lathes.values(), optimum, *others.values()):
+            side.stop()
+
+
+def rate_of(target: Target, bodies: list[bytes], count: int) -> float:
+    """Texts a second of a server that is sent batches."""
+    return count / checked(sockets.closed_loop(target.url, bodies, BATCH_CONCURRENCY)).seconds
+
+
+def embed(target: Target, bodies: list[bytes]) -> NDArray[np.float64]:
+    """The vectors of all texts in order, `(n, d)`."""
+    load = checked(closed_loop(target, bodies, BATCH_CONCURRENCY, keep=True))
+    answers = [orjson.loads(load.bodies[index]) for index in range(len(load.bodies))]
+    return np.array([item["embedding"] for answer in answers for item in answer["data"]], dtype=np.float64)
+
+
 def target_of(url: str, path: str) -> Target:
     """Where requests of JSON go."""
     return Target(url + path)
@@ -131,11 +195,8 @@ def compare(texts: list[str], ours: Target, theirs: Target, names: dict[Target, 
     """Warm both servers up; the least cosine between their vectors, which must be whole, unit and alike."""
     found = []
     for target in (ours, theirs):
-        load = checked(closed_loop(target, bodies_of(texts, names[target], BATCH), BATCH_CONCURRENCY, keep=True))
+        found.append(embed(target, bodies_of(texts, names[target], BATCH)))
         closed_loop(target, bodies_of(texts, names[target], 1), CONCURRENCY)
-        answers = [orjson.loads(load.bodies[index]) for index in range(len(load.bodies))]
-        rows = [item["embedding"] for answer in answers for item in answer["data"]]
-        found.append(np.array(rows, dtype=np.float64))
     for vectors in found:
         if vectors.shape != (len(texts), 384) or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-2:
             sys.exit(f"an answer has the wrong shape or norm: {vectors.shape}")
@@ -236,6 +297,13 @@ def table(figures: Figures, dtypes: list[str]) -> str:
     rate_table = markdown_table(
         ["dtype", "texts a second", "Lathe", "Infinity", "bare encode", "to Infinity", "to bare"], rows
     )
+    if "rivals" in figures:
+        engines = [
+            [name, f"{side['median']:.0f}", f"{side['least_cosine']:.4f}"]
+            for name, side in figures["rivals"].items()
+            if "least_cosine" in side
+        ]
+        rate_table += "\n\n" + markdown_table(["engine", "texts a second", "least cosine to float32"], engines)
     latencies = [
         [dtype, f"{found['rate']} a second", f"{found['lathe']['p99_ms']} ms", f"{found['infinity']['p99_ms']} ms"]
         for dtype, found in ((dtype, figures[dtype]["latency"]) for dtype in dtypes)

@@ -29,7 +29,12 @@ class Server:
     command: tuple[str, ...] = (*LATHE, "serve", "--port", "0")
 
     def __init__(
-        self, home: Path, admin_key: str | None = None, lathe: Sequence[str] | None = None, **settings: str
+        self,
+        home: Path,
+        admin_key: str | None = None,
+        lathe: Sequence[str] | None = None,
+        checkout: Path | None = None,
+        **settings: str,
     ) -> None:
         """Start it and wait until it greets.
 
@@ -37,15 +42,19 @@ class Server:
             home: its state folder.
             admin_key: of LATHE_ADMIN_KEYS, where that is set; None reads the one in the folder.
             lathe: the command of another installation, which then runs outside of this checkout.
+            checkout: folder of another checkout, which `lathe` then runs in.
             settings: environment variables.
         """
         environment = own_environment(home, **settings)
         if lathe is not None:
             environment.pop("PYTHONPATH", None)
+        if checkout is not None:
+            environment["PYTHONPATH"] = str(checkout)
         self.process = subprocess.Popen(
             self.command if lathe is None else (*lathe, "serve", "--port", "0"),
             env=environment,
-            cwd=None if lathe is None else tempfile.gettempdir(),  # what lies here would be imported in its place
+            cwd=checkout
+            or (None if lathe is None else tempfile.gettempdir()),  # what lies here would be imported in its place
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from service.redis.replica import Replica
 
 ROUTERS = [
-    embed.router,
+    embed.models_router,
     reduce.router,
     fits.router,
     advice.router,
@@ -117,6 +117,7 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
         redoc_url=None,
     )
     app.state.services = services
+    app.router.routes.extend(embed.router.routes)  # matched at once, where an included router is searched twice
     for router in ROUTERS:
         app.include_router(router)
     for error_type in (ServiceError, TransformError, TrainingError, OSError, sqlite3.Error):

@@ -1,20 +1,24 @@
 """Logging to stdout, one line of JSON per event.
 
-Code logs through the standard library, as uvicorn and other libraries do; structlog formats all records alike. Until
+Code logs through the standard library, as uvicorn and other libraries do; one formatter writes all records alike. Until
 `configure` is called nothing is set up, so that programs that import Lathe keep their own logging.
 """
 
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-import structlog
-from structlog.typing import EventDict, WrappedLogger
 
-HEAD = ("timestamp", "level", "logger", "event")
-"""Keys that every line begins with, in this order, for human readers."""
+RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+"""Attributes of every log record; others are a record's `extra`."""
+
+CONTEXT: ContextVar[dict[str, Any]] = ContextVar("context", default={})  # noqa: B039 - never changed, only replaced
 
 
 def configure(level: str) -> None:
@@ -23,7 +27,7 @@ def configure(level: str) -> None:
     The root logger's handlers are replaced. Below warning, some libraries quote addresses and headers.
     """
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(build_formatter())
+    handler.setFormatter(JsonFormatter())
     number = logging.getLevelNamesMapping()[level.upper()]
     root = logging.getLogger()
     root.handlers = [handler]
@@ -31,28 +35,31 @@ def configure(level: str) -> None:
     logging.getLogger("service").setLevel(number)
 
 
-def build_formatter() -> structlog.stdlib.ProcessorFormatter:
-    """Return the formatter that renders a record as JSON with its `extra` and context, such as the request id."""
-    return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[structlog.contextvars.merge_contextvars, structlog.stdlib.ExtraAdder()],
-        processors=[
-            structlog.stdlib.add_log_level,
-            structlog.stdlib.add_logger_name,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            _put_head_first,
-            structlog.processors.JSONRenderer(serializer=_dump_line),
-        ],
-    )
+@contextmanager
+def log_context(**fields: Any) -> Iterator[None]:
+    """Add fields, such as the id of a request, to all lines logged in a block and in the tasks and threads it starts."""
+    token = CONTEXT.set(CONTEXT.get() | fields)
+    try:
+        yield
+    finally:
+        CONTEXT.reset(token)
 
 
-def _put_head_first(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Return the event with the keys in `HEAD` first; a structlog processor."""
-    return {**{key: event[key] for key in HEAD}, **event}
+class JsonFormatter(logging.Formatter):
+    """Formatter of a record as one line of JSON: time, level, logger and message, then its context and its `extra`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as JSON; with the traceback as `exception` if it has one."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+        event = {"timestamp": time, "level": record.levelname.lower(), "logger": record.name}
+        event |= {"event": record.getMessage()} | CONTEXT.get()
+        event |= {name: value for name, value in vars(record).items() if name not in RECORD_FIELDS}
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        return _dump_line(event)
 
 
-def _dump_line(event: dict[str, Any], **_: Any) -> str:
+def _dump_line(event: dict[str, Any]) -> str:
     """Serialize an event to one line of JSON; values that are not JSON are written as their `repr`."""
     try:
         return orjson.dumps(event, default=repr).decode()

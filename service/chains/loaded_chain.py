@@ -23,6 +23,8 @@ FIT_FIELDS = {"encoder": dict, "target_encoder": dict, "provenance": dict, "cert
 class LoadedChain:
     """A version of a chain in memory, with a cache of its folded forms by size: affine steps multiplied into one.
 
+    Each request asks for the chain's dimensions, which the steps tell in a hundred calls: they are stored too.
+
     Args:
         name: name of the chain.
         version: number of the version.
@@ -51,6 +53,26 @@ class LoadedChain:
         return encoder["fingerprint"] if encoder else None
 
     @cached_property
+    def input_dimensions(self) -> int | None:
+        """Number of input dimensions, as in `Chain`; None for any."""
+        return self.chain.input_dimensions
+
+    @cached_property
+    def output_dimensions(self) -> int | None:
+        """Number of output dimensions, as in `Chain`; None if unknown."""
+        return self.chain.output_dimensions
+
+    @cached_property
+    def nested(self) -> bool:
+        """Whether any prefix of an output is usable by itself, as in `Chain`."""
+        return self.chain.nested
+
+    def serves(self, dimensions: int) -> bool:
+        """Return whether outputs can have `dimensions` dimensions, as `Chain.serves` does, without asking each step."""
+        full = self.output_dimensions
+        return full is not None and (dimensions == full or (self.nested and 1 <= dimensions < full))
+
+    @cached_property
     def fit_distribution(self) -> "FitDistribution | ArtifactError":
         """Distribution of the rows the chain was fitted on, read on first access; the error if unreadable."""
         from transforms.artifact import FitDistribution
@@ -72,6 +94,10 @@ class LoadedChain:
         if key not in self.folded:
             self.folded[key] = self.chain.fold(*key)
         return self.folded[key]
+
+    def is_folded(self, dimensions: int | None, normalize: bool, quantize: bool = True) -> bool:
+        """Return whether `fold` with the same arguments was called before, so that it returns at once."""
+        return (dimensions, self.is_normalized(normalize), quantize) in self.folded
 
     def build_ref(self, dimensions: int | None, normalize: bool, quantize: bool = True) -> ChainRef:
         """Return the reference from which a worker process loads and folds the same chain; arguments as in `fold`."""

@@ -91,6 +91,24 @@ class ChainResolver:
         self.registry = registry
         self.size_routes = size_routes
 
+    def resolves_at_once(
+        self,
+        encoder: HasSpace,
+        chain: str | None,
+        dimensions: int | None,
+        normalize: bool = True,
+        input_type: InputType = "document",
+    ) -> bool:
+        """Return whether `resolve_for_encoder` with the same arguments neither reads a chain from disk nor folds it."""
+        if chain is None and dimensions not in (None, encoder.dimensions):
+            chain = self.size_routes.find_ref(encoder.fingerprint, dimensions)
+            if chain is None:  # the error lists the sizes of all chains
+                return False
+        if chain in (None, RAW):
+            return True
+        loaded = self.registry.get_loaded(chain)
+        return loaded is not None and loaded.is_folded(dimensions, normalize, input_type == "document")
+
     def resolve_for_encoder(
         self,
         encoder: HasSpace,
@@ -129,7 +147,7 @@ class ChainResolver:
             return Target(None, None, None, encoder.dimensions, raw, input_type, normalize)
         else:
             loaded = self.size_routes.find_chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
-        fitted_on, width = loaded.encoder_fingerprint, loaded.chain.input_dimensions
+        fitted_on, width = loaded.encoder_fingerprint, loaded.input_dimensions
         if fitted_on not in (None, encoder.fingerprint) or width not in (None, encoder.dimensions):
             raise ConflictError(
                 f"the chain {loaded.ref} takes vectors of another space (encoder {fitted_on or 'unnamed'}, "
@@ -154,9 +172,9 @@ class ChainResolver:
             ArtifactError: if the chain's files are damaged.
         """
         loaded = self.registry.load(chain)
-        if loaded.chain.input_dimensions not in (None, width):
+        if loaded.input_dimensions not in (None, width):
             raise WrongShapeError(
-                f"the chain {loaded.ref} takes vectors of {loaded.chain.input_dimensions} dimensions, not {width}",
+                f"the chain {loaded.ref} takes vectors of {loaded.input_dimensions} dimensions, not {width}",
                 param="vectors",
             )
         return self._build_target(loaded, loaded.encoder_fingerprint, dimensions, True, width, input_type)
@@ -183,12 +201,12 @@ class ChainResolver:
         Raises:
             BadValueError: if the chain does not serve the dimensions.
         """
-        if dimensions is not None and not loaded.chain.serves(dimensions):
+        if dimensions is not None and not loaded.serves(dimensions):
             raise BadValueError(
                 f"the chain {loaded.ref} serves {loaded.chain.describe_dimensions()} dimensions, not {dimensions}",
                 param="dimensions",
             )
-        size = dimensions or loaded.chain.output_dimensions or width
+        size = dimensions or loaded.output_dimensions or width
         space = compute_space_id(fingerprint, loaded.ref, loaded.digest, size)
         form = dimensions, normalize, input_type == "document"
         unit = loaded.is_normalized(normalize)

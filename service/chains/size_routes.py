@@ -139,10 +139,10 @@ class SizeRoutes:
             loaded = self.registry.load(name)
         except (UnknownNameError, ArtifactError):
             return []
-        fingerprint, size = loaded.encoder_fingerprint, loaded.chain.output_dimensions
-        if fingerprint is None or size is None or size == loaded.chain.input_dimensions:
+        fingerprint, size = loaded.encoder_fingerprint, loaded.output_dimensions
+        if fingerprint is None or size is None or size == loaded.input_dimensions:
             return []
-        wanted = [str(size), NESTED] if loaded.chain.nested else [str(size)]
+        wanted = [str(size), NESTED] if loaded.nested else [str(size)]
         return [route for route in wanted if self.assign(fingerprint, route, name, replace=False) == name]
 
     def import_route(self, encoder_fingerprint: str, route: str, ref: str) -> str | None:
@@ -159,6 +159,11 @@ class SizeRoutes:
                 return None
         return self.assign(encoder_fingerprint, route, ref, replace=False)
 
+    def find_ref(self, encoder_fingerprint: str, dimensions: int) -> str | None:
+        """Return the reference on the route of `dimensions`, else on the route `nested`; None if both are free."""
+        size_routes = self.get_current().get(encoder_fingerprint, {})
+        return size_routes.get(str(dimensions)) or size_routes.get(NESTED)
+
     def find_chain_for(self, encoder_fingerprint: str, dimensions: int, width: int) -> LoadedChain:
         """Return the chain that answers requests for `dimensions`: that of their own route, else of the route `nested`.
 
@@ -170,7 +175,7 @@ class SizeRoutes:
         size_routes = self.get_current().get(encoder_fingerprint, {})
         for route in (str(dimensions), NESTED):
             loaded = self.find_chain(size_routes, route)
-            if loaded is not None and loaded.chain.serves(dimensions):
+            if loaded is not None and loaded.serves(dimensions):
                 return loaded
         sizes = ", ".join([*self._describe_sizes(size_routes), f"{width}, the encoder's own width"])
         raise BadValueError(f"no chain answers {dimensions} dimensions; there are {sizes}", param="dimensions")
@@ -183,13 +188,13 @@ class SizeRoutes:
             loaded = self.registry.load(size_routes[route])
         except UnknownNameError:
             return None
-        serves = loaded.chain.nested if route == NESTED else loaded.chain.serves(int(route))
+        serves = loaded.nested if route == NESTED else loaded.serves(int(route))
         return loaded if serves else None
 
     def _describe_sizes(self, size_routes: dict[str, str]) -> list[str]:
         """Describe the sizes that an encoder's routes serve, as words for an error message."""
         nested = self.find_chain(size_routes, NESTED)
-        largest = nested.chain.output_dimensions or 0 if nested else 0
+        largest = nested.output_dimensions or 0 if nested else 0
         exact = sorted(int(route) for route in size_routes if route != NESTED and self.find_chain(size_routes, route))
         words = [str(size) for size in exact if size > largest]
         return [f"any from 1 to {largest}", *words] if largest else words

@@ -24,6 +24,10 @@ from training.errors import TooLongError
 CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["encoder", "chain"])
 
 
+class NotAtOnceError(Exception):
+    """A request cannot be begun on the event loop: a file must be read, a chain folded, or Redis asked."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """Vectors `(n, k)` with the data for their response headers.
@@ -118,7 +122,7 @@ class Pending:
     def _stack_cached(self) -> NDArray[np.float32]:
         """Return the cached vectors before the chain, `(n, d)`, in text order; `(0, 0)` if there are none."""
         found = [entry.vector for entry in self.found if entry is not None]
-        return np.stack(found) if found else np.empty((0, 0), np.float32)
+        return np.concatenate(found).reshape(len(found), -1) if found else np.empty((0, 0), np.float32)
 
     def _notify_observers(self, *raw: NDArray[np.float32]) -> NDArray[np.float32] | None:
         """Pass the encoder's vectors to the drift and shadow observers of the chain, and return them as one array.
@@ -142,15 +146,14 @@ class Pending:
 
         The tokens of a text that was cut before it was tokenized are estimated by those of the part.
         """
-        read, cut = (np.zeros(len(self.found), dtype=np.int64) for _ in range(2))
-        for index, entry in enumerate(self.found):
-            if entry is not None:
-                read[index], cut[index] = entry.tokens, entry.cut
+        counts = [(0, 0) if entry is None else (entry.tokens, entry.cut) for entry in self.found]
         if done is not None:
-            read[self.missing] = done.tokens
-            cut[self.missing] = 0 if done.cut is None else done.cut
-        totals = ((read + cut) * np.array(self.sizes)).astype(np.int64)
-        return int(read.sum()), int((totals - read).sum())
+            lost = np.zeros_like(done.tokens) if done.cut is None else done.cut
+            for index, count in zip(self.missing, zip(done.tokens.tolist(), lost.tolist(), strict=True), strict=True):
+                counts[index] = count
+        read = sum(tokens for tokens, _ in counts)
+        total = sum(int((tokens + cut) * size) for (tokens, cut), size in zip(counts, self.sizes, strict=True))
+        return read, total - read
 
 
 def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) -> list[str]:
@@ -258,10 +261,12 @@ class Embedder:
         options: EncodeOptions,
         input_type: InputType = "document",
         output_dtype: OutputDtype | None = None,
+        at_once: bool = False,
     ) -> "Pending":
         """Resolve the chain, look texts up in the cache and queue missing ones for the encoder, without waiting for it.
 
-        Texts are first cut to what the encoder can read. Only a second-level cache may block, briefly.
+        Texts are first cut to what the encoder can read. Only a chain that must be read from disk or folded, and a
+        second-level cache, may block.
 
         Args:
             texts: the texts.
@@ -271,8 +276,10 @@ class Embedder:
             options: how texts are encoded.
             input_type: `query` leaves a quantizer out: floats that search the documents' codes.
             output_dtype: requested encoding of the outputs.
+            at_once: whether to raise an error instead of blocking, for callers on the event loop.
 
         Raises:
+            NotAtOnceError: with `at_once`, if this might block.
             ServiceError: for unknown names, dimensions, spaces or encodings that do not match, overload, or an encoder
                 that is not ready.
             EncoderError: for a prompt name the encoder does not have.
@@ -280,7 +287,10 @@ class Embedder:
         """
         encoder = engine.require_ready()
         encoder.find_prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
-        target = self.resolver.resolve_for_encoder(encoder, chain, dimensions, options.normalize, input_type)
+        wanted = (encoder, chain, dimensions, options.normalize, input_type)
+        if at_once and not (self.cache.second_level is None and self.resolver.resolves_at_once(*wanted)):
+            raise NotAtOnceError
+        target = self.resolver.resolve_for_encoder(*wanted)
         target = target.require_output_dtype(output_dtype)
         if target.folded is not None:  # chains take unit vectors; whether they give them is folded in
             options = replace(options, normalize=True)
@@ -299,11 +309,11 @@ class Embedder:
         )  # once: raw vectors come back only if they were asked for
         work, chain_waits = None, engine.spec.upstream is not None
         if missing:
-            wanted = texts if len(missing) == len(texts) else [texts[index] for index in missing]
+            uncached = texts if len(missing) == len(texts) else [texts[index] for index in missing]
             keep_raw = bool(keys) or observers is not None
             max_length = MAX_LONG_TOKENS if options.long_text == "mean" else encoder.max_length
             applied = None if chain_waits else target.chain_ref
-            work = engine.queue.admit(wanted, options, max_length, applied, keep_raw, missing)
+            work = engine.queue.admit(uncached, options, max_length, applied, keep_raw, missing)
         return Pending(engine.spec.name, target, observers, self.cache, keys, found, sizes, missing, work, chain_waits)
 
     def reduce(

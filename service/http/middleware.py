@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.contextvars import bound_contextvars
 
 from service.codec import dump_json
 from service.errors import ServiceError, convert_error, error_body
+from service.logs import log_context
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
 """HTTP methods that metrics distinguish; the parser knows thirty more, and callers choose them."""
@@ -46,7 +46,7 @@ class RequestMiddleware:
             await self.app(scope, receive, send)
             return
         exchange = Exchange(scope, send)
-        with bound_contextvars(request_id=exchange.request_id):
+        with log_context(request_id=exchange.request_id):
             try:
                 await self.app(scope, receive, exchange.send)
             except Exception as error:

@@ -13,9 +13,9 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.contextvars import bound_contextvars
 
 from service.http.middleware import get_route, is_probe
+from service.logs import log_context
 
 MISSING = "LATHE_TRACING needs packages that are not installed: pip install 'lathe[otel]'"
 """Message of the error when the packages for tracing are not installed."""
@@ -73,7 +73,7 @@ class TraceMiddleware:
                 span.set_attribute("http.route", route)
             await send(message)
 
-        with bound_contextvars(trace_id=format_trace_id(span.get_span_context().trace_id)):
+        with log_context(trace_id=format_trace_id(span.get_span_context().trace_id)):
             await self.app(scope, receive, name_and_send)
 
 

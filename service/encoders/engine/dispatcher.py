@@ -256,11 +256,11 @@ class Dispatcher:
 def build_message(part: Part) -> dict[str, Any]:
     """Return a part as JSON for the worker: texts, their positions in the request, options, chain, `keep_raw`."""
     work = part.work
-    chain = None if work.chain is None else asdict(work.chain) | {"folder": str(work.chain.folder)}
+    chain = None if work.chain is None else vars(work.chain) | {"folder": str(work.chain.folder)}
     return {
         "texts": [work.texts[row] for row in part.rows],
         "positions": part.positions,
-        "options": asdict(work.options),
+        "options": vars(work.options),
         "chain": chain,
         "keep_raw": work.keep_raw,
     }

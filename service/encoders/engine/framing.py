@@ -1,4 +1,4 @@
-"""Message protocol between a server and its workers: a JSON header, followed by arrays as bytes.
+"""Message protocol between a server and its workers: a JSON header, followed by the bytes of all arrays in one piece.
 
 server → worker   {"spec", "options"}, once
                   {"parts": [{texts, positions, options, chain, keep_raw}]}
@@ -6,6 +6,7 @@ worker → server   {"state": "ready", …} or {"state": "failed", "problem"}, o
                   {"results": [{arrays} or {"error", "message"}], "batches": […]}, for each list of parts
 """
 
+import math
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,8 +16,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
-MAX_BYTES = 2**30
-"""Maximum bytes of a message's header, or of one of its arrays: 8,192 rows of 16,384 dimensions are half of it."""
+MAX_BYTES = 2**31
+"""Maximum bytes of a message's header, or of its arrays: 8,192 rows of 16,384 dimensions are a quarter of it."""
 
 
 class MessageError(OSError):
@@ -24,7 +25,7 @@ class MessageError(OSError):
 
 
 def send(connection: Connection, head: dict[str, Any], arrays: list[Array] | None = None) -> None:
-    """Send a message: the header as JSON, then each array.
+    """Send a message: the header as JSON, then the arrays, if there are any, joined to one block of bytes.
 
     Raises:
         OSError: if the connection is closed.
@@ -32,8 +33,8 @@ def send(connection: Connection, head: dict[str, Any], arrays: list[Array] | Non
     arrays = arrays or []
     shapes = [[array.dtype.str, array.shape] for array in arrays]
     connection.send_bytes(orjson.dumps(head | {"arrays": shapes}))
-    for array in arrays:
-        connection.send_bytes(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    if arrays:  # one write, however many texts of single requests are answered
+        connection.send_bytes(b"".join([array.tobytes() for array in arrays]))
 
 
 def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
@@ -45,7 +46,8 @@ def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
     """
     try:
         head: dict[str, Any] = orjson.loads(connection.recv_bytes(MAX_BYTES))
-        arrays = [_receive_array(connection, dtype, shape) for dtype, shape in head.pop("arrays")]
+        announced = head.pop("arrays")
+        arrays = _split_arrays(connection.recv_bytes(MAX_BYTES), announced) if announced else []
     except (OSError, EOFError):
         raise
     except Exception as error:  # orjson and NumPy refuse what they cannot read in a dozen ways
@@ -53,13 +55,20 @@ def receive(connection: Connection) -> tuple[dict[str, Any], list[Array]]:
     return head, arrays
 
 
-def _receive_array(connection: Connection, dtype: str, shape: list[int]) -> Array:
-    """Wait for an array that a header announced, and return it.
+def _split_arrays(block: bytes, announced: list[tuple[str, list[int]]]) -> list[Array]:
+    """Return copies of the arrays in a block of bytes, by the dtypes and shapes that a header announced.
 
     Raises:
-        TypeError, ValueError: if the bytes do not match a numeric dtype and the shape.
+        TypeError, ValueError: if a dtype is not numeric, or the shapes do not match the block.
     """
-    numbers = np.dtype(dtype)
-    if numbers.kind not in "fiu":
-        raise TypeError(f"arrays hold numbers, not {numbers}")
-    return np.frombuffer(connection.recv_bytes(MAX_BYTES), numbers).reshape(shape)
+    arrays, start = [], 0
+    for dtype, shape in announced:
+        numbers, count = np.dtype(dtype), math.prod(shape)
+        if numbers.kind not in "fiu":
+            raise TypeError(f"arrays hold numbers, not {numbers}")
+        end = start + count * numbers.itemsize
+        arrays.append(np.frombuffer(block[start:end], numbers).reshape(shape))
+        start = end
+    if start != len(block):
+        raise ValueError(f"arrays take {start} bytes, not {len(block)}")
+    return arrays

@@ -167,7 +167,7 @@ class Work:
                 np.concatenate([part.tokens for part in parts]),
                 np.concatenate(cuts),
             )
-        back = np.argsort(rows)
+        back = np.argsort(rows) if len(rows) > 1 else slice(None)
         return EncodedTexts(
             result.vectors[back],
             None if result.raw is None else result.raw[back],

@@ -140,15 +140,17 @@ class Worker:
             for part, position in zip(group.parts, group.positions, strict=True):
                 alone |= self._encode_group(self._tokenize_group([part], [position]))
             return alone
+        finite = bool(torch.isfinite(vectors).all())  # once: for single texts, a call for each would add up
         answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
         start = 0
         for part, position in zip(group.parts, group.positions, strict=True):
             rows = slice(start, start + len(part["texts"]))
             start = rows.stop
-            if len(group.parts) > 1 and not torch.isfinite(vectors[rows]).all():  # perhaps because of another's text
+            part_finite = finite or bool(torch.isfinite(vectors[rows]).all())
+            if len(group.parts) > 1 and not part_finite:  # perhaps because of another's text
                 answers |= self._encode_group(self._tokenize_group([part], [position]))
             else:
-                answers[position] = self._apply_chain(part, vectors[rows], [tokens[rows], cut[rows]])
+                answers[position] = self._apply_chain(part, vectors[rows], [tokens[rows], cut[rows]], part_finite)
         return answers
 
     def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
@@ -163,15 +165,15 @@ class Worker:
         return *group.pieces.join(vectors, tokens, normalize), group.pieces.join_cut(cut)
 
     def _apply_chain(
-        self, part: dict[str, Any], raw: torch.Tensor, counts: list[framing.Array]
+        self, part: dict[str, Any], raw: torch.Tensor, counts: list[framing.Array], finite: bool
     ) -> tuple[dict[str, Any], list[framing.Array]]:
         """Apply a part's chain and return its header entry and arrays on the CPU, or a header entry with the error.
 
-        The raw vectors `(n, d)` are included only if they were requested. NaN or inf among them is an error.
-        `counts` are arrays of the texts, which are returned as they are.
+        The raw vectors `(n, d)` are included only if they were requested. NaN or inf among them, unless `finite`, is an
+        error. `counts` are arrays of the texts, which are returned as they are.
         """
         try:
-            if not torch.isfinite(raw).all():
+            if not finite:
                 require_finite(raw.cpu().numpy(), self.encoder.spec, part["positions"])
             vectors = raw if part["chain"] is None else self.load_chain(part["chain"]).floats(raw)
         except Exception as error:

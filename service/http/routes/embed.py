@@ -1,8 +1,9 @@
 """Embedding of texts: text-embeddings-inference's `/embed` and OpenAI's `/v1/embeddings`."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -10,10 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.codec import NPY
-from service.encoders.embedder import Answer, Pending
+from service.encoders.embedder import Answer, NotAtOnceError, Pending
 from service.encoders.engine.work import EncodeOptions
 from service.errors import RequestError, UnknownNameError
 from service.http.answers import answer_json, build_json_response, build_npy_response, encode_answer, wants_npy
+from service.http.direct_route import DirectRoute
 from service.http.disconnect import wait_for_encoding
 from service.http.json_body import read_json, release_parse_memory, validate_json
 from service.http.openapi import BINARY, ERRORS, describe_body, describe_vectors_response
@@ -22,11 +24,15 @@ from service.http.schemas import EmbedBody, EncodingFormat, OpenAIBody
 from service.http.texts import list_texts
 from service.services import USE, Services, ServicesDep
 
-router = APIRouter(dependencies=USE, tags=["vectors"])
+router = APIRouter(route_class=DirectRoute, tags=["vectors"])
+models_router = APIRouter(dependencies=USE, tags=["vectors"])
 
 MAX_INLINE_TEXTS = 4
-"""Maximum vectors of a response that is serialized on the event loop: a change of threads costs 0.15 ms, a vector
-0.02."""
+"""Maximum texts of a request that is handled on the event loop, body and response: a change of threads costs 0.1 ms, a
+vector 0.02."""
+
+MAX_INLINE_BYTES = 16_384
+"""Maximum bytes of a body that is parsed and looked up on the event loop."""
 
 MATRIX = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
 QUERY_PARAMETERS = [
@@ -40,6 +46,8 @@ QUERY_PARAMETERS = [
 ]
 BASE64_ROWS = {"type": "array", "items": {"type": "string", "format": "byte"}}
 
+Begun = TypeVar("Begun")
+
 
 @router.post(
     "/embed",
@@ -52,12 +60,23 @@ async def embed(request: Request, services: ServicesDep) -> Response:
     """Return one vector for each input, as JSON, or as a .npy file if `Accept` asks for it."""
     out_of_domain = wants_out_of_domain(request)
     # Neither the body nor its texts have a name here: they are freed while the encoder works on what it reads of them.
-    encoding_format, pending = await run_in_threadpool(
-        _begin_embed, request, services, await read_json(request, services.settings, any_content_type=True)
+    encoding_format, pending = await _begin(
+        partial(_begin_embed, request, services), await read_json(request, services.settings, any_content_type=True)
     )
     release_parse_memory(request)
     await wait_for_encoding(request, pending.work)
     return await _respond(pending, out_of_domain, partial(_build_embed_response, encoding_format, wants_npy(request)))
+
+
+async def _begin(begin: Callable[..., Begun], json_body: bytes) -> Begun:
+    """Call `begin` with a body: at once if the body is small, and if `begin` needs neither files nor Redis for it.
+
+    For other bodies call it in a thread.
+    """
+    if len(json_body) <= MAX_INLINE_BYTES:
+        with suppress(NotAtOnceError):
+            return begin(json_body, at_once=True)
+    return await run_in_threadpool(begin, json_body)
 
 
 async def _respond(pending: Pending, out_of_domain: bool, build: Callable[[Answer], Response]) -> Response:
@@ -72,13 +91,20 @@ async def _respond(pending: Pending, out_of_domain: bool, build: Callable[[Answe
     )
 
 
-def _begin_embed(request: Request, services: Services, json_body: bytes) -> tuple[EncodingFormat, Pending]:
+def _begin_embed(
+    request: Request, services: Services, json_body: bytes, at_once: bool = False
+) -> tuple[EncodingFormat, Pending]:
     """Parse a body and queue its texts for encoding; return the response's encoding format and the pending vectors.
 
     Model and chain may also be in the query: TEI's clients have no field for them.
+
+    Raises:
+        NotAtOnceError: with `at_once`, if that would take long, or wait for files or Redis.
+        ServiceError: as `validate_json` and `Embedder.begin` do.
     """
     body = validate_json(json_body, EmbedBody)
     texts = list_texts(body.inputs, services.settings.max_texts, "inputs")
+    _require_few(texts, at_once)
     query = request.query_params
     choice = services.embedder.parse_model(body.model or query.get("model"))
     long_text = body.choose_long_text(choice.engine.spec.long_text)
@@ -91,7 +117,14 @@ def _begin_embed(request: Request, services: Services, json_body: bytes) -> tupl
         options,
         body.side,
         body.output_dtype,
+        at_once,
     )
+
+
+def _require_few(texts: list[str], at_once: bool) -> None:
+    """Raise `NotAtOnceError` if more than `MAX_INLINE_TEXTS` texts are to be handled at once."""
+    if at_once and len(texts) > MAX_INLINE_TEXTS:
+        raise NotAtOnceError
 
 
 def _build_embed_response(encoding_format: EncodingFormat, npy: bool, answer: Answer) -> Response:
@@ -110,22 +143,25 @@ def _build_embed_response(encoding_format: EncodingFormat, npy: bool, answer: An
 async def embeddings(request: Request, services: ServicesDep) -> Response:
     """Return one vector for each input as `{"object": "list", "data": […], "model", "usage"}`."""
     out_of_domain = wants_out_of_domain(request)
-    encoding_format, model, pending = await run_in_threadpool(
-        _begin_embeddings, services, await read_json(request, services.settings, any_content_type=True)
+    encoding_format, model, pending = await _begin(
+        partial(_begin_embeddings, services), await read_json(request, services.settings, any_content_type=True)
     )
     release_parse_memory(request)
     await wait_for_encoding(request, pending.work)
     return await _respond(pending, out_of_domain, partial(_build_openai_response, encoding_format, model))
 
 
-def _begin_embeddings(services: Services, json_body: bytes) -> tuple[EncodingFormat, str, Pending]:
-    """Parse a body and queue its texts for encoding.
+def _begin_embeddings(
+    services: Services, json_body: bytes, at_once: bool = False
+) -> tuple[EncodingFormat, str, Pending]:
+    """Parse a body and queue its texts for encoding; raises as `_begin_embed` does.
 
     Returns:
         Encoding format and model name of the response, and the pending vectors.
     """
     body = validate_json(json_body, OpenAIBody)
     texts = list_texts(body.input, services.settings.max_texts, "input")
+    _require_few(texts, at_once)
     choice = services.embedder.parse_model(body.model)
     pending = services.embedder.begin(
         texts,
@@ -135,6 +171,7 @@ def _begin_embeddings(services: Services, json_body: bytes) -> tuple[EncodingFor
         EncodeOptions(body.prompt_name, body.long_text),
         body.side,
         body.output_dtype,
+        at_once,
     )
     return body.encoding_format, body.model or choice.engine.spec.name, pending
 
@@ -151,7 +188,7 @@ def _build_openai_response(encoding_format: EncodingFormat, model: str, answer: 
     return build_json_response(content, answer.build_headers())
 
 
-@router.get("/v1/models", responses=ERRORS, summary="List the values of `model`")
+@models_router.get("/v1/models", responses=ERRORS, summary="List the values of `model`")
 async def list_models(services: ServicesDep) -> Response:
     """List the encoders, then each with each of its live chains, then both with the sizes that they serve.
 
@@ -161,7 +198,7 @@ async def list_models(services: ServicesDep) -> Response:
     return await answer_json({"object": "list", "data": [_describe_model(name) for name in names]})
 
 
-@router.get("/v1/models/{name:path}", responses=ERRORS, summary="Show one of them")
+@models_router.get("/v1/models/{name:path}", responses=ERRORS, summary="Show one of them")
 async def show_model(name: str, services: ServicesDep) -> Response:
     """Show an encoder, with a chain and a size if the name has them, by its value of `model`."""
     try:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from service.encoders.engine.engine import SERVING
 from service.encoders.engine.metrics import ENCODER_PROCESSES, MODEL_BYTES, WAITING_TEXTS, WAITING_TOKENS
 from service.errors import UnavailableError, error_body
-from service.http.answers import answer_json
+from service.http.answers import answer_json, build_json_response
 from service.http.encoder_descriptions import describe_encoders
 from service.http.openapi import ERRORS
 from service.monitoring.drift.metrics import update_drift_gauges
@@ -32,7 +32,7 @@ MEASURING = Lock()
 @router.head("/health/live", include_in_schema=False)
 async def live() -> Response:
     """Answer 200 while the process runs."""
-    return await answer_json({"status": "live"})
+    return build_json_response({"status": "live"}, {})
 
 
 @router.head("/health", include_in_schema=False)

@@ -152,7 +152,7 @@ def test_the_service_name_is_lathe_unless_otel_variables_set_it(collector, monke
 def test_log_lines_of_a_traced_request_have_its_trace_id(collector):
     written = []
     handler = logging.Handler()
-    handler.setFormatter(logs.build_formatter())
+    handler.setFormatter(logs.JsonFormatter())
     handler.emit = lambda record: written.append(json.loads(handler.format(record)))
     logger = logging.getLogger("service.index")
     logger.addHandler(handler)

@@ -1,0 +1,144 @@
+"""Other engines for the default encoder, each in a process of its own in an environment that need not hold Lathe.
+
+`python rivals.py ENGINE GRAPH` answers lines of JSON on stdin: `{"texts": […]}` sets the texts, `{"save": "FILE"}`
+writes their vectors as .npy, `{}` encodes them and answers texts a second. `python rivals.py export MODEL GRAPH` writes
+the folder that the engines load: the ONNX graph of the encoder with its tokenizer. Every engine gets all cores, and
+batches of 32 texts of similar length.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BATCH = 32
+MAX_TOKENS = 256
+CORES = os.cpu_count() or 1
+
+Vectors = NDArray[np.float32]
+Encode = Callable[[Sequence[str]], Vectors]
+Run = Callable[[dict[str, NDArray[np.int64]]], Any]
+"""Token embeddings `(b, t, d)` of a graph's inputs."""
+
+
+def export(model: str, graph: Path) -> None:
+    """Write the ONNX graph with the means of sentence-transformers, and its int8 weights beside it."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from sentence_transformers import SentenceTransformer
+
+    options = {"export": True, "provider": "CPUExecutionProvider"}
+    SentenceTransformer(model, device="cpu", backend="onnx", model_kwargs=options).save_pretrained(str(graph))
+    quantize_dynamic(graph / "onnx" / "model.onnx", graph / "onnx" / "int8.onnx", weight_type=QuantType.QInt8)
+
+
+def sentence_transformers_onnx(graph: Path) -> Encode:
+    """Return the encoding of sentence-transformers' ONNX backend."""
+    from sentence_transformers import SentenceTransformer
+
+    options = {"provider": "CPUExecutionProvider", "file_name": "onnx/model.onnx"}
+    model = SentenceTransformer(str(graph), device="cpu", backend="onnx", model_kwargs=options)
+    return lambda texts: np.asarray(model.encode(list(texts), batch_size=BATCH), np.float32)
+
+
+def fastembed(graph: Path) -> Encode:
+    """Return the encoding of FastEmbed, with the exported graph as a model of its own."""
+    from fastembed import TextEmbedding
+    from fastembed.common.model_description import ModelSource, PoolingType
+
+    TextEmbedding.add_custom_model(
+        "exported", PoolingType.MEAN, True, ModelSource(hf="exported"), 384, model_file="onnx/model.onnx"
+    )
+    model = TextEmbedding("exported", specific_model_path=str(graph), threads=CORES)
+    return lambda texts: sorted_by_length(texts, lambda some: np.stack(list(model.embed(some, batch_size=BATCH))))
+
+
+def onnxruntime(graph: Path, file: str = "model.onnx") -> Encode:
+    """Return the encoding of plain ONNX Runtime."""
+    from onnxruntime import InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    options.intra_op_num_threads = CORES
+    session = InferenceSession(graph / "onnx" / file, options, providers=["CPUExecutionProvider"])
+    names = {entry.name for entry in session.get_inputs()}
+    return tokenize_and_pool(
+        graph, lambda inputs: session.run(None, {name: inputs[name] for name in names & inputs.keys()})[0]
+    )
+
+
+def openvino(graph: Path, precision: str) -> Encode:
+    """Return the encoding of plain OpenVINO with activations of a precision, `f32` or `bf16`."""
+    import openvino as ov
+
+    core = ov.Core()
+    hints = {"INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": CORES}
+    compiled = core.compile_model(str(graph / "onnx" / "model.onnx"), "CPU", hints)
+    names = {name for entry in compiled.inputs for name in entry.names}
+    return tokenize_and_pool(
+        graph, lambda inputs: compiled({name: inputs[name] for name in names & inputs.keys()})[compiled.output(0)]
+    )
+
+
+def tokenize_and_pool(graph: Path, run: Run) -> Encode:
+    """Return an encoding that tokenizes texts, runs a graph, and takes the unit means of its token embeddings."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(graph / "tokenizer.json"))
+    tokenizer.enable_truncation(MAX_TOKENS)
+    tokenizer.enable_padding()
+
+    def encode_batches(texts: Sequence[str]) -> Vectors:
+        """Return the vectors of texts in batches."""
+        found = []
+        for start in range(0, len(texts), BATCH):
+            tokens = tokenizer.encode_batch(list(texts[start : start + BATCH]))
+            ids = np.array([each.ids for each in tokens], np.int64)
+            mask = np.array([each.attention_mask for each in tokens], np.int64)
+            embedded = run({"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)})
+            means = (embedded * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
+            found.append(means / np.linalg.norm(means, axis=1, keepdims=True))
+        return np.concatenate(found).astype(np.float32)
+
+    return lambda texts: sorted_by_length(texts, encode_batches)
+
+
+def sorted_by_length(texts: Sequence[str], encode: Encode) -> Vectors:
+    """Encode texts longest first, as sentence-transformers does, and return their vectors in the order given."""
+    order = sorted(range(len(texts)), key=lambda place: -len(texts[place]))
+    return encode([texts[place] for place in order])[np.argsort(order)]
+
+
+ENGINES: dict[str, Callable[[Path], Encode]] = {
+    "sentence-transformers onnx": sentence_transformers_onnx,
+    "fastembed": fastembed,
+    "onnxruntime": onnxruntime,
+    "onnxruntime int8": lambda graph: onnxruntime(graph, "int8.onnx"),
+    "openvino": lambda graph: openvino(graph, "f32"),
+    "openvino bf16": lambda graph: openvino(graph, "bf16"),
+}
+
+
+def answer_requests(encode: Encode) -> None:
+    """Answer the lines of stdin; see the module."""
+    texts: list[str] = []
+    for line in sys.stdin:
+        request = json.loads(line)
+        texts = request.get("texts", texts)
+        begun = time.perf_counter()
+        vectors = encode(texts)
+        rate = len(texts) / (time.perf_counter() - begun)
+        if "save" in request:
+            np.save(request["save"], vectors)
+        print(json.dumps(rate), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "export":
+        export(sys.argv[2], Path(sys.argv[3]))
+    else:
+        answer_requests(ENGINES[sys.argv[1]](Path(sys.argv[2])))
