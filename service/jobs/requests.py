@@ -91,7 +91,8 @@ class FitJob(JobRequest):
     @property
     def paths(self) -> list[str]:
         """Sources that the job reads from outside its folder."""
-        asked = [self.request.source, self.request.targets, self.request.queries, *self.request.out_of_domain.values()]
+        asked = [self.request.source, self.request.targets, self.request.queries, self.request.pairs]
+        asked += [self.request.test_pairs, *self.request.out_of_domain.values()]
         return [path for path in asked if path is not None and path not in self.files]
 
 

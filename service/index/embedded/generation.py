@@ -172,7 +172,8 @@ class Generation:
             reduced = directions if query.reduced else self.reducer.reduce_queries(vectors[part])
             found = self.find_candidates(reduced, view, allowed, candidates, query.ef or DEFAULT_EF)
             if query.rescoring is not None:
-                found = rescore(directions, view.originals, found[0], k, self.spec.metric)
+                asked = self.reducer.map_for_rescoring(vectors[part])
+                found = rescore(asked, view.originals, found[0], k, self.spec.metric)
             rows, scores[part, : found[1].shape[1]] = found
             if view.count:
                 labels[part, : rows.shape[1]] = np.where(rows < 0, -1, view.labels[rows])
