@@ -28,6 +28,8 @@ CODES = ("int8", "binary", "codes", "product_codes")
 BLIND = ("normalize", "query_adapter", "rand", "random_projection", "random_selection", "truncation")
 """Kinds that learn at most the dimensions and ignore the values of the rows."""
 
+TRUNCATION = {"kind": "truncation", "dimensions": 8}
+
 SPECS = [
     {"kind": "abtt", "directions": 2, "literal": False, "renormalize": True},
     {"kind": "abtt", "directions": None, "literal": True, "renormalize": False},
@@ -133,7 +135,9 @@ SPECS = [
     {"kind": "rand", "seed": 3},
     {"kind": "random_projection", "dimensions": 8, "seed": 3},
     {"kind": "random_selection", "dimensions": 8, "seed": 3},
-    {"kind": "truncation", "dimensions": 8},
+    {"kind": "sides", "query": [{"kind": "mc"}], "document": [{"kind": "r2"}]},
+    {"kind": "sides", "query": [{"kind": "pca", "dimensions": 8, "center": "none"}], "document": [TRUNCATION]},
+    TRUNCATION,
 ] + [
     {
         "kind": "whitening",
@@ -170,7 +174,7 @@ def name_of(spec):
 def has_an_inverse(spec):
     if spec["kind"] in ("whitening", "abtt"):
         return not spec["renormalize"]
-    return spec["kind"] not in ("normalize", "r1", "r2", "rand", "truncation")
+    return spec["kind"] not in ("normalize", "r1", "r2", "rand", "sides", "truncation")
 
 
 def specs_where(condition):

@@ -7,7 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import PCA, R2, Chain, InputError, Int8, LeanVec, QueryAdapter, StepError, TransformCoding, parse_steps
+from transforms import (
+    PCA,
+    R2,
+    Chain,
+    InputError,
+    Int8,
+    LeanVec,
+    QueryAdapter,
+    StepError,
+    TransformCoding,
+    build_steps,
+    parse_steps,
+)
 from transforms.base import Checkpoint, QueryPairs, measure_relevance
 from transforms.chain import deserialize_chain, leading_query_maps, serialize_chain
 from transforms.incremental import Stages
@@ -62,10 +74,16 @@ def chains(documents, pairs, adapter):
             documents, pairs=pairs, queries=queries
         ),
         "adapter, codes": Chain([adapter, TransformCoding(4).fit(documents, queries=queries)]),
+        "sides, pca": Chain([*parse_steps('{"query": [{"kind": "mc"}], "document": [{"kind": "r2"}]}'), PCA(8)]).fit(
+            documents, queries=queries
+        ),
+        "sides of queries": Chain(parse_steps('{"query": [{"kind": "r2"}], "document": []}')).fit(documents),
+        "sides of documents": Chain(parse_steps('{"query": [], "document": [{"kind": "r2"}]}')).fit(documents),
     }
 
 
 NAMES = ["adapter", "adapter, pca", "pca, adapter", "leanvec", "adapter, r2, leanvec, int8", "adapter, codes"]
+NAMES += ["sides, pca", "sides of queries", "sides of documents"]
 every = pytest.mark.parametrize("name", NAMES)
 
 
@@ -330,3 +348,54 @@ def test_relevance_is_measured_as_in_hand_computed_cases():
     np.testing.assert_allclose(ndcg, [(1 / np.log2(3)) / ideal, 1])
     np.testing.assert_allclose(recall, [0.5, 1])
     np.testing.assert_allclose(measure_relevance(pairs, k=10)[1], [1, 1])
+
+
+def test_each_side_is_fitted_on_its_own_rows(chains, documents, pairs):
+    step = chains["sides, pca"].transforms[0]
+    np.testing.assert_allclose(step.query_side.chain.transforms[0].mean, pairs.queries.mean(0), atol=1e-6)
+    alone = R2().fit(documents)
+    np.testing.assert_array_equal(step.transform(documents), alone.transform(documents))
+    without = chains["sides of queries"].transforms[0]
+    np.testing.assert_array_equal(without.transform(documents), documents)
+    np.testing.assert_allclose(without.query_map().transform(documents), alone.transform(documents), atol=1e-6)
+
+
+def test_steps_of_two_sides_are_written_as_an_object_of_two_lists():
+    written = '{"query": [{"kind": "pca", "dimensions": 8}], "document": [{"kind": "truncation", "dimensions": 8}]}'
+    (step,) = parse_steps(written)
+    (same,) = build_steps(json.loads(written))
+    (within,) = parse_steps(json.dumps({"kind": "sides"} | json.loads(written)))
+    assert step.spec() == same.spec() == within.spec()
+    assert build_steps([step.spec()])[0].spec() == step.spec()
+    assert Chain([step]).dimensions_after(D) == 8
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ({"query": [{"kind": "mc"}]}, "exactly query and document, .* not query"),
+        ({"document": [{"kind": "mc"}]}, "exactly query and document, .* not document"),
+        ({}, "not none"),
+        ({"query": [], "documents": []}, "not query, documents"),
+        ({"query": [], "document": []}, "neither queries nor documents have a step"),
+        ({"query": "mc", "document": []}, r"the steps of query are a list, \[\] for none"),
+        ({"query": None, "document": [{"kind": "mc"}]}, "the steps of query are a list"),
+        ([{"kind": "sides", "query": [{"kind": "mc"}]}], "sides needs document"),
+        ({"query": [], "document": [{"kind": "int8"}]}, "int8 ends a chain, for documents alone"),
+        ({"query": [{"kind": "query_adapter"}], "document": []}, "query_adapter cannot stand on one side"),
+        ({"query": [{"kind": "procrustes"}], "document": []}, "procrustes cannot stand on one side"),
+        ({"query": [{"kind": "nothing"}], "document": []}, "unknown kind of step 'nothing'"),
+    ],
+)
+def test_a_missing_side_and_steps_that_cannot_stand_on_one_are_refused(steps, reason):
+    with pytest.raises(StepError, match=reason):
+        build_steps(steps)
+
+
+def test_sides_of_different_dimensions_are_refused(documents):
+    (step,) = parse_steps('{"query": [{"kind": "pca", "dimensions": 8}], "document": []}')
+    with pytest.raises(StepError, match="queries would have 8 dimensions and documents 16"):
+        Chain([step]).fit(documents)
+    with pytest.raises(InputError, match="queries of 8 dimensions"):
+        (step,) = parse_steps('{"query": [{"kind": "mc"}], "document": []}')
+        step.fit(documents, queries=documents[:, :8])

@@ -28,6 +28,9 @@ TEST_SHARE = 0.2
 MIN_TEST_QUERIES = 30
 """Minimum number of queries to certify with: the interval of a mean needs some."""
 
+MAX_HALVES = 300
+"""Maximum number of out-of-domain texts of each corpus that are cut in two."""
+
 MAX_DOCUMENTS = 20_000
 """Maximum number of documents that queries search: relevant ones, and rows of the source evenly spaced."""
 
@@ -269,9 +272,11 @@ def _encode_queries(texts: list[str], encoder: TextEncoder) -> FloatArray:
 
 def _encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
     """Return the halves of texts as pairs; None if fewer than `MIN_TEST_QUERIES` are long enough to be cut."""
-    cuts = [cut for text in texts if (cut := cut_in_two(text)) is not None]
-    if len(cuts) < MIN_TEST_QUERIES:
+    long_enough = [cut for text in texts if (cut := cut_in_two(text)) is not None]
+    if len(long_enough) < MIN_TEST_QUERIES:
         return None
+    chosen = np.linspace(0, len(long_enough) - 1, min(MAX_HALVES, len(long_enough))).astype(int)
+    cuts = [long_enough[i] for i in chosen]
     queries = _encode_queries([first for first, _ in cuts], encoder)
     documents = encoder.encode([second for _, second in cuts]).vectors
     return QueryPairs(queries, documents, np.column_stack([np.arange(len(cuts))] * 2))

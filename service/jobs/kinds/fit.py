@@ -202,6 +202,7 @@ def run_fit_job(asked: "FitJob", folder: Path, settings: Settings, on_progress: 
         targets=here.get(str(request.targets), request.targets),
         queries=here.get(str(request.queries), request.queries),
         pairs=here.get(str(request.pairs), request.pairs),
+        test_pairs=here.get(str(request.test_pairs), request.test_pairs),
     )
     on_progress(0.0, "loading the encoder")
     encoder, target_encoder = (
