@@ -4,12 +4,13 @@ from .base import TRANSFORMS, Transform
 from .chain import Chain, build_steps, parse_steps
 from .codes import Binary, Int8, ProductCoding, TransformCoding
 from .errors import ArtifactError, InputError, NotFittedError, StepError, TransformError
-from .learned import Autoencoder, Flow, GeoPres
+from .learned import Autoencoder, Flow, GeoPres, QueryAdapter
 from .linear import (
     ABTT,
     PCA,
     R1,
     R2,
+    LeanVec,
     LowRankAffine,
     MeanCentering,
     Normalize,
@@ -46,6 +47,7 @@ __all__ = [
     "GeoPres",
     "InputError",
     "Int8",
+    "LeanVec",
     "LowRankAffine",
     "MeanCentering",
     "Moments",
@@ -54,6 +56,7 @@ __all__ = [
     "PairedMoments",
     "Procrustes",
     "ProductCoding",
+    "QueryAdapter",
     "RandomDirection",
     "RandomProjection",
     "RandomSelection",

@@ -23,7 +23,7 @@ from benchmarks.starters import show
 from transforms import Chain, TransformCoding, parse_steps
 from transforms.codes.lloyd_max import normal_quantizer
 from transforms.codes.transform_coding import CodeDecoder
-from transforms.statistics import moments_of
+from transforms.statistics import moments_of, query_metric_roots
 
 BUDGETS = (24, 48, 96)
 CLUSTERING_STEPS = 10
@@ -153,7 +153,7 @@ def scaled_values(step: TransformCoding, rows: Vectors) -> Tensor:
 def clustered_bytes(step: TransformCoding, train: Vectors) -> Scores:
     """Replace the grid of every byte by 256 centroids of k-means that begins with the grid; return its scores."""
     moments = moments_of(train)
-    _, inverse_root = step._metric_roots(moments)
+    _, inverse_root = query_metric_roots(moments, step.weighting)
     deviations = 1 / np.linalg.norm(step.encoder.numpy() @ inverse_root, axis=1)
     weights = torch.from_numpy(deviations).float().unsqueeze(1)
     y = step.coordinates(torch.from_numpy(train)) * weights

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transforms.base import Side
 
 
 @dataclass(frozen=True)
@@ -13,11 +17,11 @@ class ChainRef:
         digest: SHA-256 that the folder's tensors must have.
         dimensions: output dimensions; None for all.
         normalize: whether outputs are normalized.
-        quantize: whether a quantizer is applied; not for queries.
+        side: side of a search that is transformed.
     """
 
     folder: Path
     digest: str
     dimensions: int | None
     normalize: bool
-    quantize: bool = True
+    side: "Side" = "document"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from transforms.artifact import FitDistribution
+    from transforms.base import Side
     from transforms.chain import Chain
 
 FIT_FIELDS = {"encoder": dict, "target_encoder": dict, "provenance": dict, "certificate": dict}
@@ -39,7 +40,7 @@ class LoadedChain:
         self.version = version
         self.chain = chain
         self.digest: str = chain.metadata["tensors_sha256"]
-        self.folded: dict[tuple[int | None, bool, bool], Chain] = {}
+        self.folded: dict[tuple[int | None, bool, Side], Chain] = {}
 
     @property
     def ref(self) -> str:
@@ -82,26 +83,26 @@ class LoadedChain:
         except ArtifactError as error:
             return error
 
-    def fold(self, dimensions: int | None, normalize: bool, quantize: bool = True) -> "Chain":
+    def fold(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> "Chain":
         """Return the chain with its affine steps multiplied into one, cut to a size; cached by its arguments.
 
         Args:
             dimensions: output dimensions; None for all.
             normalize: whether unit vectors are wanted; ignored where the chain does not normalize, or quantizes.
-            quantize: whether to keep a quantizer; queries are transformed without it.
+            side: side of a search that is transformed; queries are not quantized.
         """
-        key = (dimensions, self.is_normalized(normalize), quantize)
+        key = (dimensions, self.is_normalized(normalize), side)
         if key not in self.folded:
             self.folded[key] = self.chain.fold(*key)
         return self.folded[key]
 
-    def is_folded(self, dimensions: int | None, normalize: bool, quantize: bool = True) -> bool:
+    def is_folded(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> bool:
         """Return whether `fold` with the same arguments was called before, so that it returns at once."""
-        return (dimensions, self.is_normalized(normalize), quantize) in self.folded
+        return (dimensions, self.is_normalized(normalize), side) in self.folded
 
-    def build_ref(self, dimensions: int | None, normalize: bool, quantize: bool = True) -> ChainRef:
+    def build_ref(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> ChainRef:
         """Return the reference from which a worker process loads and folds the same chain; arguments as in `fold`."""
-        return ChainRef(self.folder, self.digest, dimensions, self.is_normalized(normalize), quantize)
+        return ChainRef(self.folder, self.digest, dimensions, self.is_normalized(normalize), side)
 
     def is_normalized(self, wanted: bool) -> bool:
         """Return whether outputs are unit vectors: the chain normalizes, and that is wanted or it has a quantizer."""
@@ -111,7 +112,14 @@ class LoadedChain:
     def clipped_share(self, rows: "NDArray[np.float32]") -> float | None:
         """Return the share of values beyond the fitted range of the codes of rows `(n, d)`; None without a range."""
         quantizer = self.chain.quantizer
-        return None if quantizer is None else quantizer.clipped_share(self.fold(None, True, False).transform(rows))
+        return None if quantizer is None else quantizer.clipped_share(self._unquantized.transform(rows))
+
+    @cached_property
+    def _unquantized(self) -> "Chain":
+        """The folded chain of documents without its quantizer."""
+        from transforms.chain import Chain
+
+        return Chain(self.chain.float_steps, self.chain.normalize).fold()
 
 
 def load_chain(folder: Path, root: Path | None) -> "Chain":

@@ -1,7 +1,7 @@
 """Resolution of a request's chain name and dimensions to a chain, its output dimensions and its space."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,12 @@ from service.chains.size_routes import SizeRoutes
 from service.errors import BadValueError, ConflictError, WrongShapeError
 from training.encoder.space import compute_space_id
 from training.encoder.spec import HasSpace
+from transforms.base import Side
 from transforms.chain import Chain
 from transforms.codes import Quantizer
 
-InputType = Literal["query", "document"]
-"""Side of a search that an input stands on: chains that end in codes leave queries as floats."""
+InputType = Side
+"""Side of a search that an input stands on: some chains map queries in their own way, and none quantizes them."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Target:
 
     Attributes:
         loaded: the chain's version; None for raw vectors.
-        folded: the chain with its steps multiplied into one, for queries without a quantizer; None for raw vectors.
+        folded: the chain of this side with its steps multiplied into one; None for raw vectors.
         chain_ref: reference from which a worker process loads the same chain; None for raw vectors.
         dimensions: dimensions of the outputs.
         space_id: id of the vector space of the outputs, the same for queries and documents; only vectors with the same
@@ -107,7 +108,7 @@ class ChainResolver:
         if chain in (None, RAW):
             return True
         loaded = self.registry.get_loaded(chain)
-        return loaded is not None and loaded.is_folded(dimensions, normalize, input_type == "document")
+        return loaded is not None and loaded.is_folded(dimensions, normalize, input_type)
 
     def resolve_for_encoder(
         self,
@@ -127,7 +128,7 @@ class ChainResolver:
             chain: name or reference of the chain.
             dimensions: dimensions of the outputs; None for all.
             normalize: whether unit vectors are wanted.
-            input_type: `query` leaves a quantizer out.
+            input_type: `query` takes the chain's map of queries, without a quantizer.
 
         Raises:
             BadValueError: if no chain, or not the named one, serves the dimensions; `none` serves only the encoder's.
@@ -163,7 +164,7 @@ class ChainResolver:
         """Resolve a chain name and dimensions for the caller's vectors of `width` dimensions.
 
         The vectors count as those of the encoder that the chain was fitted on. `dimensions` None selects all outputs;
-        `input_type` `query` leaves a quantizer out.
+        `input_type` `query` takes the chain's map of queries, without a quantizer.
 
         Raises:
             WrongShapeError: if the chain takes vectors of other dimensions.
@@ -196,7 +197,7 @@ class ChainResolver:
             dimensions: dimensions of the outputs; None for all.
             normalize: whether unit vectors are wanted.
             width: dimensions of the inputs, and of the outputs if the chain and `dimensions` set none.
-            input_type: `query` leaves a quantizer out.
+            input_type: `query` takes the chain's map of queries, without a quantizer.
 
         Raises:
             BadValueError: if the chain does not serve the dimensions.
@@ -208,6 +209,6 @@ class ChainResolver:
             )
         size = dimensions or loaded.output_dimensions or width
         space = compute_space_id(fingerprint, loaded.ref, loaded.digest, size)
-        form = dimensions, normalize, input_type == "document"
+        form = dimensions, normalize, input_type
         unit = loaded.is_normalized(normalize)
         return Target(loaded, loaded.fold(*form), loaded.build_ref(*form), size, space, input_type, unit)

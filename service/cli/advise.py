@@ -35,6 +35,10 @@ def advise(
         ),
     ] = DEFAULT_KEEP,
     rows: Annotated[int, flag("--rows", "Maximum distinct rows.", min=MIN_DISTINCT_ROWS, max=MAX_ROWS)] = DEFAULT_ROWS,
+    pairs: Annotated[
+        str | None,
+        flag("--pairs", "FILE of texts with the fields query and document, to try a query adapter: see lathe fit."),
+    ] = None,
     seed: Annotated[int, flag("--seed", "Seed of the sample of rows.", min=0, max=2**32 - 1)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
@@ -42,8 +46,8 @@ def advise(
 
     It tests for a mean direction and whether removing it helps, how small vectors can be and at what cost, how few
     bytes are enough and what a database would reach with as many, whether the encoder was trained to be cut, and
-    whether a chain fitted here serves other text. It recommends a chain and a runner-up, and says what the sample is
-    too small to tell. If it was stopped, the same command continues.
+    whether a chain fitted here serves other text. With --pairs, it tries a query adapter. It recommends a chain and a
+    runner-up, and says what the sample is too small to tell. If it was stopped, the same command continues.
     """
     require_evaluation_extra("matplotlib")
     import orjson
@@ -63,7 +67,7 @@ def advise(
     if encoder is not None and not texts and fit is None:
         raise BadValueError(f"{source} holds vectors: --encoder is only for the chain that --fit makes")
     loaded = load_encoder(settings, encoder) if texts or encoder else None
-    advice_request = AdviceRequest(source, keep, rows, seed)
+    advice_request = AdviceRequest(source, keep, rows, seed, pairs)
     with ProgressBar() as progress:
         advice = run(advice_request, loaded, home.vectors, progress)
     if not as_json:

@@ -12,11 +12,13 @@ from training.encoder.spec import EncoderSpec
 from training.export.servers import Reader
 
 if TYPE_CHECKING:
+    from service.chains.loaded_chain import LoadedChain
     from service.settings import Settings
     from training.encoder.encoder import Encoder
     from transforms.chain import Chain
 
 Format = Literal["sentence-transformers", "static", "onnx", "faiss", "numpy"]
+Side = Literal["query", "document"]
 
 
 def export(
@@ -32,6 +34,10 @@ def export(
         Reader | None,
         typer.Option("--for", help="Software that must give the same vectors as sentence-transformers; any is all."),
     ] = None,
+    side: Annotated[
+        Side | None,
+        typer.Option(help="Side of a search to export, for a chain that maps queries otherwise than documents."),
+    ] = None,
     source: Annotated[
         str | None,
         flag("--source", "Texts to fit a static model to and to measure it on. [default: pydoc:, Python's docstrings]"),
@@ -43,13 +49,14 @@ def export(
     refuses a chain for which they would give other vectors. static: a table of token vectors in place of the encoder,
     far faster and less accurate; it is fitted to texts, and what it loses is measured on others. onnx: the chain alone,
     and encoder, pooling and chain as one model. faiss: transforms for an IndexPreTransform, and for codes the index
-    that searches them. numpy: for chains that end in codes, one file that encodes, decodes and scores.
+    that searches them. numpy: for chains that end in codes, one file that encodes, decodes and scores. A chain that
+    maps queries otherwise than documents is exported one side at a time.
     """
     settings, _ = load_state()
     registry, _ = open_chains(write=False)
     loaded = registry.load(chain)
-    folded = loaded.chain.fold(dimensions)
-    folded.metadata = loaded.chain.metadata
+    folded = loaded.chain.fold(dimensions, side=_require_side(loaded, side) or "document")
+    folded.metadata = loaded.chain.metadata | ({} if side is None else {"side": side})
     if format_ in ("faiss", "numpy") and encoder is not None:
         raise BadValueError(f"an export of format {format_} has no encoder in it: leave --encoder out")
     if reader is not None and format_ != "sentence-transformers":
@@ -81,6 +88,31 @@ def export(
         )
     typer.echo(f"{exported.folder}: {', '.join(exported.files)}")
     typer.echo(f"checked: within {exported.difference:.1e} of {loaded.ref}", err=True)
+
+
+def _require_side(loaded: "LoadedChain", side: Side | None) -> Side | None:
+    """Return the side of a chain to export; None for a chain that maps both sides alike.
+
+    Raises:
+        BadValueError: if a side is lacking or superfluous, or the documents' codes need queries that their export
+            would map as documents.
+    """
+    chain = loaded.chain
+    if not chain.two_sided and side is not None:
+        raise BadValueError(f"{loaded.ref} maps queries and documents alike: leave --side out", param="side")
+    if chain.two_sided and side is None:
+        raise BadValueError(
+            f"{loaded.ref} maps queries otherwise than documents, and what reads an export cannot tell them apart: "
+            "export each for itself, with --side query and --side document",
+            param="side",
+        )
+    if chain.two_sided and side == "document" and chain.quantizer is not None:
+        raise BadValueError(
+            f"{loaded.ref} ends in {chain.quantizer.kind}: an export of its documents would map the queries that "
+            "search them as documents too; Lathe serves such a chain, but cannot export it",
+            param="side",
+        )
+    return side
 
 
 def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None) -> "Encoder | None":

@@ -48,7 +48,18 @@ def fit(
         ),
     ] = None,
     queries: Annotated[
-        str | None, flag("--queries", "Source of queries that will search the vectors, to weight the codes by.")
+        str | None, flag("--queries", "Source of queries that will search the vectors, to weight codes and leanvec by.")
+    ] = None,
+    pairs: Annotated[
+        str | None,
+        flag(
+            "--pairs",
+            "FILE of texts with the fields query and document, or FILE#QUERY,DOCUMENT: a relevant document of each "
+            "query, for query_adapter. A fifth of the queries certifies the chain.",
+        ),
+    ] = None,
+    test_pairs: Annotated[
+        str | None, flag("--test-pairs", "Such a file of other queries that certifies the chain, with any steps.")
     ] = None,
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     promote: Annotated[
@@ -124,6 +135,8 @@ def fit(
         bad_shards=bad_shards,
         bytes=bytes,
         queries=queries,
+        pairs=pairs,
+        test_pairs=test_pairs,
     )
     require_name(name)
     require_gates(request.gates)
@@ -202,12 +215,30 @@ def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
         rows.append([f"recall_at_10, cut to {dimensions}", _format_measure(measured["recall_at_10"])])
     for measure, value in certificate.get("alignment", {}).items():
         rows.append([f"alignment {measure}", _format_measure(value)])
+    rows += _build_relevance_rows(certificate.get("relevance"))
     for measure in ("mean_norm", "isoscore", "bytes_per_vector"):
         before, after = certificate[measure]["before"], certificate[measure]["after"]
         rows.append([measure, f"{_format_measure(before)} → {_format_measure(after)}"])
     if (codes := certificate.get("codes")) is not None:
         rows.append(["codes", f"{codes['kind']}, weighting {codes['weighting']:g} by {codes['chosen_by']}"])
     return rows
+
+
+def _build_relevance_rows(relevance: dict[str, Any] | None) -> list[list[str]]:
+    """Build the table rows of searches with known relevant documents: of held-out queries, then of each corpus."""
+    if relevance is None:
+        return []
+    searches = {f"{relevance['queries']:,} queries": relevance}
+    searches |= {f"halves of {name}": found for name, found in relevance["out_of_domain"].items()}
+    return [
+        [
+            f"{measure}, {name}",
+            f"{_format_measure(found[measure]['before'])} → {_format_measure(found[measure]['after'])}",
+        ]
+        + [f"{found[measure]['gain']:+.4f} ± {_format_measure(found[measure]['ci95'])}"]
+        for name, found in searches.items()
+        for measure in ("ndcg_at_10", "recall_at_10")
+    ]
 
 
 def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:

@@ -274,7 +274,7 @@ class Embedder:
             chain: name or reference of the chain; None for raw vectors, or the chain that `dimensions` routes to.
             dimensions: dimensions of the outputs; None for all.
             options: how texts are encoded.
-            input_type: `query` leaves a quantizer out: floats that search the documents' codes.
+            input_type: `query` takes the chain's map of queries, whose floats search what it maps documents to.
             output_dtype: requested encoding of the outputs.
             at_once: whether to raise an error instead of blocking, for callers on the event loop.
 
@@ -330,7 +330,7 @@ class Embedder:
             vectors: the caller's vectors.
             chain: name or reference of the chain.
             dimensions: dimensions of the outputs; None for all.
-            input_type: `query` leaves a quantizer out: floats that search the documents' codes.
+            input_type: `query` takes the chain's map of queries, whose floats search what it maps documents to.
             output_dtype: requested encoding of the outputs.
 
         Raises:

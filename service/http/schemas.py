@@ -152,14 +152,23 @@ class SourceBody(Body):
         return self
 
 
+class PairBody(Body):
+    """A query and a document that is relevant to it."""
+
+    query: Annotated[str, Field(min_length=1)]
+    document: Annotated[str, Field(min_length=1)]
+
+
 class FitBody(Body):
     """A chain to fit: of new steps, or by adding rows to a version, `name@version`, that stores moments.
 
-    With `bytes`, codes of so many bytes follow the steps, of which there may be none; `queries` weights them.
+    `steps` is a list, or `{"query": […], "document": […]}` with other steps for queries than for documents. With
+    `bytes`, codes of so many bytes follow the steps, of which there may be none; `queries` weights them. `pairs` are
+    queries with a relevant document each, for steps that learn from them, and `test_pairs` those of other queries.
     """
 
     name: str
-    steps: list[dict[str, Any]] | None = None
+    steps: list[dict[str, Any]] | dict[Literal["query", "document"], list[dict[str, Any]]] | None = None
     add_to: str | None = None
     source: SourceBody
     encoder: str | None = None
@@ -173,6 +182,8 @@ class FitBody(Body):
     keep_moments: bool = False
     bytes: Annotated[int | None, Field(ge=1, le=MAX_DIMENSIONS)] = None
     queries: SourceBody | None = None
+    pairs: list[PairBody] | None = None
+    test_pairs: list[PairBody] | None = None
 
     @model_validator(mode="after")
     def require_steps_or_version(self) -> "FitBody":

@@ -193,7 +193,7 @@ def measure_cost(
     except NotFiniteError as error:
         raise error.at(f"row {wanted[error.position or 0] + 1:,}") from None
     sample = sample[sample.any(axis=1)]
-    queries = None if reducer.quantizer is None else reducer.reduce_queries(sample)
+    queries = None if reducer.quantizer is None else reducer.reduce_unquantized(sample)
     graph = create_graph(spec, choose_format(spec, reducer), 1)
     return Cost(
         rows=total,

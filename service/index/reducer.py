@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from service.errors import BadValueError
 from service.index.spec import IndexSpec, Metric
 from transforms.artifact import MANIFEST, TENSORS
-from transforms.chain import Chain
+from transforms.chain import Chain, leading_query_maps
 from transforms.codes import Quantizer
 from transforms.linear import Normalize
 from transforms.statistics import row_norms, unit_rows, without_direction
@@ -26,32 +26,40 @@ Vectors = NDArray[np.float32]
 class Reducer:
     """Map from original to reduced vectors: a chain, or the identity without one.
 
-    A nested chain is cut to the index's dimensions. If the chain ends in a quantizer, documents have codes and queries
-    are floats.
+    A nested chain is cut to the index's dimensions. A chain may map queries otherwise than documents. If it ends in a
+    quantizer, documents have codes and queries are floats.
 
     Args:
         spec: settings of the index.
         artifact: manifest and tensors of the chain; None for raw vectors.
 
     Attributes:
+        documents, queries: the chain's floats for documents and for queries, folded; None without a chain.
+        leading: maps of queries alone with which the chain begins; None without any.
         quantizer: the chain's quantizer; None without one.
+        unit: whether the chain's floats have length 1.
         only_normalizes: whether reduced queries are the originals, of length 1 for cosine.
     """
 
     def __init__(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
         self.metric: Metric = spec.metric
-        self.float_chain: Chain | None = None
+        self.documents: Chain | None = None
+        self.queries: Chain | None = None
         self.quantizer: Quantizer | None = None
-        self.normalizes = self.metric == "cosine"  # unless the chain has done so
+        self.leading: Chain | None = None
+        self.unit = False
         self.only_normalizes = artifact is None
         if artifact is not None:
             chain = _load_chain(artifact)
             cut = spec.dimensions if chain.nested else None
-            self.float_chain = chain.fold(cut, quantize=False)
             self.quantizer = chain.quantizer
-            if self.normalizes:
-                self.only_normalizes = all(isinstance(step, Normalize) for step in self.float_chain)
-                self.normalizes = self.only_normalizes or not chain.normalize
+            self.queries = chain.fold(cut, side="query")
+            unquantized = Chain(chain.float_steps, chain.normalize)
+            self.documents = unquantized.fold(cut) if chain.two_sided else self.queries
+            self.leading = leading_query_maps(chain)
+            self.unit = chain.normalize
+            steps = self.queries.transforms
+            self.only_normalizes = self.metric == "cosine" and all(isinstance(step, Normalize) for step in steps)
 
     def reduce_documents(self, originals: Vectors) -> Vectors:
         """Map originals `(n, d)` to the reduced vectors `(n, k)` that are searched, of length 1 for cosine.
@@ -61,7 +69,9 @@ class Reducer:
         Raises:
             BadValueError: if a result is not finite.
         """
-        return self.reduce_queries(originals) if self.quantizer is None else self.decode(self.encode(originals))
+        if self.quantizer is not None:
+            return self.decode(self.encode(originals))
+        return self.reduce_unquantized(originals)
 
     def reduce_queries(self, originals: Vectors) -> Vectors:
         """Map original queries `(n, d)` to the floats `(n, k)` that search reduced vectors, of length 1 for cosine.
@@ -69,8 +79,25 @@ class Reducer:
         Raises:
             BadValueError: if a result is not finite.
         """
-        reduced = _require_finite(originals) if self.only_normalizes else self._map_to_floats(originals)
-        return np.ascontiguousarray(normalize_rows(reduced) if self.normalizes else reduced)
+        if self.only_normalizes:
+            return self._prepare(_require_finite(originals))
+        return self._prepare(_map_to_floats(self.queries, originals), self.unit)
+
+    def map_for_rescoring(self, originals: Vectors) -> Vectors:
+        """Map original queries `(n, d)` to what the original documents are compared with, `(n, d)`, when rescored.
+
+        A map of queries at the beginning of the chain, like a query adapter's, counts for rescoring too. All else that
+        the chain does approximates the originals' own scores.
+        """
+        return self._prepare(_map_to_floats(self.leading, originals))
+
+    def reduce_unquantized(self, originals: Vectors) -> Vectors:
+        """Map original documents `(n, d)` to the floats `(n, k)` that are encoded, of length 1 for cosine.
+
+        Raises:
+            BadValueError: if a result is not finite.
+        """
+        return self._prepare(_map_to_floats(self.documents, originals), self.unit)
 
     def encode(self, originals: Vectors) -> NDArray[np.uint8]:
         """Map originals `(n, d)` to the codes of the chain, as bytes `(n, b)`; only with a quantizer.
@@ -79,14 +106,13 @@ class Reducer:
             BadValueError: if a result is not finite.
         """
         assert self.quantizer is not None
-        codes: NDArray[Any] = self.quantizer.transform(self._map_to_floats(originals))
+        codes: NDArray[Any] = self.quantizer.transform(_map_to_floats(self.documents, originals))
         return np.ascontiguousarray(codes).view(np.uint8)
 
     def decode(self, codes: NDArray[np.uint8]) -> Vectors:
         """Return the vectors `(n, k)` that codes `(n, b)` stand for, of length 1 for cosine; only with a quantizer."""
         assert self.quantizer is not None
-        decoded = self.quantizer.inverse_transform(self.view_codes(codes))
-        return np.ascontiguousarray(normalize_rows(decoded) if self.metric == "cosine" else decoded)
+        return self._prepare(self.quantizer.inverse_transform(self.view_codes(codes)))
 
     def measure_bytes(self, dimensions: int) -> int:
         """Return the number of bytes of a reduced vector of `dimensions` dimensions: of its code, or of its floats."""
@@ -97,9 +123,9 @@ class Reducer:
         assert self.quantizer is not None
         return codes.view(np.int8 if self.quantizer.code_dtype == torch.int8 else np.uint8)
 
-    def _map_to_floats(self, originals: Vectors) -> Vectors:
-        """Apply the chain without its quantizer; raise `BadValueError` if a result is not finite."""
-        return _require_finite(originals if self.float_chain is None else self.float_chain.transform(originals))
+    def _prepare(self, reduced: Vectors, unit: bool = False) -> Vectors:
+        """Return reduced vectors as contiguous rows, of length 1 for cosine; `unit` says that they have it already."""
+        return np.ascontiguousarray(normalize_rows(reduced) if self.metric == "cosine" and not unit else reduced)
 
     def convert_to_half(self, originals: Vectors) -> NDArray[np.float16]:
         """Convert originals to float16 for rescoring, normalized first if the metric is cosine.
@@ -111,6 +137,11 @@ class Reducer:
             return normalize_rows(originals).astype(np.float16)
         require_float16(originals)
         return originals.astype(np.float16)
+
+
+def _map_to_floats(chain: Chain | None, originals: Vectors) -> Vectors:
+    """Apply a chain without a quantizer, or none; raise `BadValueError` if a result is not finite."""
+    return _require_finite(originals if chain is None else chain.transform(originals))
 
 
 def _require_finite(vectors: Vectors) -> Vectors:

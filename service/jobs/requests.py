@@ -14,9 +14,11 @@ from service.chains.names import is_name
 from service.encoder_settings import NAME_PATTERN
 from service.index.spec import IndexSpec
 from service.jobs.sources import (
+    FILE_OF_PAIRS,
     FILE_OF_QUERIES,
     FILE_OF_QUERY_TEXTS,
     FILE_OF_TARGETS,
+    FILE_OF_TEST_PAIRS,
     FILE_OF_TEXTS,
     FILE_OF_VECTORS,
 )
@@ -30,7 +32,7 @@ FILE_OF_NEW_TEXTS = "source.texts.json"
 INPUT_NAMES = frozenset(
     {
         *(FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS, FILE_OF_QUERY_TEXTS, FILE_OF_QUERIES),
-        *(FILE_OF_NEW_TEXTS, MANIFEST, TENSORS),
+        *(FILE_OF_PAIRS, FILE_OF_TEST_PAIRS, FILE_OF_NEW_TEXTS, MANIFEST, TENSORS),
     }
 )
 """Names that input files of a job may have."""
@@ -91,7 +93,8 @@ class FitJob(JobRequest):
     @property
     def paths(self) -> list[str]:
         """Sources that the job reads from outside its folder."""
-        asked = [self.request.source, self.request.targets, self.request.queries, *self.request.out_of_domain.values()]
+        asked = [self.request.source, self.request.targets, self.request.queries, self.request.pairs]
+        asked += [self.request.test_pairs, *self.request.out_of_domain.values()]
         return [path for path in asked if path is not None and path not in self.files]
 
 

@@ -16,6 +16,7 @@ from training.sources.source import open_source
 
 FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
 FILE_OF_QUERY_TEXTS, FILE_OF_QUERIES = "queries.jsonl", "queries.npy"
+FILE_OF_PAIRS, FILE_OF_TEST_PAIRS = "pairs.jsonl", "test_pairs.jsonl"
 MAX_COUNTED = 1000
 """Maximum number of vectors whose distinct rows are counted before the job begins."""
 

@@ -19,13 +19,16 @@ from transforms import (
     StepError,
     build_steps,
 )
+from transforms.base import QueryPairs
 from transforms.chain import deserialize_chain, serialize_chain
 
 WIDTH = 24
 PAIRED = ("procrustes", "low_rank_affine")
 CODES = ("int8", "binary", "codes", "product_codes")
-BLIND = ("normalize", "rand", "random_projection", "random_selection", "truncation")
+BLIND = ("normalize", "query_adapter", "rand", "random_projection", "random_selection", "truncation")
 """Kinds that learn at most the dimensions and ignore the values of the rows."""
+
+TRUNCATION = {"kind": "truncation", "dimensions": 8}
 
 SPECS = [
     {"kind": "abtt", "directions": 2, "literal": False, "renormalize": True},
@@ -95,6 +98,8 @@ SPECS = [
         "seed": 1,
     },
     {"kind": "int8"},
+    {"kind": "leanvec", "dimensions": 8, "weighting": 1.0},
+    {"kind": "leanvec", "dimensions": 12, "weighting": 0.5},
     {"kind": "low_rank_affine", "rank": None, "ridge": 1e-3},
     {"kind": "low_rank_affine", "rank": 5, "ridge": 0.0},
     {"kind": "mc"},
@@ -114,13 +119,25 @@ SPECS = [
         "restore_norm": True,
         "codec_version": 1,
     },
+    {
+        "kind": "query_adapter",
+        "temperature": 0.05,
+        "negatives": 2,
+        "steps": 3,
+        "batch": 64,
+        "learning_rate": 1e-3,
+        "weight_decay": 1.0,
+        "seed": 1,
+    },
     {"kind": "r1", "renormalize": True},
     {"kind": "r1", "renormalize": False},
     {"kind": "r2"},
     {"kind": "rand", "seed": 3},
     {"kind": "random_projection", "dimensions": 8, "seed": 3},
     {"kind": "random_selection", "dimensions": 8, "seed": 3},
-    {"kind": "truncation", "dimensions": 8},
+    {"kind": "sides", "query": [{"kind": "mc"}], "document": [{"kind": "r2"}]},
+    {"kind": "sides", "query": [{"kind": "pca", "dimensions": 8, "center": "none"}], "document": [TRUNCATION]},
+    TRUNCATION,
 ] + [
     {
         "kind": "whitening",
@@ -157,7 +174,7 @@ def name_of(spec):
 def has_an_inverse(spec):
     if spec["kind"] in ("whitening", "abtt"):
         return not spec["renormalize"]
-    return spec["kind"] not in ("normalize", "r1", "r2", "rand", "truncation")
+    return spec["kind"] not in ("normalize", "r1", "r2", "rand", "sides", "truncation")
 
 
 def specs_where(condition):
@@ -207,8 +224,19 @@ def targets_of(rows, width=16):
     return other + 0.01 * rng.normal(size=other.shape) * np.abs(other).mean() + 0.1
 
 
+def pairs_of(rows):
+    """Return pairs of each row as a document and a noisy linear map of it as the query."""
+    documents = np.asarray(rows, np.float32)
+    rng = np.random.default_rng(1)
+    d = documents.shape[1]
+    mixing = np.eye(d) + rng.normal(size=(d, d)) / (2 * np.sqrt(d))
+    queries = (documents @ mixing + 0.01 * np.abs(documents).mean() * rng.normal(size=documents.shape)).astype("f")
+    return QueryPairs(queries, documents, np.column_stack([np.arange(len(documents))] * 2))
+
+
 def fit(spec, rows):
-    return make(spec).fit(rows, targets=targets_of(rows))
+    step = make(spec)
+    return step.fit(rows, targets=targets_of(rows), pairs=pairs_of(rows) if step.takes_pairs else None)
 
 
 def floats(step, rows):
@@ -398,8 +426,9 @@ def test_transform_of_any_float_dtype_equals_that_of_the_float32_copy(spec, fitt
 def test_fit_on_any_float_dtype_equals_the_fit_on_the_float32_copy(spec, rows, dtype):
     half = rows.astype(np.float16)
     targets = targets_of(half)
-    expected = make(spec).fit(half.astype(np.float32), targets=targets)
-    found = make(spec).fit(half.astype(dtype), targets=targets)
+    pairs = pairs_of(half) if make(spec).takes_pairs else None
+    expected = make(spec).fit(half.astype(np.float32), targets=targets, pairs=pairs)
+    found = make(spec).fit(half.astype(dtype), targets=targets, pairs=pairs)
     for name, buffer in expected.named_buffers():
         np.testing.assert_allclose(found.get_buffer(name), buffer, rtol=1e-5, atol=1e-5, err_msg=name)
     assert all(buffer.dtype in (torch.float32, torch.int64) for buffer in found.buffers())
@@ -439,7 +468,8 @@ def test_folded_chain_with_the_step_between_others_equals_the_chain(spec, normal
     else:
         steps = [R2(), make(spec), R2(), PCA(6)]
     targets = targets_of(rows) if any(step.paired for step in steps) else None
-    chain = Chain(steps, normalize).fit(rows, targets=targets)
+    pairs = pairs_of(rows) if any(step.takes_pairs for step in steps) else None
+    chain = Chain(steps, normalize).fit(rows, targets=targets, pairs=pairs)
     whole, folded = chain.transform(fresh), chain.fold().transform(fresh)
     if spec["kind"] == "int8":
         assert np.abs(whole.astype(int) - folded).max() <= 1
@@ -496,7 +526,7 @@ def test_fit_names_a_row_that_is_not_finite_unless_the_step_learns_nothing_from_
     bad[277, 3] = value
     step = make(spec)
     if spec["kind"] in BLIND:
-        step.fit(bad)
+        step.fit(bad, pairs=pairs_of(rows) if step.takes_pairs else None)
         assert np.isfinite(step.transform(rows)).all()
         return
     with pytest.raises(InputError, match="row 277 "):
@@ -622,7 +652,8 @@ def test_fit_on_degenerate_data_gives_finite_outputs_or_is_refused_with_a_reason
 def test_fit_on_rows_beyond_float32_is_refused_with_a_reason_or_gives_finite_buffers(spec, rows):
     targets = targets_of(rows)
     try:
-        step = make(spec).fit(rows.astype(np.float64) * 1e40, targets=targets)
+        pairs = pairs_of(rows) if make(spec).takes_pairs else None
+        step = make(spec).fit(rows.astype(np.float64) * 1e40, targets=targets, pairs=pairs)
     except (InputError, StepError) as error:
         assert len(str(error).split()) >= 5
         return
@@ -682,13 +713,13 @@ def test_r2_and_random_projection_in_a_chain_fit_vectors_of_4096_dimensions():
 UNIT_ROWS = ("r1", "r2")
 
 
-@specs_where(lambda spec: spec["kind"] in ("pca", "abtt", "whitening", "mc", "codes", *UNIT_ROWS, *BLIND))
+@specs_where(lambda spec: spec["kind"] in ("pca", "abtt", "whitening", "mc", "codes", "leanvec", *UNIT_ROWS, *BLIND))
 def test_fit_on_merged_moments_equals_the_fit_on_the_rows(spec, rows, fitted):
     data = rows.astype(np.float64)
     if spec["kind"] in UNIT_ROWS:
         data /= np.linalg.norm(data, axis=1, keepdims=True)
     moments = Moments.from_vectors(data[:100]).merge(Moments.from_vectors(data[100:]))
-    found = make(spec).fit(moments)
+    found = make(spec).fit(moments, pairs=pairs_of(rows) if make(spec).takes_pairs else None)
     for name, buffer in fitted(spec).named_buffers():
         np.testing.assert_allclose(found.get_buffer(name), buffer, rtol=1e-5, atol=1e-6, err_msg=name)
 
@@ -785,6 +816,7 @@ def test_a_fitted_step_cannot_follow_a_step_of_other_output_dimensions_in_a_chai
 def test_a_fitted_step_can_be_refitted_on_vectors_of_other_dimensions(spec, rows):
     step = fit(spec, rows)
     narrower = fit(spec, rows[:, :16])
-    refitted = step.fit(rows[:, :16], targets=targets_of(rows[:, :16]))
+    fewer = rows[:, :16]
+    refitted = step.fit(fewer, targets=targets_of(fewer), pairs=pairs_of(fewer) if step.takes_pairs else None)
     np.testing.assert_array_equal(refitted.transform(rows[:, :16]), narrower.transform(rows[:, :16]))
     assert Chain([refitted]).dimensions_after(16) == Chain([narrower]).dimensions_after(16)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from training.advice.adapter import AdapterTrial, try_adapter
 from training.advice.budgets import BudgetComparison, BudgetTrial, compare_budgets
 from training.advice.cost import describe_changed_neighbours
 from training.advice.debiasing import DebiasingComparison, compare_debiasing
@@ -66,6 +67,7 @@ class Advice:
         fewest_bytes: codes of the fewest bytes that preserve `keep`; None if no compared budget does.
         transfer: transfer evaluation of the recommended chain, on held-out rows and on out-of-domain text; empty if no
             steps are recommended.
+        adapter: trial of a query adapter; None without pairs.
         shortages: questions for which the sample is too small.
         notes: further remarks, as sentences.
     """
@@ -89,6 +91,7 @@ class Advice:
     second: Recommendation | None = None
     fewest_bytes: BudgetTrial | None = None
     transfer: list[TransferResult] = field(default_factory=list)
+    adapter: AdapterTrial | None = None
     shortages: list[Shortage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -107,8 +110,8 @@ def advise(request: AdviceRequest, encoder: TextEncoder | None, workspace: Path,
 
     Raises:
         SourceError: if the source cannot be read.
-        AdviceError: if the source has fewer than `MIN_DISTINCT_ROWS` distinct rows, holds texts but no encoder is
-            given, or the encoder fails on so many texts that too few are left.
+        AdviceError: if pairs cannot be used, the source has fewer than `MIN_DISTINCT_ROWS` distinct rows, holds texts
+            but no encoder is given, or the encoder fails on so many texts that too few are left.
         EncoderError: if the encoder fails on every text.
     """
     source = open_source(request.source)
@@ -119,6 +122,8 @@ def advise(request: AdviceRequest, encoder: TextEncoder | None, workspace: Path,
             f"{source.name} has {len(row_sample)} distinct rows; advice needs {MIN_DISTINCT_ROWS} at the least"
         )
     if row_sample.vectors is not None:
+        if request.pairs is not None:
+            raise AdviceError(f"{source.name} holds vectors, and pairs are texts: name a source of texts")
         sample = build_vector_sample(row_sample, row_sample.vectors)
         return build_advice(request, source.name, sample, None, on_progress)
     if encoder is None:
@@ -135,6 +140,8 @@ def advise(request: AdviceRequest, encoder: TextEncoder | None, workspace: Path,
             out_of_domain, remarks = encode_out_of_domain(other, encoder, workspace / "out_of_domain")
             sample = replace(sample, out_of_domain=out_of_domain)
         advice = build_advice(request, source.name, sample, encoder.describe(), part_of(on_progress, ENCODED, 1))
+        adapter = try_adapter(request, sample.row_sample, encoding, encoder, part_of(on_progress, 1, 1))
+        advice = replace(advice, adapter=adapter)
     return replace(advice, notes=[*advice.notes, *encoding.list_remarks(), *remarks])
 
 

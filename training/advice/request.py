@@ -20,9 +20,12 @@ class AdviceRequest:
         keep: share in (0, 1] of neighbours and of split-half MRR that a reduction must preserve.
         rows: maximum number of sampled rows.
         seed: seed of the sample.
+        pairs: file of queries with a relevant document each, as `training.fitting.query_pairs.read_pairs` reads it, to
+            try a query adapter; None to try none.
     """
 
     source: str
     keep: float = DEFAULT_KEEP
     rows: int = DEFAULT_ROWS
     seed: int = 0
+    pairs: str | None = None

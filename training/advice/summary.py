@@ -23,7 +23,7 @@ def summarize_advice(advice: Advice) -> list[str]:
     """Return the advice as sentences, its notes last.
 
     In order, they are on the recommended chain, the fewest bytes, the mean direction, the first coordinates, transfer
-    to out-of-domain text, and sample size.
+    to out-of-domain text, sample size, and a query adapter.
     """
     failing = find_failing_cuts(advice.matryoshka.cuts) if advice.matryoshka else []
     codes = advice.budgets.codes if advice.budgets else []
@@ -39,7 +39,8 @@ def summarize_advice(advice: Advice) -> list[str]:
         "nothing": NOTHING,
         "small_mean": SMALL_MEAN,
     }
-    return [*render_sentences(TEMPLATE, data), *advice.notes]
+    adapter = advice.adapter.reasons if advice.adapter else []
+    return [*render_sentences(TEMPLATE, data), *adapter, *advice.notes]
 
 
 def judge_transfer(here: Interval, there: Interval, keep: float) -> str:

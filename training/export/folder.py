@@ -113,13 +113,19 @@ def require_exportable(chain: Chain) -> int:
 
     Raises:
         ExportError: if the chain is not fitted or accepts any dimensions, or a step is not affine, a selection or a
-            normalization.
+            normalization, or maps queries otherwise than documents.
     """
     if not chain.fitted:
         raise ExportError("this chain is not fitted: fit it before it is exported")
     if chain.input_dimensions is None:
         raise ExportError("this chain learned nothing and takes vectors of any width: there is nothing to export")
     for step in chain.float_steps:
+        if step.two_sided:
+            # What loads an export gives queries and documents alike to it, and would answer with wrong vectors.
+            raise ExportError(
+                f"{step.kind} maps queries otherwise than documents, which no export can tell apart: "
+                "fold one side of the chain and export that"
+            )
         if not all(isinstance(part, Affine | Selection | Normalize) for part in step.primitives()):
             raise ExportError(f"{step.kind} is no affine map: Lathe serves such a chain, but cannot export it")
     return chain.input_dimensions

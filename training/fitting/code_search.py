@@ -252,7 +252,7 @@ def _choose_weighting(
     before = _list_earlier_steps(chain)
     assert isinstance(chain.quantizer, TransformCoding)
     moments = moments_of(_view_through(rows, before))
-    of_queries = None if queries is None else moments_of(_view_through(queries, before))
+    of_queries = None if queries is None else moments_of(_view_through(queries, before.query_side()))
     ranks, chains = [], []
     for done, weighting in enumerate(WEIGHTINGS):
         report(done / len(WEIGHTINGS), f"trying codes with weighting {weighting:g}")
@@ -296,7 +296,7 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
     codes, before = chain.quantizer, _list_earlier_steps(chain)
     assert isinstance(codes, TransformCoding)
     step = ProductCoding(codes.bytes, codes.weighting, seed=codes.seed, restore_norm=codes.restore_norm)
-    of_queries = None if queries is None else moments_of(_view_through(queries, before))
+    of_queries = None if queries is None else moments_of(_view_through(queries, before.query_side()))
     return Chain([*chain.float_steps, step.fit(_view_through(rows, before), queries=of_queries)], chain.normalize)
 
 

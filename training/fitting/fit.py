@@ -30,6 +30,7 @@ from training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
 from training.fitting.gates import list_failed_gates, require_gates
 from training.fitting.incremental import EarlierVersion, Version, compute_stored_moments
 from training.fitting.pairs import encode_targets, require_pairs_or_none
+from training.fitting.query_pairs import EncodedPairs, encode_pairs, require_query_pairs_or_none
 from training.fitting.rows import Rows
 from training.sources.readers import BUILT_IN
 from training.sources.source import Source, open_source
@@ -133,6 +134,7 @@ def fit_chain(
     require_gates(request.gates)
     if earlier is None:
         require_pairs_or_none(chain, request.targets, target_encoder)
+        require_query_pairs_or_none(chain, request.pairs, request.test_pairs)
     else:
         earlier.require_same_space(encoder)
         require_no_targets(request, target_encoder)
@@ -149,6 +151,15 @@ def fit_chain(
         targets = within.enter_context(
             encode_targets(request.targets, source, target_encoder, encoded, workspace, on_targets, engine)
         )
+        labelled = encode_pairs(
+            request.pairs,
+            request.test_pairs,
+            encoder,
+            encoded,
+            lambda: _read_out_of_domain(request),
+            request.seed,
+            on_targets,
+        )
         fit_rows, heldout_rows = split_heldout(encoded.hashes, request.seed)
         rows, reporting = engine.select_rows(encoded.vectors, fit_rows), _stage_progress("fit", on_progress)
         moments: dict[int, Moments] = {}
@@ -157,7 +168,7 @@ def fit_chain(
         if earlier is None:
             paired = None if targets is None else Rows(targets, fit_rows)
             chain, search = _fit_new_chain(
-                request, chain, encoder, source, encoded, heldout_rows, rows, paired, folder, reporting
+                request, chain, encoder, source, encoded, heldout_rows, rows, paired, labelled, folder, reporting
             )
             if request.keep_moments:
                 moments, said = compute_stored_moments(chain, rows)
@@ -174,8 +185,10 @@ def fit_chain(
             n_fit=len(fit_rows) + (earlier.count if earlier else 0),
             seed=request.seed,
             out_of_domain=out_of_domain,
-            warnings=_list_source_warnings(encoded, out_of_domain) + said,
+            warnings=_list_source_warnings(encoded, out_of_domain) + said + (labelled.warnings if labelled else []),
             targets=None if targets is None else np.array(targets[heldout_rows]),
+            pairs=labelled.test if labelled else None,
+            out_of_domain_pairs=labelled.out_of_domain if labelled else None,
         )
         if "codes" in certificate:
             certificate["codes"] |= (search or CodeSearch(chain, [], {})).describe()
@@ -207,6 +220,7 @@ def _fit_new_chain(
     heldout_rows: NDArray[np.int64],
     rows: Vectors,
     targets: Rows | None,
+    labelled: EncodedPairs | None,
     folder: Path,
     on_progress: Progress,
 ) -> tuple[Chain, CodeSearch | None]:
@@ -221,6 +235,7 @@ def _fit_new_chain(
         heldout_rows: indices of the held-out rows.
         rows: rows to fit on, `(n, d)`.
         targets: targets of these rows, or None.
+        labelled: queries with their relevant documents, or None.
         folder: folder for the state of training.
         on_progress: called with progress in [0, 1] and a message.
 
@@ -229,7 +244,9 @@ def _fit_new_chain(
     """
     queries = None if request.queries is None else read_queries(request.queries, encoder, encoded.vectors.shape[1])
     on_device = chain.to(_choose_fitting_device(encoder))
-    on_device.fit(rows, part_of(on_progress, 0, FITTED), targets, checkpoints=folder, queries=queries)
+    pairs = None if labelled is None else labelled.fit
+    fitting = part_of(on_progress, 0, FITTED)
+    on_device.fit(rows, fitting, targets, checkpoints=folder, queries=queries, pairs=pairs)
     chain.to("cpu")
     if request.bytes is None:
         return chain, None
@@ -298,6 +315,17 @@ def _find_members(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDA
     return found
 
 
+def _read_out_of_domain(request: FitRequest) -> dict[str, list[str]]:
+    """Read the sampled texts of the out-of-domain corpora by name; see `encode_out_of_domain`."""
+    return {name: sample_texts(open_source(written)) for name, written in list_out_of_domain(request).items()}
+
+
+def list_out_of_domain(request: FitRequest) -> dict[str, str]:
+    """Return the out-of-domain corpora of a fit by name: docstrings, or the language reference, and the request's."""
+    built_in = {"pydoc-topics": "pydoc:topics"} if request.source == "pydoc:" else {"pydoc": "pydoc:"}
+    return built_in | dict(request.out_of_domain)
+
+
 def encode_out_of_domain(
     request: FitRequest, encoder: TextEncoder | None, folder: Path, on_progress: Progress
 ) -> dict[str, FloatArray]:
@@ -311,8 +339,7 @@ def encode_out_of_domain(
     """
     if encoder is None:
         return {}
-    built_in = {"pydoc-topics": "pydoc:topics"} if request.source == "pydoc:" else {"pydoc": "pydoc:"}
-    corpora = built_in | dict(request.out_of_domain)
+    corpora = list_out_of_domain(request)
     found = {}
     for done, (name, written) in enumerate(corpora.items()):
         on_progress(done / len(corpora), f"encoding out-of-domain text: {name}")

@@ -35,6 +35,9 @@ class FitRequest:
         bytes: budget of a vector in bytes: codes of that size follow the steps, and their weighting and codebooks are
             searched; None for no such codes.
         queries: source of queries that will search the vectors, to weight codes by; None weights by the rows.
+        pairs: file of queries and their relevant documents that steps learn from, as `read_pairs` reads it; a part of
+            them certifies the chain if there are no test pairs.
+        test_pairs: such a file of other queries, to certify the chain with.
         bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
     """
 
@@ -54,6 +57,8 @@ class FitRequest:
     bad_shards: BadShards = "refuse"
     bytes: int | None = None
     queries: str | None = None
+    pairs: str | None = None
+    test_pairs: str | None = None
 
     @property
     def all_steps(self) -> list[dict[str, Any]]:

@@ -11,6 +11,9 @@ QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "posi
 ALIGNMENT = {"alignment.cosine", "alignment.recall_at_10"}
 """Metrics of a certificate of a fit on pairs."""
 
+RELEVANCE = {f"relevance.{measure}.{side}" for measure in ("ndcg_at_10", "recall_at_10") for side in ("gain", "after")}
+"""Metrics of a certificate with pairs of query and document."""
+
 UPPER_BOUNDS = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"}
 """Keys whose gate is a maximum; all others are a minimum."""
 
@@ -22,10 +25,10 @@ def require_gates(gates: Mapping[str, float]) -> None:
             raise FitError(f"the gate {key!r} is called {key.replace('foreign', 'out_of_domain', 1)!r} now")
         place, _, measure = key.rpartition(".")
         of_corpus = measure in QUALITIES and (not place or place.startswith(("out_of_domain.", "sizes.")))
-        if not of_corpus and key not in {"isoscore.after", *ALIGNMENT, *UPPER_BOUNDS}:
+        if not of_corpus and key not in {"isoscore.after", *ALIGNMENT, *RELEVANCE, *UPPER_BOUNDS}:
             raise FitError(
                 f"there is no gate {key!r}; there are {', '.join(sorted(QUALITIES))}, isoscore.after, "
-                "mean_norm.after, bytes_per_vector.after and out_of_domain.CORPUS.MEASURE"
+                "mean_norm.after, bytes_per_vector.after, out_of_domain.CORPUS.MEASURE and relevance.ndcg_at_10.gain"
             )
 
 

@@ -1,7 +1,8 @@
 """Base classes of all transforms: maps, fitting, parameter checks, signatures, training logs and checkpoints."""
 
 from transforms.base.checkpoint import Checkpoint, CheckpointPath
-from transforms.base.map import Inverse, Map, Spec, apply, parameter_names
+from transforms.base.map import Inverse, Map, Side, Spec, apply, parameter_names
+from transforms.base.query_pairs import QueryPairs, measure_relevance
 from transforms.base.registry import TRANSFORMS, build_transform
 from transforms.base.signature import Signature
 from transforms.base.training_log import TrainingConfig, TrainingLog
@@ -23,6 +24,8 @@ __all__ = [
     "Inverse",
     "LearnsFrom",
     "Map",
+    "QueryPairs",
+    "Side",
     "Signature",
     "Spec",
     "TRANSFORMS",
@@ -32,6 +35,7 @@ __all__ = [
     "TransformedView",
     "apply",
     "build_transform",
+    "measure_relevance",
     "parameter_names",
     "require_between",
     "require_choice",

@@ -16,6 +16,9 @@ from transforms.vectors import as_tensor, standardize_layout
 Spec = dict[str, Any]
 """A step as a JSON object: `{"kind": …}` and its parameters."""
 
+Side = Literal["query", "document"]
+"""Side of a search: what is asked for, or what is stored and found."""
+
 Inverse = Literal["exact", "approximate", "none"]
 """How well a map can be inverted: up to rounding, only to an estimate of the input, or not at all."""
 
@@ -30,6 +33,10 @@ class Map(nn.Module):
     kind: ClassVar[str]
     nested: bool = False
     """Whether outputs may be truncated to any number of leading dimensions and renormalized (Matryoshka)."""
+    two_sided: bool = False
+    """Whether queries are mapped by `query_map`, and not as documents are."""
+    queries_only: bool = False
+    """Whether documents stay as they are, and queries alone are mapped."""
 
     # Every buffer passes one of the next two methods: those of a fit, of an artifact, of folding, of an inverse. `.to`
     # and copies keep the layout. So what is saved, or sent to another process, computes the same bits there.
@@ -66,6 +73,14 @@ class Map(nn.Module):
         The simpler maps are affine maps, column selections and normalizations.
         """
         return [self]
+
+    def query_map(self) -> "Map":
+        """Return the map of queries, whose outputs search those of this map; by default this map itself."""
+        return self
+
+    def on_side(self, side: Side) -> "Map":
+        """Return the map of one side of a search: `query_map()` for queries, this map for documents."""
+        return self.query_map() if side == "query" and self.two_sided else self
 
     @property
     def inverse_kind(self) -> Inverse:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from transforms.base.checkpoint import Checkpoint, CheckpointPath
 from transforms.base.map import Map
+from transforms.base.query_pairs import QueryPairs
 from transforms.base.signature import Signature
 from transforms.base.training_log import TrainingLog
 from transforms.errors import ArtifactError, InputError
@@ -30,11 +31,13 @@ class FitContext:
         report: callback called with progress in [0, 1] and a message; an exception it raises stops the fit.
         checkpoint: file for the state of long training, so that a killed fit can be resumed; None for no checkpoint.
         queries: vectors `(m, d)` that will search the fitted ones, or their moments; None if none are known.
+        pairs: queries with the documents that are relevant to them; None if none are known.
     """
 
     report: Progress = no_progress
     checkpoint: Checkpoint | None = None
     queries: Moments | Vectors | None = None
+    pairs: QueryPairs | None = None
 
 
 class Transform(Map):
@@ -52,6 +55,10 @@ class Transform(Map):
     """Whether the fit takes pairs: vectors, and the target vector that each should be mapped to."""
     takes_queries: ClassVar[bool] = False
     """Whether a fit can use vectors that will search the fitted ones."""
+    takes_pairs: ClassVar[bool] = False
+    """Whether the fit learns from queries and the documents that are relevant to them."""
+    keeps_inner_products: ClassVar[bool] = False
+    """Whether outputs are to be compared by inner product, so that a chain that normalizes them ranks otherwise."""
     normalizes_rows: ClassVar[bool] = False
     """Whether fitting and applying L2-normalize the rows first, or give the same result as if they did."""
     learns_from: LearnsFrom = "rows"
@@ -72,6 +79,7 @@ class Transform(Map):
         targets: Vectors | None = None,
         checkpoint: CheckpointPath | None = None,
         queries: Moments | Vectors | None = None,
+        pairs: QueryPairs | None = None,
     ) -> Self:
         """Fit the buffers to moments, or to vectors `(n, d)` read in blocks, and return self.
 
@@ -85,10 +93,13 @@ class Transform(Map):
                 resumed from it, with the same result. A `Checkpoint` also sets how often the file is written.
             queries: vectors `(m, d)` that will search the fitted ones, or their moments; used by a transform whose
                 `takes_queries` is True and ignored by the others.
+            pairs: queries with their relevant documents; needed by a transform whose `takes_pairs` is True and ignored
+                by the others.
 
         Raises:
             StepError: for parameters out of range, or that make no sense for vectors of those dimensions.
-            InputError: if the data cannot be fitted on: no rows, NaN, inf, targets missing or not expected.
+            InputError: if the data cannot be fitted on: no rows, NaN, inf, targets or pairs missing, targets not
+                expected.
         """
         self.check_parameters()
         if self.paired and not isinstance(data, PairedMoments):
@@ -105,11 +116,13 @@ class Transform(Map):
             rows, dimensions = data.shape
         if rows == 0:
             raise InputError(f"{self.kind} cannot be fitted on no rows")
+        if self.takes_pairs and pairs is None:
+            raise InputError(f"{self.kind} is fitted on queries and their relevant documents: give pairs")
         # Called for its errors: impossible dimensions fail here, before any row is read.
         self.output_signature(Signature(dimensions))
         # Read before the fit, because `learn` may store tensors made from NumPy arrays, which are on the CPU.
         device = self.device
-        context = FitContext(on_progress, None if checkpoint is None else Checkpoint.at(checkpoint), queries)
+        context = FitContext(on_progress, None if checkpoint is None else Checkpoint.at(checkpoint), queries, pairs)
         # Overflow needs no NumPy warning: the check of the buffers reports it, inside the block, so that it restores.
         with restore_on_error([self]), np.errstate(over="ignore", invalid="ignore"):
             try:
@@ -140,6 +153,11 @@ class Transform(Map):
         return False
 
     @property
+    def weighted_by_queries(self) -> bool:
+        """Whether the fit used queries' moments, which are not stored, so that stored moments cannot refit it."""
+        return False
+
+    @property
     def needs_higher_moments(self) -> bool:
         """Whether the fit uses third or fourth moments, which affine maps cannot propagate; False by default."""
         return False
@@ -160,7 +178,7 @@ class Transform(Map):
         for name, tensor in tensors.items():
             if not torch.isfinite(tensor).all():
                 raise ArtifactError(f"the tensor {name!r} of {self.kind} is not finite")
-            setattr(self, name, tensor)
+            _set_buffer(self, name, tensor)
         return self
 
 
@@ -178,5 +196,11 @@ def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
     except BaseException:
         for step, buffers in zip(steps, earlier, strict=True):
             for name, buffer in buffers.items():
-                setattr(step, name, buffer)
+                _set_buffer(step, name, buffer)
         raise
+
+
+def _set_buffer(step: Map, name: str, tensor: Tensor) -> None:
+    """Assign a tensor to the buffer of a dotted name, which may belong to a module inside the step."""
+    owner, _, leaf = name.rpartition(".")
+    setattr(step.get_submodule(owner), leaf, tensor)

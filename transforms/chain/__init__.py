@@ -2,6 +2,7 @@
 
 from transforms.chain.affine_parts import affine_parts
 from transforms.chain.chain import Chain
+from transforms.chain.query_maps import leading_query_maps
 from transforms.chain.retained_subspace import retained_subspace
 from transforms.chain.serialized import deserialize_chain, serialize_chain
 from transforms.chain.steps import build_steps, parse_steps
@@ -11,6 +12,7 @@ __all__ = [
     "affine_parts",
     "build_steps",
     "deserialize_chain",
+    "leading_query_maps",
     "parse_steps",
     "retained_subspace",
     "serialize_chain",

@@ -17,6 +17,8 @@ from transforms.base import (
     CheckpointPath,
     Inverse,
     Map,
+    QueryPairs,
+    Side,
     Signature,
     Spec,
     Transform,
@@ -37,8 +39,10 @@ from transforms.vectors import Vectors, require_matrix
 class Chain(nn.Module):
     """Transforms applied in order, followed by L2 normalization unless `normalize` is off.
 
-    A quantizer, which must be the last step, comes after that normalization. Chains are composed by `chain + step` or
-    `chain + chain`, sliced, and equal (`==`) if they are the same map: the same steps with the same fitted tensors.
+    A quantizer, which must be the last step, comes after that normalization; queries are not quantized. Some steps map
+    queries otherwise than documents: `transform` is for documents, `transform_queries` for queries. Chains are composed
+    by `chain + step` or `chain + chain`, sliced, and equal (`==`) if they are the same map: the same steps with the
+    same fitted tensors.
 
     Attributes:
         steps: the transforms; a folded chain also holds affine maps.
@@ -122,6 +126,7 @@ class Chain(nn.Module):
         refit: bool = True,
         checkpoints: CheckpointPath | None = None,
         queries: Vectors | None = None,
+        pairs: QueryPairs | None = None,
     ) -> Self:
         """Fit the steps in order, each on the vectors as transformed by the preceding steps; return the chain itself.
 
@@ -135,9 +140,12 @@ class Chain(nn.Module):
             checkpoints: folder for the state of steps that are trained; see `Transform.fit`.
             queries: vectors `(m, d)` that will search the fitted ones, transformed by the preceding steps like them;
                 for steps that weight directions by queries.
+            pairs: queries with their relevant documents, of d dimensions, for steps that learn from them; each side is
+                transformed by the preceding steps.
 
         Raises:
-            InputError: for no rows, vectors a step cannot learn from (NaN and inf among them), or missing targets.
+            InputError: for no rows, vectors a step cannot learn from (NaN and inf among them), or missing targets or
+                pairs.
             StepError: if the steps do not fit the dimensions or one another, or the chain is folded.
         """
         require_matrix(vectors)
@@ -148,16 +156,31 @@ class Chain(nn.Module):
         if targets is not None and not paired:
             raise InputError("no step is fitted on targets; procrustes and low_rank_affine are")
         if queries is not None and not any(step.takes_queries for step in to_fit.values()):
-            raise InputError("no step is fitted on queries; codes is")
+            raise InputError("no step is fitted on queries; codes and leanvec are")
+        self._require_pairs_or_none(to_fit.values(), pairs, vectors.shape[1])
         # All steps are checked before the first is fitted, so that a later one is not refused after that work.
         self.signature(vectors.shape[1], refit, None if targets is None else targets.shape[1])
         with restore_on_error(self.transforms):
             for index, step in to_fit.items():
                 name = f"{index}-{step.kind}.safetensors"
                 checkpoint = None if checkpoints is None else Checkpoint.at(checkpoints).in_folder(name)
-                self.fit_step(index, vectors, on_progress, targets, checkpoint, queries)
+                self.fit_step(index, vectors, on_progress, targets, checkpoint, queries, pairs)
         on_progress(1.0, "fitted")
         return self
+
+    @staticmethod
+    def _require_pairs_or_none(steps: Iterable[Transform], pairs: QueryPairs | None, dimensions: int) -> None:
+        """Raise `InputError` unless pairs of these dimensions are given exactly if a step learns from them."""
+        learning = [step.kind for step in steps if step.takes_pairs]
+        if pairs is None and learning:
+            raise InputError(f"{learning[0]} is fitted on queries and their relevant documents: give pairs")
+        if pairs is None:
+            return
+        if not learning:
+            raise InputError("no step is fitted on pairs of query and document; query_adapter is")
+        for name, side in (("queries", pairs.queries), ("documents", pairs.documents)):
+            if side.shape[1] != dimensions:
+                raise InputError(f"the {name} of the pairs have {side.shape[1]} dimensions, the rows {dimensions}")
 
     def _steps_to_fit(self, refit: bool) -> dict[int, Transform]:
         """Return the steps to fit, by position: all of them if `refit`, else those not fitted yet.
@@ -183,6 +206,7 @@ class Chain(nn.Module):
         targets: Vectors | None = None,
         checkpoint: CheckpointPath | None = None,
         queries: Vectors | None = None,
+        pairs: QueryPairs | None = None,
     ) -> None:
         """Fit step `index` on the outputs of the preceding, fitted steps; for a quantizer, normalized as in `forward`.
 
@@ -200,24 +224,25 @@ class Chain(nn.Module):
         before = Chain(self.transforms[:index], self.normalize and isinstance(step, Quantizer))
         if len(before) or before.normalize:  # the first step learns from the vectors in their own precision
             vectors = view_through(vectors, before)
-            queries = None if queries is None else view_through(queries, before)
-        step.fit(vectors, report, targets, checkpoint, queries)
+            queries = None if queries is None else view_through(queries, before.query_side())
+            pairs = None if pairs is None else pairs.map(before.transform_queries, before.transform)
+        step.fit(vectors, report, targets, checkpoint, queries, pairs)
 
-    def forward(self, x: Tensor, dimensions: int | None = None, quantize: bool = True) -> Tensor:
+    def forward(self, x: Tensor, dimensions: int | None = None, side: Side = "document") -> Tensor:
         """Apply the steps to `(n, d)`; cut to `dimensions` leading columns, normalize if `normalize`, then quantize.
 
-        Without `quantize` the last is left out.
+        Steps are applied as they map that side of a search. Queries are not quantized.
         """
         quantizer = None
-        for step in self.steps:
+        for step in self.transforms:
             if isinstance(step, Quantizer):
                 quantizer = step
             else:
-                x = step(x)
+                x = step.on_side(side)(x)
         # Cut first, because a prefix of a unit row is no unit row; quantize last, because codes cannot be normalized.
         x = x if dimensions is None else x[..., :dimensions]
         x = unit_rows(x) if self.normalize else x
-        return quantizer(x) if quantizer is not None and quantize else x
+        return quantizer(x) if quantizer is not None and side == "document" else x
 
     @overload
     def transform(self, rows: Tensor, dimensions: int | None = None) -> Tensor: ...
@@ -244,13 +269,25 @@ class Chain(nn.Module):
         return self.dequantize(self.transform(rows, dimensions))
 
     def transform_queries(self, rows: Any, dimensions: int | None = None) -> Any:
-        """Transform rows like `transform`, but without a quantizer: floats that search what the chain encoded.
+        """Transform queries `(n, d)` to the floats `(n, k)` that search what `transform` returned for documents.
 
-        Their inner products with `floats` of other rows are the scores of those rows' codes. Parameters and errors are
-        those of `transform`.
+        Steps map queries in their own way if they have one, and a quantizer is left out: inner products with `floats`
+        of documents are the scores of their codes. Parameters and errors are those of `transform`.
         """
         self.require_dimensions(dimensions)
-        return apply(self, rows, dimensions=dimensions, quantize=False)
+        return apply(self, rows, dimensions=dimensions, side="query")
+
+    def query_side(self) -> "Chain":
+        """Return a chain of the maps of queries, without a quantizer: its `transform` is `transform_queries` of this.
+
+        The chain shares its tensors with this one and cannot be fitted or saved.
+        """
+        return Chain([step.on_side("query") for step in self.float_steps], self.normalize)
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether a step maps queries otherwise than documents; that queries are not quantized does not count."""
+        return any(step.two_sided for step in self.transforms)
 
     def dequantize(self, codes: Any) -> Any:
         """Decode a quantizer's codes to floats `(n, k)`; return the input unchanged if the chain has no quantizer."""
@@ -330,7 +367,7 @@ class Chain(nn.Module):
         if dimensions is not None and (not isinstance(dimensions, int) or not self.serves(dimensions)):
             raise InputError(f"this chain serves {self.describe_dimensions()} dimensions, not {dimensions}")
 
-    def fold(self, dimensions: int | None = None, normalize: bool | None = None, quantize: bool = True) -> "Chain":
+    def fold(self, dimensions: int | None = None, normalize: bool | None = None, side: Side = "document") -> "Chain":
         """Return an equivalent chain with runs of affine steps multiplied into one, optionally with fewer dimensions.
 
         Products are computed in float64. A normalization before bias-free maps that end in a normalization changes
@@ -340,7 +377,8 @@ class Chain(nn.Module):
         Args:
             dimensions: number of leading dimensions to output, if the chain is nested; only these are computed.
             normalize: replaces the chain's own setting; None keeps it.
-            quantize: whether to keep a quantizer; queries are transformed without it.
+            side: side of a search that the new chain's `transform` is for: `document` as `transform` of this chain,
+                `query` as `transform_queries`, without a quantizer.
 
         Raises:
             NotFittedError: before `fit`.
@@ -350,7 +388,7 @@ class Chain(nn.Module):
             raise NotFittedError("a chain must be fitted before it is folded")
         self.require_dimensions(dimensions)
         normalize = self.normalize if normalize is None else normalize
-        primitives = [primitive for step in self.float_steps for primitive in step.primitives()]
+        primitives = [primitive for step in self.float_steps for primitive in step.on_side(side).primitives()]
         like = next(self.buffers(), None)
         if dimensions is not None and like is not None:
             columns = torch.arange(dimensions, device=like.device)
@@ -358,7 +396,7 @@ class Chain(nn.Module):
         if normalize:
             # As a primitive, the final normalization can become part of the last affine map.
             primitives.append(Normalize())
-        quantizer = [self.quantizer] if self.quantizer is not None and quantize else []
+        quantizer = [self.quantizer] if self.quantizer is not None and side == "document" else []
         chain = Chain([*fold_primitives(primitives), *quantizer], normalize=False)
         dtype = next((buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), None)
         # `Module.to` casts float buffers only, so the columns of a selection stay integers.

@@ -23,7 +23,8 @@ def parse_steps(text: str) -> list[Transform]:
 
     A step is `kind`, `kind:value` (the value of its first parameter, `dimensions` for most) or
     `kind:key=value,key=value`; steps are joined by commas. A step may also be written as a JSON object, all of them as
-    a JSON list, and a value may be any JSON:
+    a JSON list, and a value may be any JSON. An object of two lists, `{"query": […], "document": […]}`, has other steps
+    for queries than for documents:
     `r2,geopres:128,nested=true` or `r2,{"kind": "geopres", "dimensions": 128, "nested": true}`.
 
     Raises:
@@ -32,6 +33,8 @@ def parse_steps(text: str) -> list[Transform]:
     specs: list[Spec] = []
     if text.lstrip().startswith("["):
         return build_steps(_parse_json(text))
+    if text.lstrip().startswith("{") and isinstance(whole := _parse_or_none(text), dict) and "kind" not in whole:
+        return build_steps(whole)
     for part in _split_top_level(text):
         # Commas separate parameters as well as steps: a part such as `nested=true` belongs to the step before it.
         if PARAMETER.match(part):
@@ -46,12 +49,18 @@ def parse_steps(text: str) -> list[Transform]:
     return build_steps(specs)
 
 
-def build_steps(specs: Sequence[Mapping[str, Any]]) -> list[Transform]:
+def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[Transform]:
     """Build unfitted transforms from a list of specs, `{"kind": …}` with parameters.
 
+    Args:
+        specs: the list, or `{"query": […], "document": […]}` with the specs of each side of a search.
+
     Raises:
-        StepError: for an unknown kind or parameter, for no steps at all, or for more than `MAX_STEPS`.
+        StepError: for an unknown kind or parameter, for no steps at all, for more than `MAX_STEPS`, or if one of two
+            sides is missing.
     """
+    if isinstance(specs, Mapping) and "kind" not in specs:
+        specs = [_join_sides(specs)]
     if isinstance(specs, str | Mapping) or not isinstance(specs, Sequence):
         raise StepError(f"steps are a list of objects such as {{'kind': 'r2'}}, got {specs!r}")
     if len(specs) > MAX_STEPS:
@@ -59,6 +68,27 @@ def build_steps(specs: Sequence[Mapping[str, Any]]) -> list[Transform]:
     if not specs:
         raise StepError("a chain needs at least one step, such as r2 or geopres:128")
     return [build_transform(spec) for spec in specs]
+
+
+def _join_sides(sides: Mapping[str, Any]) -> Spec:
+    """Return the spec of one step with the steps of queries and those of documents; raise `StepError` for other sides.
+
+    A side without steps has an empty list, so that one that was forgotten is not taken for one.
+    """
+    if set(sides) != {"query", "document"}:
+        raise StepError(
+            "steps with two sides have exactly query and document, [] for a side that stays as it is, not "
+            f"{', '.join(map(str, sides)) or 'none'}"
+        )
+    return {"kind": "sides", **sides}
+
+
+def _parse_or_none(text: str) -> Any:
+    """Parse text as JSON; return None if it is not JSON as a whole."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return None
 
 
 def _split_top_level(text: str) -> list[str]:

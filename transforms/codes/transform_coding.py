@@ -24,15 +24,11 @@ from transforms.codes.allocation import BYTE, CodeLayout, allocate_bits, equal_b
 from transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
 from transforms.codes.quantization import Quantizer
 from transforms.errors import InputError, NotFittedError, StepError
-from transforms.statistics import Moments, Spectrum, moments_of, row_norms, without_direction
+from transforms.statistics import Moments, Spectrum, moments_of, query_metric_roots, row_norms, without_direction
 from transforms.vectors import Vectors, as_tensor
 
 CODEC_VERSION = 1
 """Version of the layout of the codes; a later one that old code would misread gets the next number."""
-
-MIN_EIGENVALUE = 1e-6
-"""Smallest eigenvalue of the query metric relative to the largest: a direction that no query has keeps a little weight,
-because later queries may have it."""
 
 CLIP_DEVIATIONS = 5.0
 """Number of standard deviations beyond which a coordinate counts as clipped; of a normal, 1 in 1.7 million is."""
@@ -178,6 +174,11 @@ class TransformCoding(Quantizer):
         return self.encoder.shape[0]
 
     @property
+    def weighted_by_queries(self) -> bool:
+        """Whether queries weighted the fit, and not the fitted rows."""
+        return bool(self.query_count.any())
+
+    @property
     def chooses_axes(self) -> bool:
         """True: the coordinates are principal axes."""
         return True
@@ -201,7 +202,7 @@ class TransformCoding(Quantizer):
             raise InputError(
                 f"queries of {queries.dimensions} dimensions cannot weight vectors of {moments.dimensions}"
             )
-        root, inverse_root = self._metric_roots(moments if queries is None else queries)
+        root, inverse_root = query_metric_roots(moments if queries is None else queries, self.weighting)
         spectrum = Spectrum.of(root @ moments.covariance(ddof=0) @ root)
         # The weighting scales rounding error too, by up to the ratio of the metric's eigenvalues.
         noise = moments.rounding_variance() * float(np.linalg.eigvalsh(root)[-1]) ** 2
@@ -238,18 +239,6 @@ class TransformCoding(Quantizer):
             data: what the step is fitted on.
             deviations: standard deviation of each coordinate in the metric of the fit, `(m,)`.
         """
-
-    def _metric_roots(self, queries: Moments) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return M_λ^½ and M_λ^−½, `(d, d)` each, of the uncentred second moment of queries."""
-        d = queries.dimensions
-        moment = queries.second_moment()
-        level = moment.trace() / d
-        if not self.weighting or not np.isfinite(level) or level <= 0:
-            return np.eye(d), np.eye(d)
-        spectrum = Spectrum.of((1 - self.weighting) * np.eye(d) + self.weighting / level * moment)
-        values = np.maximum(spectrum.values, MIN_EIGENVALUE * spectrum.values[0])
-        axes = spectrum.directions
-        return (axes.T * np.sqrt(values)) @ axes, (axes.T / np.sqrt(values)) @ axes
 
     def _rotate(
         self, axes: NDArray[np.float64], variances: NDArray[np.float64], total: int

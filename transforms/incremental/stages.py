@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from transforms.base import Map, Transform, view_through
 from transforms.chain import Chain, affine_parts
-from transforms.codes import ProductCoding, Quantizer, TransformCoding
+from transforms.codes import ProductCoding, Quantizer
 from transforms.linear import Normalize
 from transforms.statistics import Moments, moments_of, unit_moments
 from transforms.vectors import Vectors
@@ -154,10 +154,10 @@ class Stages:
 def _reason_to_retain(step: Transform, stage: Stage) -> str | None:
     """Return why a step cannot be refitted from the moments at the beginning of its stage; None if it can be."""
     if step.learns_from == "rows":
-        return "it is fitted on pairs" if step.paired else "it is trained on rows"
+        return "it is fitted on pairs" if step.paired or step.takes_pairs else "it is trained on rows"
     if step.learns_from == "unit moments" and (stage.moved or not stage.unit):
         return "it learns from unit rows, and no step just before it normalizes them"
-    if isinstance(step, TransformCoding) and int(step.query_count):
+    if step.weighted_by_queries:
         return "it is weighted by queries, whose moments are not stored"
     if stage.moved and step.needs_higher_moments:
         return "it needs fourth moments, which cannot be propagated through the step before it"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,20 @@ CHECKPOINT_VERSION = 1
 
 ADAM_STATE = ("exp_avg", "exp_avg_sq")
 """Names of AdamW's state tensors of each parameter, besides its step count."""
+
+
+class BatchSampler(Protocol):
+    """Protocol of what `train` takes: batches by step, and what is held out from them."""
+
+    @property
+    def heldout_rows(self) -> NDArray[np.int64]:
+        """Indices of what is held out, ascending; empty for nothing."""
+
+    def sample(self, step: int) -> Tensor:
+        """Return the batch of a step, the same whenever it is asked for."""
+
+    def heldout(self) -> Tensor:
+        """Return what is held out as one batch, the same in every call."""
 
 
 class Batches:
@@ -114,10 +128,11 @@ def train(
     kind: str,
     parameters: Mapping[str, Tensor],
     loss: LossFunction,
-    batches: Batches,
+    batches: BatchSampler,
     config: TrainingConfig,
     context: FitContext,
     checkpoint: Checkpoint | None = None,
+    evaluate_start: bool = False,
 ) -> TrainingLog:
     """Train the parameters in place with AdamW, restore those of the lowest held-out loss, and return the log.
 
@@ -134,6 +149,7 @@ def train(
         context: its `report` is called after each step with the progress and a message; an exception that `report`
             raises stops the fit.
         checkpoint: file from which the state is resumed, and to which it is saved at intervals and at the end.
+        evaluate_start: whether the initial parameters are evaluated too, and so kept if no others are better.
 
     Raises:
         InputError: if the loss stops being finite before there was a finite held-out loss.
@@ -145,6 +161,8 @@ def train(
     if checkpoint is not None and (stored := checkpoint.load()) is not None:
         _restore_state(stored, parameters, best, optimizer, log)
     heldout = batches.heldout() if len(batches.heldout_rows) else None
+    if evaluate_start and heldout is not None and not log.steps:
+        _evaluate(heldout, loss, parameters, best, log)
     began, first = time.monotonic(), log.steps
     due = began + checkpoint.seconds if checkpoint is not None else float("inf")
     while log.steps < config.steps and not log.stopped_early:

@@ -4,6 +4,7 @@ from transforms.linear.abtt import ABTT
 from transforms.linear.affine import Affine
 from transforms.linear.alignment import LowRankAffine, Procrustes
 from transforms.linear.debias import MIN_MEAN_NORM, R1, R2, MeanCentering, RandomDirection
+from transforms.linear.leanvec import LeanVec
 from transforms.linear.linear import Linear
 from transforms.linear.normalize import Normalize
 from transforms.linear.pca import PCA
@@ -14,6 +15,7 @@ from transforms.linear.whitening import Whitening
 __all__ = [
     "ABTT",
     "Affine",
+    "LeanVec",
     "Linear",
     "LowRankAffine",
     "MIN_MEAN_NORM",

@@ -1,6 +1,12 @@
 """How well a chain keeps the geometry of the vectors: metrics, diagnostics, certificate."""
 
-from transforms.quality.certificate import MIN_ROWS_PER_DIMENSION, Certificate, certify, geometry_measures
+from transforms.quality.certificate import (
+    MIN_ROWS_PER_DIMENSION,
+    Certificate,
+    certify,
+    geometry_measures,
+    relevance_measures,
+)
 from transforms.quality.diagnostics import (
     UNIT_TOLERANCE,
     Diagnostics,
@@ -40,5 +46,6 @@ __all__ = [
     "positional_stress",
     "recall_at_k",
     "recall_of_anchors",
+    "relevance_measures",
     "uncentered_alignment",
 ]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from transforms.base import Transform
+from transforms.base import QueryPairs, Transform, measure_relevance
 from transforms.chain import Chain
 from transforms.codes import CLIP_DEVIATIONS, MAX_CLIPPED, TransformCoding
 from transforms.quality.diagnostics import diagnose
@@ -26,6 +26,9 @@ MIN_ROWS_PER_DIMENSION = 10
 MIN_DEVIATION = 1e-5
 """Standard deviation, relative to the largest, up to which an output dimension counts as constant."""
 
+NORMAL_QUANTILE = 1.96
+"""Half-width of a 95 % interval of a normal mean, in standard errors."""
+
 Certificate = dict[str, Any]
 """JSON object that `certify` returns."""
 
@@ -39,6 +42,8 @@ def certify(
     out_of_domain: Mapping[str, FloatArray] | None = None,
     warnings: list[str] | None = None,
     targets: FloatArray | None = None,
+    pairs: QueryPairs | None = None,
+    out_of_domain_pairs: Mapping[str, QueryPairs] | None = None,
 ) -> Certificate:
     """Measure how a fitted chain changes held-out and out-of-domain vectors, and return the measures as a JSON object.
 
@@ -49,7 +54,9 @@ def certify(
         seed: seed of the split into fitted and held-out rows; stored in the certificate only.
         out_of_domain: vectors of other corpora by name, because an in-domain number alone misleads.
         warnings: warnings from the fit; they precede the certificate's own.
-        targets: vectors that the held-out vectors should be mapped to, `(n, k)`, for a chain fitted on pairs.
+        targets: vectors that the held-out vectors should be mapped to, `(n, k)`, for a chain fitted on targets.
+        pairs: queries that were not used in the fit, with their relevant documents.
+        out_of_domain_pairs: such queries and documents of other corpora by name; used only with `pairs`.
 
     Returns:
         A JSON object: `{n_fit, n_heldout, seed, local_spearman, recall_at_10,
@@ -58,9 +65,12 @@ def certify(
         out_of_domain: {name: …}, warnings: []}`. `diagnostics` holds the results of `diagnose` for the held-out rows
         and their outputs; `out_of_domain` holds the measures by corpus. A measure that needs more rows is null. For a
         nested chain, `sizes` holds `geometry_measures` of the first quarter, half and three quarters of the dimensions.
-        Codes are decoded to floats before they are measured; where a chain ends in `codes`, recall is that of float
-        queries in the codes, and `codes` holds `code_measures`. With targets, `alignment: {cosine, recall_at_10}` holds
-        the mean cosine of an output to its target, and the `cross_recall_at_k` of outputs and targets with k = 10.
+        Codes are decoded to floats before they are measured. Where a chain ends in `codes`, or queries need another map
+        than documents to be compared with them, recall is that of rows mapped as queries; a map that only queries pass
+        is left out. For `codes` the entry of that name holds `code_measures`. With targets, `alignment: {cosine,
+        recall_at_10}` holds the mean cosine of an output to its target, and the `cross_recall_at_k` of outputs and
+        targets with k = 10. With pairs, `relevance` holds `relevance_measures`, and in `out_of_domain` those of
+        `out_of_domain_pairs`.
     """
     after = chain.floats(heldout)
     queries = _query_side(chain, heldout)
@@ -82,11 +92,18 @@ def certify(
             str(k): geometry_measures(heldout, chain.transform(heldout, dimensions=k)) for k in sizes
         }
     if isinstance(chain.quantizer, TransformCoding) and queries is not None:
-        certificate["codes"] = code_measures(chain.quantizer, queries, after)
+        floats = Chain(chain.float_steps, chain.normalize).transform(heldout)
+        certificate["codes"] = code_measures(chain.quantizer, floats, queries, after)
     if targets is not None:
         certificate["alignment"] = {
             "cosine": float((normalized_rows(after, np.float64) * normalized_rows(targets, np.float64)).sum(1).mean()),
             "recall_at_10": cross_recall_at_k(after, targets, 10) if len(targets) > 10 else None,
+        }
+    if pairs is not None:
+        certificate["relevance"] = relevance_measures(chain, pairs) | {
+            "out_of_domain": {
+                name: relevance_measures(chain, other) for name, other in (out_of_domain_pairs or {}).items()
+            }
         }
     certificate["out_of_domain"] = {
         name: {
@@ -100,6 +117,7 @@ def certify(
         *_fit_warnings(chain, n_fit, heldout.shape[0]),
         *_constant_output_warnings(heldout, after),
         *_clipping_warnings(certificate),
+        *_relevance_warnings(certificate),
     ]
     return certificate
 
@@ -130,7 +148,62 @@ def geometry_measures(
     }
 
 
-def code_measures(quantizer: TransformCoding, queries: FloatArray, decoded: FloatArray) -> Certificate:
+def relevance_measures(chain: Chain, pairs: QueryPairs) -> Certificate:
+    """Return what a chain changes in searches whose relevant documents are known, as a JSON object.
+
+    `{queries, documents, ndcg_at_10: {before, after, gain, ci95}, recall_at_10: {…}}`: the counts, and the measures of
+    `measure_relevance` by cosines of the vectors before the chain and by the chain's own scores. `gain` is the mean
+    difference, and `ci95` half the width of its 95 % interval, paired by query; null for a single query.
+
+    Args:
+        chain: fitted.
+        pairs: vectors before the chain.
+    """
+    before = measure_relevance(pairs.map(_unit_rows, _unit_rows))
+    after = measure_relevance(pairs.map(chain.transform_queries, chain.floats))
+    found: Certificate = {"queries": len(pairs), "documents": len(pairs.documents)}
+    for name, old, new in zip(("ndcg_at_10", "recall_at_10"), before, after, strict=True):
+        gains = new - old
+        half = NORMAL_QUANTILE * float(gains.std(ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else None
+        found[name] = {
+            "before": float(old.mean()),
+            "after": float(new.mean()),
+            "gain": float(gains.mean()),
+            "ci95": half,
+        }
+    return found
+
+
+def _unit_rows(vectors: FloatArray) -> FloatArray:
+    """Return the rows at length 1, in float32."""
+    return normalized_rows(vectors, np.float32).numpy()
+
+
+def _relevance_warnings(certificate: Certificate) -> list[str]:
+    """Return a warning for each corpus whose searches get worse, and one if those of the pairs do not get better."""
+    if "relevance" not in certificate:
+        return []
+    found = []
+    relevance = certificate["relevance"]
+    measured = relevance["ndcg_at_10"]
+    if not measured["gain"] > (measured["ci95"] or 0):
+        found.append(
+            f"nDCG@10 of {relevance['queries']} held-out queries changes by {measured['gain']:+.4f} ± "
+            f"{measured['ci95'] or 0:.4f}: no gain that can be told from chance"
+        )
+    for name, other in relevance["out_of_domain"].items():
+        measured = other["ndcg_at_10"]
+        if measured["gain"] < -(measured["ci95"] or 0):
+            found.append(
+                f"searches of other text get worse: nDCG@10 on {name} changes by {measured['gain']:+.4f} ± "
+                f"{measured['ci95'] or 0:.4f}"
+            )
+    return found
+
+
+def code_measures(
+    quantizer: TransformCoding, floats: FloatArray, queries: FloatArray, decoded: FloatArray
+) -> Certificate:
     """Return what codes cost and how their scores err, as a JSON object.
 
     `{kind, bytes, weighting, coordinates, bits: {bits: coordinates}, query_count, score_bias, score_variance,
@@ -140,11 +213,12 @@ def code_measures(quantizer: TransformCoding, queries: FloatArray, decoded: Floa
 
     Args:
         quantizer: fitted.
-        queries: rows as floats, which search and are encoded, `(n, d)`.
+        floats: rows as they are encoded, `(n, d)`.
+        queries: the same rows as they search, `(n, d)`.
         decoded: what the codes of the same rows stand for, `(n, d)`.
     """
     bits, counts = np.unique(quantizer.layout[0].cpu().numpy(), return_counts=True)
-    bias, variance = score_errors(queries, queries, decoded) if len(queries) > 1 else (None, None)
+    bias, variance = score_errors(queries, floats, decoded) if len(queries) > 1 else (None, None)
     return {
         "kind": quantizer.kind,
         "bytes": quantizer.bytes,
@@ -154,15 +228,19 @@ def code_measures(quantizer: TransformCoding, queries: FloatArray, decoded: Floa
         "query_count": int(quantizer.query_count),
         "score_bias": bias,
         "score_variance": variance,
-        "clipped_share": quantizer.clipped_share(queries),
+        "clipped_share": quantizer.clipped_share(floats),
     }
 
 
 def _query_side(chain: Chain, vectors: FloatArray) -> FloatArray | None:
-    """Return vectors as they search the codes of others, `(n, k)`; None unless the chain ends in such codes."""
-    if not isinstance(chain.quantizer, TransformCoding):
+    """Return documents mapped as queries that search the others, `(n, k)`; None if that is how they are found anyway.
+
+    Maps that only queries pass are left out: they were learned for queries, which these rows are not.
+    """
+    steps = [step for step in chain.float_steps if not step.queries_only]
+    if not isinstance(chain.quantizer, TransformCoding) and not any(step.two_sided for step in steps):
         return None
-    found: FloatArray = chain.transform_queries(vectors)
+    found: FloatArray = Chain(steps, chain.normalize).transform_queries(vectors)
     return found
 
 
@@ -195,6 +273,11 @@ def _fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
     for step in chain.transforms:
         if isinstance(step, Transform):
             found += step.fit_warnings()
+            if step.keeps_inner_products and chain.normalize:
+                found.append(
+                    f"{step.kind} keeps inner products, and this chain normalizes its outputs: fit it without "
+                    "normalization, for an index with the metric ip"
+                )
             needed = MIN_ROWS_PER_DIMENSION * step.learned_directions
             if n_fit < needed:
                 found.append(

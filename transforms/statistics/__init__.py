@@ -22,6 +22,7 @@ from transforms.statistics.norms import (
     zero_where_zero,
 )
 from transforms.statistics.paired_moments import PairedMoments
+from transforms.statistics.query_metric import query_metric_roots
 from transforms.statistics.spectrum import RANK_TOLERANCE, Spectrum, participation_ratio
 from transforms.statistics.subspace import Subspace
 
@@ -42,6 +43,7 @@ __all__ = [
     "moments_of",
     "norms_of",
     "participation_ratio",
+    "query_metric_roots",
     "rounding_threshold",
     "row_norms",
     "unit_image",

@@ -195,7 +195,7 @@ class Worker:
             chain = Chain.load(Path(ref["folder"]))
             if chain.metadata["tensors_sha256"] != ref["digest"]:
                 raise ArtifactError("the chain was replaced by another while this request waited; send it again")
-            self.chains[key] = chain.fold(ref["dimensions"], ref["normalize"], ref["quantize"]).to(self.encoder.device)
+            self.chains[key] = chain.fold(ref["dimensions"], ref["normalize"], ref["side"]).to(self.encoder.device)
         self.chains.move_to_end(key)
         while len(self.chains) > MAX_CHAINS:
             self.chains.popitem(last=False)

@@ -1,5 +1,7 @@
 """Fitting of chains, as jobs."""
 
+from typing import Any
+
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -7,18 +9,20 @@ from starlette.responses import Response
 
 from service.chains.loaded_chain import LoadedChain
 from service.chains.names import require_name
-from service.codec import as_vectors, dump_npy
+from service.codec import as_vectors, dump_json, dump_npy
 from service.encoders.engine.engine import Engine
 from service.errors import BadValueError, ConflictError
 from service.http.answers import answer_job
 from service.http.json_body import read_json, validate_json
 from service.http.openapi import ERRORS, describe_body
-from service.http.schemas import FitBody, SourceBody
+from service.http.schemas import FitBody, PairBody, SourceBody
 from service.jobs.kinds.fit import build_fit_job
 from service.jobs.sources import (
+    FILE_OF_PAIRS,
     FILE_OF_QUERIES,
     FILE_OF_QUERY_TEXTS,
     FILE_OF_TARGETS,
+    FILE_OF_TEST_PAIRS,
     receive,
     require_distinct,
     resolve_allowed_path,
@@ -31,6 +35,7 @@ from training.fitting.fit_request import CODES, FitRequest
 from training.fitting.gates import require_gates
 from training.fitting.incremental import require_moments
 from training.fitting.pairs import require_pairs_or_none
+from training.fitting.query_pairs import require_query_pairs_or_none
 from transforms.base import Transform
 from transforms.chain import Chain, build_steps
 
@@ -80,7 +85,7 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
         chain.signature(dimensions)
     request = FitRequest(
         name=body.name,
-        steps=[] if version else chain.specs()[: len(body.steps or [])],
+        steps=[] if version else _list_steps(chain, body),
         source=source.path,
         normalize=body.normalize,
         gates=body.gates,
@@ -91,12 +96,15 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
         add_to=version.ref if version else None,
         bytes=body.bytes,
         queries=None if body.queries is None else _locate_queries(body.queries, services, source.files, dimensions),
+        pairs=_store_pairs(body.pairs, FILE_OF_PAIRS, source.files),
+        test_pairs=_store_pairs(body.test_pairs, FILE_OF_TEST_PAIRS, source.files),
     )
     target = (
         services.embedder.find_engine(body.target_encoder, param="target_encoder").spec if body.target_encoder else None
     )
     if version is None:
         require_pairs_or_none(chain, request.targets, target)
+        require_query_pairs_or_none(chain, request.pairs, request.test_pairs)
     else:
         require_no_targets(request, target)
     return services.jobs.submit("fit", build_fit_job(request, spec, body.transform, source.files, target), source.files)
@@ -145,6 +153,25 @@ def _build_new_chain(body: FitBody) -> Chain:
     if body.queries is not None and not any(isinstance(s, Transform) and s.takes_queries for s in chain.transforms):
         raise BadValueError("no step is fitted on queries; give bytes, or codes as the last step", param="queries")
     return chain
+
+
+def _list_steps(chain: Chain, body: FitBody) -> list[dict[str, Any]]:
+    """Return the specs of a chain's steps, without codes that a budget of bytes adds."""
+    return chain.specs() if body.bytes is None else chain.specs()[:-1]
+
+
+def _store_pairs(pairs: list[PairBody] | None, name: str, files: dict[str, bytes]) -> str | None:
+    """Add pairs to the job's files under a name, and return the name; None without pairs.
+
+    Raises:
+        BadValueError: for an empty list.
+    """
+    if pairs is None:
+        return None
+    if not pairs:
+        raise BadValueError("the list of pairs is empty", param="pairs")
+    files[name] = b"\n".join(dump_json({"query": pair.query, "document": pair.document}) for pair in pairs)
+    return name
 
 
 def _locate_queries(source: SourceBody, services: Services, files: dict[str, bytes], dimensions: int | None) -> str:

@@ -174,7 +174,10 @@ class Generation:
             found = self.find_candidates(reduced, view, allowed, candidates, query.ef or DEFAULT_EF)
             if query.rescoring is not None:
                 assert self.rows.originals is not None
-                found = rescore(directions, self.rows.originals, found[0], k, self.spec.metric)
+                asked = (
+                    self.reducer.map_for_rescoring(vectors[part]) if self.reducer.leading is not None else directions
+                )
+                found = rescore(asked, self.rows.originals, found[0], k, self.spec.metric)
             rows, scores[part, : found[1].shape[1]] = found
             if view.count:
                 labels[part, : rows.shape[1]] = np.where(rows < 0, -1, view.labels[rows])

@@ -145,20 +145,21 @@ class MilvusIndex:
             vectors = query.vectors[part]
             directions = normalize_rows(vectors) if self.spec.metric == "cosine" else vectors
             compact = directions if query.reduced else self.reducer.reduce_queries(vectors)
-            found += self._search_batch(compact, directions, parameters, rescored=query.rescoring is not None)
+            asked = None if query.rescoring is None else self.reducer.map_for_rescoring(vectors)
+            found += self._search_batch(compact, asked, parameters)
         return found
 
     def _search_batch(
-        self, compact: Vectors, originals: Vectors, parameters: "SearchParameters", rescored: bool
+        self, compact: Vectors, originals: Vectors | None, parameters: "SearchParameters"
     ) -> list[list[Hit]]:
         """Search one batch of queries in Milvus, and return the k best items of each, best first.
 
         Args:
             compact: reduced queries `(q, k)`.
-            originals: original queries `(q, d)`; used only for rescoring.
+            originals: queries `(q, d)` that rank the candidates by their original vectors; None for no rescoring.
             parameters: parameters of the search.
-            rescored: whether to rank the candidates by the original vectors.
         """
+        rescored = originals is not None
         compared = ORIGINAL if rescored else VECTOR
         by_distance = self.spec.metric == "l2"  # which Milvus squares, and Milvus Lite does not
         found = self._call(
@@ -177,7 +178,7 @@ class MilvusIndex:
                 vectors = stack_vectors([hit["entity"] for hit in hits], compared)
                 if self.spec.metric == "cosine":
                     vectors = normalize_rows(vectors)
-                scores = _compute_scores(vectors, (originals if rescored else compact)[position], by_distance)
+                scores = _compute_scores(vectors, (compact if originals is None else originals)[position], by_distance)
             best = np.argsort(scores if by_distance else -scores, kind="stable")[: parameters.k].tolist()
             answers.append([_build_hit(hits[row], float(scores[row])) for row in best])
         return answers

@@ -48,12 +48,15 @@ def fit_recommended(
     """
     if found.best is None:
         raise AdviceError("nothing was fitted: no chain is recommended, there are too few rows")
-    if not found.best.steps:
+    adapter = [found.adapter.steps] if found.adapter and found.adapter.recommended else []
+    written = ",".join([*adapter, *([found.best.steps] if found.best.steps else [])])
+    if not written:
         raise AdviceError("nothing was fitted: no chain is recommended, the raw vectors are best")
     home = Home(settings.home)
     registry, size_routes = open_registry(home, settings.redis_url)
-    steps = [step.spec() for step in parse_steps(found.best.steps)]
-    request = FitRequest(name, steps, question.source, seed=question.seed)
+    steps = [step.spec() for step in parse_steps(written)]
+    pairs = question.pairs if adapter else None
+    request = FitRequest(name, steps, question.source, seed=question.seed, pairs=pairs)
     return run_fit(request, encoder, registry, size_routes, home.vectors, on_progress, command, job=job)
 
 
@@ -68,8 +71,11 @@ def build_advice_job(
         fit: name of the chain to fit from the advice; None to advise only.
         files: names of the inputs that are stored in the job's folder.
     """
+    fields = asdict(question)
+    if fields["pairs"] is None:  # workers of the previous version do not know the field
+        del fields["pairs"]
     return {
-        "question": asdict(question),
+        "question": fields,
         "encoder": encoder.to_json() if encoder else None,
         "fit": fit,
         "files": list(files),

@@ -177,7 +177,7 @@ def build_fit_job(
     """
     fields = asdict(request)
     # Workers of the previous version know another name for the first and none for the others.
-    for field in ("out_of_domain", "bytes", "queries"):
+    for field in ("out_of_domain", "bytes", "queries", "pairs", "test_pairs"):
         if not fields[field]:
             del fields[field]
     return {
@@ -201,6 +201,8 @@ def run_fit_job(asked: "FitJob", folder: Path, settings: Settings, on_progress: 
         source=here.get(request.source, request.source),
         targets=here.get(str(request.targets), request.targets),
         queries=here.get(str(request.queries), request.queries),
+        pairs=here.get(str(request.pairs), request.pairs),
+        test_pairs=here.get(str(request.test_pairs), request.test_pairs),
     )
     on_progress(0.0, "loading the encoder")
     encoder, target_encoder = (

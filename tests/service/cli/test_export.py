@@ -4,11 +4,13 @@ import faiss
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
+from service.chains.registry import Registry
 from service.chains.starters import STARTERS
 from training.export.folder import import_shipped
-from transforms import Chain
+from transforms import PCA, Chain, Int8, QueryAdapter
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +241,43 @@ def test_a_static_model_of_an_embeddings_api_is_refused(run, tmp_path):
     arguments = ("--to", tmp_path / "out", "--format", "static", "--encoder", "far")
     result = run("export", "compact", *arguments, LATHE_ENCODERS=json.dumps(far))
     assert_one_line(*result, "far is behind an embeddings API, which no export can hold")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def two_sided(home):
+    """Publish a chain with an adapter before a reduction, and one with codes at its end; return the first."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(300, 32)).astype(np.float32)
+    weight = torch.from_numpy(np.eye(32) + rng.normal(size=(32, 32)) / 6).float()
+    adapter = QueryAdapter().restore({"weight": weight, "query_count": torch.tensor([300])})
+    chain = Chain([adapter, PCA(8).fit(rows)])
+    registry = Registry(home / "chains")
+    if not (home / "chains/two_sided").exists():
+        registry.publish(chain, "two_sided", True)
+        registry.publish(Chain([adapter, Int8().fit(rows)]), "two_sided_codes", True)
+    return chain
+
+
+def test_each_side_of_a_chain_is_exported_for_itself(run, two_sided, tmp_path):
+    rows = np.random.default_rng(1).normal(size=(20, 32)).astype(np.float32)
+    for side, expected in (("query", two_sided.transform_queries(rows)), ("document", two_sided.transform(rows))):
+        out = tmp_path / side
+        assert run("export", "two_sided", "--format", "faiss", "--side", side, "--to", out)[0] == 0
+        np.testing.assert_allclose(in_index(out, rows), expected, atol=1e-4)
+        assert json.loads((out / "lathe.json").read_text())["side"] == side
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["two_sided"], ["maps queries otherwise than documents", "--side query and --side document"]),
+        (["two_sided_codes", "--side", "document"], ["ends in int8", "cannot export it"]),
+        (["compact", "--side", "query"], ["maps queries and documents alike: leave --side out"]),
+    ],
+)
+def test_export_refuses_a_missing_a_superfluous_and_an_impossible_side(run, two_sided, tmp_path, arguments, words):
+    assert_one_line(*run("export", *arguments, "--format", "faiss", "--to", tmp_path / "out"), *words)
     assert not (tmp_path / "out").exists()
 
 

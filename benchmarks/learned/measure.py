@@ -1,0 +1,193 @@
+"""What steps gain on held-out queries: query adapters in and out of their domain, and query-aware reduction."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks.codes.data import Vectors
+from benchmarks.codes.measure import ndcg, paired
+from benchmarks.learned.data import EncodedTask, Gains
+from transforms import PCA, Chain, InputError, LeanVec, QueryAdapter, TransformCoding
+from transforms.base import QueryPairs
+from transforms.learned import query_adapter
+
+K = 10
+"""Number of documents that count."""
+
+BLOCK = 512
+"""Number of queries that search at a time."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "mined negatives": {"negatives": 4},
+}
+"""Parameters of the adapters that are compared, by name."""
+
+COUNTS = (50, 100, 200, 400, 800, 1600)
+"""Numbers of queries to learn from, for what a number is worth."""
+
+SIZES = (64, 128)
+"""Dimensions of the reductions."""
+
+BYTES = 48
+"""Budget of codes that an adapter is put before."""
+
+Scores = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""nDCG@10 and recall@10 of each query."""
+
+
+def find_nearest(queries: Vectors, documents: Vectors) -> NDArray[np.int64]:
+    """Return the rows of the `K` documents with the largest inner products, best first, `(a, K)`."""
+    asked, answered = (torch.from_numpy(np.ascontiguousarray(side)) for side in (queries, documents))
+    starts = range(0, len(asked), BLOCK)
+    parts = [(asked[start : start + BLOCK] @ answered.T).topk(K, dim=1).indices for start in starts]
+    return np.asarray(torch.cat(parts).numpy(), np.int64)
+
+
+def score(queries: Vectors, documents: Vectors, gains: Gains) -> Scores:
+    """Return nDCG@10 and recall@10 of queries that search all documents by inner product, `(a,)` each."""
+    ids = find_nearest(queries, documents)
+    recall = np.empty(len(queries))
+    for row, (found, grades) in enumerate(zip(ids, gains, strict=True)):
+        relevant = [document for document, grade in grades.items() if grade > 0]
+        recall[row] = np.isin(found, relevant).sum() / min(K, len(relevant))
+    return ndcg(ids, gains), recall
+
+
+def gain(after: Scores, before: Scores) -> dict[str, Any]:
+    """Return the mean gains in nDCG@10 and recall@10 × 100 with half their 95 % intervals, paired by query."""
+    return {
+        name: paired(100 * (new - old))
+        for name, new, old in zip(("ndcg_at_10", "recall_at_10"), after, before, strict=True)
+    }
+
+
+def fit_adapter(task: EncodedTask, count: int | None = None, **parameters: Any) -> tuple[QueryAdapter, float] | str:
+    """Fit an adapter on a task's queries to train on; return it with CPU seconds, or the reason why it is refused.
+
+    Args:
+        task: the task.
+        count: number of queries, the first of a fixed order, also below what the step allows; None for all.
+        parameters: of the step.
+    """
+    if not len(task.train):
+        return "the task has no queries to train on"
+    pairs = QueryPairs(task.train, task.documents, task.pairs)
+    least = query_adapter.MIN_QUERIES
+    if count is not None:
+        pairs, least = pairs.select(np.random.default_rng(1).permutation(len(pairs))[:count]), 2
+    begun = time.process_time()
+    try:
+        with patch.object(query_adapter, "MIN_QUERIES", least):
+            step = QueryAdapter(**parameters).fit(task.documents, pairs=pairs)
+    except InputError as error:
+        return str(error)
+    return step, time.process_time() - begun
+
+
+def measure_adapters(task: EncodedTask) -> Iterator[tuple[str, dict[str, Any], Vectors | None]]:
+    """Fit the variants of adapters, and the default on fewer queries; measure each on the test queries.
+
+    Yields:
+        The name of the variant, its figures, and the map W of the default one `(d, d)`, for other tasks.
+    """
+    before = score(task.test, task.documents, task.task.test_gains)
+    runs: dict[str, dict[str, Any]] = dict(VARIANTS)
+    runs |= {f"{count} queries": {"count": count} for count in COUNTS if count < len(task.train)}
+    for name, parameters in runs.items():
+        fitted = fit_adapter(task, **parameters)
+        if isinstance(fitted, str):
+            yield name, {"refused": fitted}, None
+            continue
+        step, seconds = fitted
+        weight = step.weight.numpy()
+        figures = gain(score(task.test @ weight.T, task.documents, task.task.test_gains), before)
+        log = step.training_log
+        assert log is not None
+        figures |= {
+            "seconds": seconds,
+            "steps": log.steps,
+            "distance_to_identity": float(np.linalg.norm(weight - np.eye(len(weight)))),
+            "is_identity": bool(torch.equal(step.weight, torch.eye(len(weight)))),
+        }
+        yield name, figures, weight if name == "default" else None
+
+
+def measure_out_of_domain(task: EncodedTask, weights: dict[str, Vectors]) -> dict[str, Any]:
+    """Return what adapters of other tasks change on the test queries of a task, by the other task's name."""
+    before = score(task.test, task.documents, task.task.test_gains)
+    return {
+        name: gain(score(task.test @ weight.T, task.documents, task.task.test_gains), before)
+        for name, weight in weights.items()
+        if name != task.task.name
+    }
+
+
+def measure_before_codes(task: EncodedTask, weight: Vectors) -> dict[str, Any]:
+    """Return what an adapter gains when it comes before codes, and what the codes lose."""
+    codes = Chain([TransformCoding(BYTES)]).fit(task.documents)
+    documents, gains = codes.floats(task.documents), task.task.test_gains
+    full, coded, adapted = (
+        score(queries, found, gains)
+        for queries, found in (
+            (task.test, task.documents),
+            (codes.transform_queries(task.test), documents),
+            (codes.transform_queries(task.test @ weight.T), documents),
+        )
+    )
+    return {"bytes": BYTES, "codes": gain(coded, full), "adapter": gain(adapted, coded)}
+
+
+def measure_reductions(task: EncodedTask) -> dict[str, Any]:
+    """Return what reductions to each size change in searches, and how many of the nearest documents they find.
+
+    The names say how LeanVec is weighted, by what, and whether the reduced documents are normalized.
+    """
+    gains = task.task.test_gains
+    before = score(task.test, task.documents, gains)
+    wanted = find_nearest(task.test, task.documents)
+    found: dict[str, Any] = {}
+    for size in SIZES:
+        rows: dict[str, Any] = {}
+        scores: dict[str, Scores] = {}
+        recalls: dict[str, NDArray[np.float64]] = {}
+        for name, fit in _list_reductions(task, size).items():
+            chain = fit()
+            queries, documents = chain.transform_queries(task.test), chain.transform(task.documents)
+            ids = find_nearest(queries, documents)
+            recalls[name] = np.array([np.isin(w, i).mean() for w, i in zip(wanted, ids, strict=True)])
+            scores[name] = score(queries, documents, gains)
+            rows[name] = gain(scores[name], before) | {"recall_of_neighbours": float(recalls[name].mean())}
+            if name != PLAIN:
+                rows[name]["ahead_of_pca"] = gain(scores[name], scores[PLAIN]) | {
+                    "recall_of_neighbours": paired(100 * (recalls[name] - recalls[PLAIN]))
+                }
+        found[str(size)] = rows
+    return found
+
+
+PLAIN = "uncentred PCA"
+"""Reduction that the others are compared with."""
+
+
+def _list_reductions(task: EncodedTask, size: int) -> dict[str, Callable[[], Chain]]:
+    """Return functions that fit each reduction on a task's documents and the queries to train on, by name."""
+
+    def lean(weighting: float, normalize: bool, queries: Vectors | None) -> Callable[[], Chain]:
+        return lambda: Chain([LeanVec(size, weighting)], normalize).fit(task.documents, queries=queries)
+
+    found: dict[str, Callable[[], Chain]] = {
+        PLAIN: lambda: Chain([PCA(size, center="none")]).fit(task.documents),
+        f"{PLAIN}, inner product": lambda: Chain([PCA(size, center="none")], normalize=False).fit(task.documents),
+        "leanvec by documents, inner product": lean(1.0, False, None),
+    }
+    if len(task.train):
+        for weighting, normalize in ((1.0, False), (1.0, True), (0.5, False)):
+            name = f"leanvec {weighting:g} by queries, {'cosine' if normalize else 'inner product'}"
+            found[name] = lean(weighting, normalize, task.train)
+    return found
