@@ -14,7 +14,7 @@ from transforms.artifact import MANIFEST, TENSORS
 from transforms.chain import Chain, leading_query_maps
 from transforms.codes import Quantizer
 from transforms.linear import Normalize
-from transforms.statistics import row_norms, unit_rows, without_direction
+from transforms.statistics import MIN_ORDINARY_NORM, row_norms, unit_rows, without_direction
 
 MAX_HALF, MIN_HALF = 65504.0, 2.0**-14
 """Largest float16, and smallest float16 with full precision."""
@@ -169,7 +169,12 @@ def read_artifact_files(folder: Path) -> tuple[bytes, bytes]:
 
 
 def normalize_rows(vectors: Vectors) -> Vectors:
-    """Return the rows normalized to length 1."""
+    """Return the rows normalized to length 1; rows without a direction become zeros."""
+    vectors = np.asarray(vectors, np.float32)
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    if norms.size and norms.min() > MIN_ORDINARY_NORM and norms.max() < np.inf:  # NumPy begins sooner than torch
+        quick: Vectors = vectors / norms[:, None]
+        return quick
     rows: Vectors = unit_rows(torch.from_numpy(np.require(vectors, np.float32, ["C", "W"]))).numpy()
     return rows
 

@@ -12,6 +12,7 @@ from transforms.statistics.fit_data import (
 from transforms.statistics.gaussian import Gaussian
 from transforms.statistics.moments import Moments, block_moments
 from transforms.statistics.norms import (
+    MIN_ORDINARY_NORM,
     drop_rounding_residue,
     norms_of,
     rounding_threshold,
@@ -28,6 +29,7 @@ from transforms.statistics.subspace import Subspace
 
 __all__ = [
     "Gaussian",
+    "MIN_ORDINARY_NORM",
     "Moments",
     "RANK_TOLERANCE",
     "PairedMoments",

@@ -75,6 +75,8 @@ def merge_results(one: SearchResult, other: SearchResult, k: int) -> SearchResul
 def rank_rows(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int) -> SearchResult:
     """Return the k best of each query's rows `(q, c)` by their scores, best first; the earlier of equal ones."""
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    if len(rows) == 1:
+        return rows[:, order[0]], scores[:, order[0]]
     queries = np.arange(len(rows))[:, None]
     return rows[queries, order], scores[queries, order]
 

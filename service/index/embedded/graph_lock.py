@@ -8,7 +8,7 @@ and later ones wait behind it, so that no thread starves.
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
 class GraphLock:
@@ -25,17 +25,13 @@ class GraphLock:
         self.holders = 0
         self.ef: int | None = None
 
-    @contextmanager
-    def searching(self, ef: int) -> Iterator[None]:
-        """Hold the lock for a search during the block, together with other searches of the same `ef`."""
-        with self._hold(ef):
-            yield
+    def searching(self, ef: int) -> AbstractContextManager[None]:
+        """Return a block that holds the lock for a search, together with other searches of the same `ef`."""
+        return self._hold(ef)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Hold the lock exclusively during the block."""
-        with self._hold(None):
-            yield
+    def writing(self) -> AbstractContextManager[None]:
+        """Return a block that holds the lock exclusively."""
+        return self._hold(None)
 
     @contextmanager
     def _hold(self, ef: int | None) -> Iterator[None]:
