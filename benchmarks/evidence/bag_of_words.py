@@ -34,7 +34,7 @@ class CountingModel(Collector):
         super().__init__({})
         self.function = function
 
-    def encode(self, inputs: Iterable[Mapping[str, Any]], **_: Any) -> NDArray[np.float32]:  # type: ignore[override]
+    def encode(self, inputs: Iterable[Mapping[str, Any]], **_: Any) -> NDArray[np.float32]:
         """Return the vectors `(n, d)` of the texts."""
         return self.function(list_texts(inputs))
 

@@ -112,7 +112,7 @@ def compare_forms(relations: NDArray[np.float32], mixture: Mixture) -> Compariso
     before = source_moments(relations, mixture.sources, len(mixture.names))
     forms, targets, shrinkages = {}, {}, {}
     for name in ("signed", "literal"):
-        shrinkage = fit_shrinkage(before, RegularizerSettings(denominator=name))  # type: ignore[arg-type]
+        shrinkage = fit_shrinkage(before, RegularizerSettings(denominator=name))
         targets[name], shrinkages[name] = shrinkage.apply(relations, mixture.sources), shrinkage
         geometry = compare_geometry(relations, targets[name], before, mixture)
         counts = (shrinkage.shrink != 1).sum(axis=1).tolist()

@@ -27,7 +27,7 @@ from benchmarks.evidence.tables import (
     list_retentions,
     merge_runs,
 )
-from benchmarks.evidence.unnormalized import PaperReduction, build_random_projection, correlate_measures
+from benchmarks.evidence.unnormalized import PaperReduction, build_random_projection, build_tables, correlate_measures
 from benchmarks.evidence.unnormalized import list_retentions as list_unnormalized
 from training.evaluation.suites import Suite
 from training.finetuning.mixture import Mixture
@@ -241,3 +241,4 @@ def test_the_page_has_the_tables_of_the_raw_figures():
     assert build_debiasing_table(families) in page
     assert build_effects_table(list_effects(families, "Retrieval")) in page
     assert build_retention_table(read_figures(raw, "evidence-wordllama")["reducers"]) in page
+    assert build_tables(read_figures(raw, "evidence-unnormalized")["unnormalized"]) in page
