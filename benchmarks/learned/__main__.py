@@ -60,13 +60,11 @@ def _measure_task(task: EncodedTask, path: Path) -> dict[str, Any]:
             "test_queries": len(task.test),
             "before": {"ndcg_at_10": 100 * float(ndcg.mean()), "recall_at_10": 100 * float(recall.mean())},
         }
-    if "adapters" not in found:
-        adapters = {}
-        for name, figures, weight in measure_adapters(task):
-            adapters[name] = figures
-            if weight is not None:
-                np.save(path.with_suffix(".npy"), weight)
-        found["adapters"] = adapters
+    adapters = found.setdefault("adapters", {})
+    for name, figures, weight in measure_adapters(task, set(adapters)):
+        adapters[name] = figures
+        if weight is not None:
+            np.save(path.with_suffix(".npy"), weight)
         file.write_bytes(orjson.dumps(found))
     if "reductions" not in found:
         found["reductions"] = measure_reductions(task)

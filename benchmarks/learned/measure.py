@@ -31,6 +31,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 COUNTS = (50, 100, 200, 400, 800, 1600)
 """Numbers of queries to learn from, for what a number is worth."""
 
+BELOW, MIN_BELOW = "all queries, fewer than the step allows", 20
+"""Name of the run on all queries of a task that has too few, and the number from which it is tried."""
+
 SIZES = (64, 128)
 """Dimensions of the reductions."""
 
@@ -90,8 +93,12 @@ def fit_adapter(task: EncodedTask, count: int | None = None, **parameters: Any) 
     return step, time.process_time() - begun
 
 
-def measure_adapters(task: EncodedTask) -> Iterator[tuple[str, dict[str, Any], Vectors | None]]:
+def measure_adapters(task: EncodedTask, known: set[str]) -> Iterator[tuple[str, dict[str, Any], Vectors | None]]:
     """Fit the variants of adapters, and the default on fewer queries; measure each on the test queries.
+
+    Args:
+        task: the task.
+        known: names of what was measured before, and is left out.
 
     Yields:
         The name of the variant, its figures, and the map W of the default one `(d, d)`, for other tasks.
@@ -99,7 +106,11 @@ def measure_adapters(task: EncodedTask) -> Iterator[tuple[str, dict[str, Any], V
     before = score(task.test, task.documents, task.task.test_gains)
     runs: dict[str, dict[str, Any]] = dict(VARIANTS)
     runs |= {f"{count} queries": {"count": count} for count in COUNTS if count < len(task.train)}
+    if MIN_BELOW <= len(task.train) < query_adapter.MIN_QUERIES:
+        runs[BELOW] = {"count": len(task.train)}
     for name, parameters in runs.items():
+        if name in known:
+            continue
         fitted = fit_adapter(task, **parameters)
         if isinstance(fitted, str):
             yield name, {"refused": fitted}, None

@@ -19,7 +19,7 @@ class LeanVec(Linear):
     with k rows, B = PM_λ^½ and A = PM_λ^−½ minimize the mean of (⟨q, x⟩ − ⟨Aq, Bx⟩)² over queries and documents, with
     M_λ = (1 − λ)·I + λ·M/(tr M/d), M = E[qqᵀ] and λ = 1, and P the top k eigenvectors of M_λ^½ E[xxᵀ] M_λ^½ as rows.
     The paper has λ = 1 only; λ = 0 is the uncentred PCA, and what is between keeps directions that few of the queries
-    have. Without queries the fitted rows stand for them.
+    have. Without queries the fitted rows stand for them, and with λ = 1 scores are those of the uncentred PCA.
 
     Every prefix of an output is the optimum of that many dimensions. Scores are inner products: outputs of documents
     have different norms, and a chain that normalizes them ranks by another score.

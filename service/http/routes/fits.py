@@ -149,7 +149,9 @@ def _build_new_chain(body: FitBody) -> Chain:
         BadValueError: for queries that no step uses.
     """
     codes = [] if body.bytes is None else [{"kind": CODES, "bytes": body.bytes}]
-    chain = Chain(build_steps([*(body.steps or []), *codes]), body.normalize)
+    # An object of two sides is one step, which codes may follow as they follow a list.
+    steps = [step.spec() for step in build_steps(body.steps)] if isinstance(body.steps, dict) else body.steps or []
+    chain = Chain(build_steps([*steps, *codes]), body.normalize)
     if body.queries is not None and not any(isinstance(s, Transform) and s.takes_queries for s in chain.transforms):
         raise BadValueError("no step is fitted on queries; give bytes, or codes as the last step", param="queries")
     return chain
