@@ -55,7 +55,7 @@ def main() -> None:
             figures[dtype] = against_peers(texts, dtype, peer, Path(folder) / dtype, options)
             figures[dtype]["roofline"] = compare_to_limit(figures[dtype], measure_roofline(texts, dtype))
         engines = options.engines_python or engines_python(Path("build/peers/engines"))
-        figures["rivals"] = against_engines(texts, dtypes, peer, engines, Path(folder) / "rivals", options.rounds)
+        figures["rivals"] = against_engines(texts, dtypes, engines, Path(folder) / "rivals", options.rounds)
         figures["overload"] = overload(texts, Path(folder) / "overload")
         figures["reduce"] = measure_reduce(Path(folder) / "reduce", options.rounds)
         figures["memory"] = measure_memory(Path(folder) / "memory", options.requests)
@@ -130,32 +130,28 @@ def compare_to_limit(figures: Figures, limit: Figures) -> Figures:
     return limit | {f"{kind}_to_limit": round(r / limit["limit_texts_per_second"], 3) for kind, r in rates.items()}
 
 
-def against_engines(
-    texts: list[str], dtypes: list[str], infinity: Path, engines: Path, home: Path, rounds: int
-) -> Figures:
+def against_engines(texts: list[str], dtypes: list[str], engines: Path, home: Path, rounds: int) -> Figures:
     """Texts a second of Lathe's batches and of other engines, alternating, and cosines to the library in float32."""
     home.mkdir()
     export_graph(engines, home / "graph")
     lathes = {f"lathe {dtype}": Server(home / dtype, LATHE_CACHE_BYTES="0", LATHE_DTYPE=dtype) for dtype in dtypes}
-    optimum = Infinity(infinity, "float32", "optimum", str(home / "graph"))
     others = {f"sentence-transformers {dtype}": BareEncode(dtype, texts) for dtype in dtypes}
     others |= {name: Rival(engines, name, home / "graph", texts) for name in rivals.ENGINES}
     try:
-        targets = {name: (target_of(lathe.url, "/v1/embeddings"), "all-MiniLM-L6-v2") for name, lathe in lathes.items()}
-        targets["infinity optimum"] = target_of(optimum.url, "/embeddings"), "encoder"
         sides: dict[str, Callable[[], float]] = {}
         vectors: dict[str, NDArray[np.float64]] = {}
         for lathe in lathes.values():
             lathe.wait_for_workers(2)
-        for name, (target, model) in targets.items():
-            bodies = bodies_of(texts, model, BATCH)
+        bodies = bodies_of(texts, "all-MiniLM-L6-v2", BATCH)
+        for name, lathe in lathes.items():
+            target = target_of(lathe.url, "/v1/embeddings")
             vectors[name] = embed(target, bodies)
             sides[name] = partial(rate_of, target, bodies, len(texts))
         for name, engine in others.items():
             vectors[name] = engine.vectors().astype(np.float64)
             sides[name] = engine.texts_per_second
-        reference = vectors["sentence-transformers float32"]
-        cosines = {name: (rows * reference).sum(axis=1) for name, rows in vectors.items()}
+        unit = {name: rows / np.linalg.norm(rows, axis=1, keepdims=True) for name, rows in vectors.items()}
+        cosines = {name: (rows * unit["sentence-transformers float32"]).sum(axis=1) for name, rows in unit.items()}
         found = in_turns(sides, rounds)
         for name, values in cosines.items():
             found[name] |= {
@@ -164,7 +160,7 @@ def against_engines(
             }
         return found
     finally:
-        for side in (*lathes.values(), optimum, *others.values()):
+        for side in (*lathes.values(), *others.values()):
             side.stop()
 
 
