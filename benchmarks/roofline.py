@@ -99,7 +99,7 @@ class _Worker:
 class _Model:
     """The encoder and the batches that its texts give, as a worker of the server makes them."""
 
-    def __init__(self, dtype: str, texts: list[str]) -> None:
+    def __init__(self, dtype: Any, texts: list[str]) -> None:
         import torch
 
         from training.encoder.encoder import Encoder
@@ -123,7 +123,8 @@ class _Model:
         squares = sum(int((batch.tokens**2).sum()) for batch in self.batches)
         config = self.encoder.transformer.auto_model.config
         weights = sum(layer.weight.numel() for layer in self.layers)
-        return (2 * weights * tokens + 4 * config.num_hidden_layers * config.hidden_size * squares) / self.count
+        attention = 4 * int(config.num_hidden_layers) * int(config.hidden_size) * squares
+        return float(2 * weights * tokens + attention) / self.count
 
     def products(self) -> float:
         """Return the floating-point operations a second of the model's products with one batch of the usual size."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks import rivals, sockets
 from benchmarks.load import Load, Target, closed_loop, open_loop
-from benchmarks.peers import BareEncode, Infinity, Rival, engines_python, export_graph, infinity_python
+from benchmarks.peers import BareEncode, EngineProcess, Infinity, Rival, engines_python, export_graph, infinity_python
 from benchmarks.reduce_load import measure_memory, measure_reduce
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.roofline import measure_roofline
@@ -135,7 +135,7 @@ def against_engines(texts: list[str], dtypes: list[str], engines: Path, home: Pa
     home.mkdir()
     export_graph(engines, home / "graph")
     lathes = {f"lathe {dtype}": Server(home / dtype, LATHE_CACHE_BYTES="0", LATHE_DTYPE=dtype) for dtype in dtypes}
-    others = {f"sentence-transformers {dtype}": BareEncode(dtype, texts) for dtype in dtypes}
+    others: dict[str, EngineProcess] = {f"sentence-transformers {dtype}": BareEncode(dtype, texts) for dtype in dtypes}
     others |= {name: Rival(engines, name, home / "graph", texts) for name in rivals.ENGINES}
     try:
         sides: dict[str, Callable[[], float]] = {}
@@ -160,8 +160,10 @@ def against_engines(texts: list[str], dtypes: list[str], engines: Path, home: Pa
             }
         return found
     finally:
-        for side in (*lathes.values(), *others.values()):
-            side.stop()
+        for server in lathes.values():
+            server.stop()
+        for engine in others.values():
+            engine.stop()
 
 
 def rate_of(target: Target, bodies: list[bytes], count: int) -> float:
