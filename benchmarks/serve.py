@@ -44,6 +44,13 @@ def main() -> None:
     """Measure, write the raw JSON, print the table."""
     options = read_options()
     texts = read_texts(options.texts, options.count)
+    if options.only_engines:
+        engines = options.engines_python or engines_python(Path("build/peers/engines"))
+        dtypes = ["bfloat16", "float32"] if has_bfloat16("cpu") else ["float32"]
+        with tempfile.TemporaryDirectory() as folder:
+            found = against_engines(texts, dtypes, engines, Path(folder) / "rivals", options.rounds)
+        print(write_report(options.out, "serve-engines", found), file=sys.stderr)
+        return
     peer = options.peer_python or infinity_python(Path("build/peers/infinity"))
     dtypes = ["bfloat16", "float32"] if has_bfloat16("cpu") else ["float32"]
     figures: Figures = {
@@ -73,6 +80,7 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--requests", type=int, default=100_000, help="of /reduce, over which memory must not grow")
     options.add_argument("--peer-python", type=Path, help="Python with infinity-emb; installed if not given")
     options.add_argument("--engines-python", type=Path, help="Python with the other engines; installed if not given")
+    options.add_argument("--only-engines", action="store_true", help="leave all but the other engines out")
     chosen = options.parse_args()
     if chosen.quick:
         chosen.count, chosen.rounds, chosen.requests = 300, 2, 5000
