@@ -72,9 +72,9 @@ def run_check(name: str, given: argparse.Namespace, seconds: float) -> Figures:
         )
     except subprocess.TimeoutExpired:
         return {"outcome": "failed", "seconds": time.monotonic() - begun, "problem": "not done in time"}
-    spent = {"seconds": round(time.monotonic() - begun, 1)}
+    spent: Figures = {"seconds": round(time.monotonic() - begun, 1)}
     try:
-        return spent | json.loads(ended.stdout.splitlines()[-1])
+        return spent | dict(json.loads(ended.stdout.splitlines()[-1]))
     except (IndexError, ValueError):
         return spent | {"outcome": "failed", "problem": ended.stderr[-2000:]}
 
@@ -98,7 +98,7 @@ def read_docstrings(count: int) -> list[str]:
     return read_texts("pydoc:", count)
 
 
-def encode(dtype: str, device: str, texts: list[str], **options: Any) -> tuple[Vectors, float]:
+def encode(dtype: Any, device: str, texts: list[str], **options: Any) -> tuple[Vectors, float]:
     """Unit vectors `(n, d)` of texts on a device, and texts a second of a second pass."""
     from training.encoder.encoder import Encoder
     from training.encoder.spec import EncoderSpec
@@ -281,7 +281,7 @@ def check_faiss(device: str, quick: bool) -> Figures:
     generator = np.random.default_rng(0)
     rows = generator.normal(size=(2000 if quick else 1_000_000, 128)).astype(np.float32)
     queries = rows[:200] + 0.1 * generator.normal(size=(200, 128)).astype(np.float32)
-    index = faiss.IndexFlatIP(128)
+    index: Any = faiss.IndexFlatIP(128)
     index.add(rows)
     _, expected = index.search(queries, 10)
     figures: Figures = {}

@@ -20,9 +20,9 @@ from benchmarks import rivals
 from training.encoder.encoder import locate_model
 from training.encoder.spec import DEFAULT_MODEL
 
-INFINITY = "infinity-emb[torch,server,optimum]==0.0.77"
+INFINITY = "infinity-emb[torch,server]==0.0.77"
 PEER_PINS = ["click<8.2"]
-"""Its command line breaks with a newer click."""
+"""Its command line breaks with a newer click. Its engine `optimum` starts with no optimum that goes with this torch."""
 
 ENGINES = ["sentence-transformers==6.2.0", "optimum-onnx[onnxruntime]", "onnx", "openvino", "fastembed"]
 """sentence-transformers' OpenVINO backend needs an optimum that its ONNX backend cannot have: plain OpenVINO it is."""
@@ -57,12 +57,12 @@ class Infinity:
 
     name = "infinity"
 
-    def __init__(self, python: Path, dtype: str, engine: str = "torch", model: str | None = None) -> None:
+    def __init__(self, python: Path, dtype: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        command = [str(python.with_name("infinity_emb")), "v2", "--model-id", model or locate_model(DEFAULT_MODEL)]
-        command += ["--served-model-name", "encoder", "--port", str(port), "--device", "cpu", "--engine", engine]
+        command = [str(python.with_name("infinity_emb")), "v2", "--model-id", locate_model(DEFAULT_MODEL)]
+        command += ["--served-model-name", "encoder", "--port", str(port), "--device", "cpu", "--engine", "torch"]
         command += ["--dtype", dtype, "--no-bettertransformer", "--no-model-warmup"]
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
         self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

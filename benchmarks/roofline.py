@@ -3,6 +3,7 @@
 One process a core, one thread each, as the server's workers: all measure at the same time, and their rates add up.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -11,6 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+
+from benchmarks.report import parser, write_report
 
 SECONDS = 2.0
 """Seconds that each shape's product is repeated."""
@@ -71,7 +74,7 @@ class _Worker:
 
     def __init__(self, dtype: str, texts: list[str]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.roofline", dtype],
+            [sys.executable, "-m", "benchmarks.roofline", "--worker", dtype],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -99,7 +102,7 @@ class _Worker:
 class _Model:
     """The encoder and the batches that its texts give, as a worker of the server makes them."""
 
-    def __init__(self, dtype: str, texts: list[str]) -> None:
+    def __init__(self, dtype: Any, texts: list[str]) -> None:
         import torch
 
         from training.encoder.encoder import Encoder
@@ -123,7 +126,8 @@ class _Model:
         squares = sum(int((batch.tokens**2).sum()) for batch in self.batches)
         config = self.encoder.transformer.auto_model.config
         weights = sum(layer.weight.numel() for layer in self.layers)
-        return (2 * weights * tokens + 4 * config.num_hidden_layers * config.hidden_size * squares) / self.count
+        attention = 4 * int(config.num_hidden_layers) * int(config.hidden_size) * squares
+        return float(2 * weights * tokens + attention) / self.count
 
     def products(self) -> float:
         """Return the floating-point operations a second of the model's products with one batch of the usual size."""
@@ -192,5 +196,23 @@ def _answer_requests(dtype: str) -> None:
         print(json.dumps(measure[json.loads(line)]()), flush=True)
 
 
+def main() -> None:
+    """Measure both dtypes and write the raw JSON; with `--worker DTYPE`, be one of the processes."""
+    options = parser(__doc__)
+    options.add_argument("--texts", default="pydoc:", help="source of texts")
+    options.add_argument("--count", type=int, default=800, help="texts of each pass")
+    options.add_argument("--worker", help=argparse.SUPPRESS)
+    given = options.parse_args()
+    if given.worker:
+        _answer_requests(given.worker)
+        return
+    from benchmarks.serve import read_texts
+
+    texts = read_texts(given.texts, given.count)
+    figures = {dtype: measure_roofline(texts, dtype) for dtype in ("bfloat16", "float32")}
+    print(json.dumps(figures, indent=1))
+    print(f"\n{write_report(given.out, 'roofline', figures)}", file=sys.stderr)
+
+
 if __name__ == "__main__":
-    _answer_requests(sys.argv[1])
+    main()

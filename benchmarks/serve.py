@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks import rivals, sockets
 from benchmarks.load import Load, Target, closed_loop, open_loop
-from benchmarks.peers import BareEncode, Infinity, Rival, engines_python, export_graph, infinity_python
+from benchmarks.peers import BareEncode, EngineProcess, Infinity, Rival, engines_python, export_graph, infinity_python
 from benchmarks.reduce_load import measure_memory, measure_reduce
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.roofline import measure_roofline
@@ -44,6 +44,13 @@ def main() -> None:
     """Measure, write the raw JSON, print the table."""
     options = read_options()
     texts = read_texts(options.texts, options.count)
+    if options.only_engines:
+        engines = options.engines_python or engines_python(Path("build/peers/engines"))
+        dtypes = ["bfloat16", "float32"] if has_bfloat16("cpu") else ["float32"]
+        with tempfile.TemporaryDirectory() as folder:
+            found = against_engines(texts, dtypes, engines, Path(folder) / "rivals", options.rounds)
+        print(write_report(options.out, "serve-engines", found), file=sys.stderr)
+        return
     peer = options.peer_python or infinity_python(Path("build/peers/infinity"))
     dtypes = ["bfloat16", "float32"] if has_bfloat16("cpu") else ["float32"]
     figures: Figures = {
@@ -55,7 +62,7 @@ def main() -> None:
             figures[dtype] = against_peers(texts, dtype, peer, Path(folder) / dtype, options)
             figures[dtype]["roofline"] = compare_to_limit(figures[dtype], measure_roofline(texts, dtype))
         engines = options.engines_python or engines_python(Path("build/peers/engines"))
-        figures["rivals"] = against_engines(texts, dtypes, peer, engines, Path(folder) / "rivals", options.rounds)
+        figures["rivals"] = against_engines(texts, dtypes, engines, Path(folder) / "rivals", options.rounds)
         figures["overload"] = overload(texts, Path(folder) / "overload")
         figures["reduce"] = measure_reduce(Path(folder) / "reduce", options.rounds)
         figures["memory"] = measure_memory(Path(folder) / "memory", options.requests)
@@ -73,6 +80,7 @@ def read_options() -> argparse.Namespace:
     options.add_argument("--requests", type=int, default=100_000, help="of /reduce, over which memory must not grow")
     options.add_argument("--peer-python", type=Path, help="Python with infinity-emb; installed if not given")
     options.add_argument("--engines-python", type=Path, help="Python with the other engines; installed if not given")
+    options.add_argument("--only-engines", action="store_true", help="leave all but the other engines out")
     chosen = options.parse_args()
     if chosen.quick:
         chosen.count, chosen.rounds, chosen.requests = 300, 2, 5000
@@ -130,32 +138,28 @@ def compare_to_limit(figures: Figures, limit: Figures) -> Figures:
     return limit | {f"{kind}_to_limit": round(r / limit["limit_texts_per_second"], 3) for kind, r in rates.items()}
 
 
-def against_engines(
-    texts: list[str], dtypes: list[str], infinity: Path, engines: Path, home: Path, rounds: int
-) -> Figures:
+def against_engines(texts: list[str], dtypes: list[str], engines: Path, home: Path, rounds: int) -> Figures:
     """Texts a second of Lathe's batches and of other engines, alternating, and cosines to the library in float32."""
     home.mkdir()
     export_graph(engines, home / "graph")
     lathes = {f"lathe {dtype}": Server(home / dtype, LATHE_CACHE_BYTES="0", LATHE_DTYPE=dtype) for dtype in dtypes}
-    optimum = Infinity(infinity, "float32", "optimum", str(home / "graph"))
-    others = {f"sentence-transformers {dtype}": BareEncode(dtype, texts) for dtype in dtypes}
+    others: dict[str, EngineProcess] = {f"sentence-transformers {dtype}": BareEncode(dtype, texts) for dtype in dtypes}
     others |= {name: Rival(engines, name, home / "graph", texts) for name in rivals.ENGINES}
     try:
-        targets = {name: (target_of(lathe.url, "/v1/embeddings"), "all-MiniLM-L6-v2") for name, lathe in lathes.items()}
-        targets["infinity optimum"] = target_of(optimum.url, "/embeddings"), "encoder"
         sides: dict[str, Callable[[], float]] = {}
         vectors: dict[str, NDArray[np.float64]] = {}
         for lathe in lathes.values():
             lathe.wait_for_workers(2)
-        for name, (target, model) in targets.items():
-            bodies = bodies_of(texts, model, BATCH)
+        bodies = bodies_of(texts, "all-MiniLM-L6-v2", BATCH)
+        for name, lathe in lathes.items():
+            target = target_of(lathe.url, "/v1/embeddings")
             vectors[name] = embed(target, bodies)
             sides[name] = partial(rate_of, target, bodies, len(texts))
         for name, engine in others.items():
             vectors[name] = engine.vectors().astype(np.float64)
             sides[name] = engine.texts_per_second
-        reference = vectors["sentence-transformers float32"]
-        cosines = {name: (rows * reference).sum(axis=1) for name, rows in vectors.items()}
+        unit = {name: rows / np.linalg.norm(rows, axis=1, keepdims=True) for name, rows in vectors.items()}
+        cosines = {name: (rows * unit["sentence-transformers float32"]).sum(axis=1) for name, rows in unit.items()}
         found = in_turns(sides, rounds)
         for name, values in cosines.items():
             found[name] |= {
@@ -164,8 +168,10 @@ def against_engines(
             }
         return found
     finally:
-        for side in (*lathes.values(), optimum, *others.values()):
-            side.stop()
+        for server in lathes.values():
+            server.stop()
+        for engine in others.values():
+            engine.stop()
 
 
 def rate_of(target: Target, bodies: list[bytes], count: int) -> float:

@@ -33,7 +33,7 @@ class Server:
         home: Path,
         admin_key: str | None = None,
         lathe: Sequence[str] | None = None,
-        checkout: Path | None = None,
+        checkout: str | None = None,
         **settings: str,
     ) -> None:
         """Start it and wait until it greets.
@@ -49,7 +49,7 @@ class Server:
         if lathe is not None:
             environment.pop("PYTHONPATH", None)
         if checkout is not None:
-            environment["PYTHONPATH"] = str(checkout)
+            environment["PYTHONPATH"] = checkout
         self.process = subprocess.Popen(
             self.command if lathe is None else (*lathe, "serve", "--port", "0"),
             env=environment,

@@ -37,7 +37,7 @@ def configure(level: str) -> None:
 
 @contextmanager
 def log_context(**fields: Any) -> Iterator[None]:
-    """Add fields, such as a request's id, to all lines logged in a block and in the tasks and threads it starts."""
+    """Add fields, such as the id of a request, to all lines logged in a block, also in tasks and threads it starts."""
     token = CONTEXT.set(CONTEXT.get() | fields)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Route class for requests that many clients send at once: endpoints are called without FastAPI's dependencies."""
+"""A route class for requests that many clients send at once: endpoints are called without FastAPI's dependencies."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any

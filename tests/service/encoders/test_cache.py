@@ -10,7 +10,7 @@ from service.chains.resolve import ChainResolver
 from service.chains.size_routes import SizeRoutes
 from service.chains.starters import STARTERS
 from service.encoders.cache import ENTRY_BYTES, VectorCache
-from service.encoders.embedder import Embedder
+from service.encoders.embedder import Embedder, NotAtOnceError
 from service.encoders.engine.encoder_info import EncoderInfo
 from service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
 from service.encoders.observer import Observers
@@ -195,3 +195,30 @@ def test_embed_answers_a_repeated_request_from_the_cache(client):
     np.testing.assert_allclose(measured.json(), first.json(), rtol=0, atol=1e-5)
     usage = [client.post("/v1/embeddings", json={"input": some}).json()["usage"] for some in (texts, ["new", *texts])]
     assert usage[1]["total_tokens"] == usage[0]["total_tokens"] + 3
+
+
+@pytest.mark.parametrize("asked", [{"chain": "compact"}, {"dimensions": 32}, {"chain": "debias", "dimensions": 384}])
+def test_a_request_begins_at_once_only_when_its_chain_is_in_memory_and_folded(embedders, asked):
+    """A first request loads and folds the chain; a request without a chain needs neither."""
+    embedder, _ = embedders
+    names = {"chain": None, "dimensions": None} | asked
+
+    def begin(at_once):
+        engine, options = embedder.default, EncodeOptions()
+        return embedder.begin(["text"], engine, names["chain"], names["dimensions"], options, at_once=at_once)
+
+    assert embedder.begin(["raw"], embedder.default, None, None, EncodeOptions(), at_once=True).work is not None
+    with pytest.raises(NotAtOnceError):
+        begin(at_once=True)
+    expected = begin(at_once=False).wait_for_answer().vectors
+    np.testing.assert_array_equal(begin(at_once=True).wait_for_answer().vectors, expected)
+    embedder.registry.loaded.clear()
+    with pytest.raises(NotAtOnceError):
+        begin(at_once=True)
+
+
+def test_a_request_never_begins_at_once_where_another_server_is_asked_for_cached_vectors(embedders):
+    embedder, _ = embedders
+    embedder.cache.second_level = object()
+    with pytest.raises(NotAtOnceError):
+        embedder.begin(["text"], embedder.default, None, None, EncodeOptions(), at_once=True)
