@@ -34,6 +34,9 @@ LISTS = (15, 25, 40, 60, 100, 160)
 BEAM = 4
 QUERIES = 256
 ROUNDS = 3
+READS = 15
+READ_ROWS = (40, 2560)
+"""Rows that are read at once: the candidates of a query, and of a batch of 64."""
 
 Setting = dict[str, Any]
 
@@ -55,14 +58,30 @@ class LatheOnDisk:
         self.build_seconds = time.process_time() - begun
         self.originals = RowFile(work / "originals.f16", "float16", base.shape[1], scattered=True)
 
+    def drop_from_cache(self) -> None:
+        """Drop the file of originals from the page cache."""
+        self.originals.map.madvise(mmap.MADV_DONTNEED)
+        os.posix_fadvise(self.originals.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def read(self, rows: int, at_once: bool) -> float:
+        """Read random rows from the disk, at once or one after the other; return the median of the milliseconds."""
+        draw, found = np.random.default_rng(SEED), []
+        for _ in range(READS):
+            wanted = np.sort(draw.choice(len(self.originals.array), rows, replace=False))
+            self.drop_from_cache()
+            self.originals.from_disk = at_once
+            start = time.perf_counter()
+            _ = self.originals[wanted]
+            found.append((time.perf_counter() - start) * 1e3)
+        return float(np.median(found))
+
     def search(self, effort: int, count: int, cold: bool) -> Setting:
         """Ask one query after the other; return recall@10 and the wall time of a query in microseconds."""
         self.graph.set_effort(effort)
         walls, hits = np.empty(QUERIES), 0
         for number, query in enumerate(self.queries):
             if cold:
-                self.originals.map.madvise(mmap.MADV_DONTNEED)
-                os.posix_fadvise(self.originals.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                self.drop_from_cache()
             start = time.perf_counter()
             candidates = self.graph.search(query[None], count)
             found, _ = rescore(query[None], self.originals, candidates, K, "cosine")
@@ -125,6 +144,10 @@ def main() -> None:
             for cold, name in ((True, "Lathe, from the disk"), (False, "Lathe, page cache")):
                 rounds[name].append([lathe.search(effort, count, cold) for effort, count in EFFORTS])
             rounds["DiskANN"].append([{"list": length} | search(length) for length in LISTS])
+        reads = {
+            f"{rows} rows": {way: lathe.read(rows, way == "at once") for way in ("at once", "one after the other")}
+            for rows in READ_ROWS
+        }
     settings = {name: merge_rounds(found) for name, found in rounds.items()}
     costs = {
         "Lathe": {"memory_bytes": memory, "build_cpu_seconds": lathe.build_seconds},
@@ -134,8 +157,8 @@ def main() -> None:
         [name, *(show(microseconds(found, target, "p50")) for target in TARGETS)] for name, found in settings.items()
     ]
     print(markdown_table(["searched by", *(f"µs of a query at {target}" for target in TARGETS)], rows))
-    print(json.dumps(costs))
-    write_report(given.out, "ann-disk", {"costs": costs, "settings": settings})
+    print(json.dumps({"costs": costs, "milliseconds of a read": reads}))
+    write_report(given.out, "ann-disk", {"costs": costs, "settings": settings, "read_milliseconds": reads})
 
 
 if __name__ == "__main__":

@@ -94,8 +94,8 @@ def _require_side(loaded: "LoadedChain", side: Side | None) -> Side | None:
     """Return the side of a chain to export; None for a chain that maps both sides alike.
 
     Raises:
-        BadValueError: if a side is lacking or superfluous, or the documents' codes need queries that their export
-            would map as documents.
+        BadValueError: if a side is missing or not needed, or the documents end in codes, whose export would map
+            queries as documents.
     """
     chain = loaded.chain
     if not chain.two_sided and side is not None:

@@ -87,7 +87,10 @@ class Reducer:
         """Map original queries `(n, d)` to what the original documents are compared with, `(n, d)`, when rescored.
 
         A map of queries at the beginning of the chain, like a query adapter's, counts for rescoring too. All else that
-        the chain does approximates the originals' own scores.
+        the chain does approximates the originals' own scores. Rows have length 1 for cosine.
+
+        Raises:
+            BadValueError: if a result is not finite.
         """
         return self._prepare(_map_to_floats(self.leading, originals))
 

@@ -6,7 +6,7 @@ from transforms.chain.chain import Chain
 
 
 def leading_query_maps(chain: Chain) -> Chain | None:
-    """Return a chain of the first steps' maps of queries, up to the first step that changes documents; None if none.
+    """Return the maps of queries of the steps before the first that changes documents, as a chain; None if none.
 
     Such maps change what is looked for. What follows approximates the scores of their outputs with the documents, so
     a search that rescores candidates by the documents' original vectors compares these outputs with them.

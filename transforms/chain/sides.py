@@ -40,6 +40,7 @@ class Sides(Transform):
         )
         self.query: list[Spec] = self.query_side.chain.specs()
         self.document: list[Spec] = self.document_side.chain.specs()
+        self.queries_only = not self.document
 
     def check_parameters(self) -> None:
         """Raise `StepError` unless at least one side has a step."""
@@ -67,7 +68,8 @@ class Sides(Transform):
         """Fit the steps of documents on the rows, and those of queries on the queries or else on the rows.
 
         Raises:
-            InputError: if a step cannot be fitted, or moments are given in place of rows.
+            InputError: if a step cannot be fitted, moments are given in place of rows, or queries have other dimensions
+                than the rows.
         """
         queries = data if context.queries is None else context.queries
         if isinstance(data, Moments) or isinstance(queries, Moments):
@@ -113,7 +115,7 @@ class Side(Map):
         self.chain = chain
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Yield the buffers of the steps."""
+        """Yield the buffers in the order of the chain's steps, as `Chain.buffers` does."""
         return self.chain.buffers(recurse)
 
     def output_signature(self, inputs: Signature) -> Signature:
@@ -128,7 +130,7 @@ class Side(Map):
         return mapped
 
     def primitives(self) -> list[Map]:
-        """Return the simpler maps of all steps, in order."""
+        """Return the simpler maps of all steps, in order; an empty list without steps."""
         return [part for step in self.chain.transforms for part in step.primitives()]
 
 

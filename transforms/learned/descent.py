@@ -39,7 +39,7 @@ class BatchSampler(Protocol):
         """Indices of what is held out, ascending; empty for nothing."""
 
     def sample(self, step: int) -> Tensor:
-        """Return the batch of a step, the same whenever it is asked for."""
+        """Return a step's batch, the same in every call: vectors, or row numbers where the loss looks them up."""
 
     def heldout(self) -> Tensor:
         """Return what is held out as one batch, the same in every call."""

@@ -255,7 +255,7 @@ class PairBatches:
     def _mine(self, pairs: QueryPairs) -> NDArray[np.int64]:
         """Return the nearest documents of each query that are not relevant to it, nearest first, `(n, k)`.
 
-        k is `MINED`, or fewer if there are fewer documents.
+        k is `MINED`, or fewer if fewer documents are left beside those relevant to a query; it may be 0.
         """
         queries, documents = (_unit_tensor(side, self.device) for side in (pairs.queries, pairs.documents))
         most = int(np.diff(self._first).max())

@@ -88,7 +88,7 @@ class LeanVec(Linear):
 
     @property
     def weighted_by_queries(self) -> bool:
-        """Whether queries weighted the fit, and not the fitted rows."""
+        """Whether example queries weighted the fit; False if the fitted rows stood for them."""
         return bool(self.query_count.any())
 
     def query_map(self) -> Map:

@@ -180,7 +180,7 @@ def _unit_rows(vectors: FloatArray) -> FloatArray:
 
 
 def _relevance_warnings(certificate: Certificate) -> list[str]:
-    """Return a warning for each corpus whose searches get worse, and one if those of the pairs do not get better."""
+    """Return a warning for each corpus that loses more than its interval, and one if the pairs do not gain more."""
     if "relevance" not in certificate:
         return []
     found = []
@@ -209,7 +209,7 @@ def code_measures(
     `{kind, bytes, weighting, coordinates, bits: {bits: coordinates}, query_count, score_bias, score_variance,
     clipped_share}`: the coordinates that are coded, how many have how many bits, the number of queries that weighted
     them (0 if the fitted rows stood for them), mean and variance of the error of a score, and the share of coordinates
-    beyond `CLIP_DEVIATIONS` standard deviations.
+    beyond `CLIP_DEVIATIONS` standard deviations. Bias and variance are None for fewer than two rows.
 
     Args:
         quantizer: fitted.

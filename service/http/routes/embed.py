@@ -69,10 +69,7 @@ async def embed(request: Request, services: ServicesDep) -> Response:
 
 
 async def _begin(begin: Callable[..., Begun], json_body: bytes) -> Begun:
-    """Call `begin` with a body: at once if the body is small, and if `begin` needs neither files nor Redis for it.
-
-    For other bodies call it in a thread.
-    """
+    """Call `begin` with a body: on the event loop if the body is small; in a thread if not, or on `NotAtOnceError`."""
     if len(json_body) <= MAX_INLINE_BYTES:
         with suppress(NotAtOnceError):
             return begin(json_body, at_once=True)
@@ -154,10 +151,14 @@ async def embeddings(request: Request, services: ServicesDep) -> Response:
 def _begin_embeddings(
     services: Services, json_body: bytes, at_once: bool = False
 ) -> tuple[EncodingFormat, str, Pending]:
-    """Parse a body and queue its texts for encoding; raises as `_begin_embed` does.
+    """Parse a body and queue its texts for encoding.
 
     Returns:
         Encoding format and model name of the response, and the pending vectors.
+
+    Raises:
+        NotAtOnceError: with `at_once`, if that would take long, or wait for files or Redis.
+        ServiceError: as `validate_json` and `Embedder.begin` do.
     """
     body = validate_json(json_body, OpenAIBody)
     texts = list_texts(body.input, services.settings.max_texts, "input")

@@ -77,7 +77,7 @@ class UpstreamSpace:
 
     @property
     def known(self) -> StoredSpace:
-        """The space, once `identify` has found it."""
+        """The space that `identify` found; it must be called first."""
         assert self.found is not None
         return self.found
 
@@ -143,7 +143,7 @@ class UpstreamSpace:
         return time.time() - space.checked_at >= self.upstream.probe_seconds
 
     def _confirm_or_refuse(self, found: StoredSpace) -> None:
-        """Confirm the known space if a newer answer is of the same one; else refuse it."""
+        """Store the time of the comparison if an answer is of the known space; else set `problem`."""
         if change := self._describe_stated(found.stated) or self._describe_difference(found.probes):
             self._refuse(change)
             return
