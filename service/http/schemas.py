@@ -168,7 +168,7 @@ class FitBody(Body):
     """
 
     name: str
-    steps: list[dict[str, Any]] | dict[Literal["query", "document"], list[dict[str, Any]]] | None = None
+    steps: list[dict[str, Any]] | dict[str, list[dict[str, Any]]] | None = None
     add_to: str | None = None
     source: SourceBody
     encoder: str | None = None

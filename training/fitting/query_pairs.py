@@ -28,7 +28,7 @@ TEST_SHARE = 0.2
 MIN_TEST_QUERIES = 30
 """Minimum number of queries to certify with: the interval of a mean needs some."""
 
-MAX_HALVES = 300
+MAX_HALVES = 100
 """Maximum number of out-of-domain texts of each corpus that are cut in two."""
 
 MAX_DOCUMENTS = 20_000

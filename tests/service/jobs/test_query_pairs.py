@@ -1,8 +1,13 @@
 """Fits on queries and their relevant documents, and chains with two sides, over HTTP."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
-from service.cli.fit import format_fit_result
+from service.jobs.kinds.fit import build_fit_job
+from service.jobs.requests import parse_request
+from training.fitting.fit_request import FitRequest
 
 ADAPTER = [{"kind": "query_adapter", "steps": 20}]
 PAIRS = [{"query": f"What is number {n}?", "document": f"This text is about {n}."} for n in range(260)]
@@ -23,23 +28,22 @@ def post(app, **body):
     return app.client.post("/fit-transform", json={"name": "adapted"} | body, headers=app.admin)
 
 
-def test_a_fit_on_pairs_is_certified_by_other_queries_and_served(app, source, finish):
-    steps = {"query": [{"kind": "r2"}], "document": [{"kind": "r2"}]}
-    sides = finish(post(app, name="sides", steps=steps, source=source, test_pairs=PAIRS[:40]).json()["job_id"], app)
-    assert sides["state"] == "succeeded", sides["error"]
-    assert sides["result"]["certificate"]["relevance"]["queries"] == 40
-    answer = post(app, steps=ADAPTER, source=source, pairs=PAIRS)
-    assert answer.status_code == 202, answer.text
-    job = finish(answer.json()["job_id"], app)
-    assert job["state"] == "succeeded", job["error"]
-    relevance = job["result"]["certificate"]["relevance"]
-    assert (relevance["queries"], relevance["documents"]) == (52, 260)
-    printed = format_fit_result(job["result"])
-    assert "ndcg_at_10, 52 queries" in printed
-    assert "recall_at_10, halves of pydoc" in printed
-    for input_type in ("query", "document"):
-        body = {"inputs": "What is number 3?", "chain": "adapted", "input_type": input_type}
-        assert app.client.post("/embed", json=body).status_code == 200
+def test_pairs_and_sides_are_queued_with_the_job(app, source):
+    steps = {"query": [{"kind": "r2"}], "document": []}
+    for more in ({"steps": steps, "test_pairs": PAIRS[:40]}, {"steps": ADAPTER, "pairs": PAIRS}):
+        answer = post(app, source=source, **more)
+        assert answer.status_code == 202, answer.text
+        assert app.client.delete(f"/jobs/{answer.json()['job_id']}", headers=app.admin).status_code in (200, 202, 204)
+
+
+def test_a_job_keeps_its_pairs_and_one_of_an_earlier_version_has_none():
+    asked = FitRequest("adapted", ADAPTER, "source.jsonl", pairs="pairs.jsonl", test_pairs="test_pairs.jsonl")
+    files = ["source.jsonl", "pairs.jsonl", "test_pairs.jsonl"]
+    written = build_fit_job(asked, None, False, files)
+    read = parse_request("fit", json.dumps(written).encode())
+    assert (read.request.pairs, read.request.test_pairs) == ("pairs.jsonl", "test_pairs.jsonl")
+    assert read.paths == [] and set(read.files) == set(files)
+    assert "pairs" not in build_fit_job(replace(asked, pairs=None, test_pairs=None), None, False, files)["request"]
 
 
 @pytest.mark.parametrize(
@@ -60,10 +64,3 @@ def test_impossible_pairs_and_sides_are_refused_before_a_job_is_queued(app, sour
     assert answer.status_code in (400, 422), answer.text
     assert words in answer.json()["error"]["message"]
     assert app.client.get("/jobs").json() == before
-
-
-def test_too_few_pairs_end_the_job_with_the_reason(app, source, finish):
-    job = finish(post(app, name="few", steps=ADAPTER, source=source, pairs=PAIRS[:100]).json()["job_id"], app)
-    assert job["state"] == "failed"
-    assert "the pairs have 100 different queries" in job["error"]
-    assert app.client.get("/chains/few").status_code == 404
