@@ -90,7 +90,7 @@ def read_pairs(written: str) -> PairTexts:
         written: a source of texts with two fields, `FILE#query,document`; without names those of `FIELD_NAMES`.
 
     Raises:
-        FitError: if not two fields are named, or no row holds a pair.
+        FitError: if not two fields are named, they hold vectors or differ in length, or no row holds a pair.
         SourceError: if the file cannot be read, or has other fields.
     """
     path, _, given = written.partition("#")
@@ -245,7 +245,10 @@ def _list_relevant(pairs: PairTexts, places: dict[int, int]) -> NDArray[np.int64
 def _gather_documents(
     texts: list[str], encoder: TextEncoder, encoded: EncodedSource
 ) -> tuple[dict[int, int], FloatArray]:
-    """Return the row of each text's hash, and the vectors of the texts and of further rows of the source `(m, d)`."""
+    """Return the place of each text's vector, by the text's hash, and the vectors `(m, d)`.
+
+    Further rows of the source, evenly spaced, fill the vectors up to `MAX_DOCUMENTS`.
+    """
     wanted = {hash_row(text.encode()): text for text in texts}
     order = np.argsort(encoded.hashes, kind="stable")
     keys = np.array(list(wanted), np.uint64)
