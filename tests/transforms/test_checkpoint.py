@@ -161,7 +161,7 @@ FITS = {
     "geopres, nested": lambda: GeoPres(6, nested=True, steps=12, batch=32),
     "geopres, paper": lambda: GeoPres(4, preset="paper", steps=12, batch=32),
     "autoencoder": lambda: Autoencoder(4, steps=40, batch=32),
-    "autoencoder, out of patience": lambda: Autoencoder(4, steps=400, batch=32, learning_rate=0.5),
+    "autoencoder, out of patience": lambda: Autoencoder(4, steps=400, batch=32, learning_rate=0.1),
     "flow": lambda: Flow(blocks=2, steps=45, batch=32),
 }
 

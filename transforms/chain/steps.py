@@ -33,7 +33,8 @@ def parse_steps(text: str) -> list[Transform]:
     specs: list[Spec] = []
     if text.lstrip().startswith("["):
         return build_steps(_parse_json(text))
-    if text.lstrip().startswith("{") and isinstance(whole := _parse_or_none(text), dict) and "kind" not in whole:
+    whole = _parse_or_none(text) if text.lstrip().startswith("{") else None
+    if isinstance(whole, dict) and whole and "kind" not in whole:
         return build_steps(whole)
     for part in _split_top_level(text):
         # Commas separate parameters as well as steps: a part such as `nested=true` belongs to the step before it.
