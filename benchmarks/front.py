@@ -20,9 +20,9 @@ from typing import Any
 import orjson
 
 from benchmarks.report import markdown_table, parser, write_report
-from benchmarks.serve import read_texts
 from benchmarks.server import Server
 from benchmarks.sockets import closed_loop
+from benchmarks.texts import read_texts
 
 ROOT = Path(__file__).parent.parent
 TEXT = "What is a lathe, and what is it for, in a workshop of some size?"

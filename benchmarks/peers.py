@@ -73,7 +73,7 @@ class Infinity:
             time.sleep(0.5)
 
     def ready(self) -> bool:
-        """Whether it answers."""
+        """Return whether it answers."""
         try:
             return httpx.get(f"{self.url}/health").status_code == 200
         except httpx.HTTPError:
@@ -100,18 +100,18 @@ class EngineProcess:
         self.ask({"texts": list(texts)})
 
     def texts_per_second(self) -> float:
-        """Of encoding all texts once more."""
+        """Encode all texts once more, and return the texts per second."""
         return self.ask({})
 
     def vectors(self) -> NDArray[np.float32]:
-        """Of all texts, `(n, d)`."""
+        """Return the vectors of all texts, `(n, d)`."""
         with tempfile.TemporaryDirectory() as folder:
             self.ask({"save": f"{folder}/vectors.npy"})
             found: NDArray[np.float32] = np.load(f"{folder}/vectors.npy")
         return found
 
     def ask(self, what: Any) -> float:
-        """A line to it, a line back."""
+        """Send a line to it, and return the line that comes back."""
         if self.process.stdin is None or self.process.stdout is None:
             raise RuntimeError("the process has no pipes")
         self.process.stdin.write(json.dumps(what) + "\n")
@@ -145,7 +145,7 @@ def export_graph(python: Path, graph: Path) -> None:
 
 
 def encode_on_request() -> None:
-    """The other side of `BareEncode`."""
+    """Encode when a line asks for it: the other side of `BareEncode`."""
     import torch
     from sentence_transformers import SentenceTransformer
 

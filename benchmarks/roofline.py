@@ -206,7 +206,7 @@ def main() -> None:
     if given.worker:
         _answer_requests(given.worker)
         return
-    from benchmarks.serve import read_texts
+    from benchmarks.texts import read_texts
 
     texts = read_texts(given.texts, given.count)
     figures = {dtype: measure_roofline(texts, dtype) for dtype in ("bfloat16", "float32")}

@@ -24,8 +24,8 @@ from benchmarks.reduce_load import measure_memory, measure_reduce
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.roofline import measure_roofline
 from benchmarks.server import Server
+from benchmarks.texts import read_texts
 from training.encoder.precision import has_bfloat16
-from training.sources.source import open_source
 
 CONCURRENCY = 32
 BATCH = 32
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def read_options() -> argparse.Namespace:
-    """The command line."""
+    """Return the options of the command line."""
     options = parser(__doc__)
     options.add_argument("--texts", default="pydoc:", help="source of texts; pydoc: is there on every machine")
     options.add_argument("--count", type=int, default=1500, help="texts sent in each round")
@@ -85,18 +85,6 @@ def read_options() -> argparse.Namespace:
     if chosen.quick:
         chosen.count, chosen.rounds, chosen.requests = 300, 2, 5000
     return chosen
-
-
-def read_texts(written: str, count: int) -> list[str]:
-    """Texts of a source, each once, in an order that is always the same."""
-    found: dict[str, None] = {}
-    for batch in open_source(written).batches():
-        found |= dict.fromkeys(str(text) for text in batch.values if str(text).strip())
-        if len(found) >= 4 * count:
-            break
-    order = np.random.default_rng(0).permutation(len(found))[:count]
-    listed = list(found)
-    return [listed[index] for index in order]
 
 
 def against_peers(texts: list[str], dtype: str, peer: Path, home: Path, options: argparse.Namespace) -> Figures:
@@ -133,7 +121,7 @@ def against_peers(texts: list[str], dtype: str, peer: Path, home: Path, options:
 
 
 def compare_to_limit(figures: Figures, limit: Figures) -> Figures:
-    """The limit of the machine's products, and the share of it that the server reaches."""
+    """Return the limit of the machine's products, and the share of it that the server reaches."""
     rates = {kind: figures[kind]["lathe"]["median"] for kind in ("singles", "batches")}
     return limit | {f"{kind}_to_limit": round(r / limit["limit_texts_per_second"], 3) for kind, r in rates.items()}
 
@@ -180,14 +168,14 @@ def rate_of(target: Target, bodies: list[bytes], count: int) -> float:
 
 
 def embed(target: Target, bodies: list[bytes]) -> NDArray[np.float64]:
-    """The vectors of all texts in order, `(n, d)`."""
+    """Return the vectors of all texts in order, `(n, d)`."""
     load = checked(closed_loop(target, bodies, BATCH_CONCURRENCY, keep=True))
     answers = [orjson.loads(load.bodies[index]) for index in range(len(load.bodies))]
     return np.array([item["embedding"] for answer in answers for item in answer["data"]], dtype=np.float64)
 
 
 def target_of(url: str, path: str) -> Target:
-    """Where requests of JSON go."""
+    """Return where requests of JSON go."""
     return Target(url + path)
 
 
@@ -213,14 +201,14 @@ def compare(texts: list[str], ours: Target, theirs: Target, names: dict[Target, 
 
 
 def checked(load: Load) -> Load:
-    """The load, if every request of it was answered."""
+    """Return the load; end the program unless every request of it was answered."""
     if set(load.statuses) != {200}:
         sys.exit(f"not every request was answered: {dict(load.statuses)}")
     return load
 
 
 def in_turns(sides: dict[str, Callable[[], float]], rounds: int) -> Figures:
-    """Each side once in every round; medians, and ratios of the first side to each other round by round."""
+    """Measure each side in every round; return medians, and ratios of the first side to each other round by round."""
     measured: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds):
         names = list(sides) if number % 2 == 0 else list(reversed(sides))
@@ -261,7 +249,7 @@ def latency(
 
 
 def percentiles(load: Load) -> dict[str, float]:
-    """Of the latencies, in milliseconds."""
+    """Return percentiles of the latencies, in milliseconds."""
     return {f"p{percent}_ms": load.percentile(percent) for percent in (50, 95, 99)}
 
 

@@ -70,8 +70,9 @@ class LoadedChain:
 
     def serves(self, dimensions: int) -> bool:
         """Return whether outputs can have `dimensions` dimensions, as `Chain.serves` does, without asking each step."""
-        full = self.output_dimensions
-        return full is not None and (dimensions == full or (self.nested and 1 <= dimensions < full))
+        from transforms.chain import serves_dimensions
+
+        return serves_dimensions(self.output_dimensions, self.nested, dimensions)
 
     @cached_property
     def fit_distribution(self) -> "FitDistribution | ArtifactError":
@@ -117,9 +118,7 @@ class LoadedChain:
     @cached_property
     def _unquantized(self) -> "Chain":
         """The folded chain of documents without its quantizer."""
-        from transforms.chain import Chain
-
-        return Chain(self.chain.float_steps, self.chain.normalize).fold()
+        return self.chain.without_quantizer().fold()
 
 
 def load_chain(folder: Path, root: Path | None) -> "Chain":

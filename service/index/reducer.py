@@ -54,8 +54,7 @@ class Reducer:
             cut = spec.dimensions if chain.nested else None
             self.quantizer = chain.quantizer
             self.queries = chain.fold(cut, side="query")
-            unquantized = Chain(chain.float_steps, chain.normalize)
-            self.documents = unquantized.fold(cut) if chain.two_sided else self.queries
+            self.documents = chain.without_quantizer().fold(cut) if chain.two_sided else self.queries
             self.leading = leading_query_maps(chain)
             self.unit = chain.normalize
             steps = self.queries.transforms

@@ -77,18 +77,19 @@ def try_adapter(
     elsewhere = {name: relevance_measures(chain, halves) for name, halves in labelled.out_of_domain.items()}
     ndcg = measured["ndcg_at_10"]
     recommended = ndcg["gain"] > (ndcg["ci95"] or 0)
-    return AdapterTrial(STEPS, recommended, measured | {"out_of_domain": elsewhere}, _explain(measured, elsewhere))
+    return AdapterTrial(
+        STEPS, recommended, measured | {"out_of_domain": elsewhere}, _explain(recommended, measured, elsewhere)
+    )
 
 
-def _explain(measured: dict[str, Any], elsewhere: dict[str, dict[str, Any]]) -> list[str]:
+def _explain(recommended: bool, measured: dict[str, Any], elsewhere: dict[str, dict[str, Any]]) -> list[str]:
     """Return sentences on what an adapter gains on held-out queries, and loses on other text."""
 
     def change(found: dict[str, Any], name: str) -> str:
         one = found[name]
         return f"{one['before']:.3f} → {one['after']:.3f} ({one['gain']:+.3f} ± {one['ci95'] or 0:.3f})"
 
-    ndcg = measured["ndcg_at_10"]
-    if ndcg["gain"] > (ndcg["ci95"] or 0):
+    if recommended:
         verdict = "Put query_adapter first: it maps queries alone, so that no document is encoded again."
     else:
         verdict = "No query adapter: on held-out queries its gain cannot be told from chance."

@@ -77,7 +77,7 @@ def export_sentence_transformers(
         OSError: if a file cannot be written; nothing is left in the folder.
     """
     encoder = require_encoder(chain, encoder)
-    floats = Chain(chain.float_steps, chain.normalize).floats(encoder.encode(PROBE_TEXTS).vectors)
+    floats = chain.without_quantizer().floats(encoder.encode(PROBE_TEXTS).vectors)
     with open_staging_folder(folder) as staging:
         encoder.model.save(str(staging), create_model_card=False)
         modules = _use_common_formats(staging, json.loads((staging / "modules.json").read_text()), encoder.max_length)

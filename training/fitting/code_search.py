@@ -249,7 +249,7 @@ def _choose_weighting(
     chain: Chain, rows: Vectors, halves: HeldOutHalves, heldout: FloatArray, queries: Vectors | None, report: Progress
 ) -> tuple[Chain, list[CodeTrial], NDArray[np.float64]]:
     """Return the results of `choose_weighting`, and the reciprocal rank of each text through the chosen codes."""
-    before = _list_earlier_steps(chain)
+    before = chain.without_quantizer()
     assert isinstance(chain.quantizer, TransformCoding)
     moments = moments_of(_view_through(rows, before))
     of_queries = None if queries is None else moments_of(_view_through(queries, before.query_side()))
@@ -267,11 +267,6 @@ def pick_trial(trials: Sequence[CodeTrial]) -> int:
     """Return the number of the trial that is furthest ahead of the first beyond its interval; 0 if none is."""
     better = [i for i, trial in enumerate(trials) if trial.ahead > trial.ci95]
     return max(better, key=lambda i: trials[i].ahead, default=0)
-
-
-def _list_earlier_steps(chain: Chain) -> Chain:
-    """Return the chain of the steps before the codes."""
-    return Chain(chain.float_steps, chain.normalize)
 
 
 def _view_through(rows: Vectors, chain: Chain) -> Vectors:
@@ -293,7 +288,7 @@ def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Cha
     Raises:
         TransformError: if they cannot be fitted, as if every coordinate has a byte of its own.
     """
-    codes, before = chain.quantizer, _list_earlier_steps(chain)
+    codes, before = chain.quantizer, chain.without_quantizer()
     assert isinstance(codes, TransformCoding)
     step = ProductCoding(codes.bytes, codes.weighting, seed=codes.seed, restore_norm=codes.restore_norm)
     of_queries = None if queries is None else moments_of(_view_through(queries, before.query_side()))

@@ -16,7 +16,7 @@ from transforms.base.signature import Signature
 from transforms.base.training_log import TrainingLog
 from transforms.errors import ArtifactError, InputError
 from transforms.progress import Progress, no_progress
-from transforms.statistics import Moments, PairedMoments
+from transforms.statistics import Moments, PairedMoments, moments_of
 from transforms.vectors import Vectors, require_matrix
 
 LearnsFrom = Literal["rows", "moments", "unit moments", "nothing"]
@@ -38,6 +38,19 @@ class FitContext:
     checkpoint: Checkpoint | None = None
     queries: Moments | Vectors | None = None
     pairs: QueryPairs | None = None
+
+    def query_moments(self, dimensions: int) -> Moments | None:
+        """Return the moments of `queries`; None without any.
+
+        Raises:
+            InputError: if they have other dimensions.
+        """
+        if self.queries is None:
+            return None
+        moments = moments_of(self.queries)
+        if moments.dimensions != dimensions:
+            raise InputError(f"queries of {moments.dimensions} dimensions cannot weight vectors of {dimensions}")
+        return moments
 
 
 class Transform(Map):

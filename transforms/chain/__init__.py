@@ -1,7 +1,7 @@
 """Chains: transforms applied in order as one."""
 
 from transforms.chain.affine_parts import affine_parts
-from transforms.chain.chain import Chain
+from transforms.chain.chain import Chain, serves_dimensions
 from transforms.chain.query_maps import leading_query_maps
 from transforms.chain.retained_subspace import retained_subspace
 from transforms.chain.serialized import deserialize_chain, serialize_chain
@@ -16,4 +16,5 @@ __all__ = [
     "parse_steps",
     "retained_subspace",
     "serialize_chain",
+    "serves_dimensions",
 ]

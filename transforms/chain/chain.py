@@ -277,6 +277,10 @@ class Chain(nn.Module):
         self.require_dimensions(dimensions)
         return apply(self, rows, dimensions=dimensions, side="query")
 
+    def without_quantizer(self) -> "Chain":
+        """Return a chain of the steps before the quantizer, or of all without one; it shares them with this chain."""
+        return Chain(self.float_steps, self.normalize)
+
     def query_side(self) -> "Chain":
         """Return a chain of the maps of queries, without a quantizer: its `transform` is `transform_queries` of this.
 
@@ -355,8 +359,7 @@ class Chain(nn.Module):
 
         False if the full number is unknown.
         """
-        full = self.output_dimensions
-        return full is not None and (dimensions == full or (self.nested and 1 <= dimensions < full))
+        return serves_dimensions(self.output_dimensions, self.nested, dimensions)
 
     def describe_dimensions(self) -> str:
         """Return the output dimensions the chain can serve, as text: "any number up to 384" or "only 384"."""
@@ -538,3 +541,11 @@ class Chain(nn.Module):
             )
         chain.metadata = manifest
         return chain
+
+
+def serves_dimensions(full: int | None, nested: bool, dimensions: int) -> bool:
+    """Return whether outputs of `full` dimensions can be had in `dimensions`: in all, or in fewer if they are nested.
+
+    False if the full number is None.
+    """
+    return full is not None and (dimensions == full or (nested and 1 <= dimensions < full))

@@ -197,11 +197,7 @@ class TransformCoding(Quantizer):
             InputError: if the rows do not vary, or the moments of the queries have other dimensions.
         """
         moments = moments_of(data)
-        queries = None if context.queries is None else moments_of(context.queries)
-        if queries is not None and queries.dimensions != moments.dimensions:
-            raise InputError(
-                f"queries of {queries.dimensions} dimensions cannot weight vectors of {moments.dimensions}"
-            )
+        queries = context.query_moments(moments.dimensions)
         root, inverse_root = query_metric_roots(moments if queries is None else queries, self.weighting)
         spectrum = Spectrum.of(root @ moments.covariance(ddof=0) @ root)
         # The weighting scales rounding error too, by up to the ratio of the metric's eigenvalues.

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from transforms.base import FitContext, Map, Signature, require_between, require_whole
-from transforms.errors import InputError
 from transforms.linear.affine import Affine
 from transforms.linear.linear import Linear
 from transforms.statistics import Moments, Spectrum, moments_of, query_metric_roots
@@ -71,11 +70,7 @@ class LeanVec(Linear):
             InputError: if queries have other dimensions than the rows, or the rows fewer directions than `dimensions`.
         """
         moments = moments_of(data)
-        queries = None if context.queries is None else moments_of(context.queries)
-        if queries is not None and queries.dimensions != moments.dimensions:
-            raise InputError(
-                f"queries of {queries.dimensions} dimensions cannot weight vectors of {moments.dimensions}"
-            )
+        queries = context.query_moments(moments.dimensions)
         root, inverse_root = query_metric_roots(moments if queries is None else queries, self.weighting)
         noise = moments.rounding_variance() * float(np.linalg.eigvalsh(root)[-1]) ** 2
         spectrum = Spectrum.of(root @ moments.second_moment() @ root, noise)

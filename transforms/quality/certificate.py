@@ -92,7 +92,7 @@ def certify(
             str(k): geometry_measures(heldout, chain.transform(heldout, dimensions=k)) for k in sizes
         }
     if isinstance(chain.quantizer, TransformCoding) and queries is not None:
-        floats = Chain(chain.float_steps, chain.normalize).transform(heldout)
+        floats = chain.without_quantizer().transform(heldout)
         certificate["codes"] = code_measures(chain.quantizer, floats, queries, after)
     if targets is not None:
         certificate["alignment"] = {
