@@ -1,0 +1,113 @@
+"""`lathe embed` beside the server, on the same texts: short ones, and long ones of about 256 tokens.
+
+The program's time holds its start and the writing of the vectors, so the rate is also taken between a small part of
+the texts and all of them: what the start costs is in both. The server answers batches of 32 texts, four at a time.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.report import markdown_table, parser, write_report
+from benchmarks.serve import BATCH, BATCH_CONCURRENCY, bodies_of, checked, in_turns, summary
+from benchmarks.server import LATHE, Server, own_environment
+from benchmarks.sockets import closed_loop
+from benchmarks.texts import read_texts
+
+PART = 10
+"""The small part of the texts is one in so many."""
+LONG_TEXT_CHARACTERS = 1100
+"""About 256 English tokens."""
+
+
+def main() -> None:
+    """Measure in turns, write the raw JSON, print the table."""
+    options = parser(__doc__)
+    options.add_argument("--texts", default="pydoc:", help="source of texts")
+    options.add_argument("--count", type=int, default=5000, help="of short texts; a quarter as many are long")
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--dtype", default="bfloat16")
+    given = options.parse_args()
+    if given.quick:
+        given.count, given.rounds = 400, 1
+    texts = read_texts(given.texts, given.count)
+    kinds = {"short": [text[:130] for text in texts], "long": join_texts(texts, given.count // 4)}
+    figures: dict[str, Any] = {"dtype": given.dtype}
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder) / "home", LATHE_CACHE_BYTES="0", LATHE_DTYPE=given.dtype)
+        try:
+            server.wait_for_workers(2)
+            for kind, chosen in kinds.items():
+                whole: list[float] = []
+                sides = list_sides(server, chosen, Path(folder), given.dtype, whole)
+                characters = sum(map(len, chosen)) / len(chosen)
+                figures[kind] = {"count": len(chosen), "mean_characters": round(characters, 1)}
+                figures[kind] |= in_turns(sides, given.rounds)
+                figures[kind]["embed with its start"] = summary([len(chosen) / seconds for seconds in whole])
+        finally:
+            server.stop()
+    path = write_report(given.out, "offline", figures)
+    header = ["texts", "characters", "lathe embed", "with its start", "server", "lathe embed to server"]
+    rows = [[kind, str(figures[kind]["mean_characters"]), *describe(figures[kind])] for kind in kinds]
+    print(markdown_table(header, rows))
+    print(f"\n{path}", file=sys.stderr)
+
+
+def join_texts(texts: list[str], count: int) -> list[str]:
+    """Return texts of `LONG_TEXT_CHARACTERS`, joined of others."""
+    text = " ".join(texts)
+    while len(text) < count * LONG_TEXT_CHARACTERS:
+        text = f"{text} {text[1:]}"
+    return [text[place * LONG_TEXT_CHARACTERS :][:LONG_TEXT_CHARACTERS] for place in range(count)]
+
+
+def list_sides(
+    server: Server, texts: list[str], folder: Path, dtype: str, whole: list[float]
+) -> dict[str, Callable[[], float]]:
+    """Return what measures texts a second of each side; the program's seconds with its start are added to `whole`."""
+    files = {"all": texts, "part": texts[: len(texts) // PART]}
+    for name, chosen in files.items():
+        (folder / f"{name}.jsonl").write_bytes(b"".join(orjson.dumps({"text": text}) + b"\n" for text in chosen))
+    bodies = bodies_of(texts, "all-MiniLM-L6-v2", BATCH)
+    checked(closed_loop(f"{server.url}/v1/embeddings", bodies, BATCH_CONCURRENCY))  # warms the workers
+    run = partial(run_program, folder, dtype)
+
+    def embed() -> float:
+        """Return the program's rate without its start."""
+        part = run("part")
+        whole.append(run("all"))
+        return (len(texts) - len(files["part"])) / (whole[-1] - part)
+
+    def ask_server() -> float:
+        """Return the server's rate."""
+        return len(texts) / checked(closed_loop(f"{server.url}/v1/embeddings", bodies, BATCH_CONCURRENCY)).seconds
+
+    return {"embed": embed, "server": ask_server}
+
+
+def run_program(folder: Path, dtype: str, name: str) -> float:
+    """Return the seconds of `lathe embed` for one of the files."""
+    environment = own_environment(folder / "program", LATHE_DTYPE=dtype) | {"PATH": os.environ["PATH"]}
+    command = [*LATHE, "embed", "--source", f"{folder / name}.jsonl", "--out", str(folder / f"{name}.npy")]
+    begun = time.perf_counter()
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - begun
+
+
+def describe(figures: dict[str, Any]) -> list[str]:
+    """Return the cells of one kind of texts: three rates, and the ratio with its least and greatest."""
+    ratio = figures["embed/server"]
+    rates = [f"{figures[side]['median']:.0f}" for side in ("embed", "embed with its start", "server")]
+    return [*rates, f"{ratio['median']:.2f} ({ratio['least']:.2f} to {ratio['greatest']:.2f})"]
+
+
+if __name__ == "__main__":
+    main()
