@@ -21,8 +21,8 @@ from benchmarks.codes.methods import Vectors
 from benchmarks.report import markdown_table, write_report
 from benchmarks.starters import show
 from transforms import Chain, TransformCoding, parse_steps
+from transforms.codes import CodeDecoder
 from transforms.codes.lloyd_max import normal_quantizer
-from transforms.codes.transform_coding import CodeDecoder
 from transforms.statistics import moments_of, query_metric_roots
 
 BUDGETS = (24, 48, 96)

@@ -1,9 +1,10 @@
 """Codes: vectors in a byte or a bit per dimension, or in a budget of bytes by transform coding."""
 
+from transforms.codes.code_decoder import CodeDecoder
 from transforms.codes.lloyd_max import threshold_table
 from transforms.codes.product_coding import CENTROIDS, ProductCoding
 from transforms.codes.quantization import Binary, Int8, Quantizer
-from transforms.codes.transform_coding import CLIP_DEVIATIONS, MAX_CLIPPED, CodeDecoder, TransformCoding
+from transforms.codes.transform_coding import CLIP_DEVIATIONS, MAX_CLIPPED, TransformCoding
 
 __all__ = [
     "CENTROIDS",

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from transforms.base import LearnsFrom, require_seed, require_whole
 from transforms.codes.allocation import CodeLayout, lay_out_in_whole_bytes
-from transforms.codes.transform_coding import CODEC_VERSION, CodeDecoder, TransformCoding
+from transforms.codes.code_decoder import CodeDecoder
+from transforms.codes.transform_coding import CODEC_VERSION, TransformCoding
 from transforms.errors import InputError
 from transforms.statistics import Moments, row_norms, without_direction
 from transforms.vectors import Vectors, as_tensor
