@@ -17,7 +17,7 @@ from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, Mu
 
 from benchmarks.report import markdown_table, parser, write_report
 from training.advice.matryoshka import MAX_ROWS, compare_first_coordinates
-from training.encoder.encoder import load_model
+from training.encoder.loading import load_model
 from training.encoder.spec import DEFAULT_ENCODER
 from training.evaluation.encoders import RequestedEncoder, plan_groups
 from training.sources.source import open_source

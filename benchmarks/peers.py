@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import rivals
-from training.encoder.encoder import locate_model
+from training.encoder.loading import locate_model
 from training.encoder.spec import DEFAULT_MODEL
 
 INFINITY = "infinity-emb[torch,server]==0.0.77"

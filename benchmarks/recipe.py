@@ -17,7 +17,8 @@ import numpy as np
 import orjson
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoder.encoder import Encoder, load_model
+from training.encoder.encoder import Encoder
+from training.encoder.loading import load_model
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.evaluation.pool import Workers
 from training.evaluation.statistics import mean_interval

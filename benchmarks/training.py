@@ -11,7 +11,8 @@ import torch
 from scipy import stats
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoder.encoder import Encoder, load_model
+from training.encoder.encoder import Encoder
+from training.encoder.loading import load_model
 from training.encoder.precision import PROBES, has_bfloat16
 from training.encoder.spec import DEFAULT_ENCODER
 from training.encoder.unpadding import try_unpadding

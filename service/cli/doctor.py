@@ -115,7 +115,7 @@ def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
     from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import HFValidationError
 
-    from training.encoder.encoder import locate_model
+    from training.encoder.loading import locate_model
 
     if locate_model(spec.model) != spec.model:
         return "from its offline package", True
@@ -137,7 +137,7 @@ def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    from training.encoder.encoder import locate_model
+    from training.encoder.loading import locate_model
 
     folder = Path(locate_model(spec.model)).expanduser()
     if folder.is_dir():

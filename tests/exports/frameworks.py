@@ -16,7 +16,7 @@ import numpy as np
 
 import service
 from tests.service.conftest import SENTENCES, LiveServer
-from training.encoder.encoder import locate_model
+from training.encoder.loading import locate_model
 from transforms import Chain
 
 ROOT = Path(__file__).resolve().parents[2]

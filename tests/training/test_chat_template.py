@@ -9,7 +9,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from training.encoder.chat_template import SETTINGS_FILE, find_chat_template
-from training.encoder.encoder import Encoder, load_model
+from training.encoder.encoder import Encoder
+from training.encoder.loading import load_model
 from training.encoder.spec import EncoderSpec
 from training.errors import TooLongError
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from training.encoder.encoder import Encoder, locate_model
+from training.encoder.encoder import Encoder
 from training.encoder.fingerprint import compute_fingerprint
+from training.encoder.loading import locate_model
 from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 from training.errors import EncoderError, NotFiniteError, TooLongError
 

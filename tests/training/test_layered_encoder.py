@@ -9,8 +9,9 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, ModernBertConfig, ModernBertModel
 
-from training.encoder.encoder import Encoder, locate_model
+from training.encoder.encoder import Encoder
 from training.encoder.layers import LayeredEncoder, parse_variants
+from training.encoder.loading import locate_model
 from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 from training.errors import EncoderError
 from training.evaluation.encoders import BAG_DIMENSIONS, BAG_OF_WORDS, RequestedEncoder, plan_groups

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from training.encoder.encoder import Encoder, load_model
+from training.encoder.encoder import Encoder
+from training.encoder.loading import load_model
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.errors import JobError
 from training.evaluation.suites import Suite

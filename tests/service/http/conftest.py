@@ -1,6 +1,6 @@
 import pytest
 
-from training.encoder.encoder import locate_model
+from training.encoder.loading import locate_model
 from training.encoder.spec import DEFAULT_MODEL
 
 

@@ -70,7 +70,7 @@ def decoder(tmp_path_factory):
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
     from transformers import AutoTokenizer, Qwen2Config, Qwen2Model, set_seed
 
-    from training.encoder.encoder import locate_model
+    from training.encoder.loading import locate_model
 
     folder = tmp_path_factory.mktemp("decoder")
     tokenizer = AutoTokenizer.from_pretrained(locate_model(DEFAULT_ENCODER.model), padding_side="left")
@@ -109,7 +109,7 @@ def test_lora_adapters_are_merged_into_the_model_and_exported_beside_the_model(j
     from peft import PeftModel
     from sentence_transformers import SentenceTransformer
 
-    from training.encoder.encoder import locate_model
+    from training.encoder.loading import locate_model
 
     outcome = run_job(job_of(lora=LORA | {"keep_adapter": True}), DEFAULT_ENCODER)
     kept = {path.name for path in (tmp_path / "out" / "adapter").iterdir()}

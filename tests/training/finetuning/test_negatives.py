@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from training.encoder.encoder import load_model
+from training.encoder.loading import load_model
 from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from training.encoder.unpadding import enable_unpadded, find_first_position
 from training.errors import DataSetError, JobError

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from training.encoder.encoder import locate_model
+from training.encoder.loading import locate_model
 from training.encoder.spec import EncoderSpec
 
 TOKENIZER = "tokenizer.json"

@@ -16,7 +16,8 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from training.datasets.pairs import Pair
-from training.encoder.encoder import Encoder, load_model
+from training.encoder.encoder import Encoder
+from training.encoder.loading import load_model
 from training.encoder.spec import EncoderSpec
 from training.finetuning.job import TrainingSettings
 from training.finetuning.mixture import Mixture
