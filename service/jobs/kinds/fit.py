@@ -25,14 +25,16 @@ from training.fitting.fit_request import FitRequest
 from training.fitting.incremental import EarlierVersion, Version
 from training.sources.local import RootedFile
 from transforms.files import create_file
-from transforms.progress import Progress
+from transforms.progress import Progress, part_of
 from transforms.vectors import row_blocks
 
 if TYPE_CHECKING:
     from service.jobs.requests import FitJob
 
 PATIENCE_SECONDS = 300.0
-"""Seconds for which a fit waits for Redis to come back before it gives up publishing its chain."""
+"""Seconds for which a fit waits for Redis to come back, or to have room, before it gives up publishing its chain."""
+PASSING_CODES = ("redis_unreachable", "redis_full")
+"""Codes of refusals that may pass within `PATIENCE_SECONDS`."""
 T = TypeVar("T")
 
 
@@ -52,7 +54,7 @@ def run_fit(
     """Fit a chain, add it to the registry, make it live if wanted and its gates hold, and assign it free size routes.
 
     Gates are the request's bounds on the certificate: a chain that fails one is registered all the same, but not live.
-    While Redis is unreachable, publishing waits up to `PATIENCE_SECONDS`.
+    While Redis is unreachable or full, publishing waits up to `PATIENCE_SECONDS`.
 
     Args:
         request: what to fit.
@@ -86,10 +88,10 @@ def run_fit(
         if vectors_to is not None:
             _write_vectors(fitted, vectors_to)
         promote = False if fitted.failed_gates else request.promote
-        version, live = _retry_while_redis_is_down(
-            lambda: registry.publish(fitted.chain, request.name, promote, job, fitted.statistics)
+        version, live = _wait_for_redis(
+            lambda: registry.publish(fitted.chain, request.name, promote, job, fitted.statistics), on_progress
         )
-        taken = _retry_while_redis_is_down(lambda: size_routes.assign_free_routes(request.name)) if live else []
+        taken = _wait_for_redis(lambda: size_routes.assign_free_routes(request.name), on_progress) if live else []
     return {
         "chain": f"{request.name}@{version}",
         "promoted": live,
@@ -122,19 +124,20 @@ def _load_replaced_version(registry: Registry, ref: str) -> Version:
     return Version(found.ref, found.chain)
 
 
-def _retry_while_redis_is_down(change: Callable[[], T]) -> T:
-    """Call `change` and return its result; while Redis is unreachable, retry each second for `PATIENCE_SECONDS`.
+def _wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
+    """Call `change` and return its result; while Redis is unreachable or full, retry each second and say so.
 
     Raises:
-        UnavailableError: if Redis stays unreachable; at once for any other reason, such as a full Redis.
+        UnavailableError: if Redis stays so for `PATIENCE_SECONDS`; at once for any other reason.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
             return change()
         except UnavailableError as error:
-            if error.code != "redis_unreachable" or time.monotonic() > deadline:
+            if error.code not in PASSING_CODES or time.monotonic() > deadline:
                 raise
+            on_progress(1.0, f"waiting: {error.message}")
             time.sleep(1)
 
 
@@ -211,7 +214,9 @@ def run_fit_job(asked: "FitJob", folder: Path, settings: Settings, on_progress: 
     )
     vectors_to = folder / "vectors.npy" if asked.transform else None
     home = Home(settings.home)
-    registry, size_routes = _retry_while_redis_is_down(lambda: open_registry(home, settings.redis_url))
+    registry, size_routes = _wait_for_redis(
+        lambda: open_registry(home, settings.redis_url), part_of(on_progress, 0.0, 0.0)
+    )
     result = run_fit(
         request,
         encoder,

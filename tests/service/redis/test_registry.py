@@ -14,8 +14,10 @@ from service.chains.pointer import Pointer
 from service.chains.registry import Registry
 from service.errors import BadValueError, ConflictError, UnavailableError, UnknownNameError
 from service.home import Home
+from service.jobs.kinds.fit import run_fit
 from service.redis.chain_record import CHAIN, CHANGES, IDENTITY, serialize_version, write_pointer, write_version
 from tests.helpers import eventually
+from training.fitting.fit_request import FitRequest
 from transforms import ArtifactError
 
 pytestmark = pytest.mark.services
@@ -586,6 +588,26 @@ def test_a_full_redis_refuses_changes_completely_and_chains_still_serve(open_rep
     assert live(replica) == 1 and replica.registry.versions("mine") == [1] and replica.connection.up
     assert "other" not in replica.registry.names()
     assert replica.registry.publish(chains[1], "mine", True) == (2, True)
+
+
+def test_a_fit_that_ends_while_redis_is_full_publishes_its_chain_once_there_is_room(
+    open_replica, own_redis, rows, tmp_path
+):
+    replica, client = open_replica("replica", own_redis.url), own_redis.client
+    np.save(tmp_path / "rows.npy", np.tile(rows, (5, 1)) + np.arange(300)[:, None] / 1000)
+    client.config_set("maxmemory-policy", "noeviction")
+    client.config_set("maxmemory", 100_000)
+    said = []
+
+    def make_room(_, message):
+        said.append(message)
+        if "full" in message:
+            client.config_set("maxmemory", 0)
+
+    asked = FitRequest("mine", source=str(tmp_path / "rows.npy"), steps=[{"kind": "r2"}])
+    done = run_fit(asked, None, replica.registry, replica.size_routes, tmp_path / "work", make_room)
+    assert done["promoted"] and live(replica) == 1
+    assert sum("waiting: Redis is full" in message for message in said) == 1
 
 
 def test_a_shared_registry_raises_the_same_errors_as_one_in_files(open_replica, chains):
