@@ -2,9 +2,11 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import threading
 import time
+from contextlib import closing
 from dataclasses import asdict
 
 import numpy as np
@@ -67,6 +69,16 @@ def test_a_file_that_is_no_database_is_refused_with_what_to_do(open_store, tmp_p
     (tmp_path / "upstream" / "vectors.db").write_bytes(b"no database" * 1000)
     with pytest.raises(UpstreamError, match="are damaged .*: restore the file from a backup, or move it away"):
         open_store()
+
+
+def test_a_database_of_another_program_is_refused_and_left_as_it_was(open_store, tmp_path):
+    (tmp_path / "upstream").mkdir()
+    with closing(sqlite3.connect(tmp_path / "upstream" / "vectors.db")) as theirs, theirs:
+        theirs.execute("CREATE TABLE notes (text)")
+    with pytest.raises(UpstreamError, match=r"vectors\.db is a database of another program: move it away"):
+        open_store()
+    with closing(sqlite3.connect(tmp_path / "upstream" / "vectors.db")) as theirs:
+        assert theirs.execute("SELECT name FROM sqlite_master").fetchall() == [("notes",)]
 
 
 def test_a_file_of_a_later_version_is_refused(open_store):

@@ -198,6 +198,8 @@ class UpstreamStore:
             self.connection.execute("BEGIN IMMEDIATE")  # two processes may open a new file
             version = self.connection.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
+                if self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    raise UpstreamError(f"{self.path} is a database of another program: move it away")
                 for statement in SCHEMA.split(";"):
                     self.connection.execute(statement)
                 self.connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
