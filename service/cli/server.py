@@ -117,15 +117,26 @@ async def serve_and_greet(
 
 async def _greet(server: uvicorn.Server, settings: Settings, services: Services) -> None:
     """Wait until the server is ready; print warnings, its URL and example requests to stderr."""
-    if services.home_problem:
-        _print_to_stderr(f"Warning: {services.home_problem}. Fits and administration are off.")
     for engine in services.embedder.engines.values():
         await asyncio.to_thread(engine.settled.wait)
-        if engine.problem:
-            _print_to_stderr(f"Warning: {engine.problem}")
+    for warning in await asyncio.to_thread(list_start_warnings, services):
+        _print_to_stderr(f"Warning: {warning}")
     while not server.started:
         await asyncio.sleep(0.02)
     _print_to_stderr(_format_greeting(settings, services, _find_bound_port(server) or settings.port))
+
+
+def list_start_warnings(services: Services) -> list[str]:
+    """Return what a user should know at the start: the warnings of `/health`, and live chains that cannot be read."""
+    warnings = services.list_warnings()
+    if services.home_problem:
+        warnings.append("fits and administration are off, because the state folder cannot be written")
+    for name in services.registry.names():
+        version = services.registry.live(name)
+        if version is not None:
+            problem = services.registry.describe_version(name, version).get("error")
+            warnings += [f"the chain {name} cannot be used: {problem}"] if problem else []
+    return warnings
 
 
 def _format_greeting(settings: Settings, services: Services, port: int) -> str:

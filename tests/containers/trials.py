@@ -34,7 +34,7 @@ def kill_replicas(compose: Compose, times: int) -> dict[str, Any]:
     address then answers nothing, and it is started again after five seconds.
     """
     recovered = []
-    with Load() as load:
+    with Load(key=compose.environment["LATHE_API_KEYS"]) as load:  # an earlier trial changes it
         for number in range(times):
             container = compose.list_containers("api")[number % REPLICAS]
             time.sleep(1)

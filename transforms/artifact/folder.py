@@ -139,7 +139,9 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
         raise ArtifactError(f"there is no saved chain at {name}: {MANIFEST} is missing") from error
     except OSError as error:
         raise ArtifactError(f"the manifest of {name} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except KeyError as error:
+        raise ArtifactError(f"the manifest of {name} cannot be read: {error} is missing") from error
+    except (ValueError, TypeError, RecursionError) as error:
         raise ArtifactError(f"the manifest of {name} cannot be read: {error!r}") from error
     # The version comes before the digest: a newer manifest should ask for an upgrade, not look altered.
     if not isinstance(version, int) or version > SCHEMA_VERSION:

@@ -26,6 +26,7 @@ from service.processes.client import create_process_starter
 from service.processes.program import Process, ProcessStarter, Program, get_environment_without_keys
 from service.redis.connection import DISK_ERROR, GONE, as_unavailable, connect
 from service.settings import Settings, read_settings
+from training.encoder.devices import require_device
 
 HEARTBEAT_SECONDS = 2.0
 """Seconds between two heartbeats."""
@@ -168,10 +169,11 @@ def run_worker(settings: Settings, own: bool, burst: bool) -> None:
         burst: whether to end when no job is queued.
 
     Raises:
-        ValueError: if no Redis is set, or the state folder cannot be written.
+        ValueError: if no Redis is set, the device is missing, or the state folder cannot be written.
         UnavailableError: if Redis refuses, for instance the password.
     """
     require_redis(settings)
+    require_device(settings.device)
     home = Home(settings.home)
     home.require_writable()
     queue = build_queue_name(home.read_or_create_id() if own else None)

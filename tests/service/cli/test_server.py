@@ -155,6 +155,20 @@ def locked_in(serving, proxy, tmp_path_factory):
         yield server
 
 
+def test_the_greeting_warns_of_a_damaged_chain_and_of_an_unreachable_redis(serving, tmp_path):
+    version = tmp_path / "chains" / "old" / "1"
+    version.mkdir(parents=True)
+    (version / "manifest.json").write_text('{"format": 0}')
+    (tmp_path / "chains" / "old" / "pointer.json").write_text('{"live": 1, "earlier": [], "last": 1}')
+    with serving(tmp_path) as alone, serving(tmp_path, LATHE_REDIS_URL="redis://127.0.0.1:1/0") as shared:
+        (chain,), (redis,) = (
+            [line for line in "".join(server.greeting).splitlines() if line.startswith("Warning: ")]
+            for server in (alone, shared)
+        )
+    assert chain.startswith("Warning: the chain old cannot be used") and chain.endswith("'schema_version' is missing")
+    assert redis.startswith("Warning: Redis cannot be reached") and redis.endswith("administration wait for it")
+
+
 def test_an_unwritable_state_folder_disables_only_requests_that_write(locked_in):
     assert "cannot be written" in "".join(locked_in.greeting)
     assert locked_in.client.get("/health/ready").json()["warnings"]

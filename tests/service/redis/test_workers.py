@@ -339,14 +339,19 @@ def test_sigterm_lets_a_worker_finish_its_job(api, crew):
     assert api.job(job_id)["state"] == "succeeded" and api.versions("last") == [1]
 
 
-def test_a_worker_exits_1_with_a_wrong_or_missing_url_and_waits_for_an_unreachable_redis(
+def test_a_worker_exits_1_with_a_wrong_or_missing_url_or_device_and_waits_for_an_unreachable_redis(
     start_worker, redis_server, own_redis
 ):
     own_redis.stop()
     wrong = start_worker(f"redis://:wrong-horse@127.0.0.1:{redis_server.port}/0")
     without = start_worker(None)
+    no_device = start_worker(own_redis.url, LATHE_DEVICE="mps")  # no machine that runs Redis's tests is a Mac
     waiting, unwanted = start_worker(own_redis.url), start_worker(own_redis.url)
-    for worker, said in ((wrong, "rejects the password of LATHE_REDIS_URL"), (without, "set LATHE_REDIS_URL")):
+    for worker, said in (
+        (wrong, "rejects the password of LATHE_REDIS_URL"),
+        (without, "set LATHE_REDIS_URL"),
+        (no_device, "the device mps is not available"),
+    ):
         assert worker.process.wait(60) == 1
         (line,) = worker.lines_of_errors()
         assert line.startswith("lathe: ") and said in line
