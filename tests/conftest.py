@@ -27,7 +27,7 @@ from tests.helpers import accepts_connections, eventually, find_free_port
 from training.encoder.encoder import Encoder
 from training.encoder.loading import locate_model
 from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
-from training.fitting.fit import built_in_cache_key, load_or_encode
+from training.fitting.out_of_domain import built_in_cache_key, load_or_encode
 from training.sources.docstrings import distinct_paragraphs, read_docstrings
 from training.sources.source import open_source
 

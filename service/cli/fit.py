@@ -61,6 +61,14 @@ def fit(
     test_pairs: Annotated[
         str | None, flag("--test-pairs", "Such a file of other queries that certifies the chain, with any steps.")
     ] = None,
+    personal_data: Annotated[
+        bool,
+        flag(
+            "--personal-data",
+            "Queries and pairs hold personal data: nothing of their texts and vectors outlives the fit but learned "
+            "matrices.",
+        ),
+    ] = False,
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     promote: Annotated[
         bool | None,
@@ -81,7 +89,8 @@ def fit(
         str | None,
         flag(
             "--targets",
-            "FILE.npy, .parquet#COLUMN, .jsonl#FIELD: target vector of each row, for procrustes and low_rank_affine.",
+            "FILE.npy, .parquet#COLUMN, .jsonl#FIELD: target vector of each row, for procrustes, low_rank_affine and "
+            "residual_mlp.",
         ),
     ] = None,
     target_encoder: Annotated[
@@ -138,6 +147,7 @@ def fit(
         queries=queries,
         pairs=pairs,
         test_pairs=test_pairs,
+        personal_data=personal_data,
     )
     require_name(name)
     require_gates(request.gates)
@@ -149,8 +159,8 @@ def fit(
         open_engine(engine, address, workers, settings) as by,
         ProgressBar() as progress,
     ):  # fails at once if there is no cluster
-        loaded = load_encoder(settings, encoder) if texts or encoder else None
-        target = load_encoder(settings, target_encoder) if target_encoder else None
+        loaded = load_encoder(settings, encoder, not personal_data) if texts or encoder else None
+        target = load_encoder(settings, target_encoder, not personal_data) if target_encoder else None
         result = run_fit(
             request,
             loaded,
@@ -191,6 +201,8 @@ def format_fit_result(result: dict[str, Any]) -> str:
         if trials := _build_trial_rows(codes):
             lines += ["", align_columns(trials)]
         lines += [f"Not tried: {name}, because {reason}." for name, reason in codes["not_tried"].items()]
+    if personal := certificate.get("personal_data"):
+        lines += ["", f"Kept of the personal data in {', '.join(personal['fields'])}: {personal['kept']}."]
     lines += ["", *(f"Warning: {warning}" for warning in certificate["warnings"])]
     if result["failed_gates"]:
         lines.append(f"Not live: it fails {', '.join(result['failed_gates'])}.")
@@ -206,7 +218,8 @@ def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
     """Build the table rows of a certificate, with a column for held-out rows and for each out-of-domain corpus.
 
     Held-out rows alone have the recall at smaller sizes, the alignment to targets, mean norm, IsoScore and bytes per
-    vector before → after the chain, and the weighting of codes, where the certificate has them.
+    vector before → after the chain, the weighting of codes, and parameters that were derived from the data, where the
+    certificate has them.
     """
     corpora = certificate["out_of_domain"]
     rows = [["", "held out", *corpora]]
@@ -217,6 +230,8 @@ def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
     for measure, value in certificate.get("alignment", {}).items():
         rows.append([f"alignment {measure}", _format_measure(value)])
     rows += _build_relevance_rows(certificate.get("relevance"))
+    for chosen in certificate.get("chosen", []):
+        rows += [[f"{chosen['kind']} {name}", _format_measure(v)] for name, v in chosen.items() if name != "kind"]
     for measure in ("mean_norm", "isoscore", "bytes_per_vector"):
         before, after = certificate[measure]["before"], certificate[measure]["after"]
         rows.append([measure, f"{_format_measure(before)} → {_format_measure(after)}"])

@@ -76,17 +76,19 @@ def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
     return known.get(name) or EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name, dtype=settings.dtype)
 
 
-def load_encoder(settings: "Settings", name: str | None) -> "TextEncoder":
+def load_encoder(settings: "Settings", name: str | None, stored: bool = True) -> "TextEncoder":
     """Load an encoder of the settings, or one by a model's folder or hub id; None: the default.
 
-    Sets torch's number of threads as the settings say.
+    Sets torch's number of threads as the settings say. The vectors of an embeddings API are stored, and read from the
+    store, only if `stored`.
     """
     import torch
 
     from training.encoder.opening import open_encoder
 
     torch.set_num_threads(settings.threads)
-    return open_encoder(find_encoder(settings, name), settings.device, settings.upstream_store)
+    store = settings.upstream_store if stored else None
+    return open_encoder(find_encoder(settings, name), settings.device, store)
 
 
 def format_command_line() -> str:

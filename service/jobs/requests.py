@@ -13,29 +13,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, V
 from service.chains.names import is_name
 from service.encoder_settings import NAME_PATTERN
 from service.index.spec import IndexSpec
-from service.jobs.sources import (
-    FILE_OF_PAIRS,
-    FILE_OF_QUERIES,
-    FILE_OF_QUERY_TEXTS,
-    FILE_OF_TARGETS,
-    FILE_OF_TEST_PAIRS,
-    FILE_OF_TEXTS,
-    FILE_OF_VECTORS,
-)
+from service.jobs.inputs import INPUT_NAMES
 from service.jobs.store import describe_validation_error
 from training.advice.request import AdviceRequest
 from training.encoder.spec import EncoderSpec
 from training.fitting.fit_request import FitRequest
-from transforms.artifact import MANIFEST, TENSORS
-
-FILE_OF_NEW_TEXTS = "source.texts.json"
-INPUT_NAMES = frozenset(
-    {
-        *(FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS, FILE_OF_QUERY_TEXTS, FILE_OF_QUERIES),
-        *(FILE_OF_PAIRS, FILE_OF_TEST_PAIRS, FILE_OF_NEW_TEXTS, MANIFEST, TENSORS),
-    }
-)
-"""Names that input files of a job may have."""
 
 
 def require_input_name(name: str) -> str:
@@ -76,6 +58,11 @@ class JobRequest(BaseModel):
         """Sources that the job reads from outside its folder."""
         return []
 
+    @property
+    def quotable(self) -> bool:
+        """Whether the job's log may quote its inputs, as messages of unexpected errors do."""
+        return True
+
 
 class FitJob(JobRequest):
     """Parameters of a fit; `transform` requests the source's vectors as the new chain transforms them."""
@@ -96,6 +83,11 @@ class FitJob(JobRequest):
         asked = [self.request.source, self.request.targets, self.request.queries, self.request.pairs]
         asked += [self.request.test_pairs, *self.request.out_of_domain.values()]
         return [path for path in asked if path is not None and path not in self.files]
+
+    @property
+    def quotable(self) -> bool:
+        """Whether the job's log may quote its inputs: not if they hold personal data."""
+        return not self.request.personal_data
 
 
 class AdviseJob(JobRequest):

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from service.codec import as_vectors, dump_json, dump_npy
 from service.errors import BadValueError, ForbiddenError, UnknownNameError
+from service.jobs.inputs import FILE_OF_TEXTS, FILE_OF_VECTORS
 from training.errors import OutsideSourceError, SourceError
 from training.fitting.fit_request import MIN_DISTINCT_ROWS
 from training.sources.hub import is_hub
@@ -14,9 +15,6 @@ from training.sources.readers import BUILT_IN
 from training.sources.remote import is_remote
 from training.sources.source import open_source
 
-FILE_OF_TEXTS, FILE_OF_VECTORS, FILE_OF_TARGETS = "source.jsonl", "source.npy", "targets.npy"
-FILE_OF_QUERY_TEXTS, FILE_OF_QUERIES = "queries.jsonl", "queries.npy"
-FILE_OF_PAIRS, FILE_OF_TEST_PAIRS = "pairs.jsonl", "test_pairs.jsonl"
 MAX_COUNTED = 1000
 """Maximum number of vectors whose distinct rows are counted before the job begins."""
 

@@ -31,6 +31,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from service.codec import dump_json
 from service.errors import UnknownNameError
+from service.jobs.inputs import INPUT_NAMES
 from training.locks import lock_file
 from transforms.beneath import read_beneath
 from transforms.files import create_file, make_folder, make_root, sync_folder, write_synced
@@ -226,14 +227,14 @@ class JobStore:
             pid=None,
         )
         with suppress(OSError):  # on a full disk, the returned state is still right
-            self.write(ended)
             self.delete_inputs(job.id)
+            self.write(ended)
         return ended
 
     def delete_inputs(self, job_id: str) -> None:
-        """Delete the texts or vectors that a caller sent with the job."""
-        for path in (self.root / job_id).glob("source.*"):
-            path.unlink(missing_ok=True)
+        """Delete the files that a caller sent with the job: texts, vectors, queries, pairs."""
+        for name in INPUT_NAMES:
+            (self.root / job_id / name).unlink(missing_ok=True)
 
     def cancel(self, job_id: str) -> Job:
         """Request that a job stops and return it: a queued one ends at once, a running one gets SIGTERM.

@@ -8,8 +8,10 @@ import pytest
 from tests.training.conftest import HashingEncoder
 from training.encoder.encoder import Encoding
 from training.errors import FitError, SourceError
+from training.fitting import out_of_domain
 from training.fitting.fit import fit_chain
 from training.fitting.fit_request import FitRequest
+from training.fitting.out_of_domain import sample_texts
 from training.fitting.query_pairs import read_pairs, split_pairs
 from transforms.chain import Chain
 from transforms.progress import no_progress
@@ -188,3 +190,16 @@ def test_pairs_need_an_encoder(tmp_path, pairs):
         fit_chain(asked, None, tmp_path / "work", no_progress),
     ):
         pass
+
+
+def test_out_of_domain_texts_are_read_once_for_their_geometry_and_their_halves(tmp_path, documents, pairs, monkeypatch):
+    texts = [f"word{n} follows word{n + 1}, " * 6 + "and so on until the very end" for n in range(60)]
+    other = write(tmp_path / "other.jsonl", [{"text": text} for text in texts])
+    samples = []
+    monkeypatch.setattr(
+        out_of_domain, "sample_texts", lambda source: samples.append(source.written) or sample_texts(source)
+    )
+    certificate = fit(tmp_path, documents, pairs=pairs, out_of_domain={"other": other}).certificate
+    assert certificate["relevance"]["out_of_domain"]["other"]["queries"] == 60
+    assert certificate["out_of_domain"]["other"]["n"] == 60
+    assert sorted(samples) == sorted([other, "pydoc:"])

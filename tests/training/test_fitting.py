@@ -13,13 +13,12 @@ from training.fitting.fit import (
     HELDOUT_SHARE,
     MAX_HELDOUT,
     MIN_HELDOUT,
-    OUT_OF_DOMAIN_ROWS,
-    encode_out_of_domain,
     fit_chain,
     split_heldout,
 )
 from training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
 from training.fitting.gates import list_failed_gates, require_gates
+from training.fitting.out_of_domain import OUT_OF_DOMAIN_ROWS, OutOfDomainTexts
 from training.sources.docstrings import read_docstring_paragraphs
 from training.sources.source import open_source
 from transforms import Chain, StepError
@@ -185,11 +184,15 @@ def test_after_a_fit_the_workspace_holds_only_out_of_domain_vectors(source, coun
 def test_out_of_domain_text_is_encoded_once_and_again_if_its_cached_file_is_damaged(counting_hashes, tmp_path):
     request = FitRequest("name", STEPS, "texts.jsonl")
     first, second, third = counting_hashes(), counting_hashes(), counting_hashes()
-    expected = encode_out_of_domain(request, first, tmp_path, no_progress)["pydoc"]
-    np.testing.assert_array_equal(encode_out_of_domain(request, second, tmp_path, no_progress)["pydoc"], expected)
+    expected = OutOfDomainTexts.of_fit(request).encode(first, tmp_path, no_progress)["pydoc"]
+    np.testing.assert_array_equal(
+        OutOfDomainTexts.of_fit(request).encode(second, tmp_path, no_progress)["pydoc"], expected
+    )
     (kept,) = tmp_path.rglob("*.npy")
     kept.write_bytes(kept.read_bytes()[:100])
-    np.testing.assert_array_equal(encode_out_of_domain(request, third, tmp_path, no_progress)["pydoc"], expected)
+    np.testing.assert_array_equal(
+        OutOfDomainTexts.of_fit(request).encode(third, tmp_path, no_progress)["pydoc"], expected
+    )
     assert (len(first.texts), len(second.texts), len(third.texts)) == (OUT_OF_DOMAIN_ROWS, 0, OUT_OF_DOMAIN_ROWS)
 
 

@@ -12,9 +12,8 @@ from training.encoder.text_encoder import TextEncoder
 from training.errors import AdviceError
 from training.fitting.encoded_shards import hash_row
 from training.fitting.encoding import EncodedSource
-from training.fitting.fit import sample_texts
+from training.fitting.out_of_domain import OutOfDomainTexts
 from training.fitting.query_pairs import encode_pairs
-from training.sources.source import open_source
 from transforms.chain import Chain, parse_steps
 from transforms.errors import InputError
 from transforms.progress import Progress
@@ -63,7 +62,7 @@ def try_adapter(
         None,
         encoder,
         EncodedSource(encoding.vectors(texts), hashes, 0),
-        lambda: {other.rstrip(":").replace(":", "-"): sample_texts(open_source(other))},
+        OutOfDomainTexts({other.rstrip(":").replace(":", "-"): other}),
         request.seed,
         on_progress,
     )

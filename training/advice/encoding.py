@@ -11,7 +11,7 @@ from training.advice.sample_size import MIN_ROWS
 from training.encoder.text_encoder import TextEncoder
 from training.errors import EncoderError, UpstreamError
 from training.evaluation.store import VectorStore, text_key
-from training.fitting.fit import built_in_cache_key, load_or_encode, sample_texts
+from training.fitting.out_of_domain import built_in_cache_key, load_or_encode, sample_texts
 from training.sources.source import open_source
 from transforms.progress import Progress
 from transforms.vectors import FloatArray

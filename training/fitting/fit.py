@@ -1,10 +1,7 @@
 """The fit job: source → vectors on disk → fitted chain → certificate."""
 
-import hashlib
-import os
 import platform
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +13,7 @@ from numpy.typing import NDArray
 
 from training.encoder.devices import best_device
 from training.encoder.text_encoder import TextEncoder
-from training.errors import FitError, SourceError
+from training.errors import FitError
 from training.fitting.code_search import (
     CodeSearch,
     encode_heldout_halves,
@@ -29,17 +26,20 @@ from training.fitting.engines import LOCAL, Engine
 from training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
 from training.fitting.gates import list_failed_gates, require_gates
 from training.fitting.incremental import EarlierVersion, Version, compute_stored_moments
+from training.fitting.out_of_domain import OutOfDomainTexts
 from training.fitting.pairs import encode_targets, require_pairs_or_none
+from training.fitting.personal_data import (
+    describe_personal_data,
+    require_many_queries,
+    require_query_files,
+)
 from training.fitting.query_pairs import EncodedPairs, encode_pairs, require_query_pairs_or_none
 from training.fitting.rows import Rows
-from training.sources.readers import BUILT_IN
 from training.sources.source import Source, open_source
 from training.workspace import claim_workspace_folder
 from transforms.artifact import FitDistribution, FitStatistics
 from transforms.base import Transform
 from transforms.chain import Chain, build_steps, retained_subspace
-from transforms.files import create_file, make_folder
-from transforms.npy import open_npy
 from transforms.progress import Progress, part_of
 from transforms.quality import Certificate, certify
 from transforms.statistics import Moments
@@ -60,9 +60,6 @@ SPLIT_ROWS = 1_000_000
 
 FITTED = 0.5
 """Progress of the stage `fit` at which the steps are fitted; the search for codes takes the rest."""
-
-OUT_OF_DOMAIN_ROWS = 1000
-"""Maximum number of texts sampled from each out-of-domain corpus."""
 
 STAGES = {
     "encode": (0.0, 0.7),
@@ -132,6 +129,7 @@ def fit_chain(
     chain = Chain(build_steps(request.all_steps), request.normalize) if earlier is None else earlier.chain
     source = open_source(request.source, request.bad_shards)
     require_gates(request.gates)
+    require_query_files(request)
     if earlier is None:
         require_pairs_or_none(chain, request.targets, target_encoder)
         require_query_pairs_or_none(chain, request.pairs, request.test_pairs)
@@ -147,6 +145,7 @@ def fit_chain(
         encoded = encode_source(source, encoder, folder, _stage_progress("encode", on_progress), engine)
         if earlier is not None:
             earlier.require_new(encoded.digest)
+        corpora = OutOfDomainTexts.of_fit(request)
         on_targets = _stage_progress("targets", on_progress)
         targets = within.enter_context(
             encode_targets(request.targets, source, target_encoder, encoded, workspace, on_targets, engine)
@@ -156,9 +155,10 @@ def fit_chain(
             request.test_pairs,
             encoder,
             encoded,
-            lambda: _read_out_of_domain(request),
+            corpora,
             request.seed,
             on_targets,
+            quote=not request.personal_data,
         )
         fit_rows, heldout_rows = split_heldout(encoded.hashes, request.seed)
         rows, reporting = engine.select_rows(encoded.vectors, fit_rows), _stage_progress("fit", on_progress)
@@ -174,8 +174,8 @@ def fit_chain(
                 moments, said = compute_stored_moments(chain, rows)
         else:
             chain, moments, said = earlier.refit_with_rows(rows, reporting)
-        out_of_domain = encode_out_of_domain(
-            request, encoder, workspace / "out_of_domain", _stage_progress("out-of-domain", on_progress)
+        out_of_domain = corpora.encode(
+            encoder, workspace / "out_of_domain", _stage_progress("out-of-domain", on_progress)
         )
         on_progress(STAGES["certify"][0], "measuring on held-out vectors")
         heldout = np.array(encoded.vectors[heldout_rows])
@@ -190,6 +190,7 @@ def fit_chain(
             pairs=labelled.test if labelled else None,
             out_of_domain_pairs=labelled.out_of_domain if labelled else None,
         )
+        certificate |= describe_personal_data(request)
         if "codes" in certificate:
             certificate["codes"] |= (search or CodeSearch(chain, [], {})).describe()
         chain.metadata = {
@@ -243,6 +244,7 @@ def _fit_new_chain(
         The chain on the CPU, and the search, None without a budget.
     """
     queries = None if request.queries is None else read_queries(request.queries, encoder, encoded.vectors.shape[1])
+    require_many_queries(request, queries)
     on_device = chain.to(_choose_fitting_device(encoder))
     pairs = None if labelled is None else labelled.fit
     fitting = part_of(on_progress, 0, FITTED)
@@ -313,98 +315,6 @@ def _find_members(chosen: NDArray[np.uint64], hashes: NDArray[np.uint64]) -> NDA
         places = np.minimum(np.searchsorted(chosen, block), len(chosen) - 1)
         found[start : start + SPLIT_ROWS] = chosen[places] == block
     return found
-
-
-def _read_out_of_domain(request: FitRequest) -> dict[str, list[str]]:
-    """Read the sampled texts of the out-of-domain corpora by name; see `encode_out_of_domain`."""
-    return {name: sample_texts(open_source(written)) for name, written in list_out_of_domain(request).items()}
-
-
-def list_out_of_domain(request: FitRequest) -> dict[str, str]:
-    """Return the out-of-domain corpora of a fit by name: docstrings, or the language reference, and the request's."""
-    built_in = {"pydoc-topics": "pydoc:topics"} if request.source == "pydoc:" else {"pydoc": "pydoc:"}
-    return built_in | dict(request.out_of_domain)
-
-
-def encode_out_of_domain(
-    request: FitRequest, encoder: TextEncoder | None, folder: Path, on_progress: Progress
-) -> dict[str, FloatArray]:
-    """Return vectors of out-of-domain texts `(n, d)` by corpus name: docstrings, and the corpora of the request.
-
-    The dict is empty without an encoder. If the source is `pydoc:`, the language reference replaces the docstrings.
-    Vectors are cached in `folder` for each encoder.
-
-    Raises:
-        SourceError: if a corpus cannot be read or holds vectors.
-    """
-    if encoder is None:
-        return {}
-    corpora = list_out_of_domain(request)
-    found = {}
-    for done, (name, written) in enumerate(corpora.items()):
-        on_progress(done / len(corpora), f"encoding out-of-domain text: {name}")
-        found[name] = _load_sample_vectors(open_source(written), encoder, folder / encoder.vectors_key)
-    return found
-
-
-def _load_sample_vectors(source: Source, encoder: TextEncoder, folder: Path) -> FloatArray:
-    """Return vectors `(n, d)` of up to `OUT_OF_DOMAIN_ROWS` distinct texts, evenly spaced over the source.
-
-    Vectors that `folder` lacks are encoded and cached there.
-
-    Raises:
-        SourceError: if the source holds vectors, or no text.
-    """
-    if source.written in BUILT_IN:
-        return load_or_encode(folder, built_in_cache_key(source), lambda: encoder.encode(sample_texts(source)).vectors)
-    texts = sample_texts(source)
-    return load_or_encode(folder, repr(texts), lambda: encoder.encode(texts).vectors)
-
-
-def built_in_cache_key(source: Source) -> str:
-    """Return the cache key of a built-in source's sampled texts: its name, Python's version and `OUT_OF_DOMAIN_ROWS`.
-
-    The texts themselves are not needed for the key; reading them takes seconds.
-    """
-    return f"{source.written} {sys.version} {OUT_OF_DOMAIN_ROWS}"
-
-
-def sample_texts(source: Source) -> list[str]:
-    """Read a source and return up to `OUT_OF_DOMAIN_ROWS` distinct texts, evenly spaced over it and without blank ones.
-
-    Raises:
-        SourceError: if the source holds vectors, or no text.
-    """
-    texts: list[str] = []
-    for batch in source.batches():
-        if not isinstance(batch.values, list):
-            raise SourceError(f"the out-of-domain source {source.written!r} holds vectors; it must hold texts")
-        texts.extend(text for text in batch.values if text.strip())
-    texts = list(dict.fromkeys(texts))
-    if not texts:
-        raise SourceError(f"the out-of-domain source {source.written!r} holds no texts")
-    return [texts[i] for i in np.linspace(0, len(texts) - 1, min(OUT_OF_DOMAIN_ROWS, len(texts))).astype(int)]
-
-
-def load_or_encode(folder: Path, key: str, compute: Callable[[], FloatArray]) -> FloatArray:
-    """Load the vectors cached in `folder` under `key`; if they are missing or damaged, compute and cache them.
-
-    Args:
-        folder: cache folder; created if needed.
-        key: any text, hashed for the file name.
-        compute: returns the vectors.
-    """
-    kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
-    try:
-        return np.array(open_npy(kept))
-    except (OSError, ValueError, EOFError):
-        vectors = compute()
-    make_folder(folder)
-    staging = kept.with_suffix(f".{os.getpid()}.npy")
-    with create_file(staging) as file:
-        np.save(file, vectors)
-    staging.replace(kept)
-    return vectors
 
 
 def _build_provenance(

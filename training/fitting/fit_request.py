@@ -38,6 +38,8 @@ class FitRequest:
         pairs: file of queries and their relevant documents that steps learn from, as `read_pairs` reads it; a part of
             them certifies the chain if there are no test pairs.
         test_pairs: such a file of other queries, to certify the chain with.
+        personal_data: whether queries, pairs and test pairs hold personal data: then nothing of their texts and vectors
+            outlives the fit, see `training.fitting.personal_data`.
         bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
     """
 
@@ -59,6 +61,7 @@ class FitRequest:
     queries: str | None = None
     pairs: str | None = None
     test_pairs: str | None = None
+    personal_data: bool = False
 
     @property
     def all_steps(self) -> list[dict[str, Any]]:

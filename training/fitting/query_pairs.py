@@ -1,8 +1,7 @@
 """Pairs of a query and a relevant document, from a file to vectors: some to fit on, others to certify with."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from training.errors import FitError, SourceError
 from training.fitting.code_search import QUERY_PROMPT
 from training.fitting.encoded_shards import hash_row
 from training.fitting.encoding import EncodedSource
+from training.fitting.out_of_domain import OutOfDomainTexts
 from training.sources.source import open_source
 from training.split_half import cut_in_two
 from transforms.base import QueryPairs
@@ -98,18 +98,24 @@ def read_pairs(written: str) -> PairTexts:
     if named is not None and len(named) != 2:
         raise FitError(f"pairs have two fields, as in {path}#query,document, not {given!r}")
     queries, documents = _read_columns(path, FIELD_NAMES if named is None else (named,))
-    found: dict[str, tuple[str, dict[str, None]]] = {}
-    pairs = 0
-    for query, document in zip_longest(queries, documents):
-        if query is None or document is None:
-            raise FitError(f"the pairs of {path} have {len(queries)} queries and {len(documents)} documents")
-        if query.strip() and document.strip():
-            pairs += 1
-            found.setdefault(normalize_query(query), (query, {}))[1][document] = None
-    if not found:
+    if len(queries) != len(documents):
+        raise FitError(f"the pairs of {path} have {len(queries)} queries and {len(documents)} documents")
+    found = gather_pairs(zip(queries, documents, strict=True))
+    if not found.documents:
         raise FitError(f"the file of pairs {path} holds none")
+    return found
+
+
+def gather_pairs(pairs: Iterable[tuple[str, str]]) -> PairTexts:
+    """Return pairs of a query and a document by query, without blank ones; the first spelling of a query counts."""
+    found: dict[str, tuple[str, dict[str, None]]] = {}
+    count = 0
+    for query, document in pairs:
+        if query.strip() and document.strip():
+            count += 1
+            found.setdefault(normalize_query(query), (query, {}))[1][document] = None
     texts = {query: list(answers) for query, answers in found.values()}
-    return PairTexts(texts, pairs - sum(map(len, texts.values())))
+    return PairTexts(texts, count - sum(map(len, texts.values())))
 
 
 def _read_columns(path: str, candidates: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
@@ -158,14 +164,39 @@ def split_pairs(pairs: PairTexts, seed: int) -> tuple[PairTexts, PairTexts]:
     return pairs.select(fit), pairs.select(test)
 
 
-def require_apart(fit: PairTexts, test: PairTexts) -> None:
-    """Raise `FitError` if a query to certify with is among those to fit on."""
+def require_apart(fit: PairTexts, test: PairTexts, quote: bool = True) -> None:
+    """Raise `FitError` if a query to certify with is among those to fit on; the message quotes one if `quote`."""
     known = {normalize_query(query) for query in fit.documents}
     if shared := [query for query in test.documents if normalize_query(query) in known]:
+        such = f", such as {shared[0][:60]!r}" if quote else ""
         raise FitError(
-            f"{len(shared)} queries of the test pairs are among the pairs to fit on, such as {shared[0][:60]!r}: they "
-            "would measure what was learned by heart; leave them out of one of the two"
+            f"{len(shared)} queries of the test pairs are among the pairs to fit on{such}: they would measure what was "
+            "learned by heart; leave them out of one of the two"
         )
+
+
+def divide_pairs(
+    fit: PairTexts | None, test: PairTexts | None, seed: int, quote: bool = True
+) -> tuple[PairTexts | None, PairTexts]:
+    """Return the pairs to fit on and those to certify with, which are a part of the former if none are given.
+
+    Args:
+        fit: pairs to fit on, or None.
+        test: pairs to certify with, or None; at least one of the two is given.
+        seed: seed of the split.
+        quote: whether messages of errors may quote a query.
+
+    Raises:
+        FitError: for fewer than `MIN_TEST_QUERIES` queries to certify with, or if one of them is among those to fit on.
+    """
+    if test is None:
+        assert fit is not None
+        return split_pairs(fit, seed)
+    if len(test.documents) < MIN_TEST_QUERIES:
+        raise FitError(f"the test pairs have {len(test.documents)} queries, at least {MIN_TEST_QUERIES} are needed")
+    if fit is not None:
+        require_apart(fit, test, quote)
+    return fit, test
 
 
 def encode_pairs(
@@ -173,9 +204,10 @@ def encode_pairs(
     test_pairs: str | None,
     encoder: TextEncoder | None,
     encoded: EncodedSource,
-    read_out_of_domain: Callable[[], dict[str, list[str]]],
+    out_of_domain: OutOfDomainTexts,
     seed: int,
     on_progress: Progress,
+    quote: bool = True,
 ) -> EncodedPairs | None:
     """Read, split and encode pairs; None if none are named.
 
@@ -187,9 +219,10 @@ def encode_pairs(
         test_pairs: file of pairs to certify with.
         encoder: encoder of the source.
         encoded: the source as vectors.
-        read_out_of_domain: returns texts by corpus, whose halves search each other.
+        out_of_domain: corpora, the halves of whose texts search each other.
         seed: seed of the split.
         on_progress: called with progress in [0, 1] and a message.
+        quote: whether messages of errors may quote a query.
 
     Raises:
         FitError: without an encoder, for too few pairs, or for test queries among those to fit on.
@@ -201,14 +234,7 @@ def encode_pairs(
         raise FitError("pairs of query and document are texts: name the encoder of the vectors")
     on_progress(0.0, "encoding queries and documents of pairs")
     read = [None if written is None else read_pairs(written) for written in (pairs, test_pairs)]
-    fit, test = read
-    if fit is not None and test is None:
-        fit, test = split_pairs(fit, seed)
-    assert test is not None
-    if len(test.documents) < MIN_TEST_QUERIES:
-        raise FitError(f"the test pairs have {len(test.documents)} queries, at least {MIN_TEST_QUERIES} are needed")
-    if fit is not None:
-        require_apart(fit, test)
+    fit, test = divide_pairs(read[0], read[1], seed, quote)
     sides = [one for one in (fit, test) if one is not None]
     places, documents = _gather_documents(
         [text for one in sides for answers in one.documents.values() for text in answers], encoder, encoded
@@ -227,7 +253,7 @@ def encode_pairs(
     return EncodedPairs(
         mapped[0] if fit is not None else None,
         mapped[-1],
-        {name: halves for name, texts in read_out_of_domain().items() if (halves := _encode_halves(texts, encoder))},
+        _encode_all_halves(out_of_domain, encoder),
         warnings,
     )
 
@@ -271,6 +297,12 @@ def _gather_documents(
 def _encode_queries(texts: list[str], encoder: TextEncoder) -> FloatArray:
     """Return the vectors of queries `(n, d)`."""
     return encoder.encode(texts, QUERY_PROMPT if QUERY_PROMPT in encoder.prompts else None).vectors
+
+
+def _encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[str, QueryPairs]:
+    """Return the halves of texts as pairs by corpus, without corpora of too few texts."""
+    halves = {name: _encode_halves(texts, encoder) for name, texts in corpora.read_all().items()}
+    return {name: pairs for name, pairs in halves.items() if pairs is not None}
 
 
 def _encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:

@@ -16,13 +16,15 @@ from service.http.answers import answer_job
 from service.http.json_body import read_json, validate_json
 from service.http.openapi import ERRORS, describe_body
 from service.http.schemas import FitBody, PairBody, SourceBody
-from service.jobs.kinds.fit import build_fit_job
-from service.jobs.sources import (
+from service.jobs.inputs import (
     FILE_OF_PAIRS,
     FILE_OF_QUERIES,
     FILE_OF_QUERY_TEXTS,
     FILE_OF_TARGETS,
     FILE_OF_TEST_PAIRS,
+)
+from service.jobs.kinds.fit import build_fit_job
+from service.jobs.sources import (
     receive,
     require_distinct,
     resolve_allowed_path,
@@ -35,7 +37,8 @@ from training.fitting.fit_request import CODES, FitRequest
 from training.fitting.gates import require_gates
 from training.fitting.incremental import require_moments
 from training.fitting.pairs import require_pairs_or_none
-from training.fitting.query_pairs import require_query_pairs_or_none
+from training.fitting.personal_data import require_query_files
+from training.fitting.query_pairs import divide_pairs, gather_pairs, require_query_pairs_or_none
 from transforms.base import Transform
 from transforms.chain import Chain, build_steps
 
@@ -98,7 +101,9 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
         queries=None if body.queries is None else _locate_queries(body.queries, services, source.files, dimensions),
         pairs=_store_pairs(body.pairs, FILE_OF_PAIRS, source.files),
         test_pairs=_store_pairs(body.test_pairs, FILE_OF_TEST_PAIRS, source.files),
+        personal_data=body.personal_data,
     )
+    require_query_files(request)
     target = (
         services.embedder.find_engine(body.target_encoder, param="target_encoder").spec if body.target_encoder else None
     )
@@ -107,6 +112,7 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
         require_query_pairs_or_none(chain, request.pairs, request.test_pairs)
     else:
         require_no_targets(request, target)
+    _require_usable_pairs(body)
     return services.jobs.submit("fit", build_fit_job(request, spec, body.transform, source.files, target), source.files)
 
 
@@ -176,6 +182,16 @@ def _store_pairs(pairs: list[PairBody] | None, name: str, files: dict[str, bytes
         raise BadValueError("the list of pairs is empty", param="pairs")
     files[name] = b"\n".join(dump_json({"query": pair.query, "document": pair.document}) for pair in pairs)
     return name
+
+
+def _require_usable_pairs(body: FitBody) -> None:
+    """Raise `FitError` for pairs with too few queries to certify with, or with test queries among those to fit on."""
+    fit, test = (
+        None if pairs is None else gather_pairs((pair.query, pair.document) for pair in pairs)
+        for pairs in (body.pairs, body.test_pairs)
+    )
+    if fit is not None or test is not None:
+        divide_pairs(fit, test, body.seed, quote=not body.personal_data)
 
 
 def _locate_queries(source: SourceBody, services: Services, files: dict[str, bytes], dimensions: int | None) -> str:

@@ -28,7 +28,8 @@ from service.index.items import require_ids, require_small_response
 from service.index.protocol import Change, SearchIndex, SpaceMovedError
 from service.index.spec import IndexSpec, require_same_settings
 from service.index.spec_resolver import IndexRequest, ReindexRequest, SpecResolver
-from service.jobs.requests import FILE_OF_NEW_TEXTS, ReindexJob
+from service.jobs.inputs import FILE_OF_NEW_TEXTS
+from service.jobs.requests import ReindexJob
 from service.jobs.store import Job
 from service.services import ADMIN, USE, Services, ServicesDep
 from transforms.artifact import MANIFEST, TENSORS

@@ -180,7 +180,7 @@ def build_fit_job(
     """
     fields = asdict(request)
     # Workers of the previous version know another name for the first and none for the others.
-    for field in ("out_of_domain", "bytes", "queries", "pairs", "test_pairs"):
+    for field in ("out_of_domain", "bytes", "queries", "pairs", "test_pairs", "personal_data"):
         if not fields[field]:
             del fields[field]
     return {
@@ -208,9 +208,9 @@ def run_fit_job(asked: "FitJob", folder: Path, settings: Settings, on_progress: 
         test_pairs=here.get(str(request.test_pairs), request.test_pairs),
     )
     on_progress(0.0, "loading the encoder")
+    store = None if request.personal_data else settings.upstream_store
     encoder, target_encoder = (
-        open_encoder(spec, settings.device, settings.upstream_store) if spec else None
-        for spec in (asked.encoder, asked.target_encoder)
+        open_encoder(spec, settings.device, store) if spec else None for spec in (asked.encoder, asked.target_encoder)
     )
     vectors_to = folder / "vectors.npy" if asked.transform else None
     home = Home(settings.home)

@@ -24,7 +24,8 @@ from service.index.embedded.snapshot import save_snapshot
 from service.index.items import get_text
 from service.index.reducer import Reducer, Vectors
 from service.index.spec import IndexSpec
-from service.jobs.requests import FILE_OF_NEW_TEXTS, ReindexJob
+from service.jobs.inputs import FILE_OF_NEW_TEXTS
+from service.jobs.requests import ReindexJob
 from service.settings import Settings
 from training.encoder.opening import open_encoder
 from training.encoder.text_encoder import TextEncoder

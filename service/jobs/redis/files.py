@@ -14,9 +14,10 @@ from redis import Redis
 from redis import exceptions as redis_errors
 from redis.client import Pipeline
 
+from service.jobs.inputs import INPUT_NAMES
 from service.jobs.jobs import PIECE_BYTES, ResultFile
 from service.jobs.redis.record import JOBS, RECORD, decode_id, filter_job_ids
-from service.jobs.requests import INPUT_NAMES, InputName
+from service.jobs.requests import InputName
 from service.jobs.store import MAX_JOBS
 
 RESULTS = "lathe:results"

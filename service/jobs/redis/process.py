@@ -16,9 +16,10 @@ from redis import exceptions as redis_errors
 
 from service.errors import ForbiddenError
 from service.home import Home
+from service.jobs.inputs import INPUT_NAMES
 from service.jobs.redis.queue import JobRecords
 from service.jobs.redis.worker import SOCKET_SECONDS, may_pass
-from service.jobs.requests import INPUT_NAMES, JobRequest
+from service.jobs.requests import JobRequest
 from service.jobs.runners import Outcome, ProgressReporter, limit_resources, run_request
 from service.jobs.sources import resolve_allowed_path
 from service.jobs.store import Job

@@ -12,10 +12,10 @@ from service.chains.loaded_chain import LoadedChain
 from service.chains.registry import Registry
 from service.codec import dump_npy
 from service.errors import ServiceError
+from service.jobs.inputs import FILE_OF_VECTORS
 from service.jobs.jobs import Jobs
 from service.jobs.kinds.fit import build_fit_job
 from service.jobs.requests import FitJob
-from service.jobs.sources import FILE_OF_VECTORS
 from service.monitoring.drift.tally import Tally
 from service.monitoring.drift.window import Window
 from training.encoder.spec import EncoderSpec
