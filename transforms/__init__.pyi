@@ -4,7 +4,7 @@ from .base import TRANSFORMS, Transform
 from .chain import Chain, build_steps, parse_steps
 from .codes import Binary, Int8, ProductCoding, TransformCoding
 from .errors import ArtifactError, InputError, NotFittedError, StepError, TransformError
-from .learned import Autoencoder, Flow, GeoPres, QueryAdapter
+from .learned import Autoencoder, Flow, GeoPres, QueryAdapter, ResidualMLP
 from .linear import (
     ABTT,
     PCA,
@@ -60,6 +60,7 @@ __all__ = [
     "RandomDirection",
     "RandomProjection",
     "RandomSelection",
+    "ResidualMLP",
     "StepError",
     "Transform",
     "TransformCoding",

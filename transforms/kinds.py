@@ -26,6 +26,7 @@ KINDS: Mapping[str, str] = {
     "rand": "transforms.linear.debias",
     "random_projection": "transforms.linear.random_projection",
     "random_selection": "transforms.linear.selection",
+    "residual_mlp": "transforms.learned.residual_mlp",
     "sides": "transforms.chain.sides",
     "truncation": "transforms.linear.selection",
     "whitening": "transforms.linear.whitening",

@@ -20,6 +20,7 @@ from benchmarks.learned.data import PROOF, TUNING, EncodedTask, encode_task
 from benchmarks.learned.measure import (
     measure_adapters,
     measure_before_codes,
+    measure_guard,
     measure_out_of_domain,
     measure_reductions,
     score,
@@ -65,6 +66,9 @@ def _measure_task(task: EncodedTask, path: Path) -> dict[str, Any]:
         adapters[name] = figures
         if weight is not None:
             np.save(path.with_suffix(".npy"), weight)
+        file.write_bytes(orjson.dumps(found))
+    if task.task.name in TUNING and "guard" not in found:
+        found["guard"] = measure_guard(task)
         file.write_bytes(orjson.dumps(found))
     if "reductions" not in found:
         found["reductions"] = measure_reductions(task)

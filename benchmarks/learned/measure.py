@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -33,6 +34,9 @@ COUNTS = (50, 100, 200, 400, 800, 1600)
 
 BELOW, MIN_BELOW = "all queries, fewer than the step allows", 20
 """Name of the run on all queries of a task that has too few, and the number from which it is tried."""
+
+GUARD_ORDERS = 3
+"""Number of draws of the queries to learn from, each with a seed of its own, by which the guard was chosen."""
 
 SIZES = (64, 128)
 """Dimensions of the reductions."""
@@ -70,12 +74,20 @@ def gain(after: Scores, before: Scores) -> dict[str, Any]:
     }
 
 
-def fit_adapter(task: EncodedTask, count: int | None = None, **parameters: Any) -> tuple[QueryAdapter, float] | str:
+def fit_adapter(
+    task: EncodedTask,
+    count: int | None = None,
+    order: int = 1,
+    min_gain: float = query_adapter.MIN_GAIN,
+    **parameters: Any,
+) -> tuple[QueryAdapter, float] | str:
     """Fit an adapter on a task's queries to train on; return it with CPU seconds, or the reason why it is refused.
 
     Args:
         task: the task.
         count: number of queries, the first of a fixed order, also below what the step allows; None for all.
+        order: seed of that order.
+        min_gain: gain on the held-out queries, in standard errors, up to which the identity is kept.
         parameters: of the step.
     """
     if not len(task.train):
@@ -83,10 +95,10 @@ def fit_adapter(task: EncodedTask, count: int | None = None, **parameters: Any) 
     pairs = QueryPairs(task.train, task.documents, task.pairs)
     least = query_adapter.MIN_QUERIES
     if count is not None:
-        pairs, least = pairs.select(np.random.default_rng(1).permutation(len(pairs))[:count]), 2
+        pairs, least = pairs.select(np.random.default_rng(order).permutation(len(pairs))[:count]), 2
     begun = time.process_time()
     try:
-        with patch.object(query_adapter, "MIN_QUERIES", least):
+        with patch.object(query_adapter, "MIN_QUERIES", least), patch.object(query_adapter, "MIN_GAIN", min_gain):
             step = QueryAdapter(**parameters).fit(task.documents, pairs=pairs)
     except InputError as error:
         return str(error)
@@ -127,6 +139,25 @@ def measure_adapters(task: EncodedTask, known: set[str]) -> Iterator[tuple[str, 
             "is_identity": bool(torch.equal(step.weight, torch.eye(len(weight)))),
         }
         yield name, figures, weight if name == "default" else None
+
+
+def measure_guard(task: EncodedTask) -> list[dict[str, Any]]:
+    """Return what trained maps gain on held-out and on test queries, whether or not the identity would be kept.
+
+    A map is trained on each number of queries that the task has, all of them included, for `GUARD_ORDERS` draws.
+    """
+    before = score(task.test, task.documents, task.task.test_gains)
+    found = []
+    counts = [*(count for count in COUNTS if count < len(task.train)), len(task.train)]
+    for count, order in product(counts, range(1, GUARD_ORDERS + 1)):
+        fitted = fit_adapter(task, count, order, min_gain=-np.inf, seed=order)
+        assert not isinstance(fitted, str)
+        step, _ = fitted
+        assert step.heldout_gain is not None
+        gains = gain(score(task.test @ step.weight.numpy().T, task.documents, task.task.test_gains), before)
+        held, error = (100 * value for value in step.heldout_gain)
+        found.append({"queries": count, "heldout": held, "standard_error": error, "test": gains["ndcg_at_10"]})
+    return found
 
 
 def measure_out_of_domain(task: EncodedTask, weights: dict[str, Vectors]) -> dict[str, Any]:

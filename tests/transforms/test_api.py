@@ -32,6 +32,7 @@ API = [
     "RandomDirection",
     "RandomProjection",
     "RandomSelection",
+    "ResidualMLP",
     "StepError",
     "Transform",
     "TransformCoding",

@@ -23,7 +23,7 @@ from transforms.base import QueryPairs
 from transforms.chain import deserialize_chain, serialize_chain
 
 WIDTH = 24
-PAIRED = ("procrustes", "low_rank_affine")
+PAIRED = ("procrustes", "low_rank_affine", "residual_mlp")
 CODES = ("int8", "binary", "codes", "product_codes")
 BLIND = ("normalize", "query_adapter", "rand", "random_projection", "random_selection", "truncation")
 """Kinds that learn at most the dimensions and ignore the values of the rows."""
@@ -135,6 +135,15 @@ SPECS = [
     {"kind": "rand", "seed": 3},
     {"kind": "random_projection", "dimensions": 8, "seed": 3},
     {"kind": "random_selection", "dimensions": 8, "seed": 3},
+    {
+        "kind": "residual_mlp",
+        "hidden": 12,
+        "temperature": 0.05,
+        "steps": 3,
+        "batch": 64,
+        "learning_rate": 1e-2,
+        "seed": 1,
+    },
     {"kind": "sides", "query": [{"kind": "mc"}], "document": [{"kind": "r2"}]},
     {"kind": "sides", "query": [{"kind": "pca", "dimensions": 8, "center": "none"}], "document": [TRUNCATION]},
     TRUNCATION,
@@ -161,6 +170,8 @@ SPECS = [
         {"shrinkage": "ledoit-wolf"},
         {"rcond": 0.1, "renormalize": False},
         {"power": 0.5, "epsilon": 1e-6, "relative": False},
+        {"power": "auto"},
+        {"power": "auto", "dimensions": 8, "renormalize": False},
     )
 ]
 
@@ -174,7 +185,7 @@ def name_of(spec):
 def has_an_inverse(spec):
     if spec["kind"] in ("whitening", "abtt"):
         return not spec["renormalize"]
-    return spec["kind"] not in ("normalize", "r1", "r2", "rand", "sides", "truncation")
+    return spec["kind"] not in ("normalize", "r1", "r2", "rand", "residual_mlp", "sides", "truncation")
 
 
 def specs_where(condition):
@@ -676,6 +687,7 @@ CANNOT_VARY = ["one row", "two rows that are one", "constant", "constant in floa
         {"kind": "abtt"},
         {"kind": "geopres", "dimensions": 2},
         {"kind": "low_rank_affine"},
+        {"kind": "residual_mlp"},
         {"kind": "whitening"},
         {"kind": "pca", "dimensions": 1},
     ],

@@ -111,6 +111,18 @@ def test_adapter_keeps_the_identity_where_no_map_is_better(documents):
     assert "leaves queries as they are" in step.fit_warnings()[0]
 
 
+def test_adapter_keeps_the_identity_unless_the_gain_exceeds_its_standard_error(documents, pairs, monkeypatch):
+    step = QueryAdapter(learning_rate=3e-3, steps=200).fit(documents, pairs=pairs)
+    gain, error = step.heldout_gain
+    assert gain > error > 0
+    assert not torch.equal(step.weight, torch.eye(D))
+    monkeypatch.setattr(query_adapter, "MIN_GAIN", gain / error)
+    kept = QueryAdapter(learning_rate=3e-3, steps=200).fit(documents, pairs=pairs)
+    assert kept.heldout_gain == (gain, error)
+    assert torch.equal(kept.weight, torch.eye(D))
+    assert f"nDCG@10 by {gain:+.4f} ({error:.4f})" in kept.fit_warnings()[0]
+
+
 def test_adapter_with_mined_negatives_learns_too(documents, pairs, fresh):
     step = QueryAdapter(learning_rate=3e-3, steps=200, negatives=4).fit(documents, pairs=pairs)
     assert mean_ndcg(fresh, step.query_map().transform(fresh.queries)) > mean_ndcg(fresh) + 0.05

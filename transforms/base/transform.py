@@ -16,7 +16,7 @@ from transforms.base.signature import Signature
 from transforms.base.training_log import TrainingLog
 from transforms.errors import ArtifactError, InputError
 from transforms.progress import Progress, no_progress
-from transforms.statistics import Moments, PairedMoments, moments_of
+from transforms.statistics import Moments, PairedMoments, PairedRows, moments_of
 from transforms.vectors import Vectors, require_matrix
 
 LearnsFrom = Literal["rows", "moments", "unit moments", "nothing"]
@@ -66,6 +66,8 @@ class Transform(Map):
 
     paired: ClassVar[bool] = False
     """Whether the fit takes pairs: vectors, and the target vector that each should be mapped to."""
+    needs_paired_rows: ClassVar[bool] = False
+    """Whether a fit on pairs reads their rows, as `PairedRows`, instead of learning from their `PairedMoments`."""
     takes_queries: ClassVar[bool] = False
     """Whether a fit can use vectors that will search the fitted ones."""
     takes_pairs: ClassVar[bool] = False
@@ -115,15 +117,11 @@ class Transform(Map):
                 expected.
         """
         self.check_parameters()
-        if self.paired and not isinstance(data, PairedMoments):
-            if targets is None or isinstance(data, Moments):
-                raise InputError(f"{self.kind} is fitted on pairs: give vectors and the targets they should become")
-            data = PairedMoments.from_pairs(data, targets)
-        # `PairedMoments` are `Moments` of d + k dimensions, which an unpaired fit would take for vectors.
-        if isinstance(data, PairedMoments) and not self.paired:
-            raise InputError(f"{self.kind} is not fitted on pairs: give the moments of the vectors alone")
+        data = self._join_pairs(data, targets)
         if isinstance(data, Moments):
             rows, dimensions = data.count, data.source_dimensions
+        elif isinstance(data, PairedRows):
+            rows, dimensions = data.shape[0], data.source_dimensions
         else:
             require_matrix(data)
             rows, dimensions = data.shape
@@ -147,6 +145,25 @@ class Transform(Map):
                     f"{self.kind} cannot be fitted: the vectors hold numbers too large or too small for float32"
                 )
         return self.to(device)
+
+    def _join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
+        """Return vectors and targets as what a fit on pairs learns from, and other data unchanged.
+
+        Raises:
+            InputError: if pairs are missing, are moments where rows are needed, or are given to a fit of no pairs.
+        """
+        if not self.paired:
+            # `PairedMoments` are `Moments` of d + k dimensions, which an unpaired fit would take for vectors.
+            if isinstance(data, PairedMoments):
+                raise InputError(f"{self.kind} is not fitted on pairs: give the moments of the vectors alone")
+            return data
+        if isinstance(data, PairedMoments):
+            if self.needs_paired_rows:
+                raise InputError(f"{self.kind} is trained on rows: give vectors and their targets, not their moments")
+            return data
+        if targets is None or isinstance(data, Moments):
+            raise InputError(f"{self.kind} is fitted on pairs: give vectors and the targets they should become")
+        return PairedRows(data, targets) if self.needs_paired_rows else PairedMoments.from_pairs(data, targets)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Compute the buffers from the data and store them on self; `fit` calls this method after its checks."""
@@ -174,6 +191,13 @@ class Transform(Map):
     def needs_higher_moments(self) -> bool:
         """Whether the fit uses third or fourth moments, which affine maps cannot propagate; False by default."""
         return False
+
+    def chosen_parameters(self) -> dict[str, float]:
+        """Return the parameters that the fit derived from data instead of being given them, by name; empty by default.
+
+        They are part of the certificate.
+        """
+        return {}
 
     def fit_warnings(self) -> list[str]:
         """List sentences about what makes this fit less reliable; empty by default."""

@@ -6,15 +6,19 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from transforms.base import FitContext, Signature, require_between, require_choice, require_flag, require_whole
 from transforms.errors import InputError, StepError
 from transforms.linear.linear import Linear
-from transforms.statistics import RANK_TOLERANCE, Moments, Spectrum, moments_of
+from transforms.statistics import RANK_TOLERANCE, Moments, Spectrum, moments_of, tempered_power
 from transforms.vectors import Vectors
 
 Form = Literal["pca", "zca"]
 """Axes of the whitened vectors: the principal directions, or the original axes."""
+
+AUTO = "auto"
+"""Power that the fit derives from the eigenvalues."""
 
 ALLOWED_EMPTY = 20
 """Regularized by a small ε alone, a fit accepts one zero-variance direction in this many, and at least one."""
@@ -38,7 +42,9 @@ class Whitening(Linear):
         dimensions: number of top directions to keep, k. `pca` then outputs k dimensions, `zca` all d, of rank k.
         form: `pca` rotates to the principal directions (every prefix is the whitening of that
             size); `zca` rotates back, U(Λ + ε)^{−p/2}Uᵀ, and stays closest to the vectors.
-        power: p; 1 whitens fully, 0 only rotates, values between whiten in part.
+        power: p; 1 whitens fully, 0 only rotates, values between whiten in part. `auto` derives p from the eigenvalues
+            and k alone, by spectral tempering (`transforms.statistics.tempering`); a prefix of the outputs then has the
+            p of all k dimensions.
         epsilon: ε, added to the variances, in units of tr(C)/d. An absolute ε hardly whitens unit
             vectors of many dimensions.
         relative: whether `epsilon` is in units of tr(C)/d; if false, it is added as it is.
@@ -47,6 +53,9 @@ class Whitening(Linear):
             are few. The covariance then has ddof=0.
         rcond: directions whose variance is at most this fraction of the largest are set to 0.
         renormalize: whether outputs are L2-normalized.
+
+    Attributes:
+        chosen_power: the p that `auto` derived, a scalar; a buffer with `auto` only.
     """
 
     kind = "whitening"
@@ -56,7 +65,7 @@ class Whitening(Linear):
         self,
         dimensions: int | None = None,
         form: Form = "pca",
-        power: float = 1.0,
+        power: float | Literal["auto"] = 1.0,
         epsilon: float = 1e-8,
         relative: bool = True,
         shrinkage: float | Literal["ledoit-wolf"] | None = None,
@@ -71,16 +80,22 @@ class Whitening(Linear):
         self.relative = relative
         self.shrinkage = shrinkage
         self.rcond = rcond
+        if power == AUTO:
+            self.chosen_power: Tensor
+            self.register_buffer("chosen_power", torch.empty(0))
 
     def check_parameters(self) -> None:
         """Raise `StepError` unless every parameter has its type and range.
 
-        `power` is from 0 to 2, `epsilon` from 0 to 1e6, `shrinkage` and `rcond` from 0 to 1.
+        `power` is `auto` or from 0 to 2, `epsilon` from 0 to 1e6, `shrinkage` and `rcond` from 0 to 1.
         """
         if self.dimensions is not None:
             require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
         require_choice(self.kind, "form", self.form, get_args(Form))
-        require_between(self.kind, "power", self.power, 0, 2)
+        if isinstance(self.power, str) and self.power != AUTO:
+            raise StepError(f"{self.kind}: power must be {AUTO} or a number from 0 to 2, got {self.power!r}")
+        if not isinstance(self.power, str):
+            require_between(self.kind, "power", self.power, 0, 2)
         require_between(self.kind, "epsilon", self.epsilon, 0, 1e6)
         require_flag(self.kind, "relative", self.relative)
         if isinstance(self.shrinkage, str) and self.shrinkage != "ledoit-wolf":
@@ -156,11 +171,18 @@ class Whitening(Linear):
         if not self.regularized:  # ε takes care of the few directions that an encoder leaves empty, not of few rows
             allowed = max(1, dimensions // ALLOWED_EMPTY) if self.epsilon else 0
             spectrum.require_rank(self.kind, dimensions - allowed, moments.count)
-        directions, scales = spectrum.directions[:dimensions], self._scales(spectrum)[:dimensions]
+        power = tempered_power(spectrum.values, dimensions) if isinstance(self.power, str) else self.power
+        directions, scales = spectrum.directions[:dimensions], self._scales(spectrum, power)[:dimensions]
         weight = scales[:, None] * directions
         if self.form == "zca":
             weight = directions.T @ weight
         self.set_map(torch.from_numpy(weight), torch.from_numpy(moments.mean))
+        if self.power == AUTO:
+            self.chosen_power = torch.tensor(power, dtype=torch.float32)
+
+    def chosen_parameters(self) -> dict[str, float]:
+        """Return the power that was derived from the eigenvalues, as `power`; empty if the power was given."""
+        return {"power": float(self.chosen_power)} if self.power == AUTO else {}
 
     def _covariance(self, moments: Moments) -> NDArray[np.float64]:
         """Return the covariance `(d, d)` with ddof=1, or with ddof=0 and shrunk towards tr(C)/d · I by `shrinkage`."""
@@ -173,7 +195,7 @@ class Whitening(Linear):
         shrunk: NDArray[np.float64] = (1 - weight) * covariance + weight * level * np.eye(moments.dimensions)
         return shrunk
 
-    def _scales(self, spectrum: Spectrum) -> NDArray[np.float64]:
+    def _scales(self, spectrum: Spectrum, power: float) -> NDArray[np.float64]:
         """Return the scale (λ + ε)^{−p/2} of each principal direction, `(d,)`; 0 for directions that are dropped.
 
         Directions are dropped if their variance is at most `rcond` times the largest. Without `rcond`, zero-variance
@@ -188,11 +210,11 @@ class Whitening(Linear):
         ridge = self.epsilon * (total / len(values) if self.relative else 1.0)
         floor = max(RANK_TOLERANCE * total, (self.rcond or 0) * values[0])
         dropped = values <= floor
-        if self.rcond is None and (ridge > 0 or self.power == 0):
+        if self.rcond is None and (ridge > 0 or power == 0):
             dropped = np.zeros_like(dropped)
         # 1 stands in for dropped variances, because 0 to a negative power is inf, with a warning.
         factors: NDArray[np.float64] = np.where(dropped, 1.0, values + ridge)
-        factors **= -self.power / 2
+        factors **= -power / 2
         factors[dropped] = 0
         return factors
 

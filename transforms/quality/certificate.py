@@ -67,7 +67,8 @@ def certify(
         nested chain, `sizes` holds `geometry_measures` of the first quarter, half and three quarters of the dimensions.
         Codes are decoded to floats before they are measured. Where a chain ends in `codes`, or queries need another map
         than documents to be compared with them, recall is that of rows mapped as queries; a map that only queries pass
-        is left out. For `codes` the entry of that name holds `code_measures`. With targets, `alignment: {cosine,
+        is left out. For `codes` the entry of that name holds `code_measures`. If steps derived parameters from the
+        data, `chosen` lists them as `[{kind, <parameter>: <value>}]`. With targets, `alignment: {cosine,
         recall_at_10}` holds the mean cosine of an output to its target, and the `cross_recall_at_k` of outputs and
         targets with k = 10. With pairs, `relevance` holds `relevance_measures`, and in `out_of_domain` those of
         `out_of_domain_pairs`.
@@ -94,6 +95,8 @@ def certify(
     if isinstance(chain.quantizer, TransformCoding) and queries is not None:
         floats = chain.without_quantizer().transform(heldout)
         certificate["codes"] = code_measures(chain.quantizer, floats, queries, after)
+    if chosen := _list_chosen_parameters(chain):
+        certificate["chosen"] = chosen
     if targets is not None:
         certificate["alignment"] = {
             "cosine": float((normalized_rows(after, np.float64) * normalized_rows(targets, np.float64)).sum(1).mean()),
@@ -172,6 +175,12 @@ def relevance_measures(chain: Chain, pairs: QueryPairs) -> Certificate:
             "ci95": half,
         }
     return found
+
+
+def _list_chosen_parameters(chain: Chain) -> list[dict[str, Any]]:
+    """Return kind and derived parameters of each step whose fit derived some from the data, in order."""
+    steps = [step for step in chain.transforms if isinstance(step, Transform)]
+    return [{"kind": step.kind} | chosen for step in steps if (chosen := step.chosen_parameters())]
 
 
 def _unit_rows(vectors: FloatArray) -> FloatArray:

@@ -23,9 +23,11 @@ from transforms.statistics.norms import (
     zero_where_zero,
 )
 from transforms.statistics.paired_moments import PairedMoments
+from transforms.statistics.paired_rows import PairedRows
 from transforms.statistics.query_metric import query_metric_roots
 from transforms.statistics.spectrum import RANK_TOLERANCE, Spectrum, participation_ratio
 from transforms.statistics.subspace import Subspace
+from transforms.statistics.tempering import tempered_power
 
 __all__ = [
     "Gaussian",
@@ -33,6 +35,7 @@ __all__ = [
     "Moments",
     "RANK_TOLERANCE",
     "PairedMoments",
+    "PairedRows",
     "RowTransform",
     "SharedVectors",
     "Spectrum",
@@ -48,6 +51,7 @@ __all__ = [
     "query_metric_roots",
     "rounding_threshold",
     "row_norms",
+    "tempered_power",
     "unit_image",
     "unit_moments",
     "unit_rows",

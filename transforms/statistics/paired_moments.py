@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from transforms.errors import InputError
 from transforms.statistics.moments import Moments, Precision
-from transforms.vectors import FloatArray, Vectors, as_numpy, require_matrix, row_blocks
+from transforms.statistics.paired_rows import PairedRows
+from transforms.vectors import Vectors, row_blocks
 
 
 class PairedMoments(Moments):
@@ -38,8 +39,8 @@ class PairedMoments(Moments):
         Raises:
             InputError: if the numbers of rows differ, or for NaN or inf.
         """
-        pairs = _ConcatenatedRows(vectors, targets)
-        moments = cls(precision, vectors.shape[1])
+        pairs = PairedRows(vectors, targets)
+        moments = cls(precision, pairs.source_dimensions)
         for block in row_blocks(pairs):
             moments.update(block)
         return moments
@@ -86,20 +87,3 @@ class PairedMoments(Moments):
         """Return the means of xxᵀ `(d, d)` and xyᵀ `(d, k)` over the pairs; if `centered`, the covariances instead."""
         joint = self.covariance(ddof=0) if centered else self.second_moment()
         return joint[: self.split, : self.split], joint[: self.split, self.split :]
-
-
-class _ConcatenatedRows:
-    """Lazy view `(n, d + k)` of vectors `(n, d)` and targets `(n, k)`, whose rows are concatenated when read."""
-
-    def __init__(self, vectors: Vectors, targets: Vectors) -> None:
-        """Store both sources; raise `InputError` unless both are 2-D with the same number of rows."""
-        require_matrix(vectors)
-        require_matrix(targets)
-        if vectors.shape[0] != targets.shape[0]:
-            raise InputError(f"{vectors.shape[0]} vectors and {targets.shape[0]} targets are not pairs")
-        self.vectors, self.targets = vectors, targets
-        self.shape = (vectors.shape[0], vectors.shape[1] + targets.shape[1])
-
-    def __getitem__(self, rows: Any, /) -> FloatArray:
-        """Read the rows of both at the given index or slice, and return them concatenated, `(m, d + k)`."""
-        return np.concatenate([as_numpy(self.vectors[rows]), as_numpy(self.targets[rows])], axis=1)

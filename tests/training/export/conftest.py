@@ -42,7 +42,10 @@ def fitted(encoder, vectors):
 
     @functools.cache
     def make(steps, normalize=True):
-        chain = Chain(parse_steps(steps), normalize).fit(vectors)
+        chain = Chain(parse_steps(steps), normalize)
+        # Any vectors of other dimensions do for the targets of steps that are fitted on pairs.
+        paired = any(step.paired for step in chain.transforms)
+        chain.fit(vectors, targets=np.abs(vectors[:, :40]) if paired else None)
         chain.metadata = {"encoder": encoder.describe()}
         return chain
 

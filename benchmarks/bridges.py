@@ -1,0 +1,139 @@
+"""Bridges between encoders: searches of an old encoder's index by a new encoder's mapped queries.
+
+    python -m benchmarks.bridges --data FOLDER --encoders FOLDER --work FOLDER --out docs/results
+
+Each bridge maps vectors of the new encoder to those of the old one, and is fitted on the documents of a task, encoded
+with both. It is measured with the task's test queries, against what encoding all documents with the new encoder would
+give. Each result is stored in the work folder, so that a run that was stopped goes on where it was.
+"""
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+
+from benchmarks.codes.data import EncodedData, Vectors, data_parser, list_encoders
+from benchmarks.held_out import read_held_out
+from benchmarks.learned.data import PROOF, TUNING, EncodedTask, encode_task
+from benchmarks.learned.measure import Scores, gain, score
+from benchmarks.report import markdown_table, write_report
+from transforms import Chain, LowRankAffine, Procrustes, ResidualMLP
+from transforms.base import Transform
+
+MIGRATIONS = (("MiniLM", "e5-small"), ("WordLlama", "MiniLM"), ("e5-small", "MiniLM"))
+"""Old encoder, whose vectors the index holds, and new encoder, which encodes the queries."""
+
+PAIRS = 5000
+"""Maximum number of documents that a bridge is fitted on."""
+
+TIMED_ROWS, TIMED_RUNS = 4096, 9
+"""Number of vectors that are mapped at once for the time, and of runs, whose median counts."""
+
+BRIDGES = ("procrustes", "low_rank_affine", "low_rank_affine, rank 64", "residual_mlp")
+REFERENCE = "low_rank_affine"
+"""Bridge that the others are also compared with."""
+
+
+def make_bridge(name: str) -> Transform:
+    """Return an unfitted bridge by its name."""
+    match name:
+        case "procrustes":
+            return Procrustes(center=True)
+        case "low_rank_affine":
+            return LowRankAffine()
+        case "low_rank_affine, rank 64":
+            return LowRankAffine(64)
+        case "residual_mlp":
+            return ResidualMLP()
+    raise ValueError(name)
+
+
+def main() -> None:
+    """Measure, print tables, write the raw figures."""
+    given = data_parser(__doc__).parse_args()
+    torch.set_num_threads(1)
+    encoders = {one.name: one for one in list_encoders(given.encoders, ["MiniLM", "e5-small", "WordLlama"])}
+    data = {name: EncodedData(given.data, given.work / "vectors", one) for name, one in encoders.items()}
+    tasks = ("code/mbpp",) if given.quick else (*TUNING, *PROOF)
+    figures: dict[str, Any] = {"held_out": sorted(read_held_out()), "tuning": TUNING, "proof": PROOF, "pairs": PAIRS}
+    figures["migrations"] = {}
+    for old, new in MIGRATIONS:
+        found: dict[str, Any] = {}
+        for task in tasks:
+            path = given.work / f"{old}-to-{new}-{task.replace('/', '-')}.json"
+            if not path.exists():
+                measured = measure_task(encode_task(data[old], task), encode_task(data[new], task))
+                path.write_bytes(orjson.dumps(measured))
+            found[task] = orjson.loads(path.read_bytes())
+        figures["migrations"][f"{old} to {new}"] = found
+        print(f"\n## {old} to {new}\n\n{format_table(found)}")
+    print("raw figures:", write_report(given.out, "bridges", figures), file=sys.stderr)
+
+
+def measure_task(old: EncodedTask, new: EncodedTask) -> dict[str, Any]:
+    """Return the scores of the old index, of encoding again, and of each bridge, less that of encoding again.
+
+    Args:
+        old: the task by the encoder of the index.
+        new: the same by the new encoder.
+    """
+    gains = old.task.test_gains
+    again = score(new.test, new.documents, gains)
+    chosen = np.sort(np.random.default_rng(0).permutation(len(old.documents))[:PAIRS])
+    found: dict[str, Any] = {
+        "documents": len(old.documents),
+        "queries": len(old.test),
+        "pairs": len(chosen),
+        "again": {"ndcg_at_10": 100 * float(again[0].mean()), "recall_at_10": 100 * float(again[1].mean())},
+        "old": gain(score(old.test, old.documents, gains), again),
+        "bridges": {},
+    }
+    scores: dict[str, Scores] = {}
+    for name in BRIDGES:
+        begun = time.process_time()
+        step = make_bridge(name).fit(new.documents[chosen], targets=old.documents[chosen])
+        seconds = time.process_time() - begun
+        chain = Chain([step])
+        scores[name] = score(chain.transform(new.test), old.documents, gains)
+        found["bridges"][name] = gain(scores[name], again) | {
+            "seconds": seconds,
+            "microseconds": time_chain(chain.fold(), new.documents),
+            "steps": None if step.training_log is None else step.training_log.steps,
+            "affine_alone": bool(step.fit_warnings()),
+        }
+    for name in BRIDGES:
+        if name != REFERENCE:
+            found["bridges"][name]["ahead_of_affine"] = gain(scores[name], scores[REFERENCE])
+    return found
+
+
+def time_chain(chain: Chain, vectors: Vectors) -> float:
+    """Return the median time to map a vector in a batch of `TIMED_ROWS` on one core, in microseconds."""
+    rows = torch.from_numpy(np.resize(vectors, (TIMED_ROWS, vectors.shape[1])))
+    times = []
+    for _ in range(TIMED_RUNS):
+        begun = time.perf_counter()
+        chain.transform(rows)
+        times.append(time.perf_counter() - begun)
+    return 1e6 * float(np.median(times)) / TIMED_ROWS
+
+
+def format_table(found: dict[str, Any]) -> str:
+    """Return nDCG@10 of encoding again, and the differences to it, as a table."""
+
+    def cell(one: dict[str, Any]) -> str:
+        return f"{one['ndcg_at_10']['mean']:+.1f} ± {one['ndcg_at_10']['ci95']:.1f}"
+
+    rows = [
+        [name, f"{one['again']['ndcg_at_10']:.1f}", cell(one["old"]), *(cell(one["bridges"][b]) for b in BRIDGES)]
+        + [cell(one["bridges"]["residual_mlp"]["ahead_of_affine"])]
+        for name, one in found.items()
+    ]
+    return markdown_table(["task", "again", "old", *BRIDGES, "residual_mlp less affine"], rows)
+
+
+if __name__ == "__main__":
+    main()

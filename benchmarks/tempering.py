@@ -1,0 +1,130 @@
+"""Spectral tempering: partial whitening with a power derived from the spectrum, against powers that are given.
+
+    python -m benchmarks.tempering --data FOLDER --encoders FOLDER --work FOLDER --out docs/results
+
+Each reduction is fitted on the documents of a search task, or on the training texts of a classification, and judged by
+labels: nDCG@10 of the test queries, and the accuracy of a logistic regression. Nothing is tuned, so that all tasks are
+ones that are set aside. Each result is stored in the work folder.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks.codes.data import EncodedData, Vectors, data_parser, list_encoders
+from benchmarks.codes.measure import paired
+from benchmarks.held_out import read_held_out
+from benchmarks.learned.data import PROOF, encode_task
+from benchmarks.learned.measure import score
+from benchmarks.report import markdown_table, write_report
+from training.datasets.folder import FolderDataSet
+from transforms import Chain, Whitening
+
+POWERS: tuple[Any, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, "auto")
+"""Powers of the whitening that are compared; 0 is PCA."""
+
+SHARES = (2, 4, 8, 16)
+"""Divisors of the dimensions."""
+
+CLASSIFICATIONS = ("finance/gold_headlines_sentiment", "general/trec_question_type")
+MAX_TEXTS = 5000
+"""Maximum number of texts of a split of a classification."""
+
+Outcome = NDArray[np.float64]
+"""Score of each test query or text × 100, `(a,)`."""
+
+
+def main() -> None:
+    """Measure, print tables, write the raw figures."""
+    given = data_parser(__doc__).parse_args()
+    torch.set_num_threads(1)
+    figures: dict[str, Any] = {"held_out": sorted(read_held_out()), "encoders": {}}
+    for encoder in list_encoders(given.encoders, given.encoder or ["MiniLM", "e5-small", "WordLlama"]):
+        data = EncodedData(given.data, given.work / "vectors", encoder)
+        found: dict[str, Any] = {}
+        for task in CLASSIFICATIONS[:1] if given.quick else (*PROOF, *CLASSIFICATIONS):
+            path = given.work / f"tempering-{encoder.name}-{task.replace('/', '-')}.json"
+            if not path.exists():
+                measure = measure_classification if task in CLASSIFICATIONS else measure_search
+                path.write_bytes(orjson.dumps(measure(data, task)))
+            found[task] = orjson.loads(path.read_bytes())
+        figures["encoders"][encoder.name] = found
+        print(f"\n## {encoder.name}\n\n{format_table(found)}")
+    print("raw figures:", write_report(given.out, "tempering", figures), file=sys.stderr)
+
+
+def measure_search(data: EncodedData, name: str) -> dict[str, Any]:
+    """Return the figures of a search task."""
+    task = encode_task(data, name)
+
+    def judge(chain: Chain | None) -> Outcome:
+        queries, documents = (side if chain is None else chain.transform(side) for side in (task.test, task.documents))
+        ndcg, _ = score(queries, documents, task.task.test_gains)
+        return 100 * ndcg
+
+    return measure_powers(task.documents, judge)
+
+
+def measure_classification(data: EncodedData, name: str) -> dict[str, Any]:
+    """Return the figures of a classification."""
+    folder = FolderDataSet(name, "classification", data.data / name)
+    rows = {split: list(folder.read_rows(split))[:MAX_TEXTS] for split in ("train", "test")}
+    labels = {split: np.array([str(row["label"]) for row in rows[split]]) for split in rows}
+    vectors = {
+        split: data.encoded(f"{name} {split}", [str(row["text"]) for row in rows[split]], data.encoder.query)
+        for split in rows
+    }
+
+    def judge(chain: Chain | None) -> Outcome:
+        train, test = (v if chain is None else chain.transform(v) for v in (vectors["train"], vectors["test"]))
+        model = LogisticRegression(max_iter=1000).fit(train, labels["train"])
+        correct: Outcome = (model.predict(test) == labels["test"]).astype(np.float64)
+        return 100 * correct
+
+    return measure_powers(vectors["train"], judge)
+
+
+def measure_powers(fitted_on: Vectors, judge: Callable[[Chain | None], Outcome]) -> dict[str, Any]:
+    """Fit every power at every size; return mean scores, the derived powers, and what `auto` is ahead of each power.
+
+    Args:
+        fitted_on: vectors that the reductions are fitted on, `(n, d)`.
+        judge: returns the score of each test query or text through a chain; None for the full vectors.
+    """
+    found: dict[str, Any] = {"full": float(judge(None).mean()), "sizes": {}}
+    d = fitted_on.shape[1]
+    for share in SHARES:
+        steps = {power: Whitening(d // share, power=power).fit(fitted_on) for power in POWERS}
+        outcomes = {power: judge(Chain([step])) for power, step in steps.items()}
+        found["sizes"][f"1/{share}"] = {
+            "dimensions": d // share,
+            "chosen": steps["auto"].chosen_parameters()["power"],
+            "scores": {str(power): float(outcome.mean()) for power, outcome in outcomes.items()},
+            "ahead": {str(p): paired(outcomes["auto"] - outcomes[p]) for p in POWERS if p != "auto"},
+        }
+    return found
+
+
+def format_table(found: dict[str, Any]) -> str:
+    """Return, by size, the mean of all tasks that `auto` is ahead of each power, and how many are worse and better."""
+    rows = []
+    for share in (f"1/{share}" for share in SHARES):
+        cells = []
+        for power in (str(p) for p in POWERS if p != "auto"):
+            ahead = [one["sizes"][share]["ahead"][power] for one in found.values()]
+            worse = sum(a["mean"] < -a["ci95"] for a in ahead)
+            better = sum(a["mean"] > a["ci95"] for a in ahead)
+            cells.append(f"{np.mean([a['mean'] for a in ahead]):+.2f} ({worse} / {better})")
+        chosen = [one["sizes"][share]["chosen"] for one in found.values()]
+        rows.append([share, f"{min(chosen):.2f} to {max(chosen):.2f}", *cells])
+    return markdown_table(["size", "chosen", *(f"ahead of {p}" for p in POWERS if p != "auto")], rows)
+
+
+if __name__ == "__main__":
+    main()
