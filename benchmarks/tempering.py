@@ -42,14 +42,21 @@ Outcome = NDArray[np.float64]
 
 def main() -> None:
     """Measure, print tables, write the raw figures."""
-    given = data_parser(__doc__).parse_args()
+    options = data_parser(__doc__)
+    options.add_argument("--task", action="append", default=[], metavar="NAME", help="only these")
+    options.add_argument("--measured", action="store_true", help="report what the work folder has, and measure nothing")
+    given = options.parse_args()
+    tasks = CLASSIFICATIONS[:1] if given.quick else given.task or (*PROOF, *CLASSIFICATIONS)
     torch.set_num_threads(1)
     figures: dict[str, Any] = {"held_out": sorted(read_held_out()), "encoders": {}}
+    given.work.mkdir(parents=True, exist_ok=True)
     for encoder in list_encoders(given.encoders, given.encoder or ["MiniLM", "e5-small", "WordLlama"]):
         data = EncodedData(given.data, given.work / "vectors", encoder)
         found: dict[str, Any] = {}
-        for task in CLASSIFICATIONS[:1] if given.quick else (*PROOF, *CLASSIFICATIONS):
+        for task in tasks:
             path = given.work / f"tempering-{encoder.name}-{task.replace('/', '-')}.json"
+            if given.measured and not path.exists():
+                continue
             if not path.exists():
                 measure = measure_classification if task in CLASSIFICATIONS else measure_search
                 path.write_bytes(orjson.dumps(measure(data, task)))
@@ -61,7 +68,7 @@ def main() -> None:
 
 def measure_search(data: EncodedData, name: str) -> dict[str, Any]:
     """Return the figures of a search task."""
-    task = encode_task(data, name)
+    task = encode_task(data, name, train=False)
 
     def judge(chain: Chain | None) -> Outcome:
         queries, documents = (side if chain is None else chain.transform(side) for side in (task.test, task.documents))

@@ -1,7 +1,7 @@
 """Search tasks with queries to train on and others to measure on, and their vectors."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -72,9 +72,11 @@ class EncodedTask:
         return np.array(found, np.int64).reshape(-1, 2)
 
 
-def encode_task(data: EncodedData, name: str) -> EncodedTask:
-    """Read a task and encode what the work folder lacks."""
+def encode_task(data: EncodedData, name: str, train: bool = True) -> EncodedTask:
+    """Read a task and encode what the work folder lacks; without `train`, leave out the queries to train on."""
     task = read_task(data.data, name)
+    if not train:
+        task = replace(task, train=[], train_gains=[])
     sides = (task.documents, data.encoder.document), (task.train, data.encoder.query), (task.test, data.encoder.query)
     width = 0
     found = []
