@@ -66,6 +66,7 @@ def test_transforms_registers_exactly_these_kinds_of_step():
         "rand",
         "random_projection",
         "random_selection",
+        "residual_mlp",
         "sides",
         "truncation",
         "whitening",
