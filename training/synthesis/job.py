@@ -227,6 +227,8 @@ class SynthesisJob(Settings):
         seeds: questions with answers to start from.
         personas: number of personas of each seed.
         queries: number of queries of each persona.
+        filter: whether the model is asked which queries need documents; False keeps every query, for a model whose
+            answer to that is no better than chance.
         stages: settings of the stages.
         templates: prompt templates.
         limits: limits on rate, retries and total requests.
@@ -241,6 +243,7 @@ class SynthesisJob(Settings):
     seeds: SeedSettings
     personas: Annotated[int, Field(ge=1, le=20)] = 1
     queries: Annotated[int, Field(ge=1, le=20)] = 3
+    filter: bool = True
     stages: StagesSettings = StagesSettings()
     templates: TemplateSettings = TemplateSettings()
     limits: LimitSettings = LimitSettings()
@@ -248,6 +251,10 @@ class SynthesisJob(Settings):
     similarity: Annotated[float, Field(gt=0, le=1)] = 0.5
     test_sets: tuple[HeldOutSettings, ...] = ()
     shared_words: Annotated[int, Field(ge=5)] = 13
+
+    def asks(self, name: StageName) -> bool:
+        """Return whether a stage asks the model: all do, except the filter if it is left out."""
+        return self.filter or name != "filter"
 
     def model_of(self, name: StageName) -> str:
         """Return the name of the model that answers a stage: its own, else the endpoint's."""

@@ -116,7 +116,8 @@ class Sender:
         budget; if it is spent, no more are sent.
         """
         self.probed = True
-        for model, stage in {self.job.model_of(stage): stage for stage in STAGES}.items():
+        asking = [stage for stage in STAGES if self.job.asks(stage)]
+        for model, stage in {self.job.model_of(stage): stage for stage in asking}.items():
             parameters = self.job.parameters_of(stage) | {self.job.endpoint.limit_field: PROBE_TOKENS}
             try:
                 if await self._send(model, PROBE, parameters) is None:
