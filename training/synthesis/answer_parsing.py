@@ -24,8 +24,8 @@ ANNOUNCEMENT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """Paragraph that only announces what follows: "I'll write three new questions:"."""
-LABEL = re.compile(r"[\s*\"'“]*(question|query|q|persona)\b[\s*#]*\d*[\s*]*:[\s*\"'“]*", re.IGNORECASE)
-"""Label before an item, such as "**Question 1:**" or "Q:"."""
+LABEL = re.compile(r"[\s*\"'“]*(the \w+ )?(question|query|q|persona)\b( is)?[\s*#]*\d*[\s*]*:[\s*\"'“]*", re.IGNORECASE)
+"""Label before an item, such as "**Question 1:**", "Q:" or "The second question is:"."""
 CODE = re.compile(r"```|[{}]|\":")
 """Mark of JSON or code, of which no part is prose."""
 SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’)]*(?=\s|\Z)|(?<=[。！？])")

@@ -57,6 +57,7 @@ PLAIN = "A compliance officer at a bank, responsible for tracking indicators, wi
         (f"1. {PLAIN}\n2. {PLAIN[2:]}", [PLAIN, PLAIN[2:]]),
         (f"[{PLAIN}", []),
         (f"1. **Question 1:** {PLAIN}\n2. Q: {PLAIN[2:]}", [PLAIN, PLAIN[2:]]),
+        (f"The second question is: {PLAIN}", [PLAIN]),
         (f"I will write one of them:\n\n{PLAIN}", [PLAIN]),
         (f"Sure, here is one more from the text.\n\n{PLAIN}", [PLAIN]),
         (f'{PLAIN}\n\n```\n{{\n "persona": {{"name": "A clerk"}}\n}}\n```', [PLAIN]),
