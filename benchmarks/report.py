@@ -33,7 +33,7 @@ def machine() -> str:
 def write_report(out: Path, name: str, figures: Any) -> Path:
     """Write figures as raw JSON with what made them."""
     module = sys.modules["__main__"].__spec__
-    arguments = [re.sub(r"/[^\s>]*/", "", argument) for argument in sys.argv[1:]]  # no folders of this machine
+    arguments = [re.sub(r"(?<![\w:/])/[^\s>]*/", "", argument) for argument in sys.argv[1:]]  # no absolute folders
     report = {
         "command": " ".join(["python -m", module.name.removesuffix(".__main__") if module else name, *arguments]),
         "machine": machine(),

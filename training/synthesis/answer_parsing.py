@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from training.synthesis.near_duplicates import words
+
 THOUGHT = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL)
 """Reasoning that a model writes before its answer."""
 FENCE = re.compile(r"```[\w-]*\s*\n(.*?)\n?\s*```", re.DOTALL)
@@ -17,6 +19,17 @@ PREAMBLE = re.compile(r"(sure|certainly|of course|here (is|are)|okay|below is)\b
 """Opening sentence that announces the answer, up to a colon and a line break."""
 VERDICT = re.compile(r"\W*(yes|no|true|false)\b", re.IGNORECASE)
 """Beginning of a text that says yes or no."""
+ANNOUNCEMENT = re.compile(
+    r".*:|(sure|certainly|of course|okay)\b[^\n]*\bhere (is|are|['’]s)\b[^\n]*",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Paragraph that only announces what follows: "I'll write three new questions:"."""
+LABEL = re.compile(r"[\s*\"'“]*(the \w+ )?(question|query|q|persona)\b( is)?[\s*#]*\d*[\s*]*:[\s*\"'“]*", re.IGNORECASE)
+"""Label before an item, such as "**Question 1:**", "Q:" or "The second question is:"."""
+CODE = re.compile(r"```|[{}]|\":")
+"""Mark of JSON or code, of which no part is prose."""
+SENTENCE_END = re.compile(r"(?<=[.!?])[\"'”’)]*(?=\s|\Z)|(?<=[。！？])")
+"""End of a sentence, with the quotation marks and brackets that close it."""
 MIN_WORDS = 5
 """Minimum number of words of a paragraph that is taken as a description or a question."""
 TRIES = 50
@@ -68,25 +81,65 @@ def parse_personas(text: str) -> list[str]:
 
 
 def parse_queries(text: str) -> list[str]:
-    """Return the texts of a JSON list of strings or one-text objects, else what `_split_prose` finds."""
+    """Return the texts of a JSON list of strings or one-text objects, else what `_split_prose` finds.
+
+    Of an answer without JSON and list, only the questions are returned if it asks some.
+    """
     for value in _find_json_values(text):
         items = [_extract_only_text(item) for item in _unwrap_items(value)]
         if found := [item for item in items if item]:
             return found
-    return _split_prose(text)
+    prose = _split_prose(text)
+    if LISTED.search(text):
+        return prose
+    return [sentence for item in prose for sentence in _split_sentences(item) if _is_question(sentence)] or prose
 
 
 def _split_prose(text: str) -> list[str]:
     """Return the items of a bulleted or numbered list, else the paragraphs of at least `MIN_WORDS` words.
 
-    Quotation marks around an item and a sentence that announces the answer are removed. An answer that begins as JSON
-    has no paragraphs.
+    Quotation marks and labels of an item are removed, as are sentences that announce the answer, and items with JSON
+    or code. An answer that begins as a JSON list has no paragraphs.
     """
     items = LISTED.findall(text)
-    if not items and not text.startswith(("[", "{", "```")):
+    if not items and not text.startswith("["):
         paragraphs = re.split(r"\n\s*\n", PREAMBLE.sub("", text, count=1))
-        items = [paragraph for paragraph in paragraphs if len(paragraph.split()) >= MIN_WORDS]
-    return [_clean_text(item.strip().strip("\"'“”")) for item in items]
+        items = [paragraph.strip() for paragraph in paragraphs if len(words(paragraph)) >= MIN_WORDS]
+        items = [item for item in items if not ANNOUNCEMENT.fullmatch(item)]
+    return [_clean_text(_remove_label(item).strip().strip("\"'“”*")) for item in items if not CODE.search(item)]
+
+
+def _split_sentences(text: str) -> list[str]:
+    """Split a text into lines, and these into sentences, without labels and surrounding quotation marks."""
+    pieces = [piece for line in text.splitlines() for piece in _cut_at_sentence_ends(line)]
+    return [_remove_label(piece).strip().strip("\"'“”*") for piece in pieces]
+
+
+def _cut_at_sentence_ends(text: str) -> list[str]:
+    """Cut a text behind every sentence; the last piece is unfinished unless it is empty. Joined, they are the text."""
+    ends = [match.end() for match in SENTENCE_END.finditer(text)]
+    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+def _remove_label(text: str) -> str:
+    """Return a text without the label that it begins with."""
+    match = LABEL.match(text)
+    return text[match.end() :] if match else text
+
+
+def _is_question(sentence: str) -> bool:
+    """Return whether a sentence ends with a question mark and has at least `MIN_WORDS` words."""
+    return sentence.endswith(("?", "？")) and len(words(sentence)) >= MIN_WORDS
+
+
+def remove_unfinished_item(items: list[str]) -> list[str]:
+    """Return the items of a list that was cut off, without the last one."""
+    return items[:-1]
+
+
+def remove_unfinished_sentence(items: list[str]) -> list[str]:
+    """Return a passage that was cut off, as a list of one, up to its last finished sentence; empty if there is none."""
+    return [text for item in items if (text := "".join(_cut_at_sentence_ends(item)[:-1]))]
 
 
 def parse_verdict(text: str) -> list[str]:

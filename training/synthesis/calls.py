@@ -11,6 +11,8 @@ from training.synthesis.answer_parsing import (
     parse_queries,
     parse_verdict,
     remove_thoughts,
+    remove_unfinished_item,
+    remove_unfinished_sentence,
 )
 from training.synthesis.chat import Answer
 from training.synthesis.faults import find_fault, is_refusal
@@ -23,8 +25,15 @@ PARSERS: Mapping[StageName, Callable[[str], list[str]]] = {
     "documents": parse_document,
 }
 """Function that parses an answer into items, by stage."""
-CUT = {"length": "cut off", "content_filter": "refused"}
-"""Finish reasons of the protocol that leave no whole answer, with our reason for each."""
+FINISHED_PARTS: Mapping[StageName, Callable[[list[str]], list[str]]] = {
+    "personas": remove_unfinished_item,
+    "queries": remove_unfinished_item,
+    "filter": list,
+    "documents": remove_unfinished_sentence,
+}
+"""Function that leaves what is finished of the items of an answer that was cut off, by stage."""
+CUT_OFF, CONTENT_FILTER = "length", "content_filter"
+"""Finish reasons of the protocol that leave no whole answer."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +82,9 @@ class ParsedAnswer:
 def parse_answer(answer: Answer, call: Call, settings: StageSettings) -> ParsedAnswer:
     """Parse an answer into the first `call.count` distinct usable items, and unusable ones with reasons.
 
-    A reasoning model's thoughts are removed first. If the answer was cut off, refused or empty, or not as asked, there
-    are no items and one reason; but a filter's yes or no counts even if the answer was cut off after it.
+    A reasoning model's thoughts are removed first. If the answer was refused or empty, or not as asked, there are no
+    items and one reason. Of an answer that was cut off, the finished items count, and the finished sentences of a
+    passage; a filter's yes or no always counts.
 
     Args:
         answer: the answer.
@@ -82,13 +92,17 @@ def parse_answer(answer: Answer, call: Call, settings: StageSettings) -> ParsedA
         settings: settings of the stage, with limits of length.
     """
     said = remove_thoughts(answer.text)
-    if answer.finish_reason in CUT and not (call.stage == "filter" and parse_verdict(said)):  # which says no more
-        return ParsedAnswer([], [(CUT[answer.finish_reason], said)])
+    found = list(dict.fromkeys(PARSERS[call.stage](said)))
+    if answer.finish_reason == CONTENT_FILTER and not (call.stage == "filter" and found):
+        return ParsedAnswer([], [("refused", said)])
+    if answer.finish_reason == CUT_OFF:
+        found = FINISHED_PARTS[call.stage](found)
+        if not found:
+            return ParsedAnswer([], [("cut off", said)])
     if not said:
         return ParsedAnswer([], [("empty", said)])
     if is_refusal(said):
         return ParsedAnswer([], [("refused", said)])
-    found = list(dict.fromkeys(PARSERS[call.stage](said)))
     faults = [find_fault(item, settings, "" if call.stage == "filter" else call.sample) for item in found]
     items = [item for item, fault in zip(found, faults, strict=True) if fault is None][: call.count]
     dropped = [(fault, item) for item, fault in zip(found, faults, strict=True) if fault is not None]

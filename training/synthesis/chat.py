@@ -45,14 +45,16 @@ class ChatError(Exception):
 
     Attributes:
         kind: short description, by which failures are counted.
-        again: whether a retry may succeed.
+        retryable: whether a retry may succeed.
         status: HTTP status; 0 if there was no response.
-        after: seconds that the endpoint asks to wait; None if it does not.
+        retry_after: seconds that the endpoint asks to wait before a retry; None if it does not.
     """
 
-    def __init__(self, kind: str, message: str, again: bool, status: int = 0, after: float | None = None) -> None:
+    def __init__(
+        self, kind: str, message: str, retryable: bool, status: int = 0, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
-        self.kind, self.again, self.status, self.after = kind, again, status, after
+        self.kind, self.retryable, self.status, self.retry_after = kind, retryable, status, retry_after
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,12 @@ class Chat(AbstractAsyncContextManager["Chat"]):
             async with asyncio.timeout(self.settings.timeout):  # of the whole, however slowly it drips
                 response, payload = await self._send(orjson.dumps(body))
         except (TimeoutError, httpx2.TimeoutException) as error:
-            raise ChatError(TIME_OUT, f"no answer within {self.settings.timeout:g} s", again=True) from error
+            raise ChatError(TIME_OUT, f"no answer within {self.settings.timeout:g} s", retryable=True) from error
         except (httpx2.ConnectError, httpx2.InvalidURL) as error:
-            raise ChatError("no connection", f"no connection: {self._redact(str(error))}", again=True) from error
+            raise ChatError("no connection", f"no connection: {self._redact(str(error))}", retryable=True) from error
         except httpx2.HTTPError as error:
-            raise ChatError("cut connection", f"the connection was cut: {self._redact(str(error))}", True) from error
+            message = f"the connection was cut: {self._redact(str(error))}"
+            raise ChatError("cut connection", message, retryable=True) from error
         if response.status_code >= REDIRECTS:
             raise self._build_status_error(response, payload)
         return _read_answer(self._decode_response(response, payload), prompt)
@@ -129,7 +132,7 @@ class Chat(AbstractAsyncContextManager["Chat"]):
             async for part in response.aiter_bytes():
                 payload += part
                 if len(payload) > MAX_ANSWER_BYTES:
-                    raise ChatError("not JSON", f"more than {MAX_ANSWER_BYTES:,} bytes came back", again=True)
+                    raise ChatError("not JSON", f"more than {MAX_ANSWER_BYTES:,} bytes came back", retryable=True)
         return response, bytes(payload)
 
     def _decode_response(self, response: httpx2.Response, payload: bytes) -> dict[str, Any]:
@@ -143,12 +146,14 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         except orjson.JSONDecodeError as error:
             kind = response.headers.get("content-type", "nothing it names")
             message = f"not JSON but {kind} came back: {self._redact(payload.decode('utf-8', 'replace'))!r}"
-            raise ChatError("not JSON", message, again=True) from error
+            raise ChatError("not JSON", message, retryable=True) from error
         if isinstance(found, dict) and found.get("error"):
-            raise ChatError("other JSON", f"an error came back: {self._redact(_extract_message(found))}", again=True)
+            raise ChatError(
+                "other JSON", f"an error came back: {self._redact(_extract_message(found))}", retryable=True
+            )
         if not isinstance(found, dict) or not isinstance(found.get("choices"), list):
             said = self._redact(payload.decode("utf-8", "replace"))
-            raise ChatError("other JSON", f"JSON without choices came back: {said}", again=True)
+            raise ChatError("other JSON", f"JSON without choices came back: {said}", retryable=True)
         return found
 
     def _build_status_error(self, response: httpx2.Response, payload: bytes) -> ChatError:
@@ -164,11 +169,12 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         message = f"{status}: {said or response.reason_phrase}"
         if status in (RATE_LIMIT, REQUEST_TIMEOUT) or status >= SERVER_ERRORS:
             kind = "rate limit" if status == RATE_LIMIT else f"server error {status}"
-            return ChatError(kind, message, True, status, parse_retry_after(response.headers.get("retry-after")))
+            retry_after = parse_retry_after(response.headers.get("retry-after"))
+            return ChatError(kind, message, True, status, retry_after)
         if status < REFUSALS:
             where = self._redact(response.headers.get("location", "nowhere"))
             message = f"{status}: it points to {where}, which is not followed"
-        return ChatError(f"refused with {status}", message, again=False, status=status)
+        return ChatError(f"refused with {status}", message, retryable=False, status=status)
 
     def _redact(self, text: str) -> str:
         """Return an endpoint's text for a message: without the key, on one line, at most `MAX_QUOTED` characters."""
@@ -196,7 +202,7 @@ def _read_answer(found: Mapping[str, Any], prompt: str) -> Answer:
         message = choice["message"]
         content, refusal = message.get("content"), message.get("refusal")
     except (IndexError, KeyError, TypeError, AttributeError) as error:
-        raise ChatError("other JSON", "JSON without a message came back", again=True) from error
+        raise ChatError("other JSON", "JSON without a message came back", retryable=True) from error
     said, refused, reason = _extract_text(content), _extract_text(refusal), choice.get("finish_reason")
     counts = _read_token_counts(found.get("usage"))
     prompt_tokens, completion_tokens = counts or (estimate_tokens(prompt), estimate_tokens(said or refused))

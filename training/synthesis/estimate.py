@@ -86,6 +86,9 @@ def estimate(pipeline: Pipeline, job: SynthesisJob, log: AnswerLog) -> Estimate:
     wanted: Mapping[StageName, int] = {"personas": job.personas, "queries": job.queries}
     texts = 0
     for stage, calls in pipeline.stages():
+        if not job.asks(stage):
+            stages.append(StageEstimate(stage, 0, 0, 0, 0))
+            continue
         open_calls = [call for call in calls if not log.is_settled(call.key, job.limits.attempts)]
         template = estimate_tokens(pipeline.prompts[stage].text)
         prompts = sum(estimate_tokens(call.prompt) for call in open_calls) + made * (template + texts)

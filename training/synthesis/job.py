@@ -145,9 +145,16 @@ class StagesSettings(Settings):
 
 
 class TemplateSettings(Settings):
-    """Settings of the prompt templates: a folder with the user's own; templates that it lacks are the shipped ones."""
+    """Settings of the prompt templates.
 
-    folder: Path
+    Attributes:
+        folder: folder with the user's own templates; templates that it lacks are the shipped ones.
+        shipped: which shipped templates: `full`, or `short` ones for models of less than about a billion parameters,
+            which do not follow the full ones.
+    """
+
+    folder: Path | None = None
+    shipped: Literal["full", "short"] = "full"
 
 
 class LimitSettings(Settings):
@@ -220,8 +227,10 @@ class SynthesisJob(Settings):
         seeds: questions with answers to start from.
         personas: number of personas of each seed.
         queries: number of queries of each persona.
+        filter: whether the model is asked which queries need documents; False keeps every query, for a model whose
+            answer to that is no better than chance.
         stages: settings of the stages.
-        templates: folder of prompt templates; None for the shipped ones.
+        templates: prompt templates.
         limits: limits on rate, retries and total requests.
         prices: prices for the estimate of the cost; None for no such estimate.
         similarity: Jaccard similarity of three-word runs from which two texts are near duplicates, see
@@ -234,13 +243,18 @@ class SynthesisJob(Settings):
     seeds: SeedSettings
     personas: Annotated[int, Field(ge=1, le=20)] = 1
     queries: Annotated[int, Field(ge=1, le=20)] = 3
+    filter: bool = True
     stages: StagesSettings = StagesSettings()
-    templates: TemplateSettings | None = None
+    templates: TemplateSettings = TemplateSettings()
     limits: LimitSettings = LimitSettings()
     prices: PriceSettings | None = None
     similarity: Annotated[float, Field(gt=0, le=1)] = 0.5
     test_sets: tuple[HeldOutSettings, ...] = ()
     shared_words: Annotated[int, Field(ge=5)] = 13
+
+    def asks(self, name: StageName) -> bool:
+        """Return whether a stage asks the model: all do, except the filter if it is left out."""
+        return self.filter or name != "filter"
 
     def model_of(self, name: StageName) -> str:
         """Return the name of the model that answers a stage: its own, else the endpoint's."""

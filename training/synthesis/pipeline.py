@@ -7,7 +7,7 @@ seeds ─ personas ─ queries ─ filter ─ documents ─ pairs
 
 Everything is derived from the answer log: a resumed run builds the same calls, finds those answered that are in the
 log, and asks the rest. The filter keeps queries that need documents to be answered, as in FinMTEB's Section 4.2: other
-queries do not teach retrieval.
+queries do not teach retrieval. A job may leave the filter out; it then has no calls and keeps every query.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ class PairDraft:
         persona: who asks, and for what task.
         query: the question.
         document: passage that answers the query.
-        keys: keys of the calls so far, by stage.
+        keys: keys of the calls so far, by stage; "" for a stage that is left out.
     """
 
     seed: Seed
@@ -127,10 +127,13 @@ class Pipeline:
         drafts = self._reject_known("seeds", [PairDraft(seed) for seed in self.seeds])
         self.kept["seeds"] = len(drafts)
         for stage in STAGES:
-            calls = [self._build_call(stage, draft) for draft in drafts]
+            calls = [self._build_call(stage, draft) for draft in drafts] if self.job.asks(stage) else []
             self.calls[stage] = list({call.key: call for call in calls}.values())
             yield stage, self.calls[stage]
-            drafts = list(self._advance(stage, drafts, calls))
+            if self.job.asks(stage):
+                drafts = list(self._advance(stage, drafts, calls))
+            else:
+                drafts = [draft.with_item(stage, "", "") for draft in drafts]
             if stage in DISTINCT:
                 drafts = self._reject_known(stage, self._reject_duplicates(stage, drafts))
             self.kept[stage] = len(drafts)

@@ -116,13 +116,14 @@ class Sender:
         budget; if it is spent, no more are sent.
         """
         self.probed = True
-        for model, stage in {self.job.model_of(stage): stage for stage in STAGES}.items():
+        asking = [stage for stage in STAGES if self.job.asks(stage)]
+        for model, stage in {self.job.model_of(stage): stage for stage in asking}.items():
             parameters = self.job.parameters_of(stage) | {self.job.endpoint.limit_field: PROBE_TOKENS}
             try:
                 if await self._send(model, PROBE, parameters) is None:
                     return
             except ChatError as error:
-                if error.again and (error.status or error.kind == TIME_OUT):
+                if error.retryable and (error.status or error.kind == TIME_OUT):
                     continue
                 self._halt(f"the endpoint {self.chat.endpoint.url} does not answer as {model} should: {error}")
                 return
@@ -176,7 +177,7 @@ class Sender:
                 if error.status == UNAUTHORIZED:
                     self._fail(f"the endpoint does not take the key: {error}")
                     return None
-                if not error.again or tried == self.job.limits.retries:
+                if not error.retryable or tried == self.job.limits.retries:
                     self._give_up(call, error)
                     return None
                 await self._pause(error, tried)
@@ -218,11 +219,11 @@ class Sender:
         run is stopped instead.
         """
         seconds = min(MAX_PAUSE, self.job.limits.backoff * 2**tried) * random.uniform(0.5, 1)
-        if error.after is not None:
-            if error.after > MAX_WAIT:
-                self._fail(f"the endpoint asks to wait {error.after / MINUTE:,.0f} minutes ({error})")
+        if error.retry_after is not None:
+            if error.retry_after > MAX_WAIT:
+                self._fail(f"the endpoint asks to wait {error.retry_after / MINUTE:,.0f} minutes ({error})")
                 return
-            seconds = error.after + random.uniform(0, 0.1) * self.job.limits.backoff
+            seconds = error.retry_after + random.uniform(0, 0.1) * self.job.limits.backoff
             self.limiter.hold(seconds)
         await self._wait_until(self.limiter.clock() + seconds)
 

@@ -9,8 +9,10 @@ from training.digests import digest
 from training.errors import JobError
 from training.synthesis.job import STAGES, StageName, SynthesisJob
 
-SHIPPED = Path(__file__).parent / "templates"
+FULL = Path(__file__).parent / "templates"
 """Folder of the shipped templates."""
+SHIPPED: Mapping[str, Path] = {"full": FULL, "short": FULL / "short"}
+"""Folders of the shipped templates: the full ones, and short ones for small models."""
 REQUIRED: Mapping[StageName, tuple[str, ...]] = {
     "personas": ("question", "answer"),
     "queries": ("persona",),
@@ -18,13 +20,15 @@ REQUIRED: Mapping[StageName, tuple[str, ...]] = {
     "documents": ("query",),
 }
 """Placeholders that a stage's template must use: without them, all calls would be the same."""
+SEED = ("question", "answer", "context")
+"""Placeholders of the seed."""
 ALLOWED: Mapping[StageName, tuple[str, ...]] = {
-    "personas": ("context", "count"),
-    "queries": ("count",),
-    "filter": ("persona",),
-    "documents": ("persona",),
+    "personas": (*SEED, "count"),
+    "queries": (*SEED, "persona", "count"),
+    "filter": (*SEED, "persona", "query"),
+    "documents": (*SEED, "persona", "query"),
 }
-"""Placeholders that a stage's template may also use; `count` is required if more than one item is wanted."""
+"""Placeholders that a stage's template may use; `count` is required if more than one item is wanted."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
         JobError: if the folder is missing or has a .txt file of another name, or a template is not UTF-8, lacks a
             required placeholder or has an unknown one.
     """
-    folder = job.templates.folder if job.templates else SHIPPED
+    shipped = SHIPPED[job.templates.shipped]
+    folder = job.templates.folder or shipped
     if not folder.is_dir():
         raise JobError(f"there is no folder {folder}")
     known = [template_file_name(name) for name in STAGES]
@@ -58,22 +63,22 @@ def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
     if odd:
         raise JobError(f"{folder.name} has a template {odd[0]} that nothing asks with; there are {', '.join(known)}")
     wanted = {"personas": job.personas, "queries": job.queries}
-    return {name: _read_template(folder, name, wanted.get(name, 1)) for name in STAGES}
+    paths = {name: folder / template_file_name(name) for name in STAGES}
+    found = {name: path if path.is_file() else shipped / path.name for name, path in paths.items()}
+    return {name: _read_template(path, name, wanted.get(name, 1)) for name, path in found.items()}
 
 
-def _read_template(folder: Path, name: StageName, count: int) -> Prompt:
-    """Read and check one stage's template, the shipped one if the folder lacks it.
+def _read_template(path: Path, name: StageName, count: int) -> Prompt:
+    """Read and check one stage's template.
 
     Args:
-        folder: folder of the templates.
+        path: file of the template.
         name: the stage.
         count: number of items wanted; from 2 on, the template must use `$count`.
 
     Raises:
         JobError: if the template is not UTF-8, lacks a required placeholder or has an unknown one.
     """
-    path = folder / template_file_name(name)
-    path = path if path.is_file() else SHIPPED / path.name
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -82,7 +87,7 @@ def _read_template(folder: Path, name: StageName, count: int) -> Prompt:
     if not template.is_valid():
         raise JobError(f"the template {path.name} has a $ that names nothing; write $$ for a dollar sign")
     needed = (*REQUIRED[name], *(("count",) if count > 1 else ()))
-    found, fillable = template.get_identifiers(), (*REQUIRED[name], *ALLOWED[name])
+    found, fillable = template.get_identifiers(), ALLOWED[name]
     for placeholder in needed:
         if placeholder not in found:
             raise JobError(f"the template {path.name} lacks its placeholder ${placeholder}")
@@ -102,7 +107,7 @@ def template_file_name(name: StageName) -> str:
 
 
 def write_templates(folder: Path) -> list[Path]:
-    """Copy the shipped templates to a folder, to be edited, and return the paths of the copies.
+    """Copy the full shipped templates to a folder, to be edited, and return the paths of the copies.
 
     Raises:
         JobError: if one of the files exists already; then nothing is copied.
@@ -113,5 +118,5 @@ def write_templates(folder: Path) -> list[Path]:
         raise JobError(f"{taken} exists already; templates are never overwritten")
     folder.mkdir(parents=True, exist_ok=True)
     for place in places:
-        place.write_bytes((SHIPPED / place.name).read_bytes())
+        place.write_bytes((FULL / place.name).read_bytes())
     return places

@@ -56,6 +56,13 @@ PLAIN = "A compliance officer at a bank, responsible for tracking indicators, wi
         (f"{PLAIN}\n\nNo more.\n\n{PLAIN[2:]}", [PLAIN, PLAIN[2:]]),
         (f"1. {PLAIN}\n2. {PLAIN[2:]}", [PLAIN, PLAIN[2:]]),
         (f"[{PLAIN}", []),
+        (f"1. **Question 1:** {PLAIN}\n2. Q: {PLAIN[2:]}", [PLAIN, PLAIN[2:]]),
+        (f"The second question is: {PLAIN}", [PLAIN]),
+        (f"I will write one of them:\n\n{PLAIN}", [PLAIN]),
+        (f"Sure, here is one more from the text.\n\n{PLAIN}", [PLAIN]),
+        (f'{PLAIN}\n\n```\n{{\n "persona": {{"name": "A clerk"}}\n}}\n```', [PLAIN]),
+        ('{"persona": {"name": "A clerk of the tax office"}, "task": {"title": "Checks forms"}}', []),
+        ("合规经理在银行负责监测风险指标。", ["合规经理在银行负责监测风险指标。"]),
     ],
 )
 @pytest.mark.parametrize("parse", [parse_personas, parse_queries])
@@ -77,6 +84,26 @@ def test_plain_paragraphs_and_lists_are_taken_as_they_are(parse, said, expected)
 )
 def test_parse_queries_finds_queries_in_json_lists_and_prose(said):
     assert parse_queries(said) == QUERIES
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            "How is a bond taxed in 2.5 years?\nWho pays the tax on it?",
+            ["How is a bond taxed in 2.5 years?", "Who pays the tax on it?"],
+        ),
+        (
+            "Q: How is a bond taxed?\nA: It is not.\nQ: Who pays the tax on it?",
+            ["How is a bond taxed?", "Who pays the tax on it?"],
+        ),
+        ('Rates are low. "How is a bond taxed?" And why?', ["How is a bond taxed?"]),
+        ("债券怎么征税？谁来缴纳税款？", ["债券怎么征税？", "谁来缴纳税款？"]),
+        ("Filings on covered calls by banks", ["Filings on covered calls by banks"]),
+    ],
+)
+def test_parse_queries_takes_the_questions_of_prose_if_it_asks_some(said, expected):
+    assert parse_queries(said) == expected
 
 
 @pytest.mark.parametrize(
@@ -181,6 +208,20 @@ def test_parse_answer_gives_the_fault_of_an_unusable_answer(said, reason, why):
 def test_parse_answer_accepts_a_verdict_cut_off_after_the_yes_or_no():
     assert parse("filter", FilterStage(), "Yes, because the figures of", "length") == (["yes"], [])
     assert parse("filter", FilterStage(), "The figures of", "length") == ([], ["cut off"])
+
+
+def test_parse_answer_keeps_the_finished_items_of_a_list_that_was_cut_off():
+    said = "\n".join(f"{number}. {query}" for number, query in enumerate([*QUERIES, "What does"], 1))
+    assert parse("queries", QueryStage(), said, "length") == (QUERIES, [])
+    assert parse("queries", QueryStage(), "1. What does", "length") == ([], ["cut off"])
+    assert parse("queries", QueryStage(), '["What did rates do?", "How', "length") == ([], ["cut off"])
+
+
+def test_parse_answer_keeps_the_finished_sentences_of_a_passage_that_was_cut_off():
+    whole = PASSAGE.replace("March, ", "March of 2.5 years. ").strip()
+    assert parse("documents", DocumentStage(), f"{whole} The auditor found 3.5", "length") == ([whole], [])
+    assert parse("documents", DocumentStage(), PASSAGE + "and", "length") == ([], ["cut off"])
+    assert parse("documents", DocumentStage(), "It fell. " + PASSAGE, "length") == ([], ["too short"])
 
 
 def test_parse_answer_accepts_an_english_verdict_for_a_chinese_seed():

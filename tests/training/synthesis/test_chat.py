@@ -65,7 +65,7 @@ def test_chat_reads_messages_in_parts_empty_ones_and_refusals_and_estimates_toke
 
 
 @pytest.mark.parametrize(
-    ("reply", "kind", "again", "said"),
+    ("reply", "kind", "retryable", "said"),
     [
         ((401, {}, b'{"error": {"message": "bad key sk-secret"}}'), "refused with 401", False, "401: bad key …"),
         ((404, {}, b'{"detail": "no such model"}'), "refused with 404", False, "no such model"),
@@ -95,21 +95,21 @@ def test_chat_reads_messages_in_parts_empty_ones_and_refusals_and_estimates_toke
     ],
 )
 def test_a_failed_request_raises_chat_error_with_its_kind_and_whether_to_retry(
-    ask, chat_server, reply, kind, again, said
+    ask, chat_server, reply, kind, retryable, said
 ):
     """The error does not contain the key."""
     chat_server.script = lambda server, asked: reply
     with pytest.raises(ChatError) as raised:
         ask()
     error = raised.value
-    assert (error.kind, error.again) == (kind, again) and said in str(error) and KEY not in str(error)
-    assert error.after == (7 if reply[0] == 429 else None) and len(chat_server.bodies) == 1
+    assert (error.kind, error.retryable) == (kind, retryable) and said in str(error) and KEY not in str(error)
+    assert error.retry_after == (7 if reply[0] == 429 else None) and len(chat_server.bodies) == 1
 
 
 def test_an_unreachable_endpoint_raises_chat_error_to_be_retried(ask):
     with pytest.raises(ChatError, match="no connection") as raised:
         ask(f"http://127.0.0.1:{find_free_port()}/v1")
-    assert (raised.value.kind, raised.value.again, raised.value.status) == ("no connection", True, 0)
+    assert (raised.value.kind, raised.value.retryable, raised.value.status) == ("no connection", True, 0)
 
 
 def test_an_invalid_address_raises_chat_error(ask):

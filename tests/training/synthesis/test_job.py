@@ -7,7 +7,7 @@ from training.finetuning.job import read_settings
 from training.synthesis.endpoint import open_endpoint
 from training.synthesis.job import STAGES, EndpointSettings, SeedSettings, SynthesisJob, TemplateSettings
 from training.synthesis.seeds import read_seeds
-from training.synthesis.templates import SHIPPED, read_templates, write_templates
+from training.synthesis.templates import FULL, SHIPPED, read_templates, write_templates
 
 JOB = """
 endpoint: {base_url: "http://localhost:8000/v1", model: small, parameters: {top_p: 0.9}}
@@ -153,7 +153,7 @@ def job_with(tmp_path):
 def test_write_templates_copies_the_shipped_templates_and_never_overwrites(tmp_path, job_with):
     copies = write_templates(tmp_path / "mine")
     assert [path.name for path in copies] == [f"{stage}.txt" for stage in STAGES]
-    assert all(path.read_bytes() == (SHIPPED / path.name).read_bytes() for path in copies)
+    assert all(path.read_bytes() == (FULL / path.name).read_bytes() for path in copies)
     with pytest.raises(JobError, match="exists already; templates are never overwritten"):
         write_templates(tmp_path / "mine")
     assert read_templates(job_with({}, personas=5, queries=5)).keys() == set(STAGES)
@@ -162,7 +162,18 @@ def test_write_templates_copies_the_shipped_templates_and_never_overwrites(tmp_p
 def test_a_template_in_the_jobs_folder_replaces_the_shipped_one(job_with):
     prompts = read_templates(job_with({"filter.txt": "Is $query worth $$5?"}))
     assert prompts["filter"].fill(query="a $persona $", persona="x") == "Is a $persona $ worth $5?"
-    assert prompts["documents"].text == (SHIPPED / "documents.txt").read_text()
+    assert prompts["documents"].text == (FULL / "documents.txt").read_text()
+
+
+def test_short_templates_are_the_shipped_ones_if_the_job_says_so(job_with, tmp_path):
+    job = job_with({"filter.txt": "Is $query worth it, if $answer?"})
+    short = job.model_copy(update={"templates": TemplateSettings(folder=tmp_path, shipped="short")})
+    prompts = read_templates(short)
+    assert prompts["filter"].text == "Is $query worth it, if $answer?"
+    for stage in ("personas", "queries", "documents"):
+        assert prompts[stage].text == (SHIPPED["short"] / f"{stage}.txt").read_text()
+    alone = job.model_copy(update={"templates": TemplateSettings(shipped="short")})
+    assert read_templates(alone)["filter"].text == (SHIPPED["short"] / "filter.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -171,7 +182,7 @@ def test_a_template_in_the_jobs_folder_replaces_the_shipped_one(job_with):
         ({"documents.txt": "Write something."}, "the template documents.txt lacks its placeholder $query"),
         ({"personas.txt": "$question?"}, "the template personas.txt lacks its placeholder $answer"),
         ({"queries.txt": "$persona"}, "the template queries.txt lacks its placeholder $count"),
-        ({"filter.txt": "$query $price"}, "filter.txt has an unknown placeholder $price; there are $query, $persona"),
+        ({"filter.txt": "$query $price"}, "filter.txt has an unknown placeholder $price; there are $question, $answer"),
         ({"filter.txt": "$query for $5"}, "filter.txt has a $ that names nothing; write $$ for a dollar sign"),
         ({"filter.txt": b"$query \xff"}, "filter.txt is not UTF-8"),
         ({"query.txt": "$persona"}, "has a template query.txt that nothing asks with; there are personas.txt"),

@@ -250,15 +250,31 @@ def test_progress_gives_calls_done_the_rate_and_the_time_left(synthesize):
 def test_estimate_run_counts_the_calls_that_a_run_without_rejections_sends(
     synthesize, synthesis_job, chat_server, tmp_path
 ):
-    def ahead():
-        job = synthesis_job(limits={"max_requests": 9}, prices={"input": 1, "output": 10})
+    def ahead(**given):
+        job = synthesis_job(limits={"max_requests": 9}, prices={"input": 1, "output": 10}, **given)
         return estimate_run(prepare(read_settings(job, SynthesisJob)), tmp_path / "out")
 
     before = ahead()
     assert [stage.calls for stage in before.stages] == [4, 4, 8, 8] and before.cost() < before.cost(most=True)
+    assert [stage.calls for stage in ahead(filter=False).stages] == [4, 4, 0, 8]
     assert not (tmp_path / "out").exists() and chat_server.bodies == []
     synthesize(limits={"max_requests": 9})  # a probe, 4 personas, 4 queries
     after = ahead()
     assert [stage.calls for stage in after.stages] == [0, 0, 8, 8] and after.calls == 16
     synthesize()
     assert len(chat_server.prompts) == before.calls and ahead().calls == 0
+
+
+def test_without_the_filter_every_query_gets_a_document_and_the_filter_is_not_asked(
+    synthesize, chat_server, tmp_path, read_lines
+):
+    """The same folder can be continued so: answers of the filter are then ignored."""
+    chat_server.script = lambda server, body: "No." if "yes or no" in body["messages"][0]["content"] else None
+    assert synthesize(seeds=1).pipeline.pairs == []
+    asked = len(chat_server.bodies)
+    outcome = synthesize(seeds=1, filter=False)
+    assert len(outcome.pipeline.pairs) == outcome.pipeline.kept["filter"] == outcome.pipeline.kept["queries"] == 2
+    assert outcome.pipeline.calls["filter"] == [] and outcome.is_complete
+    assert not any("yes or no" in body["messages"][0]["content"] for body in chat_server.bodies[asked:])
+    rows = read_lines(tmp_path / "out" / "pairs.jsonl")
+    assert [list(row["provenance"]) for row in rows] == [["personas", "queries", "documents"]] * 2
