@@ -1,5 +1,6 @@
 """`lathe encoders`: listing, adding and removing the encoders that servers may host."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -78,7 +79,7 @@ def add_encoder(
     settings, home = load_writable_state()
     fields: dict[str, Any] = {
         "name": name,
-        "model": model,
+        "model": _resolve_folder(model),
         "revision": revision,
         "pooling": pooling,
         "layer": layer,
@@ -122,6 +123,12 @@ def add_encoder(
     typer.echo(
         f"To serve it from a running server: curl -X PUT -H 'authorization: Bearer KEY' URL/encoders/{name}", err=True
     )
+
+
+def _resolve_folder(model: str | None) -> str | None:
+    """Return the absolute path of a model's folder, which a server may read from elsewhere; a hub id unchanged."""
+    folder = None if model is None else Path(model).expanduser()
+    return str(folder.absolute()) if folder is not None and folder.is_dir() else model
 
 
 @app.command("remove")

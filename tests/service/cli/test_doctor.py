@@ -171,3 +171,12 @@ def test_doctor_and_adding_an_encoder_warn_of_a_chat_template_until_it_is_decide
     assert run("encoders", "remove", "chatty")[0] == 0
     status, _, err = run(*given, "--chat-template", "maybe")
     assert status == 1 and "chat_template" in err
+
+
+def test_an_encoder_added_by_a_relative_folder_is_found_from_any_folder(run, chatty_model, monkeypatch, tmp_path):
+    monkeypatch.chdir(chatty_model.parent)
+    added = ["encoders", "add", "near", "--model", chatty_model.name, "--chat-template", "off"]
+    assert run(*added)[0] == 0
+    monkeypatch.chdir(tmp_path)
+    assert str(chatty_model) in run("encoders", "list")[1]
+    assert run("encoders", "remove", "near")[0] == 0
