@@ -1,10 +1,10 @@
-"""Servers of ASGI applications beside each other with an application that does nothing, and parsers of a body.
+"""ASGI servers compared on an application that answers a constant body, and parsers compared on a request body.
 
     python -m venv other && other/bin/pip install granian uvicorn httptools uvloop msgspec
     python -m benchmarks.asgi --python other/bin/python
 
-Each server has one core and one thread, and the client another core. What is measured is the most that changing the
-server or the parser could gain.
+Each server has one core and one thread, and the client another core. The figures are upper bounds of what another
+server or parser could gain.
 """
 
 import itertools
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def start_server(stack: ExitStack, python: Path, folder: str, module: str, *options: str) -> str:
-    """Start a server of the application on the first core, which ends with the stack; return its URL."""
+    """Start a server of the application on the first core and return its URL; the stack ends the server."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -117,7 +117,7 @@ def use_first_core() -> None:
 
 
 def measure(url: str, connections: int, seconds: float) -> float:
-    """Return the requests that are answered in a second."""
+    """Send requests over so many connections for so many seconds; return the requests answered per second."""
     load = checked(closed_loop(url, itertools.repeat(BODY), connections, seconds))
     return load.statuses[200] / load.seconds
 

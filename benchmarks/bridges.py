@@ -38,7 +38,7 @@ REFERENCE = "procrustes"
 
 
 def make_bridge(name: str) -> Transform:
-    """Return an unfitted bridge by its name."""
+    """Return an unfitted bridge by its name in `BRIDGES`; raise `ValueError` for another name."""
     match name:
         case "procrustes":
             return Procrustes(center=True)
@@ -80,11 +80,14 @@ def main() -> None:
 
 
 def measure_task(old: EncodedTask, new: EncodedTask) -> dict[str, Any]:
-    """Return the scores of the old index, of encoding again, and of each bridge, less that of encoding again.
+    """Return the scores of encoding all documents again, and the differences to them of each other way to search.
+
+    The other ways are each bridge, and the old encoder for queries and documents (`old`). Scores and differences are
+    nDCG@10 and recall@10 × 100. Each bridge also has its fitting time in CPU seconds and the microseconds per vector.
 
     Args:
-        old: the task by the encoder of the index.
-        new: the same by the new encoder.
+        old: the task's vectors by the encoder of the index.
+        new: the task's vectors by the new encoder.
     """
     gains = old.task.test_gains
     again = score(new.test, new.documents, gains)
@@ -128,7 +131,7 @@ def time_chain(chain: Chain, vectors: Vectors) -> float:
 
 
 def format_table(found: dict[str, Any]) -> str:
-    """Return nDCG@10 of encoding again, and the differences to it, as a table."""
+    """Return a table of nDCG@10 of encoding all documents again and of the differences to it, a row for each task."""
 
     def cell(one: dict[str, Any]) -> str:
         return f"{one['ndcg_at_10']['mean']:+.1f} ± {one['ndcg_at_10']['ci95']:.1f}"

@@ -1,7 +1,8 @@
 """`lathe embed` beside the server, on the same texts: short ones, and long ones of about 256 tokens.
 
-The program's time holds its start and the writing of the vectors, so the rate is also taken between a small part of
-the texts and all of them: what the start costs is in both. The server answers batches of 32 texts, four at a time.
+The time of `lathe embed` includes its start. To leave the start out, the program also runs on a small part of the
+texts: the rate is the number of the other texts, divided by the difference of the two times. The server answers batches
+of 32 texts, four at a time.
 """
 
 import os
@@ -29,7 +30,7 @@ LONG_TEXT_CHARACTERS = 1100
 
 
 def main() -> None:
-    """Measure in turns, write the raw JSON, print the table."""
+    """Measure both sides alternating, write the raw JSON, print the table."""
     options = parser(__doc__)
     options.add_argument("--texts", default="pydoc:", help="source of texts")
     options.add_argument("--count", type=int, default=5000, help="of short texts; a quarter as many are long")
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def join_texts(texts: list[str], count: int) -> list[str]:
-    """Return texts of `LONG_TEXT_CHARACTERS`, joined of others."""
+    """Return `count` texts of `LONG_TEXT_CHARACTERS` characters, cut from the given texts joined by spaces."""
     text = " ".join(texts)
     while len(text) < count * LONG_TEXT_CHARACTERS:
         text = f"{text} {text[1:]}"
@@ -72,7 +73,10 @@ def join_texts(texts: list[str], count: int) -> list[str]:
 def list_sides(
     server: Server, texts: list[str], folder: Path, dtype: str, whole: list[float]
 ) -> dict[str, Callable[[], float]]:
-    """Return what measures texts a second of each side; the program's seconds with its start are added to `whole`."""
+    """Return a function for each side that measures its texts per second.
+
+    The one of `lathe embed` leaves the start out, and appends the seconds for all texts, start included, to `whole`.
+    """
     files = {"all": texts, "part": texts[: len(texts) // PART]}
     for name, chosen in files.items():
         (folder / f"{name}.jsonl").write_bytes(b"".join(orjson.dumps({"text": text}) + b"\n" for text in chosen))
@@ -81,20 +85,20 @@ def list_sides(
     run = partial(run_program, folder, dtype)
 
     def embed() -> float:
-        """Return the program's rate without its start."""
+        """Return the texts per second of `lathe embed` without its start."""
         part = run("part")
         whole.append(run("all"))
         return (len(texts) - len(files["part"])) / (whole[-1] - part)
 
     def ask_server() -> float:
-        """Return the server's rate."""
+        """Return the texts per second of the server."""
         return len(texts) / checked(closed_loop(f"{server.url}/v1/embeddings", bodies, BATCH_CONCURRENCY)).seconds
 
     return {"embed": embed, "server": ask_server}
 
 
 def run_program(folder: Path, dtype: str, name: str) -> float:
-    """Return the seconds of `lathe embed` for one of the files."""
+    """Run `lathe embed` on the file NAME.jsonl of a folder and return its wall time in seconds."""
     environment = own_environment(folder / "program", LATHE_DTYPE=dtype) | {"PATH": os.environ["PATH"]}
     command = [*LATHE, "embed", "--source", f"{folder / name}.jsonl", "--out", str(folder / f"{name}.npy")]
     begun = time.perf_counter()
@@ -103,7 +107,7 @@ def run_program(folder: Path, dtype: str, name: str) -> float:
 
 
 def describe(figures: dict[str, Any]) -> list[str]:
-    """Return the cells of one kind of texts: three rates, and the ratio with its least and greatest."""
+    """Return the cells of one kind of texts: three medians in texts per second, and the ratio with its range."""
     ratio = figures["embed/server"]
     rates = [f"{figures[side]['median']:.0f}" for side in ("embed", "embed with its start", "server")]
     return [*rates, f"{ratio['median']:.2f} ({ratio['least']:.2f} to {ratio['greatest']:.2f})"]

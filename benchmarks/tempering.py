@@ -30,7 +30,7 @@ POWERS: tuple[Any, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, "auto")
 """Powers of the whitening that are compared; 0 is PCA."""
 
 SHARES = (2, 4, 8, 16)
-"""Divisors of the dimensions."""
+"""Divisors of the full dimensions: a reduction keeps one in so many."""
 
 CLASSIFICATIONS = ("finance/gold_headlines_sentiment", "general/trec_question_type")
 MAX_TEXTS = 5000
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def measure_search(data: EncodedData, name: str) -> dict[str, Any]:
-    """Return the figures of a search task."""
+    """Return what `measure_powers` finds for a search task, judged by the nDCG@10 of its test queries × 100."""
     task = encode_task(data, name, train=False)
 
     def judge(chain: Chain | None) -> Outcome:
@@ -79,7 +79,7 @@ def measure_search(data: EncodedData, name: str) -> dict[str, Any]:
 
 
 def measure_classification(data: EncodedData, name: str) -> dict[str, Any]:
-    """Return the figures of a classification."""
+    """Return what `measure_powers` finds for a classification, judged by whether each test text is classified right."""
     folder = FolderDataSet(name, "classification", data.data / name)
     rows = {split: list(folder.read_rows(split))[:MAX_TEXTS] for split in ("train", "test")}
     labels = {split: np.array([str(row["label"]) for row in rows[split]]) for split in rows}
@@ -98,11 +98,12 @@ def measure_classification(data: EncodedData, name: str) -> dict[str, Any]:
 
 
 def measure_powers(fitted_on: Vectors, judge: Callable[[Chain | None], Outcome]) -> dict[str, Any]:
-    """Fit every power at every size; return mean scores, the derived powers, and what `auto` is ahead of each power.
+    """Fit every power at every size; return mean scores, derived powers, and differences between `auto` and the others.
 
     Args:
         fitted_on: vectors that the reductions are fitted on, `(n, d)`.
-        judge: returns the score of each test query or text through a chain; None for the full vectors.
+        judge: returns the scores `(a,)` of test queries or texts through a chain; called with None, those of the full
+            vectors.
     """
     found: dict[str, Any] = {"full": float(judge(None).mean()), "sizes": {}}
     d = fitted_on.shape[1]
@@ -119,7 +120,7 @@ def measure_powers(fitted_on: Vectors, judge: Callable[[Chain | None], Outcome])
 
 
 def format_table(found: dict[str, Any]) -> str:
-    """Return, by size, the mean of all tasks that `auto` is ahead of each power, and how many are worse and better."""
+    """Return a table of `auto` less each given power by size: the mean over tasks, and how many are worse / better."""
     rows = []
     for share in (f"1/{share}" for share in SHARES):
         cells = []

@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def describe(plan: Plan, pairs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what can be counted of answers and pairs, the report of the synthesis, cost, and some pairs."""
+    """Return the figures of a finished synthesis: its report, counts of answers and pairs, cost, and example pairs."""
     report = orjson.loads((plan.pairs / "report.json").read_bytes())
     runs = orjson.loads((plan.work / "runs.json").read_bytes())
     answers = describe_answers(AnswerLog(plan.pairs / "answers"))
@@ -102,9 +102,10 @@ def describe(plan: Plan, pairs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def judge(plan: Plan, pairs: list[dict[str, Any]], folders: dict[str, Path]) -> dict[str, Any]:
-    """Return the round-trip consistency by each judge, of the pairs and of as many real ones, among all documents.
+    """Return the round-trip consistency of the pairs, and of as many real ones, by each judge.
 
-    It is stored in the work folder, and read from there if it exists.
+    Every query searches the documents of the test and of all pairs. The result is stored in the work folder, and read
+    from there if it exists.
     """
     stored = plan.work / "round_trip.json"
     if stored.exists():
@@ -134,7 +135,11 @@ def list_texts(rows: list[dict[str, Any]]) -> list[Pair]:
 
 
 def list_stage_rows(answers: dict[str, Any]) -> list[list[str]]:
-    """Return the table of stages as rows of text."""
+    """Return a row for each stage: its name and the cells of `STAGE_COLUMNS`.
+
+    Args:
+        answers: figures of `describe_answers` by stage, with the number of items that were `kept`.
+    """
     return [
         [
             stage,
@@ -149,7 +154,11 @@ def list_stage_rows(answers: dict[str, Any]) -> list[list[str]]:
 
 
 def list_trained_rows(trained: dict[str, Any]) -> list[list[str]]:
-    """Return the table of trainings as rows of text, the base first."""
+    """Return a row for each training, the untrained base first, with the cells of `TRAINED_COLUMNS`.
+
+    Args:
+        trained: what `compare_with_base` returns.
+    """
     base = trained["base"]
     rows = [["nothing (base)", "", f"{base['value']:.1f} [{base['low']:.1f}, {base['high']:.1f}]", "", ""]]
     for name, one in trained["conditions"].items():

@@ -48,7 +48,7 @@ class Condition:
 
 
 def list_conditions(count: int) -> list[Condition]:
-    """Return the trainings to compare, with at most so many pairs each."""
+    """Return the trainings to compare, with at most `count` pairs each."""
     return [
         Condition("synthetic pairs", "pairs/pairs.jsonl", "ft", count),
         Condition("the seeds themselves", "seed-pairs.jsonl", "ft", count),
@@ -107,7 +107,7 @@ def score_queries(encoder: Encoder, search: Search) -> Array:
 
 
 def read_test(plan: Plan) -> Search:
-    """Read the test of the data set, with at most `MAX_DOCUMENTS` documents, or as many as are judged."""
+    """Read the test of the data set with all judged documents, and others up to `MAX_DOCUMENTS` in all."""
     found = FolderDataSet("fiqa_qa", "retrieval", plan.folder).read_test(Warnings())
     assert isinstance(found, Search)  # of its layout
     judged = {key for grades in found.relevant.values() for key in grades}
@@ -155,7 +155,7 @@ def train_and_score(plan: Plan, condition: Condition, seed: int, search: Search)
 
 
 def open_trained(model: Path | None = None) -> Encoder:
-    """Load a trained encoder, or the base without a folder."""
+    """Load a trained encoder from its folder; None loads the untrained base."""
     spec = replace(DEFAULT_ENCODER, max_length=MAX_LENGTH)
     return Encoder(spec if model is None else replace(spec, model=str(model)))
 
@@ -168,7 +168,7 @@ def open_judges(folders: dict[str, Path]) -> dict[str, Encoder]:
 
 
 def score_base(plan: Plan, search: Search) -> Array:
-    """Return the base's nDCG@10 of each query, from disk if it is there."""
+    """Return the nDCG@10 of each query by the untrained base, `(q,)`; computed once and stored in the work folder."""
     path = plan.work / "base.json"
     if not path.exists():
         path.write_bytes(orjson.dumps(score_queries(open_trained(), search).tolist()))
@@ -182,7 +182,7 @@ def compare_with_base(plan: Plan, conditions: Mapping[Condition, int]) -> dict[s
     is Student's t over seeds.
 
     Args:
-        plan: what is run.
+        plan: settings of the run.
         conditions: number of seeds of each condition.
     """
     search = read_test(plan)
@@ -203,7 +203,11 @@ def compare_with_base(plan: Plan, conditions: Mapping[Condition, int]) -> dict[s
 
 
 def add_encoder(plan: Plan, condition: Condition) -> str:
-    """Add the first trained encoder of a condition as `lathe encoders add` does, and return the list of encoders."""
+    """Run `lathe encoders add` for a condition's encoder of seed 0, named finance, unless that name is taken.
+
+    Returns:
+        The output of `lathe encoders list`.
+    """
     name = f"{condition.name.replace(' ', '-').lower()}-0"
     if not any(line.startswith("finance ") for line in lathe(plan.work, "encoders", "list").splitlines()):
         lathe(plan.work, "encoders", "add", "finance", "--model", f"models/{name}/model")

@@ -1,4 +1,4 @@
-"""The path from seeds to pairs as a user goes it, with `lathe` and the server killed on the way.
+"""Synthesis from seeds to pairs with `lathe train synthesize`, during which lathe and the server are killed.
 
 WORK/
 ├── job.yaml, seeds.jsonl, test.jsonl    what the synthesis reads
@@ -47,7 +47,7 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run.
+    """Settings of the run.
 
     Attributes:
         data: folder with finance/fiqa_qa.
@@ -74,7 +74,7 @@ class Plan:
 
     @property
     def pairs(self) -> Path:
-        """Folder that the synthesis writes."""
+        """Output folder of the synthesis; the pairs themselves are in its pairs.jsonl."""
         return self.work / "pairs"
 
 
@@ -138,7 +138,7 @@ def write_inputs(plan: Plan) -> None:
 
 
 def write_job(plan: Plan, has_filter: bool) -> None:
-    """Write the job, with or without the filter."""
+    """Write the job of `lathe train synthesize` to job.yaml, with or without the filter."""
     job = {
         "endpoint": {"base_url": plan.endpoint, "model": plan.model, "timeout": TIMEOUT_SECONDS},
         "seeds": {"jsonl": "seeds.jsonl"},
@@ -162,9 +162,10 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def synthesize(plan: Plan) -> list[dict[str, Any]]:
-    """Make the pairs in three runs; return what is known of each. Runs that are in runs.json are not repeated.
+    """Make the pairs in the three runs of `RUNS`; return what `run_once` returns of each.
 
-    The first run is killed, in the second the server is. The third leaves the filter out, whose answers are then known.
+    lathe is killed in the first run and the server in the second. The third leaves the filter out, after the second has
+    counted its answers. Runs that are in runs.json are not repeated.
     """
     path = plan.work / "runs.json"
     runs: list[dict[str, Any]] = orjson.loads(path.read_bytes()) if path.exists() else []
@@ -191,9 +192,9 @@ def run_once(plan: Plan, server: ModelServer | None, killed: str | None) -> dict
     """Run `lathe train synthesize` until it ends or is killed; return seconds, answers on disk, failures, last line.
 
     Args:
-        plan: what is run.
-        server: the server, if it may be killed.
-        killed: what is killed on the way: `lathe` after one answer for each seed, `server` after two more; or None.
+        plan: settings of the run.
+        server: the server, if it may be killed; else None.
+        killed: what is killed after as many answers of this run as there are seeds: `lathe`, `server`, or None.
     """
     before, begun = count_answers(plan), time.monotonic()
     words = [*LATHE, "train", "synthesize", "--config", "job.yaml", "--out", "pairs", "--yes"]

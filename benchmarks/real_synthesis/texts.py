@@ -47,12 +47,12 @@ def longest_shared_run(one: str, other: str) -> int:
 
 
 def share_copied(text: str, origin: str) -> float:
-    """Return the longest run of words that a text shares with another, as a share of the text's words."""
+    """Return the length of the longest run of words that two texts share, divided by the number of words of `text`."""
     return longest_shared_run(text, origin) / max(1, len(words(text)))
 
 
 def describe_answers(log: AnswerLog) -> dict[str, dict[str, Any]]:
-    """Return, by stage, the numbers of calls and answers, of answers usable at once, faults."""
+    """Return, by stage, the numbers of calls, answers and tokens, the shares of usable answers, and the faults."""
     found: dict[str, dict[str, Any]] = {}
     for stage in STAGES:
         records = [record for record in log if record.stage == stage]

@@ -126,7 +126,10 @@ def add_encoder(
 
 
 def _resolve_folder(model: str | None) -> str | None:
-    """Return the absolute path of a model's folder, which a server may read from elsewhere; a hub id unchanged."""
+    """Return the absolute path of a model's folder, so that a server started in another folder finds it.
+
+    A hub id, or None, is returned unchanged.
+    """
     folder = None if model is None else Path(model).expanduser()
     return str(folder.absolute()) if folder is not None and folder.is_dir() else model
 

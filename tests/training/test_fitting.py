@@ -184,14 +184,14 @@ def test_after_a_fit_the_workspace_holds_only_out_of_domain_vectors(source, coun
 def test_out_of_domain_text_is_encoded_once_and_again_if_its_cached_file_is_damaged(counting_hashes, tmp_path):
     request = FitRequest("name", STEPS, "texts.jsonl")
     first, second, third = counting_hashes(), counting_hashes(), counting_hashes()
-    expected = OutOfDomainTexts.of_fit(request).encode(first, tmp_path, no_progress)["pydoc"]
+    expected = OutOfDomainTexts.from_request(request).encode(first, tmp_path, no_progress)["pydoc"]
     np.testing.assert_array_equal(
-        OutOfDomainTexts.of_fit(request).encode(second, tmp_path, no_progress)["pydoc"], expected
+        OutOfDomainTexts.from_request(request).encode(second, tmp_path, no_progress)["pydoc"], expected
     )
     (kept,) = tmp_path.rglob("*.npy")
     kept.write_bytes(kept.read_bytes()[:100])
     np.testing.assert_array_equal(
-        OutOfDomainTexts.of_fit(request).encode(third, tmp_path, no_progress)["pydoc"], expected
+        OutOfDomainTexts.from_request(request).encode(third, tmp_path, no_progress)["pydoc"], expected
     )
     assert (len(first.texts), len(second.texts), len(third.texts)) == (OUT_OF_DOMAIN_ROWS, 0, OUT_OF_DOMAIN_ROWS)
 

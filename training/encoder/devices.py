@@ -11,7 +11,10 @@ def best_device() -> str:
 
 
 def require_device(device: str | None) -> None:
-    """Raise `ValueError` if a torch device is named that is not available here; None and 'cpu' always are."""
+    """Raise `ValueError` for a CUDA or MPS device if torch has none here.
+
+    The number in "cuda:1" and other types of devices are not checked; None leaves the choice to `best_device`.
+    """
     if device is None or device == "cpu":
         return
     import torch

@@ -145,7 +145,7 @@ def fit_chain(
         encoded = encode_source(source, encoder, folder, _stage_progress("encode", on_progress), engine)
         if earlier is not None:
             earlier.require_new(encoded.digest)
-        corpora = OutOfDomainTexts.of_fit(request)
+        corpora = OutOfDomainTexts.from_request(request)
         on_targets = _stage_progress("targets", on_progress)
         targets = within.enter_context(
             encode_targets(request.targets, source, target_encoder, encoded, workspace, on_targets, engine)

@@ -26,7 +26,7 @@ class OutOfDomainTexts:
     """Texts sampled from out-of-domain corpora; a corpus is read when its texts are first needed, and once.
 
     Args:
-        sources: sources of the corpora as they are written, by name.
+        sources: source of each corpus by its name, written as for `open_source`.
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
@@ -34,8 +34,11 @@ class OutOfDomainTexts:
         self._texts: dict[str, list[str]] = {}
 
     @classmethod
-    def of_fit(cls, request: FitRequest) -> "OutOfDomainTexts":
-        """Return the corpora of a fit: docstrings, or the language reference if it fits these, and the request's."""
+    def from_request(cls, request: FitRequest) -> "OutOfDomainTexts":
+        """Return the out-of-domain corpora of a fit: Python's docstrings, and those that the request names.
+
+        A fit on the docstrings themselves gets Python's language reference instead of them.
+        """
         built_in = {"pydoc-topics": "pydoc:topics"} if request.source == "pydoc:" else {"pydoc": "pydoc:"}
         return cls(built_in | dict(request.out_of_domain))
 

@@ -178,7 +178,9 @@ def require_apart(fit: PairTexts, test: PairTexts, quote: bool = True) -> None:
 def divide_pairs(
     fit: PairTexts | None, test: PairTexts | None, seed: int, quote: bool = True
 ) -> tuple[PairTexts | None, PairTexts]:
-    """Return the pairs to fit on and those to certify with, which are a part of the former if none are given.
+    """Return the pairs to fit on and those to certify with; without the latter, split `TEST_SHARE` off the former.
+
+    The pairs to fit on are None if only pairs to certify with are given.
 
     Args:
         fit: pairs to fit on, or None.
@@ -300,13 +302,19 @@ def _encode_queries(texts: list[str], encoder: TextEncoder) -> FloatArray:
 
 
 def _encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[str, QueryPairs]:
-    """Return the halves of texts as pairs by corpus, without corpora of too few texts."""
+    """Cut each corpus's texts in two and return the first halves as queries paired with the second, by corpus.
+
+    Corpora with too few texts that are long enough are left out, see `_encode_halves`.
+    """
     halves = {name: _encode_halves(texts, encoder) for name, texts in corpora.read_all().items()}
     return {name: pairs for name, pairs in halves.items() if pairs is not None}
 
 
 def _encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
-    """Return the halves of texts as pairs; None if fewer than `MIN_TEST_QUERIES` are long enough to be cut."""
+    """Cut up to `MAX_HALVES` texts in two; return the first halves as queries, each paired with its second half.
+
+    None if fewer than `MIN_TEST_QUERIES` texts are long enough to be cut.
+    """
     long_enough = [cut for text in texts if (cut := cut_in_two(text)) is not None]
     if len(long_enough) < MIN_TEST_QUERIES:
         return None

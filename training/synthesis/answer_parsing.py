@@ -116,13 +116,16 @@ def _split_sentences(text: str) -> list[str]:
 
 
 def _cut_at_sentence_ends(text: str) -> list[str]:
-    """Cut a text behind every sentence; the last piece is unfinished unless it is empty. Joined, they are the text."""
+    """Split a text after each end of a sentence; the pieces joined give the text.
+
+    The last piece is what follows the last end: empty, or an unfinished sentence.
+    """
     ends = [match.end() for match in SENTENCE_END.finditer(text)]
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
 def _remove_label(text: str) -> str:
-    """Return a text without the label that it begins with."""
+    """Return a text without a label at its beginning, such as "Question 1:"; unchanged if it has none."""
     match = LABEL.match(text)
     return text[match.end() :] if match else text
 
@@ -133,12 +136,12 @@ def _is_question(sentence: str) -> bool:
 
 
 def remove_unfinished_item(items: list[str]) -> list[str]:
-    """Return the items of a list that was cut off, without the last one."""
+    """Return the items of an answer that was cut off, without the last one, which is unfinished."""
     return items[:-1]
 
 
 def remove_unfinished_sentence(items: list[str]) -> list[str]:
-    """Return a passage that was cut off, as a list of one, up to its last finished sentence; empty if there is none."""
+    """Return passages that were cut off, each up to its last finished sentence, and those without one left out."""
     return [text for item in items if (text := "".join(_cut_at_sentence_ends(item)[:-1]))]
 
 

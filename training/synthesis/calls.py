@@ -31,7 +31,7 @@ FINISHED_PARTS: Mapping[StageName, Callable[[list[str]], list[str]]] = {
     "filter": list,
     "documents": remove_unfinished_sentence,
 }
-"""Function that leaves what is finished of the items of an answer that was cut off, by stage."""
+"""Function that removes what is unfinished from the items of an answer that was cut off, by stage."""
 CUT_OFF, CONTENT_FILTER = "length", "content_filter"
 """Finish reasons of the protocol that leave no whole answer."""
 

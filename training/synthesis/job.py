@@ -227,8 +227,8 @@ class SynthesisJob(Settings):
         seeds: questions with answers to start from.
         personas: number of personas of each seed.
         queries: number of queries of each persona.
-        filter: whether the model is asked which queries need documents; False keeps every query, for a model whose
-            answer to that is no better than chance.
+        filter: whether the model is asked which queries need documents; False keeps every query, for a model that
+            answers yes, or no, to nearly all of them.
         stages: settings of the stages.
         templates: prompt templates.
         limits: limits on rate, retries and total requests.
@@ -253,7 +253,7 @@ class SynthesisJob(Settings):
     shared_words: Annotated[int, Field(ge=5)] = 13
 
     def asks(self, name: StageName) -> bool:
-        """Return whether a stage asks the model: all do, except the filter if it is left out."""
+        """Return whether a stage sends calls to the model: all do, except the filter if the job leaves it out."""
         return self.filter or name != "filter"
 
     def model_of(self, name: StageName) -> str:

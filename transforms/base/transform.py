@@ -147,10 +147,14 @@ class Transform(Map):
         return self.to(device)
 
     def _join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
-        """Return vectors and targets as what a fit on pairs learns from, and other data unchanged.
+        """Return the data that `learn` takes.
+
+        A transform that is not `paired` takes `data` unchanged. A paired one takes vectors and targets as one:
+        `PairedRows` if it needs rows, else `PairedMoments`, which may also be given as `data`.
 
         Raises:
-            InputError: if pairs are missing, are moments where rows are needed, or are given to a fit of no pairs.
+            InputError: if a paired transform gets no targets, or moments of which it needs the rows; or if a transform
+                that is not paired gets `PairedMoments`.
         """
         if not self.paired:
             # `PairedMoments` are `Moments` of d + k dimensions, which an unpaired fit would take for vectors.

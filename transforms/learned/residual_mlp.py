@@ -1,4 +1,4 @@
-"""Bridge into another encoder's space that may bend: an orthogonal map and a small network that corrects it."""
+"""Nonlinear bridge into another encoder's space: an orthogonal map and a small network that corrects it."""
 
 from dataclasses import replace
 
@@ -107,7 +107,10 @@ class ResidualMLP(Transform):
         require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
 
     def output_signature(self, inputs: Signature) -> Signature:
-        """Return the input signature with the dimensions of the targets, or None if these are unknown."""
+        """Return the input signature with the targets' dimensions, as `inputs` names them, else as fitted.
+
+        The dimensions are None if neither is known. Zero-variance directions are reset to 0.
+        """
         fitted = self.weight.shape[0] if self.fitted else None
         dimensions = fitted if inputs.target_dimensions is None else inputs.target_dimensions
         return replace(inputs, dimensions=dimensions, zero_variance_directions=0)

@@ -21,7 +21,7 @@ def tempered_power(values: NDArray[np.float64], dimensions: int) -> float:
 
     Args:
         values: eigenvalues `(d,)`, descending and nonnegative.
-        dimensions: k, from 1 to d; beyond the first nine tenths of the directions, p is that of the last of these.
+        dimensions: k, from 1 to d. If k is above nine tenths of d, p is that of k at nine tenths of d.
     """
     signals = max(1, int(len(values) * (1 - NOISE_SHARE)))
     # The division by σ² cancels, so that empty directions, whose σ² is 0, need no case of their own.

@@ -128,7 +128,7 @@ def _wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
     """Call `change` and return its result; while Redis is unreachable or full, retry each second and say so.
 
     Raises:
-        UnavailableError: if Redis stays so for `PATIENCE_SECONDS`; at once for any other reason.
+        UnavailableError: if Redis stays unreachable or full for `PATIENCE_SECONDS`; at once for any other reason.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
