@@ -90,7 +90,7 @@ class LayeredEncoder:
         self.whole = whole
         model = self.whole.transformer.auto_model
         model.config.output_hidden_states = True
-        self.final_norm = next((getattr(model, name) for name in FINAL_NORMS if hasattr(model, name)), None)
+        self.final_norm: Any = next((getattr(model, name) for name in FINAL_NORMS if hasattr(model, name)), None)
         self.variants: list[Encoder] = []
         self.modules: list[list[Any]] = []
         self.alone: list[int] = []
@@ -178,5 +178,7 @@ class LayeredEncoder:
         """
         layer = variant.spec.layer
         assert layer is not None
-        inner = self.final_norm is not None and layer < len(states) - 1
-        return (self.final_norm(states[layer]) if inner else states[layer]).float()
+        state = states[layer]
+        if self.final_norm is not None and layer < len(states) - 1:
+            state = self.final_norm(state)
+        return state.float()
