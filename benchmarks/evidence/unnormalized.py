@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.evidence.tables import SHARES
+from benchmarks.evidence.requests import SHARES
 from benchmarks.report import markdown_table
 from training.evaluation.methods import CONTROL, Method, build_control_method
 from training.evaluation.reduction import INTRINSIC
