@@ -9,6 +9,7 @@ stay in --work. Scores are those of mteb, on at most --limit rows of a data set,
 
 import gzip
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch
 from benchmarks.evaluation import condensed, timed
 from benchmarks.evidence.families import FAMILIES, MAX_TOKENS, request_layers, request_model
 from benchmarks.evidence.requests import LAYER_TASKS, SHARES, LayerDebiasing, Reduction
-from benchmarks.evidence.tables import build_debiasing_table, build_retention_table
+from benchmarks.evidence.tables import Figures, build_debiasing_table, build_retention_table
 from benchmarks.evidence.unnormalized import PaperReduction, build_tables
 from benchmarks.report import parser, write_report
 from training.evaluation.report import format_report
@@ -29,7 +30,7 @@ from training.evaluation.run import Request
 from training.evaluation.suites import open_suite
 
 SIZES = [Fraction(1, share) for share in SHARES]
-TABLES = {
+TABLES: dict[str, Callable[[Figures], str]] = {
     "debiasing": build_debiasing_table,
     "reducers": build_retention_table,
     "layers": build_debiasing_table,
