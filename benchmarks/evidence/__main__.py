@@ -9,6 +9,7 @@ stay in --work. Scores are those of mteb, on at most --limit rows of a data set,
 
 import gzip
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,8 +19,9 @@ import numpy as np
 import torch
 
 from benchmarks.evaluation import condensed, timed
-from benchmarks.evidence.families import FAMILIES, MAX_TOKENS, request_encoder
-from benchmarks.evidence.tables import build_debiasing_table, build_retention_table
+from benchmarks.evidence.families import FAMILIES, MAX_TOKENS, request_layers, request_model
+from benchmarks.evidence.requests import LAYER_TASKS, SHARES, LayerDebiasing, Reduction
+from benchmarks.evidence.tables import Figures, build_debiasing_table, build_retention_table
 from benchmarks.evidence.unnormalized import PaperReduction, build_tables
 from benchmarks.report import parser, write_report
 from training.evaluation.report import format_report
@@ -27,8 +29,13 @@ from training.evaluation.report import write_report as write_evaluation
 from training.evaluation.run import Request
 from training.evaluation.suites import open_suite
 
-SIZES = [Fraction(1, share) for share in (2, 4, 8, 16)]
-TABLES = {"debiasing": build_debiasing_table, "reducers": build_retention_table, "unnormalized": build_tables}
+SIZES = [Fraction(1, share) for share in SHARES]
+TABLES: dict[str, Callable[[Figures], str]] = {
+    "debiasing": build_debiasing_table,
+    "reducers": build_retention_table,
+    "layers": build_debiasing_table,
+    "unnormalized": build_tables,
+}
 PARTS = tuple(TABLES)
 CORPUS_SEED = 0
 
@@ -42,6 +49,7 @@ def main() -> None:
     options.add_argument("--sentences", type=int, default=2500, help="number of sentences of it that are used")
     options.add_argument("--only", choices=PARTS, action="append", help="leave the other parts out")
     options.add_argument("--family", action="append", help="leave the other families out")
+    options.add_argument("--names", default="", help="leave data sets out whose names do not begin so")
     options.add_argument("--limit", type=int, default=60)
     options.add_argument("--geopres-steps", type=int, default=5000, help="of the paper's recipe")
     options.add_argument("--geopres-batch", type=int, default=2048, help="of the paper's recipe")
@@ -53,21 +61,27 @@ def main() -> None:
     given.work.mkdir(parents=True, exist_ok=True)
     corpus = draw_sentences(given.corpus, given.sentences, given.work)
     families = [family for family in FAMILIES if given.family is None or family.name in given.family]
-    encoders = [request_encoder(family, given.encoders, given.work / "encoders") for family in families]
+    models = [request_model(family, given.encoders, given.work / "encoders") for family in families]
+    pairs = list(zip(families, models, strict=True))
+    few = [one for family, model in pairs if not family.is_language_model for one in request_layers(family, model)]
+    many = [one for family, model in pairs if family.is_language_model for one in request_layers(family, model)]
     suite = open_suite(given.suite)
-    english = tuple(entry for entry in suite.entries if entry.language == "en")  # which is all that most of them know
+    named = [entry for entry in suite.entries if entry.name.startswith(given.names)]
+    english = tuple(entry for entry in named if entry.language == "en")  # which is all that most of them know
+    suite = replace(suite, entries=english)
+    quick = replace(suite, entries=tuple(entry for entry in english if entry.task in LAYER_TASKS))
     shared: dict[str, Any] = {
-        "suite": replace(suite, entries=english),
+        "suite": suite,
         "out": given.work / "scores",
         "corpus": str(corpus),
         "limit": given.limit,
         "processes": given.processes,
     }
-    models = [variants[0] for variants in encoders]
     training = {"steps": given.geopres_steps, "batch": given.geopres_batch}
     requests = {
-        "debiasing": Request(encoders=[one for variants in encoders for one in variants], ladder=True, **shared),
-        "reducers": Request(encoders=models, sizes=SIZES, **shared),
+        "debiasing": Request(encoders=[*models, *few], ladder=True, **shared),
+        "reducers": Reduction(encoders=models, sizes=SIZES, **shared),
+        "layers": LayerDebiasing(encoders=many, ladder=True, **shared | {"suite": quick}),
         "unnormalized": PaperReduction(encoders=models, sizes=SIZES, training=training, **shared),
     }
     figures: dict[str, Any] = {"max_tokens": MAX_TOKENS, "sentences": given.sentences}

@@ -8,7 +8,8 @@ processor that has it, and whose vectors have a cosine of .9997 or more with tho
 
 import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ class Family:
         prompt: name of the prompt that texts get if a task names none; None for none.
         is_language_model: whether texts are encoded as the word that follows `AFTER`.
         is_static: whether it averages vectors of tokens, however many they are.
-        layers: variants such as `layer3-mean`.
+        layers: inner layers that are measured too, such as `layer3-mean`; those of a language model are a part of
+            their own.
     """
 
     name: str
@@ -43,17 +45,22 @@ class Family:
     layers: tuple[str, ...] = ()
 
 
+def name_layers(numbers: Iterable[int]) -> tuple[str, ...]:
+    """Return the names of inner layers of a language model, whose last token is read."""
+    return tuple(f"layer{number}-lasttoken" for number in numbers)
+
+
 FAMILIES = (
     Family(DEFAULT_ENCODER.name),
     Family("e5-small", prompt="query", layers=("layer6-mean",)),
     Family("wordllama", is_static=True),
-    Family("smollm2-135m", is_language_model=True),
-    Family("gemma3-270m", is_language_model=True),
+    Family("smollm2-135m", is_language_model=True, layers=name_layers(range(3, 30, 3))),
+    Family("gemma3-270m", is_language_model=True, layers=name_layers(range(3, 18, 3))),
 )
 
 
-def request_encoder(family: Family, folder: Path, work: Path) -> list[RequestedEncoder]:
-    """Return the whole model of a family, then its layers, as encoders to evaluate.
+def request_model(family: Family, folder: Path, work: Path) -> RequestedEncoder:
+    """Return the whole model of a family, as an encoder to evaluate.
 
     Args:
         family: the family.
@@ -61,21 +68,24 @@ def request_encoder(family: Family, folder: Path, work: Path) -> list[RequestedE
         work: folder for copies of language models whose tokenizer writes around each text.
     """
     if family.name == DEFAULT_ENCODER.name:
-        spec = DEFAULT_ENCODER
-    else:
-        model = folder / family.name
-        if family.is_language_model:
-            model = write_around_texts(model, work / family.name)
-        spec = EncoderSpec(
-            family.name,
-            str(model),
-            default_prompt_name=family.prompt,
-            max_length=None if family.is_static else MAX_TOKENS,
-            chat_template="off",
-            dtype="bfloat16" if family.is_language_model else "float32",
-        )
-    variants = ["", *family.layers]
-    return [RequestedEncoder(spec, variant, family=family.name) for variant in variants]
+        return RequestedEncoder(DEFAULT_ENCODER, family=family.name)
+    model = folder / family.name
+    if family.is_language_model:
+        model = write_around_texts(model, work / family.name)
+    spec = EncoderSpec(
+        family.name,
+        str(model),
+        default_prompt_name=family.prompt,
+        max_length=None if family.is_static else MAX_TOKENS,
+        chat_template="off",
+        dtype="bfloat16" if family.is_language_model else "float32",
+    )
+    return RequestedEncoder(spec, family=family.name)
+
+
+def request_layers(family: Family, model: RequestedEncoder) -> list[RequestedEncoder]:
+    """Return the layers of a family's model, as encoders to evaluate; one forward pass serves all of them."""
+    return [replace(model, variant=layer) for layer in family.layers]
 
 
 def write_around_texts(model: Path, copy: Path) -> Path:

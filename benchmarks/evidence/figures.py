@@ -10,6 +10,8 @@ from training.reporting.figures import draw_figures, new_panels, plot_intervals
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""
 
+MARKERS = "o^sv"
+"""Marker of each run, in their order."""
 COLORS = {"R1": "tab:orange", "R2": "tab:blue"}
 
 
@@ -21,7 +23,7 @@ def draw_norms(runs: Mapping[str, Figures]) -> str:
 def plot_norms(runs: Mapping[str, Figures]) -> Any:
     """Plot R2's t and σ_cell in classification (Figures 1 and 5), and points of R1 and R2 (Figure 4), against ‖μ‖."""
     figure, axes = new_panels(4, 2, (5, 3.5))
-    for run, marker in zip(runs, "o^", strict=False):
+    for run, marker in zip(runs, MARKERS, strict=False):
         cells = {(cell["encoder"], cell["label"]): cell for cell in runs[run]["findings"]["cells"]}
         norms = runs[run]["mean_norms"]
         for axis, measure in zip(axes[:2], ("t", "sigma_cell"), strict=True):

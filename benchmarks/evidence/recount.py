@@ -17,7 +17,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.evidence.figures import draw_differences, draw_norms
-from benchmarks.evidence.tables import build_debiasing_table, compute_noise, merge_runs
+from benchmarks.evidence.tables import build_debiasing_table, compute_noise, merge_runs, select_encoders
 from benchmarks.report import markdown_table, parser, write_report
 from training.evaluation.statistics import MIN_RESAMPLED_PAIRS, Correlation, correlate
 from training.reporting.text import format_interval
@@ -25,8 +25,10 @@ from training.reporting.text import format_interval
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""
 
-FAMILIES = ("evidence", "evidence-language-models")
-"""Names of the reports of one protocol with different encoders."""
+MODELS = ("evidence", "evidence-language-models")
+"""Names of the reports on whole models, which are of one protocol."""
+EVERY = "all models and layers"
+"""Name of the run that has the whole models and the layers of one protocol."""
 METHODS = ("R1", "R2")
 MIN_NORM = 0.5
 """‖μ‖ from which the mean-bias paper expects a gain."""
@@ -77,12 +79,10 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--raw", type=Path, default=Path("docs/results"), help="folder of the raw figures")
     given = options.parse_args()
-    runs = {
-        "families": merge_runs([read_figures(given.raw, name)["debiasing"] for name in FAMILIES]),
-        "layers of all-MiniLM-L6-v2": read_figures(given.raw, "evaluation")["ladder"],
-    }
+    runs = read_runs(given.raw)
     found: dict[str, Any] = {"tasks": {name: len(run["tasks"]) for name, run in runs.items()}}
     print(build_debiasing_table(runs["families"]))
+    print(f"\n{build_debiasing_table(runs[EVERY])}\n\n{build_norms_table(runs)}")
     for name, figures in runs.items():
         effects = {family: list_effects(figures, family) for family in ("Retrieval", "Classification")}
         found[name] = {
@@ -98,9 +98,26 @@ def main() -> None:
     found["variance of the averages"] = asdict(analyse_averages(np.array(means).T))
     print(f"\n{json.dumps(found['variance of the averages'])}")
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "evidence-norms.svg").write_text(draw_norms(runs) + "\n")
+    drawn = {name: run for name, run in runs.items() if name != EVERY}
+    (given.out / "evidence-norms.svg").write_text(draw_norms(drawn) + "\n")
     (given.out / "evidence-differences.svg").write_text(draw_differences(runs["families"]) + "\n")
     print("raw figures:", write_report(given.out, "evidence-recount", found), file=sys.stderr)
+
+
+def read_runs(folder: Path) -> dict[str, Figures]:
+    """Read the runs of debiasing that are counted apart: whole models, layers of each model, and both together.
+
+    The layers of all-MiniLM-L6-v2 were measured on other data sets and rows. A model is the last of its layers.
+    """
+    reports = [read_figures(folder, name)["debiasing"] for name in MODELS]
+    models = merge_runs(reports)
+    together = merge_runs([*reports, read_figures(folder, "evidence-layers")["layers"]])
+    runs = {"families": models, "layers of all-MiniLM-L6-v2": read_figures(folder, "evaluation")["ladder"]}
+    for model in models["mean_norms"]:
+        inner = [name for name in together["mean_norms"] if name.startswith(f"{model}:")]
+        if len(inner) >= MIN_RESAMPLED_PAIRS:
+            runs[f"layers of {model}"] = select_encoders(together, [*inner, model])
+    return runs | {EVERY: together}
 
 
 def read_figures(folder: Path, name: str) -> Figures:
@@ -135,8 +152,8 @@ def count_ahead(rows: Sequence[Effects]) -> dict[str, int]:
 def correlate_gains(figures: Figures) -> dict[str, Correlation]:
     """Correlate the gains of R1 and R2 with ‖μ‖ over encoders, over all of them and over those with a large ‖μ‖.
 
-    The gains are t and σ_cell in classification (Figures 1 and 5) and the mean difference in points (Figure 4). Sets of
-    fewer than five encoders are left out.
+    The gains are t and σ_cell in classification (Figures 1 and 5), t in retrieval, and the mean difference in points
+    (Figure 4). Sets of fewer than five encoders are left out.
     """
     cells = {(cell["encoder"], cell["label"]): cell for cell in figures["findings"]["cells"]}
     found = {}
@@ -150,6 +167,7 @@ def correlate_gains(figures: Figures) -> dict[str, Correlation]:
             gains = {
                 "classification t": [cell["families"]["Classification"]["t"] or 0.0 for cell in some],
                 "classification σ": [cell["families"]["Classification"]["sigma_cell"] for cell in some],
+                "retrieval t": [cell["families"]["Retrieval"]["t"] or 0.0 for cell in some],
                 "points": [cell["difference"]["value"] for cell in some],
             }
             for name, values in gains.items():
@@ -194,6 +212,18 @@ def build_correlation_table(correlations: Mapping[str, Correlation]) -> str:
         for name, one in correlations.items()
     ]
     return markdown_table(["gain", "encoders", "r", "ρ"], rows)
+
+
+def build_norms_table(runs: Mapping[str, Figures]) -> str:
+    """Build the table of r of R2's gains with ‖μ‖, run by run, with 95 % intervals over encoders."""
+    gains = ("points", "classification t", "retrieval t")
+    rows = []
+    for name, run in runs.items():
+        found = correlate_gains(run)
+        written = [format_interval(found[f"R2, {gain}"].pearson) for gain in gains if f"R2, {gain}" in found]
+        if written:
+            rows.append([name, str(len(run["mean_norms"])), *written])
+    return markdown_table(["encoders", "number", *(f"r with {gain}" for gain in gains)], rows)
 
 
 if __name__ == "__main__":

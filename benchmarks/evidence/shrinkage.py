@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.evidence.families import FAMILIES, request_encoder
+from benchmarks.evidence.families import FAMILIES, request_model
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.starters import show
 from training.encoder.encoder import Encoder
@@ -84,7 +84,7 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = {}
     rows = []
     for family in (family for family in FAMILIES if family.name in wanted):
-        spec = request_encoder(family, given.encoders, given.out / "encoders")[0].spec
+        spec = request_model(family, given.encoders, given.out / "encoders").spec
         assert spec is not None
         encoder = Encoder(replace(spec, default_prompt_name=None))
         for suite in given.suite:

@@ -1,17 +1,18 @@
 """Tables of the evidence, from its raw figures: what debiasing changes and what reducers keep, encoder by encoder."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from benchmarks.evidence.requests import REDUCERS, SHARES
 from benchmarks.report import markdown_table
 from training.evaluation.corpus import HELDOUT_SHARE, MAX_HELDOUT
 from training.evaluation.grid import find_task_family
-from training.evaluation.methods import CONTROL, GEOPRES, TRUNCATION, UNCENTRED_PCA
+from training.evaluation.methods import CONTROL
 from training.evaluation.statistics import Interval, bootstrap, bootstrap_ratio, paired_test
-from training.reporting.text import format_half_width, format_percent
+from training.reporting.text import format_half_width, format_interval, format_percent
 
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""
@@ -20,9 +21,8 @@ DEBIASING = ("R1", "R2", "ABTT-1", "mean-centring", "random direction", "whiteni
 SEEDED = "random, seed"
 """How names of the methods begin whose scores are averaged over seeds: random directions."""
 FAMILIES = ("Classification", "Retrieval")
-REDUCERS = {"GeoPres": GEOPRES, "PCA": "pca:{k}", "PCA, uncentred": UNCENTRED_PCA, "truncation": TRUNCATION}
-SHARES = (2, 4, 8, 16)
-"""Original dimensions divided by those that are left."""
+RIVALS = ("PCA", "truncation")
+"""Reducers that GeoPres is compared with."""
 
 
 def merge_runs(runs: Sequence[Figures]) -> Figures:
@@ -48,6 +48,13 @@ def merge_runs(runs: Sequence[Figures]) -> Figures:
     norms = {encoder: norm for run in runs for encoder, norm in run["mean_norms"].items()}
     known = {"tasks": {task: runs[0]["tasks"][task] for task in tasks}, "scores": scores, "mean_norms": norms}
     return known | {"read_corpus_sentences": runs[0]["read_corpus_sentences"], "findings": {"cells": cells}}
+
+
+def select_encoders(run: Figures, names: Sequence[str]) -> Figures:
+    """Return a run of debiasing with only the named encoders; the tasks stay the same."""
+    cells = [cell for cell in run["findings"]["cells"] if cell["encoder"] in names]
+    chosen = {key: {name: run[key][name] for name in names} for key in ("scores", "mean_norms")}
+    return {**run, **chosen, "findings": {"cells": cells}}
 
 
 def build_debiasing_table(figures: Figures) -> str:
@@ -79,20 +86,37 @@ def compute_noise(norm: float, sentences: int) -> float:
 
 
 def build_retention_table(figures: Figures) -> str:
-    """Build the table of the share of the raw vectors' mean score that reducers keep, encoder by encoder."""
-    rows = [[encoder, name, *map(format_percent, retentions)] for encoder, name, retentions in list_retentions(figures)]
+    """Build the table of the share of the raw vectors' mean score that reducers keep, encoder by encoder.
+
+    Then come the differences of GeoPres to each of `RIVALS` in points of this share.
+    """
+    rows = []
+    for encoder, scores in figures["scores"].items():
+        raw, columns = read_reductions(scores)
+        for name, kept in columns.items():
+            rows.append([encoder, name, *(format_percent(bootstrap_ratio(column, raw)) for column in kept)])
+        for rival in RIVALS:
+            pairs = zip(columns["GeoPres"], columns[rival], strict=True)
+            leads = [bootstrap_ratio(ours, raw, theirs) for ours, theirs in pairs]
+            rows.append([encoder, f"GeoPres − {rival}", *(format_interval(lead, "+.1f", 100) for lead in leads)])
     return markdown_table(["encoder", "reducer", *(f"1/{share}" for share in SHARES)], rows)
 
 
-def list_retentions(figures: Figures) -> Iterator[tuple[str, str, list[Interval]]]:
-    """Yield encoder, name of a reducer, and the share of the mean score that it keeps at each of `SHARES`.
+def read_reductions(scores: Mapping[str, Mapping[str, float | None]]) -> tuple[Any, dict[str, list[Any]]]:
+    """Return the raw vectors' scores of the tasks, `(n, 1)`, and those of each reducer at each of `SHARES`.
 
-    The intervals resample tasks.
+    Only tasks count that every reducer completed at every size.
+
+    Args:
+        scores: an encoder's scores by method and task.
     """
-    for encoder, scores in figures["scores"].items():
-        width = 2 * max(int(method.partition(":")[2]) for method in scores if method.startswith("truncation:"))
-        for name, steps in REDUCERS.items():
-            columns = [scores[CONTROL], *(scores[steps.format(k=width // share)] for share in SHARES)]
-            tasks = [task for task in columns[0] if all(column.get(task) is not None for column in columns)]
-            raw, *kept = (np.array([[column[task]] for task in tasks]) for column in columns)
-            yield encoder, name, [bootstrap_ratio(one, raw) for one in kept]
+    width = 2 * max(int(method.partition(":")[2]) for method in scores if method.startswith("truncation:"))
+    columns = {name: [scores[steps.format(k=width // share)] for share in SHARES] for name, steps in REDUCERS.items()}
+    every = [scores[CONTROL], *(column for kept in columns.values() for column in kept)]
+    tasks = [task for task in scores[CONTROL] if all(column.get(task) is not None for column in every)]
+
+    def read(column: Mapping[str, float | None]) -> Any:
+        """Return a method's scores of the tasks, `(n, 1)`."""
+        return np.array([[column[task]] for task in tasks], dtype=float)
+
+    return read(scores[CONTROL]), {name: [read(column) for column in kept] for name, kept in columns.items()}

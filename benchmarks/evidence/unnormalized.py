@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.evidence.tables import SHARES
+from benchmarks.evidence.requests import SHARES
 from benchmarks.report import markdown_table
 from training.evaluation.methods import CONTROL, Method, build_control_method
 from training.evaluation.reduction import INTRINSIC
@@ -76,15 +76,20 @@ def build_random_projection(dimensions: int, k: int) -> Chain:
     return chain
 
 
-def build_tables(figures: Figures) -> str:
-    """Build the table of retained shares of the mean score, then that of the measures that predict the score."""
+def build_tables(*runs: Figures) -> str:
+    """Build the table of retained shares of the mean score, then that of the measures that predict the score.
+
+    Both have the encoders of all runs.
+    """
     retentions = [
         [encoder, name, *map(format_percent, kept), format_interval(ahead[1], "+.1f", 100)]
+        for figures in runs
         for encoder, name, kept, ahead in list_retentions(figures)
     ]
     header = ["encoder", "reducer", *(f"1/{share}" for share in SHARES), "at 1/4, ahead of the paper's PCA by"]
     measures = [
         [encoder, name.replace("_", " "), str(one.n), format_interval(one.spearman)]
+        for figures in runs
         for encoder in figures["scores"]
         for name, one in correlate_measures(figures, encoder).items()
     ]

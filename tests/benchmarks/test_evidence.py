@@ -1,5 +1,6 @@
 import gzip
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -9,33 +10,37 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from benchmarks.evidence.__main__ import draw_sentences
 from benchmarks.evidence.bag_of_words import count_exactly, summarize
+from benchmarks.evidence.corect.__main__ import build_summary
 from benchmarks.evidence.families import AFTER, BEFORE, write_around_texts
-from benchmarks.evidence.recount import FAMILIES as RUNS
 from benchmarks.evidence.recount import (
     analyse_averages,
     build_effects_table,
+    build_norms_table,
     correlate_gains,
     count_ahead,
     list_effects,
     read_figures,
+    read_runs,
 )
+from benchmarks.evidence.requests import REDUCERS, LayerDebiasing, Reduction
 from benchmarks.evidence.shrinkage import compare_forms, turn
 from benchmarks.evidence.tables import (
     build_debiasing_table,
     build_retention_table,
     compute_noise,
-    list_retentions,
     merge_runs,
+    read_reductions,
+    select_encoders,
 )
 from benchmarks.evidence.unnormalized import PaperReduction, build_random_projection, build_tables, correlate_measures
 from benchmarks.evidence.unnormalized import list_retentions as list_unnormalized
+from training.evaluation.run import Request
 from training.evaluation.suites import Suite
 from training.finetuning.mixture import Mixture
 from training.finetuning.regularizers.settings import RegularizerSettings
 from training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
 
 ROOT = Path(__file__).parents[2]
-REDUCERS = ("geopres:{k}", "pca:{k}", "pca:{k},center=none", "truncation:{k}")
 
 
 @pytest.fixture
@@ -43,23 +48,36 @@ def figures():
     """Return scores of one encoder of 64 dimensions, of which every reducer keeps half."""
     raw = {f"task {n}": 0.4 + n / 50 for n in range(8)}
     half = {task: value / 2 for task, value in raw.items()}
-    methods = {steps.format(k=64 // share): half for steps in REDUCERS for share in (2, 4, 8, 16)}
+    methods = {steps.format(k=64 // share): half for steps in REDUCERS.values() for share in (2, 4, 8, 16)}
     return {"scores": {"one": {"control": raw} | methods}}
 
 
-def test_retention_is_the_ratio_of_mean_scores(figures):
-    found = list(list_retentions(figures))
-    assert [(encoder, name) for encoder, name, _ in found] == [
-        ("one", name) for name in ("GeoPres", "PCA", "PCA, uncentred", "truncation")
-    ]
-    assert all(one.value == one.low == one.high == pytest.approx(0.5) for _, _, kept in found for one in kept)
+def test_retention_is_the_ratio_of_mean_scores_and_differences_are_paired(figures):
+    scores = figures["scores"]["one"]
+    scores["geopres:16"] = {task: 0.6 * value for task, value in scores["control"].items()}
+    lines = [line.split(" | ") for line in build_retention_table(figures).splitlines()[2:]]
+    assert [line[1] for line in lines] == [*REDUCERS, "GeoPres − PCA", "GeoPres − truncation"]
+    assert lines[0][2:4] == ["50.0 % [50.0, 50.0]", "60.0 % [60.0, 60.0]"]
+    assert lines[-1][2:4] == ["+0.0 [+0.0, +0.0]", "+10.0 [+10.0, +10.0]"]
 
 
 def test_tasks_that_a_method_did_not_complete_are_left_out(figures):
     scores = figures["scores"]["one"]
     scores["geopres:32"] = scores["geopres:32"] | {"task 7": None}
     scores["control"] = scores["control"] | {"task 7": 1000.0}
-    assert next(list_retentions(figures))[2][0].value == pytest.approx(0.5)
+    raw, columns = read_reductions(scores)
+    assert raw.shape == columns["PCA"][0].shape == (7, 1) and raw.max() < 1
+
+
+def test_reducers_and_methods_on_layers_are_those_of_lathe_evaluate():
+    """Their names and steps are the same, so that scores in a folder are used."""
+    request = {"suite": Suite("", "", ()), "encoders": [], "out": Path()}
+    everything = Request(**request, ladder=True, sizes=[Fraction(1, share) for share in (2, 4, 8, 16)]).methods(64)
+    known = {(method.name, method.steps, method.normalize) for method in everything}
+    for kind, count in ((Reduction, 17), (LayerDebiasing, 7)):
+        methods = kind(**request).methods(64)
+        assert methods[0].name == "control" and len(methods) == count
+        assert {(method.name, method.steps, method.normalize) for method in methods} <= known
 
 
 @pytest.fixture
@@ -152,6 +170,17 @@ def test_noise_of_a_mean_is_that_of_means_of_random_unit_vectors():
     assert compute_noise(float(np.linalg.norm(center)), 1000) == pytest.approx(errors, rel=0.02)
 
 
+def test_runs_are_correlated_one_by_one_and_too_small_ones_are_left_out(debiased):
+    run = debiased | {"scores": dict.fromkeys(debiased["mean_norms"])}
+    few = select_encoders(run, ["f", "a"])
+    assert list(few["mean_norms"]) == ["f", "a"] and {cell["encoder"] for cell in few["findings"]["cells"]} == {
+        "a",
+        "f",
+    }
+    (line,) = build_norms_table({"six": run, "two": few}).splitlines()[2:]
+    assert line.startswith("| six | 6 | 1.00 [")
+
+
 def test_the_variance_of_averages_is_that_of_a_two_way_analysis_without_repetition():
     """With two suites, the F of the suites is the square of the paired t."""
     means = np.random.default_rng(0).random((7, 2)) + [[0, 0.5]]
@@ -237,8 +266,12 @@ def test_the_tokenizer_of_a_language_model_writes_around_each_text_and_cuts_the_
 
 def test_the_page_has_the_tables_of_the_raw_figures():
     page, raw = (ROOT / "docs/evidence.md").read_text(), ROOT / "docs/results"
-    families = merge_runs([read_figures(raw, name)["debiasing"] for name in RUNS])
-    assert build_debiasing_table(families) in page
-    assert build_effects_table(list_effects(families, "Retrieval")) in page
-    assert build_retention_table(read_figures(raw, "evidence-wordllama")["reducers"]) in page
-    assert build_tables(read_figures(raw, "evidence-unnormalized")["unnormalized"]) in page
+    runs = read_runs(raw)
+    for name in ("families", "layers of smollm2-135m", "layers of gemma3-270m"):
+        assert build_debiasing_table(runs[name]) in page
+    assert build_effects_table(list_effects(runs["families"], "Retrieval")) in page
+    assert build_norms_table(runs) in page
+    assert build_summary(read_figures(raw, "evidence-corect")) in page
+    assert build_retention_table(read_figures(raw, "evidence-reducers")["reducers"]) in page
+    names = ("evidence-unnormalized", "evidence-unnormalized-minilm")
+    assert build_tables(*(read_figures(raw, name)["unnormalized"] for name in names)) in page

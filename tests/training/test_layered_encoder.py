@@ -9,8 +9,9 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, ModernBertConfig, ModernBertModel
 
+from training.encoder import layers
 from training.encoder.encoder import Encoder
-from training.encoder.layers import LayeredEncoder, parse_variants
+from training.encoder.layers import FINAL_NORMS, LayeredEncoder, parse_variants
 from training.encoder.loading import locate_model
 from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 from training.errors import EncoderError
@@ -47,7 +48,7 @@ def static(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def normed_at_the_end(tmp_path_factory):
-    """Return the spec of a small model whose final norm inner layers do not pass, unlike a model cut there."""
+    """Return the spec of a small model with a norm after its last layer, as a model cut at an inner layer has too."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("models") / "normed"
     tokenizer = AutoTokenizer.from_pretrained(locate_model(DEFAULT_MODEL))
@@ -98,9 +99,14 @@ def test_encode_reports_progress_per_batch_and_accepts_an_empty_list(layered):
     assert [vectors.shape for vectors in layered.encode([])] == [(0, 384)] * 2 * LAYERS
 
 
-def test_each_layer_of_a_model_with_a_final_norm_is_run_as_a_cut_model(normed_at_the_end):
+@pytest.mark.parametrize(
+    ("norms", "alone"), [(FINAL_NORMS, []), ((), [0, 1, 2, 3])], ids=["a norm that is known", "an unknown norm"]
+)
+def test_each_layer_of_a_model_with_a_final_norm_is_that_of_the_cut_model(normed_at_the_end, monkeypatch, norms, alone):
+    """The last layer's states are taken after the norm; a layer that differs in the shared pass runs as a cut model."""
+    monkeypatch.setattr(layers, "FINAL_NORMS", norms)
     layered = LayeredEncoder(Encoder(normed_at_the_end), parse_variants(normed_at_the_end, "layers", 3))
-    assert layered.alone == [0, 1, 2, 3]  # the last layer's states are taken after the norm
+    assert layered.alone == alone
     for variant, vectors in zip(layered.variants, layered.encode(TEXTS), strict=True):
         np.testing.assert_allclose(
             vectors, Encoder(variant.spec).encode(TEXTS).vectors, rtol=0, atol=1e-5, err_msg=variant.name

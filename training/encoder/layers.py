@@ -1,7 +1,8 @@
 """Vectors of several layers and poolings of one model, from a single forward pass.
 
-The vectors of layer k are those of the model truncated after layer k, which is what `EncoderSpec.layer` means. If a
-model does something after its last layer that makes the two differ, the truncated model itself is run.
+The vectors of layer k are those of the model truncated after layer k, which is what `EncoderSpec.layer` means. A norm
+after the last layer, which language models have, is applied to every layer. If a model does something else after its
+last layer that makes the two differ, the truncated model itself is run.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,6 +22,10 @@ from training.errors import EncoderError
 
 VARIANT_POOLINGS: tuple[Pooling, ...] = ("mean", "cls")
 """Poolings of each layer that the name `layers` stands for."""
+
+FINAL_NORMS = ("norm", "final_norm", "ln_f")
+"""Names of the norm after a model's last layer. A model returns the states of the last layer with it, those of inner
+layers without it."""
 
 ALL = "layers"
 """Name that stands for all layers of a model, each under all of `VARIANT_POOLINGS`."""
@@ -66,6 +71,7 @@ class LayeredEncoder:
         variants: encoders of the variants; those that share the pass have no transformer of their own.
         modules: modules after the transformer, by variant.
         alone: indices of variants whose vectors differ in the shared pass, and that run their own transformer.
+        final_norm: norm after the last layer of the whole model; None without one.
     """
 
     def __init__(self, whole: Encoder, specs: Sequence[EncoderSpec], device: str | None = None) -> None:
@@ -82,7 +88,9 @@ class LayeredEncoder:
             EncoderError: if a variant cannot be loaded.
         """
         self.whole = whole
-        self.whole.transformer.auto_model.config.output_hidden_states = True
+        model = self.whole.transformer.auto_model
+        model.config.output_hidden_states = True
+        self.final_norm: Any = next((getattr(model, name) for name in FINAL_NORMS if hasattr(model, name)), None)
         self.variants: list[Encoder] = []
         self.modules: list[list[Any]] = []
         self.alone: list[int] = []
@@ -157,6 +165,20 @@ class LayeredEncoder:
         features = self.whole.run_transformer(batch)
         pooled = []
         for variant, modules in zip(self.variants, self.modules, strict=True):
-            own = features | {"token_embeddings": features["all_layer_embeddings"][variant.spec.layer].float()}
+            own = features | {"token_embeddings": self._read_layer(features["all_layer_embeddings"], variant)}
             pooled.append(self.whole.pool(own, modules, len(batch.rows), normalize))
         return pooled
+
+    def _read_layer(self, states: Sequence[torch.Tensor], variant: Encoder) -> torch.Tensor:
+        """Return the token embeddings in float32 of the model truncated after a variant's layer.
+
+        Args:
+            states: states before the first layer and after each layer, the last ones after the final norm.
+            variant: the variant.
+        """
+        layer = variant.spec.layer
+        assert layer is not None
+        state = states[layer]
+        if self.final_norm is not None and layer < len(states) - 1:
+            state = self.final_norm(state)
+        return state.float()

@@ -1,0 +1,50 @@
+"""Evaluations with fewer methods than `lathe evaluate` has: reducers of a table, debiasing of many layers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from training.evaluation.methods import (
+    GEOPRES,
+    RANDOM_SEEDS,
+    TRUNCATION,
+    UNCENTRED_PCA,
+    Method,
+    build_control_method,
+    list_debiasing_methods,
+)
+from training.evaluation.run import Request
+
+SHARES = (2, 4, 8, 16)
+"""Original dimensions divided by those that are left."""
+REDUCERS = {"GeoPres": GEOPRES, "PCA": "pca:{k}", "PCA, uncentred": UNCENTRED_PCA, "truncation": TRUNCATION}
+"""Steps of the compared reducers, with the number of dimensions to fill in."""
+
+LAYER_METHODS = ("R1", "R2", "ABTT-1", "mean-centring", f"random, seed {RANDOM_SEEDS[0]}", "whitening")
+"""Names of the debiasing methods that are measured on layers."""
+LAYER_TASKS = ("classification", "retrieval", "sts")
+"""Tasks that layers are measured on: those whose texts are short or few, and that are scored quickly."""
+
+
+@dataclass(frozen=True)
+class Reduction(Request):
+    """Request for an evaluation of `REDUCERS` at all `SHARES` of the dimensions."""
+
+    def methods(self, dimensions: int) -> list[Method]:
+        """List the methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
+        return [build_control_method(), *self._list_reducers(dimensions)]
+
+    def _list_reducers(self, dimensions: int) -> Iterator[Method]:
+        """Yield every reducer at every size, named by its steps."""
+        for share in SHARES:
+            for label, steps in REDUCERS.items():
+                written = steps.format(k=dimensions // share)
+                yield Method(written, "sweep", label, written, size=dimensions // share)
+
+
+@dataclass(frozen=True)
+class LayerDebiasing(Request):
+    """Request for an evaluation of `LAYER_METHODS`."""
+
+    def methods(self, dimensions: int) -> list[Method]:
+        """List the methods to evaluate; the control is the first. The number of dimensions does not matter."""
+        return [build_control_method(), *(one for one in list_debiasing_methods() if one.name in LAYER_METHODS)]
