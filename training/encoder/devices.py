@@ -11,17 +11,12 @@ def best_device() -> str:
 
 
 def require_device(device: str | None) -> None:
-    """Raise `ValueError` for a CUDA or MPS device if torch has none here.
-
-    The number in "cuda:1" and other types of devices are not checked; None leaves the choice to `best_device`.
-    """
+    """Raise `ValueError` if a CUDA or MPS device is named that torch does not find here; None and others pass."""
     if device is None or device == "cpu":
         return
     import torch
 
-    kind = device.partition(":")[0]
-    missing = (kind == "cuda" and not torch.cuda.is_available()) or (
-        kind == "mps" and not torch.backends.mps.is_available()
-    )
-    if missing:
+    kind, _, index = device.partition(":")
+    count = {"cuda": torch.cuda.device_count, "mps": torch.mps.device_count}.get(kind)
+    if count is not None and count() <= (int(index) if index.isdecimal() else 0):
         raise ValueError(f"the device {device} is not available to torch on this machine: set LATHE_DEVICE to another")
