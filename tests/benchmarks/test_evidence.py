@@ -273,5 +273,5 @@ def test_the_page_has_the_tables_of_the_raw_figures():
     assert build_norms_table(runs) in page
     assert build_summary(read_figures(raw, "evidence-corect")) in page
     assert build_retention_table(read_figures(raw, "evidence-reducers")["reducers"]) in page
-    names = ("evidence-unnormalized", "evidence-unnormalized-minilm")
+    names = ("evidence-unnormalized", "evidence-unnormalized-transformers")
     assert build_tables(*(read_figures(raw, name)["unnormalized"] for name in names)) in page
