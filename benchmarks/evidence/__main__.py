@@ -20,8 +20,8 @@ import torch
 
 from benchmarks.evaluation import condensed, timed
 from benchmarks.evidence.families import FAMILIES, MAX_TOKENS, request_layers, request_model
-from benchmarks.evidence.requests import LAYER_TASKS, SHARES, LayerDebiasing, Reduction
-from benchmarks.evidence.tables import Figures, build_debiasing_table, build_retention_table
+from benchmarks.evidence.requests import LAYER_TASKS, SHARES, LayerDebiasing, LossComparison, Reduction
+from benchmarks.evidence.tables import Figures, build_debiasing_table, build_losses_table, build_retention_table
 from benchmarks.evidence.unnormalized import PaperReduction, build_tables
 from benchmarks.report import parser, write_report
 from training.evaluation.report import format_report
@@ -33,6 +33,7 @@ SIZES = [Fraction(1, share) for share in SHARES]
 TABLES: dict[str, Callable[[Figures], str]] = {
     "debiasing": build_debiasing_table,
     "reducers": build_retention_table,
+    "losses": build_losses_table,
     "layers": build_debiasing_table,
     "unnormalized": build_tables,
 }
@@ -81,6 +82,7 @@ def main() -> None:
     requests = {
         "debiasing": Request(encoders=[*models, *few], ladder=True, **shared),
         "reducers": Reduction(encoders=models, sizes=SIZES, **shared),
+        "losses": LossComparison(encoders=models, sizes=SIZES, **shared),
         "layers": LayerDebiasing(encoders=many, ladder=True, **shared | {"suite": quick}),
         "unnormalized": PaperReduction(encoders=models, sizes=SIZES, training=training, **shared),
     }

@@ -13,11 +13,17 @@ from training.evaluation.methods import (
     list_debiasing_methods,
 )
 from training.evaluation.run import Request
+from transforms.learned.losses import LOSSES
 
 SHARES = (2, 4, 8, 16)
 """Original dimensions divided by those that are left."""
 REDUCERS = {"GeoPres": GEOPRES, "PCA": "pca:{k}", "PCA, uncentred": UNCENTRED_PCA, "truncation": TRUNCATION}
 """Steps of the compared reducers, with the number of dimensions to fill in."""
+
+LOSS_SHARES = (4, 8)
+"""Those of `SHARES` at which GeoPres is trained with each of its losses."""
+LOSS_STEPS = {loss: GEOPRES if loss == "blend" else f"{GEOPRES},loss={loss}" for loss in LOSSES}
+"""Steps of GeoPres with each loss, with the number of dimensions to fill in; `blend` is the default."""
 
 LAYER_METHODS = ("R1", "R2", "ABTT-1", "mean-centring", f"random, seed {RANDOM_SEEDS[0]}", "whitening")
 """Names of the debiasing methods that are measured on layers."""
@@ -39,6 +45,19 @@ class Reduction(Request):
             for label, steps in REDUCERS.items():
                 written = steps.format(k=dimensions // share)
                 yield Method(written, "sweep", label, written, size=dimensions // share)
+
+
+@dataclass(frozen=True)
+class LossComparison(Request):
+    """Request for an evaluation of GeoPres with each of its losses, at `LOSS_SHARES` of the dimensions."""
+
+    def methods(self, dimensions: int) -> list[Method]:
+        """List the methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
+        written = [(loss, steps, dimensions // share) for share in LOSS_SHARES for loss, steps in LOSS_STEPS.items()]
+        return [
+            build_control_method(),
+            *(Method(s.format(k=k), "sweep", loss, s.format(k=k), size=k) for loss, s, k in written),
+        ]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.evidence.requests import REDUCERS, SHARES
+from benchmarks.evidence.requests import LOSS_SHARES, LOSS_STEPS, REDUCERS, SHARES
 from benchmarks.report import markdown_table
 from training.evaluation.corpus import HELDOUT_SHARE, MAX_HELDOUT
 from training.evaluation.grid import find_task_family
@@ -102,16 +102,52 @@ def build_retention_table(figures: Figures) -> str:
     return markdown_table(["encoder", "reducer", *(f"1/{share}" for share in SHARES)], rows)
 
 
-def read_reductions(scores: Mapping[str, Mapping[str, float | None]]) -> tuple[Any, dict[str, list[Any]]]:
-    """Return the raw vectors' scores of the tasks, `(n, 1)`, and those of each reducer at each of `SHARES`.
+def build_losses_table(figures: Figures) -> str:
+    """Build the table of the share of the raw vectors' mean score that GeoPres keeps with each loss, by encoder.
 
-    Only tasks count that every reducer completed at every size.
+    After each share stands its difference to that of the default loss, in points.
+    """
+    rows = []
+    for encoder, scores in figures["scores"].items():
+        sizes = [int(size) for name in scores if (size := name.removeprefix("geopres:")).isdecimal()]
+        width = LOSS_SHARES[0] * max(sizes)
+        raw, columns = read_methods(scores, width, LOSS_STEPS, LOSS_SHARES)
+        default = next(iter(columns.values()))
+        for loss, kept in columns.items():
+            cells = []
+            for column, other in zip(kept, default, strict=True):
+                ahead = "" if column is other else format_interval(bootstrap_ratio(column, raw, other), "+.1f", 100)
+                cells += [format_percent(bootstrap_ratio(column, raw)), ahead]
+            rows.append([encoder, loss, *cells])
+    header = [cell for share in LOSS_SHARES for cell in (f"1/{share}", f"less the default's, 1/{share}")]
+    return markdown_table(["encoder", "loss", *header], rows)
+
+
+def read_reductions(scores: Mapping[str, Mapping[str, float | None]]) -> tuple[Any, dict[str, list[Any]]]:
+    """Return the raw vectors' scores of the tasks, `(n, 1)`, and those of each reducer at each of `SHARES`."""
+    width = 2 * max(int(method.partition(":")[2]) for method in scores if method.startswith("truncation:"))
+    return read_methods(scores, width, REDUCERS, SHARES)
+
+
+def read_methods(
+    scores: Mapping[str, Mapping[str, float | None]],
+    width: int,
+    steps_by_name: Mapping[str, str],
+    shares: Sequence[int],
+) -> tuple[Any, dict[str, list[Any]]]:
+    """Return the raw vectors' scores of the tasks, `(n, 1)`, and those of each reducer at each share, by its name.
+
+    Only tasks count that every reducer completed at every share.
 
     Args:
         scores: an encoder's scores by method and task.
+        width: dimensions of the encoder.
+        steps_by_name: steps of each reducer, with the number of dimensions to fill in.
+        shares: original dimensions divided by those that are left.
     """
-    width = 2 * max(int(method.partition(":")[2]) for method in scores if method.startswith("truncation:"))
-    columns = {name: [scores[steps.format(k=width // share)] for share in SHARES] for name, steps in REDUCERS.items()}
+    columns = {
+        name: [scores[steps.format(k=width // share)] for share in shares] for name, steps in steps_by_name.items()
+    }
     every = [scores[CONTROL], *(column for kept in columns.values() for column in kept)]
     tasks = [task for task in scores[CONTROL] if all(column.get(task) is not None for column in every)]
 
