@@ -57,8 +57,8 @@ FAULTS = [
     Fault(
         "power of whitening",
         "transforms/linear/whitening.py",
-        "-self.power / 2",
-        "-self.power",
+        "-power / 2",
+        "-power",
         "tests/transforms/test_whitening.py",
     ),
     Fault(
