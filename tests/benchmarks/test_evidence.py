@@ -22,10 +22,11 @@ from benchmarks.evidence.recount import (
     read_figures,
     read_runs,
 )
-from benchmarks.evidence.requests import REDUCERS, LayerDebiasing, Reduction
+from benchmarks.evidence.requests import REDUCERS, LayerDebiasing, LossComparison, Reduction
 from benchmarks.evidence.shrinkage import compare_forms, turn
 from benchmarks.evidence.tables import (
     build_debiasing_table,
+    build_losses_table,
     build_retention_table,
     compute_noise,
     merge_runs,
@@ -39,6 +40,7 @@ from training.evaluation.suites import Suite
 from training.finetuning.mixture import Mixture
 from training.finetuning.regularizers.settings import RegularizerSettings
 from training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
+from transforms.learned.losses import LOSSES
 
 ROOT = Path(__file__).parents[2]
 
@@ -222,6 +224,14 @@ def test_forms_of_equation_6_are_compared_on_the_same_relations(mixture):
     assert found.turned_cosine < 1
 
 
+def test_every_loss_of_geopres_is_compared_at_two_sizes_under_a_name_of_its_own():
+    request = LossComparison(Suite("", "", ()), [], Path())
+    control, *methods = request.methods(64)
+    assert control.name == "control" and len({method.name for method in methods}) == 2 * len(LOSSES)
+    assert {method.size for method in methods} == {16, 8}
+    assert [method.steps for method in methods if method.label == "blend"] == ["geopres:16", "geopres:8"]
+
+
 def test_exact_counts_do_not_collide():
     encode = count_exactly(["one two two", "three", "four five six"])
     vectors = encode(["two two one", "three", "unknown"])
@@ -273,5 +283,6 @@ def test_the_page_has_the_tables_of_the_raw_figures():
     assert build_norms_table(runs) in page
     assert build_summary(read_figures(raw, "evidence-corect")) in page
     assert build_retention_table(read_figures(raw, "evidence-reducers")["reducers"]) in page
+    assert build_losses_table(read_figures(raw, "evidence-losses")["losses"]) in page
     names = ("evidence-unnormalized", "evidence-unnormalized-transformers")
     assert build_tables(*(read_figures(raw, name)["unnormalized"] for name in names)) in page
