@@ -181,8 +181,10 @@ def build_summary(figures: Mapping[str, Any]) -> str:
         factor = next(iter(figures["encoders"].values()))["methods"][0]["bytes"] / rows[0]["bytes"]
         if (rows[0]["family"], factor) not in SHOWN:
             continue
-        names = {row["method"] for row in rows}
-        label = names.pop() if len(names) == 1 else rows[0]["family"]
+        label = rows[0]["method"]
+        if any(row["method"] != label for row in rows):  # the number of parts or bytes depends on the dimensions
+            _, times, bits = label.partition(" × ")
+            label = f"{rows[0]['family']}, {bits}" if times else rows[0]["family"]
         values = [
             value
             for row in rows
