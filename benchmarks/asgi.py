@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.serve import Figures, checked, in_turns
-from benchmarks.sockets import closed_loop
+from benchmarks.sockets import closed_loop, find_free_port
 
 APPLICATION = """
 BODY = b"[[" + b",".join([b"0.0123456"] * 384) + b"]]"
@@ -97,9 +97,7 @@ def main() -> None:
 
 def start_server(stack: ExitStack, python: Path, folder: str, module: str, *options: str) -> str:
     """Start a server of the application on the first core and return its URL; the stack ends the server."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     command = [str(python), "-m", module, "application:app", "--port", str(port), "--loop", "uvloop", *options]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, preexec_fn=use_first_core)
     stack.callback(process.wait)

@@ -9,15 +9,15 @@ give. Each result is stored in the work folder, so that a run that was stopped g
 
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
-import orjson
 import torch
 
-from benchmarks.codes.data import EncodedData, Vectors, data_parser, list_encoders
+from benchmarks.codes.data import EncodedData, Vectors, list_encoders
 from benchmarks.held_out import read_held_out
-from benchmarks.learned.data import PROOF, TUNING, EncodedTask, encode_task
+from benchmarks.learned.data import PROOF, TUNING, EncodedTask, encode_task, measure_once, task_parser
 from benchmarks.learned.measure import Scores, gain, score
 from benchmarks.report import markdown_table, write_report
 from transforms import Chain, LowRankAffine, Procrustes, ResidualMLP
@@ -53,30 +53,28 @@ def make_bridge(name: str) -> Transform:
 
 def main() -> None:
     """Measure, print tables, write the raw figures."""
-    options = data_parser(__doc__)
-    options.add_argument("--task", action="append", default=[], metavar="NAME", help="only these")
-    options.add_argument("--measured", action="store_true", help="report what the work folder has, and measure nothing")
-    given = options.parse_args()
+    given = task_parser(__doc__).parse_args()
     torch.set_num_threads(1)
     encoders = {one.name: one for one in list_encoders(given.encoders, ["MiniLM", "e5-small", "WordLlama"])}
     data = {name: EncodedData(given.data, given.work / "vectors", one) for name, one in encoders.items()}
     tasks = ("code/mbpp",) if given.quick else given.task or (*TUNING, *PROOF)
     figures: dict[str, Any] = {"held_out": sorted(read_held_out()), "tuning": TUNING, "proof": PROOF, "pairs": PAIRS}
     figures["migrations"] = {}
-    given.work.mkdir(parents=True, exist_ok=True)
     for old, new in MIGRATIONS:
         found: dict[str, Any] = {}
         for task in tasks:
             path = given.work / f"bridges-{old}-to-{new}-{task.replace('/', '-')}.json"
-            if given.measured and not path.exists():
-                continue
-            if not path.exists():
-                measured = measure_task(*(encode_task(data[name], task, train=False) for name in (old, new)))
-                path.write_bytes(orjson.dumps(measured))
-            found[task] = orjson.loads(path.read_bytes())
+            measure = partial(measure_migration, data[old], data[new], task)
+            if (figure := measure_once(path, measure, given.measured)) is not None:
+                found[task] = figure
         figures["migrations"][f"{old} to {new}"] = found
         print(f"\n## {old} to {new}\n\n{format_table(found)}")
     print("raw figures:", write_report(given.out, "bridges", figures), file=sys.stderr)
+
+
+def measure_migration(old: EncodedData, new: EncodedData, task: str) -> dict[str, Any]:
+    """Return what `measure_task` finds for a task, encoded by the encoder of the index and by the new one."""
+    return measure_task(*(encode_task(data, task, train=False) for data in (old, new)))
 
 
 def measure_task(old: EncodedTask, new: EncodedTask) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def answer_check(name: str, device: str, quick: bool) -> None:
 
 
 def read_docstrings(count: int) -> list[str]:
-    """Texts that are there on every machine."""
+    """Return texts that are there on every machine."""
     from benchmarks.texts import read_texts
 
     return read_texts("pydoc:", count)

@@ -48,20 +48,20 @@ def main() -> None:
 
 
 def pairs(path: Path) -> list[tuple[str, str]]:
-    """Those that say the same."""
+    """Return the pairs of sentences that say the same."""
     rows = [orjson.loads(line) for line in path.read_bytes().splitlines()]
     return [(row["sentence1"], row["sentence2"]) for row in rows if row["label"] == 1]
 
 
 def sampled(written: str) -> list[str]:
-    """Distinct texts, spread evenly over the source."""
+    """Return distinct texts, spread evenly over the source."""
     texts = [text for batch in open_source(written).batches() for text in batch.values if isinstance(text, str)]
     texts = list(dict.fromkeys(text for text in texts if text.strip()))
     return [texts[place] for place in np.linspace(0, len(texts) - 1, min(MAX_ROWS, len(texts))).astype(int)]
 
 
 def layers(texts: list[str], quick: bool) -> Iterator[tuple[str, FloatArray]]:
-    """The vectors of every layer under both poolings."""
+    """Yield the name and the vectors of every layer under both poolings."""
     group = plan_groups([RequestedEncoder(DEFAULT_ENCODER, "layer6-mean" if quick else "layers")], None)[0]()
     for member, vectors in zip(group.members, group.encode(texts, None, lambda *_: None), strict=True):
         yield member.name, np.asarray(vectors)
@@ -86,14 +86,14 @@ def trained(found: list[tuple[str, str]], texts: list[str], looks: tuple[int, ..
 
 
 def verdict(vectors: FloatArray) -> dict[str, Any]:
-    """What the advice says of them, with the figures behind it."""
+    """Return what the advice says of vectors, with the figures behind it."""
     found = compare_first_coordinates(vectors)
     cuts = {str(cut.dimensions): {"first": cut.first, "random": cut.random, "best": cut.best} for cut in found.cuts}
     return {"first_hold_more": found.first_hold_more, "cuts": cuts}
 
 
 def as_table(figures: list[dict[str, Any]]) -> str:
-    """First coordinates against random ones, points of recall@10, and the verdict."""
+    """Return a table of first coordinates against random ones, in points of recall@10, and of the verdict."""
     sizes = list(figures[0]["cuts"])
     rows = [
         [

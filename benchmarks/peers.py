@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import rivals
+from benchmarks.sockets import find_free_port
 from training.encoder.loading import locate_model
 from training.encoder.spec import DEFAULT_MODEL
 
@@ -58,8 +58,7 @@ class Infinity:
     name = "infinity"
 
     def __init__(self, python: Path, dtype: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = find_free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [str(python.with_name("infinity_emb")), "v2", "--model-id", locate_model(DEFAULT_MODEL)]
         command += ["--served-model-name", "encoder", "--port", str(port), "--device", "cpu", "--engine", "torch"]

@@ -62,7 +62,7 @@ class Plan:
     limits: dict[str, int]
 
     def job(self, target: str, seed: int = 0) -> Job:
-        """The training with a target left out."""
+        """Return the training with a target left out."""
         finance = self.data / "finance"
         return Job.model_validate(
             {
@@ -123,12 +123,12 @@ def main() -> None:
 
 
 def described(plan: Plan) -> dict[str, Any]:
-    """The plan without folders of this machine."""
+    """Return the plan without folders of this machine."""
     return {name: value for name, value in asdict(plan).items() if name not in ("data", "work")}
 
 
 def planned(plan: Plan, mined: dict[str, Any]) -> Iterator[Unit]:
-    """Every training; the negatives of each target are mined here, once, and their statistics told."""
+    """Yield every training; mine the negatives of each target once, and write their statistics to `mined`."""
     encoder = Encoder(plan.spec)
     for target in plan.targets:
         job = plan.job(target)
@@ -146,7 +146,7 @@ def planned(plan: Plan, mined: dict[str, Any]) -> Iterator[Unit]:
 
 
 def folders(plan: Plan, target: str) -> tuple[Path, Path]:
-    """Of the regulariser's targets, and of the vectors they are made of."""
+    """Return the folders of the regulariser's targets, and of the vectors they are made of."""
     return plan.work / "targets" / target, plan.work / "reference"
 
 
@@ -168,12 +168,12 @@ def measure(unit: Unit) -> None:
 
 
 def tasks(plan: Plan, target: str) -> list[tuple[str, str]]:
-    """Suites and data sets that a target's trainings are scored on."""
+    """Return the suites and data sets that a target's trainings are scored on."""
     return [("finance", target), *(("general", name) for name in plan.general)]
 
 
 def scored(encoder: Encoder, plan: Plan, suite: str, name: str) -> dict[str, Any]:
-    """The score of one data set's test, with its category."""
+    """Return the score of one data set's test, with its category."""
     settings = TargetSettings(folder=plan.data / suite / name)
     scorer = Scorer(Target(open_target(settings), settings.as_source()), plan.limits[suite])
     score = scorer.score(encoder.encode(scorer.texts, plain=True).vectors).score
@@ -181,7 +181,7 @@ def scored(encoder: Encoder, plan: Plan, suite: str, name: str) -> dict[str, Any
 
 
 def found(plan: Plan, units: list[Unit]) -> dict[str, Any]:
-    """Averages by arm and suite with intervals over seeds, differences to the base, tests by category."""
+    """Return averages by arm and suite with intervals over seeds, differences to the base, and tests by category."""
     values = {(u.target, u.arm, u.seed): orjson.loads(u.path.read_bytes())["scores"] for u in units}
     averages: dict[str, Any] = {}
     for suite in ("finance", "general"):
@@ -199,17 +199,17 @@ def found(plan: Plan, units: list[Unit]) -> dict[str, Any]:
 
 
 def named(scores: dict[str, Any], suite: str) -> dict[str, float]:
-    """The scores of a suite × 100."""
+    """Return the scores of a suite × 100."""
     return {name: 100 * one["score"] for name, one in scores.items() if one["suite"] == suite}
 
 
 def means(by_target: dict[str, dict[str, float]], count: int) -> Any:
-    """The mean over tasks and targets, as an array of `count`."""
+    """Return the mean over tasks and targets, as an array of `count`."""
     return np.full(count, np.mean([value for some in by_target.values() for value in some.values()]))
 
 
 def tested(plan: Plan, values: dict[Any, Any], arm: str) -> dict[str, Any]:
-    """Paired t-tests of an arm against the base, by category of each suite; scores averaged over seeds."""
+    """Return paired t-tests of an arm against the base, by category of each suite, of scores averaged over seeds."""
     rows: dict[str, list[TaskScores]] = {"finance": [], "general": []}
     for target in plan.targets:
         for name, one in values[target, BASE, BEFORE].items():
@@ -220,7 +220,7 @@ def tested(plan: Plan, values: dict[Any, Any], arm: str) -> dict[str, Any]:
 
 
 def flat(values: dict[Any, Any]) -> list[dict[str, Any]]:
-    """Every score, a row each."""
+    """Return every score, a row each."""
     return [
         {"target": target, "arm": arm, "seed": seed, "task": name} | one
         for (target, arm, seed), scores in values.items()
@@ -229,12 +229,12 @@ def flat(values: dict[Any, Any]) -> list[dict[str, Any]]:
 
 
 def table(averages: dict[str, Any]) -> list[list[str]]:
-    """Arms by suites."""
+    """Return the cells of a table, arms by suites."""
     return [[arm, *(cell(averages[suite][arm]) for suite in averages)] for arm in (BASE, *ARMS)]
 
 
 def cell(one: dict[str, Any]) -> str:
-    """A score, and how far from the base it is."""
+    """Return a score, and how far from the base it is."""
     if "less base" not in one:
         return f"{one['score']['value']:.1f}"
     less = one["less base"]
@@ -243,7 +243,7 @@ def cell(one: dict[str, Any]) -> str:
 
 
 def silent(fraction: float, sentence: str) -> None:
-    """No progress: trainings are counted."""
+    """Do nothing: trainings are counted instead."""
 
 
 if __name__ == "__main__":

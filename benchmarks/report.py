@@ -13,7 +13,7 @@ from typing import Any
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The options all measurements share."""
+    """Return a parser of the options that all measurements share."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--quick", action="store_true", help="a small run that shows it works; not for quoting")
     options.add_argument("--out", type=Path, default=Path("build/bench"), help="folder for the raw JSON")
@@ -21,7 +21,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def machine() -> str:
-    """The machine in words."""
+    """Return the machine in words."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -48,6 +48,6 @@ def write_report(out: Path, name: str, figures: Any) -> Path:
 
 
 def markdown_table(header: list[str], rows: list[list[str]]) -> str:
-    """A table for the README."""
+    """Return a table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

@@ -88,7 +88,7 @@ def read_options() -> argparse.Namespace:
 
 
 def against_peers(texts: list[str], dtype: str, peer: Path, home: Path, options: argparse.Namespace) -> Figures:
-    """Lathe, Infinity and the bare library in one dtype, in turns."""
+    """Measure Lathe, Infinity and the bare library in one dtype, in turns."""
     lathe = Server(home, LATHE_CACHE_BYTES="0", LATHE_DTYPE=dtype)
     infinity = Infinity(peer, dtype)
     bare = BareEncode(dtype, texts)
@@ -127,7 +127,7 @@ def compare_to_limit(figures: Figures, limit: Figures) -> Figures:
 
 
 def against_engines(texts: list[str], dtypes: list[str], engines: Path, home: Path, rounds: int) -> Figures:
-    """Texts a second of Lathe's batches and of other engines, alternating, and cosines to the library in float32."""
+    """Measure texts a second of Lathe's batches and other engines in turns, and cosines to the library in float32."""
     home.mkdir()
     export_graph(engines, home / "graph")
     lathes = {f"lathe {dtype}": Server(home / dtype, LATHE_CACHE_BYTES="0", LATHE_DTYPE=dtype) for dtype in dtypes}
@@ -163,7 +163,7 @@ def against_engines(texts: list[str], dtypes: list[str], engines: Path, home: Pa
 
 
 def rate_of(target: Target, bodies: list[bytes], count: int) -> float:
-    """Texts a second of a server that is sent batches."""
+    """Return the texts a second of a server that is sent batches."""
     return count / checked(sockets.closed_loop(target.url, bodies, BATCH_CONCURRENCY)).seconds
 
 
@@ -180,7 +180,7 @@ def target_of(url: str, path: str) -> Target:
 
 
 def bodies_of(texts: list[str], model: str, size: int) -> list[bytes]:
-    """Requests in OpenAI's shape, which both servers speak."""
+    """Return requests in OpenAI's shape, which both servers speak."""
     parts = [texts[start : start + size] for start in range(0, len(texts), size)]
     return [orjson.dumps({"input": part[0] if size == 1 else part, "model": model}) for part in parts]
 
@@ -279,7 +279,7 @@ def overload(texts: list[str], home: Path) -> Figures:
 
 
 def table(figures: Figures, dtypes: list[str]) -> str:
-    """What the README shows."""
+    """Return the tables that the README shows."""
     rows = []
     for dtype in dtypes:
         found = figures[dtype]

@@ -55,6 +55,12 @@ def _build_request(path: str, head: str, body: bytes) -> bytes:
     return f"{method} {path} HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
+def find_free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return int(bound.getsockname()[1])
+
+
 class _Connection:
     """A connection, and the answer that comes on it."""
 

@@ -9,18 +9,18 @@ ones that are set aside. Each result is stored in the work folder.
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
-import orjson
 import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.codes.data import EncodedData, Vectors, data_parser, list_encoders
+from benchmarks.codes.data import EncodedData, Vectors, list_encoders
 from benchmarks.codes.measure import paired
 from benchmarks.held_out import read_held_out
-from benchmarks.learned.data import PROOF, encode_task
+from benchmarks.learned.data import PROOF, encode_task, measure_once, task_parser
 from benchmarks.learned.measure import score
 from benchmarks.report import markdown_table, write_report
 from training.datasets.folder import FolderDataSet
@@ -42,25 +42,18 @@ Outcome = NDArray[np.float64]
 
 def main() -> None:
     """Measure, print tables, write the raw figures."""
-    options = data_parser(__doc__)
-    options.add_argument("--task", action="append", default=[], metavar="NAME", help="only these")
-    options.add_argument("--measured", action="store_true", help="report what the work folder has, and measure nothing")
-    given = options.parse_args()
+    given = task_parser(__doc__).parse_args()
     tasks = CLASSIFICATIONS[:1] if given.quick else given.task or (*PROOF, *CLASSIFICATIONS)
     torch.set_num_threads(1)
     figures: dict[str, Any] = {"held_out": sorted(read_held_out()), "encoders": {}}
-    given.work.mkdir(parents=True, exist_ok=True)
     for encoder in list_encoders(given.encoders, given.encoder or ["MiniLM", "e5-small", "WordLlama"]):
         data = EncodedData(given.data, given.work / "vectors", encoder)
         found: dict[str, Any] = {}
         for task in tasks:
             path = given.work / f"tempering-{encoder.name}-{task.replace('/', '-')}.json"
-            if given.measured and not path.exists():
-                continue
-            if not path.exists():
-                measure = measure_classification if task in CLASSIFICATIONS else measure_search
-                path.write_bytes(orjson.dumps(measure(data, task)))
-            found[task] = orjson.loads(path.read_bytes())
+            measure = measure_classification if task in CLASSIFICATIONS else measure_search
+            if (figure := measure_once(path, partial(measure, data, task), given.measured)) is not None:
+                found[task] = figure
         figures["encoders"][encoder.name] = found
         print(f"\n## {encoder.name}\n\n{format_table(found)}")
     print("raw figures:", write_report(given.out, "tempering", figures), file=sys.stderr)

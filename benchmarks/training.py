@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def halves(written: str, count: int) -> Mixture:
-    """Texts cut in two: the first half is the anchor, the second its positive."""
+    """Return texts cut in two: the first half is the anchor, the second its positive."""
     texts = [text for batch in open_source(written).batches() for text in batch.values if isinstance(text, str)]
     words = [text.split() for text in texts if len(text.split()) > 1][:count]
     return Mixture(
@@ -67,7 +67,7 @@ def halves(written: str, count: int) -> Mixture:
 
 
 def measure(mixture: Mixture, rounds: int) -> dict[str, Any]:
-    """Times of the offline phase, and of steps with and without the regulariser, in turns on the same batches."""
+    """Measure the offline phase, and steps with and without the regulariser, in turns on the same batches."""
     marks: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         begun = time.monotonic()
@@ -107,7 +107,7 @@ def measure(mixture: Mixture, rounds: int) -> dict[str, Any]:
 
 
 def step_times(model: Any, losses: list[ContrastiveLoss], mixture: Mixture, rounds: int) -> np.ndarray:
-    """Seconds of each step `(rounds, 2)`; both take the same batch, and go first in turns."""
+    """Return the seconds of each step `(rounds, 2)`; both take the same batch, and go first in turns."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     order = np.random.default_rng(0).permutation(len(mixture))
     times = np.empty((rounds, 2))

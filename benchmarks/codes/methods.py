@@ -60,21 +60,21 @@ def lathe_codes(
     """Fit Lathe's codes on `train` and encode `corpus`; further parameters are those of `TransformCoding`."""
     step = TransformCoding(budget, **parameters).fit(train, queries=queries)  # type: ignore[arg-type]
     codes = step.transform(corpus)
-    return Method(name, budget, codes.shape[1], lambda asked, k: _best(step.score(asked, codes), k))
+    return Method(name, budget, codes.shape[1], lambda asked, k: rank_best(step.score(asked, codes), k))
 
 
 def product_codes(train: Vectors, corpus: Vectors, budget: int, name: str, weighting: float = 0.5) -> Method:
     """Fit Lathe's codes with learned codebooks on `train` and encode `corpus`."""
     step = ProductCoding(budget, weighting).fit(train)
     codes = step.transform(corpus)
-    return Method(name, budget, codes.shape[1], lambda asked, k: _best(step.score(asked, codes), k))
+    return Method(name, budget, codes.shape[1], lambda asked, k: rank_best(step.score(asked, codes), k))
 
 
 def code_prefix(train: Vectors, corpus: Vectors, budget: int, name: str) -> Method:
     """Fit Lathe's codes for twice the budget, and search by the first half of their bytes."""
     whole = TransformCoding(2 * budget).fit(train)
     step, codes = whole.shorten(budget), np.ascontiguousarray(whole.transform(corpus)[:, :budget])
-    return Method(name, budget, codes.shape[1], lambda asked, k: _best(step.score(asked, codes), k))
+    return Method(name, budget, codes.shape[1], lambda asked, k: rank_best(step.score(asked, codes), k))
 
 
 OPQ_NAMES = ("OPQ+PQ", "OPQ+PQ, decoded vectors normalized")
@@ -100,13 +100,13 @@ def opq(train: Vectors, corpus: Vectors, budget: int, seed: int) -> Iterator[Met
     index = faiss.IndexPreTransform(rotation, quantizer)
     index.train(train)
     decoded = index.sa_decode(index.sa_encode(corpus))
-    for name, found in zip(OPQ_NAMES, (decoded, _unit(decoded)), strict=True):
+    for name, found in zip(OPQ_NAMES, (decoded, unit_rows(decoded)), strict=True):
         yield Method(name, budget, quantizer.code_size, _search_decoded(found))
 
 
 def _search_decoded(decoded: Vectors) -> Callable[[Vectors, int], Ids]:
     """Return a search by inner products with decoded vectors."""
-    return lambda asked, k: _best(asked @ decoded.T, k)
+    return lambda asked, k: rank_best(asked @ decoded.T, k)
 
 
 RESIDUAL = "residual quantizer"
@@ -168,17 +168,20 @@ TRUNCATION = "truncation, int8"
 def truncation(train: Vectors, corpus: Vectors, budget: int) -> Method:
     """Keep the first dimensions in int8, one byte for each, and compare by cosine."""
     quantizer = faiss.IndexScalarQuantizer(budget, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
-    quantizer.train(_unit(train[:, :budget]))
-    decoded = quantizer.sa_decode(quantizer.sa_encode(_unit(corpus[:, :budget])))
-    return Method(TRUNCATION, budget, budget, lambda asked, k: _best(_unit(asked[:, :budget]) @ decoded.T, k))
+    quantizer.train(unit_rows(train[:, :budget]))
+    decoded = quantizer.sa_decode(quantizer.sa_encode(unit_rows(corpus[:, :budget])))
+    return Method(TRUNCATION, budget, budget, lambda asked, k: rank_best(unit_rows(asked[:, :budget]) @ decoded.T, k))
 
 
 def pca_floats(train: Vectors, corpus: Vectors, dimensions: int) -> Method:
     """Project on uncentred principal axes and keep floats, as `lathe fit --steps pca:K,center=none` does."""
     axes = np.linalg.svd(train[:20_000], full_matrices=False)[2][:dimensions].T
-    small = _unit(corpus @ axes)
+    small = unit_rows(corpus @ axes)
     return Method(
-        f"{dimensions} PCA floats", 4 * dimensions, 4 * dimensions, lambda asked, k: _best(asked @ axes @ small.T, k)
+        f"{dimensions} PCA floats",
+        4 * dimensions,
+        4 * dimensions,
+        lambda asked, k: rank_best(asked @ axes @ small.T, k),
     )
 
 
@@ -194,12 +197,12 @@ def _rabitq_size(dimensions: int, bits: int) -> int:
     return int(faiss.IndexRaBitQ(dimensions, faiss.METRIC_L2, bits).sa_code_size())
 
 
-def _unit(rows: Vectors) -> Vectors:
+def unit_rows(rows: Vectors) -> Vectors:
     """Return rows of norm 1, contiguous."""
     return np.ascontiguousarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), np.float32)
 
 
-def _best(scores: NDArray[np.floating], k: int) -> Ids:
+def rank_best(scores: NDArray[np.floating], k: int) -> Ids:
     """Return the columns of the k largest scores of each row, best first."""
     k = min(k, scores.shape[1])
     top = np.argpartition(-scores, k - 1, axis=1)[:, :k]

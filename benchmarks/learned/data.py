@@ -1,13 +1,17 @@
 """Search tasks with queries to train on and others to measure on, and their vectors."""
 
+import argparse
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from benchmarks.codes.data import EncodedData, Vectors
+from benchmarks.codes.data import EncodedData, Vectors, data_parser
 from training.datasets.folder import FolderDataSet
 
 TUNING = ("finance/fiqa_qa", "code/spider_sql", "code/mbpp", "general/cranfield")
@@ -70,6 +74,24 @@ class EncodedTask:
         """Rows of queries and of their relevant documents, `(p, 2)`, of the queries to train on."""
         found = [(q, d) for q, gains in enumerate(self.task.train_gains) for d, grade in gains.items() if grade > 0]
         return np.array(found, np.int64).reshape(-1, 2)
+
+
+def task_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the options of benchmarks that measure task by task and keep each result."""
+    options = data_parser(description)
+    options.add_argument("--task", action="append", default=[], metavar="NAME", help="only these")
+    options.add_argument("--measured", action="store_true", help="report what the work folder has, and measure nothing")
+    return options
+
+
+def measure_once(path: Path, measure: Callable[[], dict[str, Any]], only_measured: bool) -> dict[str, Any] | None:
+    """Return the figures in a file; if there is none, measure and write them, or return None if `only_measured`."""
+    if not path.exists():
+        if only_measured:
+            return None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(orjson.dumps(measure()))
+    return dict(orjson.loads(path.read_bytes()))
 
 
 def encode_task(data: EncodedData, name: str, train: bool = True) -> EncodedTask:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from benchmarks.codes.data import document_texts
 from benchmarks.real_synthesis.encoders import (
     Pair,
     add_encoder,
@@ -112,7 +113,7 @@ def judge(plan: Plan, pairs: list[dict[str, Any]], folders: dict[str, Path]) -> 
         return dict(orjson.loads(stored.read_bytes()))
     real = read_lines(plan.work / "real-pairs.jsonl")[: len(pairs)]
     sets = {"synthetic": list_texts(pairs), "real": list_texts(real)}
-    documents = [f"{title} {text}".strip() for title, text in read_test(plan).corpus.values()]
+    documents = document_texts(read_test(plan))
     documents += [document for some in sets.values() for _, document in some]
     documents = list(dict.fromkeys(documents))
     judges = open_judges(folders)

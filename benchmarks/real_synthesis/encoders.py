@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from benchmarks.codes.data import document_texts
 from benchmarks.real_synthesis.path import Plan, read_lines
 from benchmarks.synthesis import lathe
 from training.datasets.contents import Search
@@ -45,6 +46,10 @@ class Condition:
     pairs: str
     method: str
     count: int
+
+    def name_training(self, seed: int) -> str:
+        """Return the name of the training with a seed, of which files and folders have theirs."""
+        return f"{self.name.replace(' ', '-')}-{seed}"
 
 
 def list_conditions(count: int) -> list[Condition]:
@@ -96,7 +101,7 @@ def measure_round_trips(
 def score_queries(encoder: Encoder, search: Search) -> Array:
     """Return the nDCG@10 of each query of a search task, `(q,)`."""
     keys = list(search.corpus)
-    documents = encode(encoder, [f"{title} {text}".strip() for title, text in search.corpus.values()], "document")
+    documents = encode(encoder, document_texts(search), "document")
     queries = encode(encoder, list(search.queries.values()), "query")
     found = []
     for vector, key in zip(queries, search.queries, strict=True):
@@ -120,7 +125,7 @@ def train_and_score(plan: Plan, condition: Condition, seed: int, search: Search)
 
     A training whose scores are on disk is not repeated.
     """
-    name = f"{condition.name.replace(', ', '-').replace(' ', '-').lower()}-{seed}"
+    name = condition.name_training(seed)
     folder = plan.work / "models" / name
     path = folder / "scores.json"
     if path.exists():
@@ -208,7 +213,7 @@ def add_encoder(plan: Plan, condition: Condition) -> str:
     Returns:
         The output of `lathe encoders list`.
     """
-    name = f"{condition.name.replace(' ', '-').lower()}-0"
+    name = condition.name_training(seed=0)
     if not any(line.startswith("finance ") for line in lathe(plan.work, "encoders", "list").splitlines()):
         lathe(plan.work, "encoders", "add", "finance", "--model", f"models/{name}/model")
     return lathe(plan.work, "encoders", "list")

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import httpx
 import redis
 
 from benchmarks.server import LATHE, Server, own_environment
+from benchmarks.sockets import find_free_port
 from training.sources.source import open_source
 
 ADMIN = "measured"
@@ -41,7 +41,7 @@ class Cluster:
     def __init__(self, folder: Path, threads: int) -> None:
         self.folder = folder
         self.threads = threads
-        self.port = free_port()
+        self.port = find_free_port()
         self.servers: list[Server] = []
         self.others: list[subprocess.Popen[bytes]] = []
         if not shutil.which("redis-server"):
@@ -77,7 +77,7 @@ class Cluster:
 
     def balance(self, servers: list[Server]) -> str:
         """Put nginx, configured as shipped, before servers; its address."""
-        port, folder = free_port(), self.folder / f"nginx-{len(self.others)}"
+        port, folder = find_free_port(), self.folder / f"nginx-{len(self.others)}"
         folder.mkdir()
         addresses = [server.url.removeprefix("http://") for server in servers]
         content = NGINX.read_text().replace("listen 8080;", f"listen 127.0.0.1:{port};").replace("/tmp/", f"{folder}/")
@@ -117,12 +117,6 @@ def start(command: list[str], environment: dict[str, str] | None = None) -> "sub
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        return int(bound.getsockname()[1])
 
 
 def answers(ask: Callable[[], object]) -> bool:

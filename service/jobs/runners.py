@@ -113,8 +113,10 @@ def run_request(
     except MemoryError:
         return Outcome(error="out of memory")
     except Exception as error:
-        # Into the job's log. The message may quote texts, the stack does not.
-        traceback.print_exc() if request.quotable else traceback.print_tb(error.__traceback__)
+        if request.quotable:
+            traceback.print_exc()  # into the job's log; the message may quote texts
+        else:
+            traceback.print_tb(error.__traceback__)  # the stack does not
         return Outcome(error=f"{type(error).__name__}; the log of the job's process says more")
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from benchmarks.codes.data import EncodedData, data_parser, list_encoders
 from benchmarks.codes.measure import ndcg
+from benchmarks.codes.methods import rank_best
 from benchmarks.evidence.corect.collection import DISTRACTORS, RELEVANT, Collection, build_collection
 from benchmarks.evidence.corect.compression import FLOATS, Compression, Vectors, fit_compressions
 from benchmarks.evidence.corect.plot import write_plot
@@ -137,18 +138,10 @@ def search(
     gains = [dict.fromkeys(query.relevant, 1) for query in collection.queries]
     found = []
     for size in sizes:
-        best = _rank(likeness[:, :size], RECALL_DEPTH)
+        best = rank_best(likeness[:, :size], RECALL_DEPTH)
         recall = [np.isin(ids, list(grades)).sum() / RELEVANT for ids, grades in zip(best, gains, strict=True)]
         found.append({"ndcg_at_10": ndcg(best[:, :NDCG_DEPTH], gains), "recall_at_100": np.array(recall)})
     return found
-
-
-def _rank(likeness: Vectors, k: int) -> NDArray[np.int64]:
-    """Return the columns of the k largest values of each row, best first; of equal ones any order."""
-    k = min(k, likeness.shape[1])
-    top = np.argpartition(-likeness, k - 1, axis=1)[:, :k]
-    order = np.argsort(-np.take_along_axis(likeness, top, 1), axis=1, kind="stable")
-    return np.take_along_axis(top, order, 1)
 
 
 def build_table(rows: Sequence[dict[str, Any]], sizes: Sequence[int]) -> str:

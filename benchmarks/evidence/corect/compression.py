@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.codes.methods import unit_rows
 from transforms import Chain, ProductCoding, TransformCoding, parse_steps
 
 Vectors = NDArray[np.float32]
@@ -90,8 +91,7 @@ def _alike(name: str, family: str, size: int, compress: Compress) -> Compression
 
     def unit(vectors: Vectors) -> Vectors:
         """Return compressed vectors of norm 1."""
-        found = compress(vectors)
-        return np.asarray(found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12), np.float32)
+        return unit_rows(compress(vectors))
 
     return Compression(name, family, size, unit, unit)
 
