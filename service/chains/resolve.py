@@ -78,8 +78,10 @@ class Target:
 
     def require_output_dtype(self, dtype: OutputDtype | None) -> "Target":
         """Return the target with a requested encoding; raise `BadValueError` if its outputs cannot be encoded so."""
+        if dtype is None:
+            return self
         is_query = self.input_type == "query"
-        problem = find_dtype_problem(dtype, self.quantizer, is_query, self.normalized) if dtype else None
+        problem = find_dtype_problem(dtype, self.quantizer, is_query, self.normalized)
         if problem is not None:
             raise BadValueError(f"{problem} (chain: {self.chain})", param="output_dtype")
         return replace(self, output_dtype=dtype)

@@ -292,9 +292,11 @@ class Embedder:
             raise NotAtOnceError
         target = self.resolver.resolve_for_encoder(*wanted)
         target = target.require_output_dtype(output_dtype)
-        if target.folded is not None:  # chains take unit vectors; whether they give them is folded in
+        if target.folded is not None and not options.normalize:
+            # Chains take unit vectors; whether they give them is folded in.
             options = replace(options, normalize=True)
-        options = replace(options, long_text=options.long_text or encoder.spec.long_text)
+        if options.long_text is None:
+            options = replace(options, long_text=encoder.spec.long_text)
         cut = cut_texts(texts, encoder, options)
         sizes = [len(text) / max(len(part), 1) for text, part in zip(texts, cut, strict=True)]
         texts = cut

@@ -29,7 +29,9 @@ def wants_out_of_domain(request: Request) -> bool:
     Raises:
         BadValueError: if the value is neither true nor false.
     """
-    value = request.headers.get("x-drift", request.query_params.get("drift", "false"))
+    value = request.headers.get("x-drift")
+    if value is None:
+        value = request.query_params.get("drift", "false") if request.scope["query_string"] else "false"
     if value.lower() not in BOOLEANS:
         raise BadValueError(f"drift must be true or false, not {value[:40]!r}", param="drift")
     return BOOLEANS[value.lower()]

@@ -1,8 +1,11 @@
 """Ids of vector spaces: vectors may be compared only if their space ids are equal."""
 
+from functools import lru_cache
+
 from training.digests import digest
 
 
+@lru_cache(maxsize=1024)  # asked for each request
 def compute_space_id(
     encoder_fingerprint: str | None, chain: str | None, chain_digest: str | None, dimensions: int
 ) -> str:
