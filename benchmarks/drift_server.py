@@ -12,8 +12,8 @@ from service import logs
 from service.app import create_app
 from service.cli.serve import bind
 from service.cli.server import Server, serve_and_greet
-from service.processes.allocator import keep_freed_blocks
 from service.settings import read_settings
+from training.encoder.allocator import keep_freed_blocks
 
 
 def main() -> None:

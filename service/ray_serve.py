@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import logs
 from service.app import create_app
-from service.processes.allocator import keep_freed_blocks
 from service.processes.program import get_environment_without_keys
 from service.settings import Settings, read_settings
+from training.encoder.allocator import keep_freed_blocks
 
 OTHER_REQUESTS = 1000
 """Concurrent requests allowed per replica that wait for no encoder: job events, reductions, bodies being read."""

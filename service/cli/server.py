@@ -17,10 +17,10 @@ import uvicorn
 from service import logs
 from service.app import create_app
 from service.http.connection import Connection, Limits, check_connections, get_descriptor_limit
-from service.processes.allocator import keep_freed_blocks
 from service.processes.program import ProcessStarter
 from service.services import Services
 from service.settings import Settings
+from training.encoder.allocator import keep_freed_blocks
 
 GREETING = """
 Lathe serves at {url}   (encoders: {encoders}; chains: {chains})

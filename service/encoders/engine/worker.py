@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from service import logs
 from service.encoders.engine import framing
-from service.processes.allocator import keep_freed_blocks
 from training.encoder.batching import Batch
 from training.encoder.encoder import Encoder
 from training.encoder.finite import require_finite
@@ -264,7 +263,6 @@ def main(arguments: list[str]) -> None:
         arguments: the number of the socket's file descriptor.
     """
     logs.configure("warning")
-    keep_freed_blocks()
     serve(Connection(socket.socket(fileno=int(arguments[0])).detach()))
 
 

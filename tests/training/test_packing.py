@@ -1,0 +1,114 @@
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+from transformers.activations import GELUActivation
+
+from training.encoder.encoder import Encoder
+from training.encoder.packing import PackedLinear, can_pack, pack_linear_layers, unpack_linear_layers
+from training.encoder.precision import PROBES
+from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+
+FLOAT32 = EncoderSpec(DEFAULT_ENCODER.name, DEFAULT_ENCODER.model, dtype="float32")
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Return the default encoder in float32, whose layers are not packed."""
+    return Encoder(FLOAT32, "cpu")
+
+
+@pytest.fixture
+def pack_float32(monkeypatch):
+    """Let encoders pack their layers in float32, which every CPU multiplies."""
+    monkeypatch.setattr("training.encoder.encoder.can_pack", lambda model: True)
+
+
+def count_packed(encoder):
+    return sum(isinstance(module, PackedLinear) for module in encoder.transformer.modules())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("gelu", [True, False])
+@pytest.mark.parametrize("shape", [(5,), (1, 33), (2, 3, 7), (0,)])
+def test_packed_linear_equals_the_layer_and_the_gelu_after_it(bias, gelu, shape):
+    torch.manual_seed(0)
+    linear, inputs = torch.nn.Linear(24, 40, bias=bias), torch.randn(*shape, 24)
+    packed = PackedLinear(linear, gelu)
+    with torch.inference_mode():
+        expected = torch.nn.functional.gelu(linear(inputs)) if gelu else linear(inputs)
+        torch.testing.assert_close(packed(inputs), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_unpack_returns_the_same_weights(bias):
+    linear = torch.nn.Linear(24, 40, bias=bias)
+    found = PackedLinear(linear).unpack()
+    assert torch.equal(found.weight, linear.weight) and found.in_features == 24 and found.out_features == 40
+    assert found.bias is None if not bias else torch.equal(found.bias, linear.bias)
+
+
+def test_pack_linear_layers_joins_the_gelu_of_a_bert_and_is_undone():
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 48, "num_hidden_layers": 2}
+    model = BertModel(BertConfig(vocab_size=50, **sizes)).eval()
+    whole, tokens = deepcopy(model), torch.arange(12)[None]
+    pack_linear_layers(model)
+    packed = [module for module in model.modules() if isinstance(module, PackedLinear)]
+    assert len(packed) == 2 * 6 + 1 and sum(module.gelu for module in packed) == 2
+    assert not any(isinstance(module, torch.nn.Linear | GELUActivation) for module in model.modules())
+    with torch.inference_mode():
+        found = model(tokens).last_hidden_state
+        torch.testing.assert_close(found, whole(tokens).last_hidden_state, rtol=0, atol=1e-5)
+    unpack_linear_layers(model)
+    assert str(model) == str(whole)
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight)
+
+
+def test_pack_linear_layers_leaves_subclasses_and_other_activations():
+    class Own(torch.nn.Linear):
+        pass
+
+    model = torch.nn.Sequential(Own(4, 4), torch.nn.Linear(4, 4))
+    model.intermediate_act_fn, model.dense = torch.nn.ReLU(), torch.nn.Linear(4, 4)
+    pack_linear_layers(model)
+    assert type(model[0]) is Own and type(model[1]) is PackedLinear
+    assert type(model.intermediate_act_fn) is torch.nn.ReLU and not model.dense.gelu
+
+
+@pytest.mark.parametrize(("dtype", "device"), [("float32", "cpu"), ("float16", "cpu"), ("bfloat16", "meta")])
+def test_can_pack_only_bfloat16_on_a_cpu(dtype, device):
+    assert not can_pack(torch.nn.Linear(2, 2, dtype=getattr(torch, dtype), device=device))
+    assert not can_pack(torch.nn.Identity())
+
+
+def test_encoder_in_bfloat16_is_packed_exactly_if_the_cpu_multiplies_it():
+    encoder = Encoder(EncoderSpec("e", DEFAULT_ENCODER.model, dtype="bfloat16"), "cpu")
+    layer = torch.nn.Linear(2, 2, dtype=torch.bfloat16)
+    assert count_packed(encoder) == (6 * 6 + 1 if can_pack(layer) else 0)
+    assert encoder.model_bytes == 2 * sum(tensor.numel() for tensor in encoder.model.state_dict().values())
+    assert encoder.agreement.mean > 0.999
+
+
+def test_encoder_gives_the_same_vectors_with_packed_layers(plain, pack_float32):
+    packed = Encoder(FLOAT32, "cpu")
+    assert count_packed(packed) == 6 * 6 + 1 and count_packed(plain) == 0
+    assert packed.fingerprint == plain.fingerprint and packed.agreement.min > 0.999999
+    np.testing.assert_allclose(packed.encode(PROBES).vectors, plain.encode(PROBES).vectors, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("wrong", ["an error", "other numbers"])
+def test_encoder_unpacks_layers_that_do_not_work_in_its_model(plain, pack_float32, monkeypatch, wrong):
+    def forward(self, inputs):
+        if wrong == "an error":
+            raise NotImplementedError
+        return torch.ones(*inputs.shape[:-1], self.out_features)
+
+    monkeypatch.setattr(PackedLinear, "forward", forward)
+    encoder = Encoder(FLOAT32, "cpu")
+    assert count_packed(encoder) == 0
+    np.testing.assert_allclose(encoder.encode(PROBES).vectors, plain.encode(PROBES).vectors, rtol=0, atol=1e-6)
+    assert encoder.agreement.min > 0.999999
