@@ -82,6 +82,28 @@ def test_attend_within_texts_equals_attention_masked_to_each_text(causal, key_he
     torch.testing.assert_close(told, found)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [[31], [16, 32], [1, 15, 16, 17], [40, 3]])
+@pytest.mark.parametrize("needs_gradients", [False, True])
+def test_attend_within_texts_equals_attention_of_each_text_alone(causal, lengths, needs_gradients):
+    torch.manual_seed(0)
+    bounds = torch.tensor([0, *lengths]).cumsum(0).int()
+    query, key, value = torch.randn(3, 1, 4, sum(lengths), 8, requires_grad=needs_gradients)
+    found, _ = attend_within_texts(torch.nn.Module(), query, key, value, None, is_causal=causal, cu_seq_lens_q=bounds)
+    assert found.requires_grad is needs_gradients
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        alone = (states[:, :, start:stop] for states in (query, key, value))
+        expected = scaled_dot_product_attention(*alone, is_causal=causal).transpose(1, 2)
+        torch.testing.assert_close(found[:, start:stop], expected, rtol=0, atol=1e-6)
+
+
+def test_attend_within_texts_keeps_nan_in_its_text():
+    bounds, states = torch.tensor([0, 3, 5, 9], dtype=torch.int32), torch.randn(1, 2, 9, 8)
+    states[:, :, 3:5] = torch.nan
+    found, _ = attend_within_texts(torch.nn.Module(), states, states, states, None, cu_seq_lens_q=bounds)
+    assert found[:, 3:5].isnan().all() and not found[:, :3].isnan().any() and not found[:, 5:].isnan().any()
+
+
 def test_attend_within_texts_refuses_a_sliding_window():
     states = torch.zeros(1, 1, 2, 4)
     with pytest.raises(CannotUnpadError):

@@ -6,6 +6,7 @@ attention does the same, through sentence-transformers itself.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ NAME = "lathe_unpadded"
 ROUND_TOKENS = 32
 """Number of tokens of which flattened batches have a multiple: oneDNN builds a new kernel for each new shape, which
 takes longer than the product (5 ms instead of 1 for one of 600 × 384 × 1536 in bfloat16), and caches 1,024 of them."""
+
+ROUND_KEYS = 16
+"""Number of which a text's keys are made a multiple, the floats of a register of AVX-512: PyTorch's softmax computes
+the rest of each row one by one, so that attention within 31 tokens takes twice the time of that within 32."""
 
 MAX_DIFFERENCE = 1e-4
 """Maximum difference between entries of unit vectors in float32, computed with and without padding. Sums in another
@@ -75,16 +80,55 @@ def attend_within_texts(
     if more.get("sliding_window") is not None:
         raise CannotUnpadError
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
-    lengths = cu_seq_lens_q.diff().tolist()
-    columns = (torch.split(tensor, lengths, dim=2) for tensor in (query, key, value))  # slices cost a pass backwards
+    lengths = widths = cu_seq_lens_q.diff().tolist()
+    if not query.requires_grad and any(length % ROUND_KEYS for length in lengths):
+        widths, positions = _plan_keys(tuple(lengths))
+        key, value = _take_tokens(key, positions), _take_tokens(value, positions)
+    splits = ((query, lengths), (key, widths), (value, widths))
+    columns = (torch.split(tensor, sizes, dim=2) for tensor, sizes in splits)  # slices cost a pass backwards
     grouped = key.shape[1] != query.shape[1]
+    # A causal mask hides the repeated keys too: they come after the text's last token.
+    masks = [
+        None if causal or length == width else _build_mask(length, width, query.dtype)
+        for length, width in zip(lengths, widths, strict=True)
+    ]
     attended = [
         scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout, is_causal=causal, scale=scaling, enable_gqa=grouped
+            q, k, v, mask, dropout_p=dropout, is_causal=causal, scale=scaling, enable_gqa=grouped
         ).transpose(1, 2)
-        for q, k, v in zip(*columns, strict=True)
+        for q, k, v, mask in zip(*columns, masks, strict=True)
     ]
     return torch.cat(attended, dim=1), None
+
+
+@lru_cache(maxsize=64)  # asked by each layer
+def _plan_keys(lengths: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
+    """Return the keys of each text, a multiple of `ROUND_KEYS`, and their positions in the row of all tokens.
+
+    A text's last token is repeated: tokens of another text could hold NaN.
+    """
+    widths = [length + -length % ROUND_KEYS for length in lengths]
+    starts = np.cumsum([0, *lengths[:-1]])
+    positions = [
+        start + np.minimum(np.arange(width), length - 1)
+        for start, length, width in zip(starts, lengths, widths, strict=True)
+    ]
+    return widths, torch.from_numpy(np.concatenate(positions))
+
+
+def _take_tokens(states: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Return the states `(1, h, p, d)` of the tokens at positions `(p,)`, from those of all tokens `(1, h, t, d)`."""
+    _, heads, tokens, size = states.shape
+    rows = states.transpose(1, 2).reshape(tokens, heads * size)  # no copy: layers put a token's heads side by side
+    return rows.index_select(0, positions).view(1, len(positions), heads, size).transpose(1, 2)
+
+
+@lru_cache(maxsize=1024)
+def _build_mask(length: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """Build the mask `(1, 1, 1, width)` to add to scores: 0 for the first `length` keys, -inf for the others."""
+    mask = torch.zeros(1, 1, 1, width, dtype=dtype)
+    mask[..., length:] = -torch.inf
+    return mask
 
 
 def enable_unpadded(model: Any, attention: Attention = attend_within_texts) -> None:
