@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
@@ -125,8 +126,8 @@ class Worker:
     def _encode_group(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
         """Encode a group and apply the chains; return each part's header entry and arrays, by position in the message.
 
-        If the model fails on the group, each part is tried on its own, and failures are returned as entries. So is a
-        part for which the model gives NaN or inf.
+        If the model fails on the group, or gives NaN or inf for one of its texts, each part is tried on its own, and
+        failures are returned as entries.
         """
         try:
             if group.error is not None:
@@ -139,21 +140,19 @@ class Worker:
             for part, position in zip(group.parts, group.positions, strict=True):
                 alone |= self._encode_group(self._tokenize_group([part], [position]))
             return alone
-        finite = bool(torch.isfinite(vectors).all())  # once: for single texts, a call for each would add up
-        answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
-        start = 0
-        for part, position in zip(group.parts, group.positions, strict=True):
-            rows = slice(start, start + len(part["texts"]))
-            start = rows.stop
-            part_finite = finite or bool(torch.isfinite(vectors[rows]).all())
-            if len(group.parts) > 1 and not part_finite:  # perhaps because of another's text
-                answers |= self._encode_group(self._tokenize_group([part], [position]))
-            else:
-                answers[position] = self._apply_chain(part, vectors[rows], [tokens[rows], cut[rows]], part_finite)
-        return answers
+        lengths = [len(part["texts"]) for part in group.parts]
+        raws = vectors.split(lengths)  # type: ignore[no-untyped-call]
+        counts = zip(*(np.split(array, np.cumsum(lengths)[:-1]) for array in (tokens, cut)), strict=True)
+        mapped = self._apply_chains([part["chain"] for part in group.parts], raws)
+        found = zip(group.parts, group.positions, mapped, raws, counts, strict=True)
+        return {position: _describe_result(part, result, raw, pair) for part, position, result, raw, pair in found}
 
     def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
-        """Encode a group's texts; return vectors `(n, d)` on the device, and the tokens read and cut, both `(n,)`."""
+        """Encode a group's texts; return vectors `(n, d)` on the device, and the tokens read and cut, both `(n,)`.
+
+        Raises:
+            NotFiniteError: if a vector holds NaN or inf, perhaps because another text's in the same batch does.
+        """
         count, normalize = len(group.pieces.texts), group.parts[0]["options"]["normalize"]
         vectors = torch.empty((count, self.encoder.dimensions), device=self.encoder.device)
         tokens, cut = (np.zeros(count, dtype=np.int64) for _ in range(2))
@@ -161,25 +160,35 @@ class Worker:
             vectors[torch.from_numpy(batch.rows).to(vectors.device)] = self.encoder.forward(batch, normalize)
             tokens[batch.rows] = batch.tokens
             cut[batch.rows] = 0 if batch.cut is None else batch.cut
-        return *group.pieces.join(vectors, tokens, normalize), group.pieces.join_cut(cut)
+        joined, counts = group.pieces.join(vectors, tokens, normalize)
+        if not torch.isfinite(joined).all():
+            positions = [position for part in group.parts for position in part["positions"]]
+            require_finite(joined.cpu().numpy(), self.encoder.spec, positions)
+        return joined, counts, group.pieces.join_cut(cut)
 
-    def _apply_chain(
-        self, part: dict[str, Any], raw: torch.Tensor, counts: list[framing.Array], finite: bool
-    ) -> tuple[dict[str, Any], list[framing.Array]]:
-        """Apply a part's chain and return its header entry and arrays on the CPU, or a header entry with the error.
+    def _apply_chains(
+        self, refs: Sequence[dict[str, Any] | None], raws: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor | Exception]:
+        """Map each part's vectors `(n, d)` by its chain to `(n, k)`; return them, or the error of a chain, in order.
 
-        The raw vectors `(n, d)` are included only if they were requested. NaN or inf among them, unless `finite`, is an
-        error. `counts` are arrays of the texts, which are returned as they are.
+        Vectors for the same chain are mapped together: one row takes as long as twenty.
+
+        Args:
+            refs: for each part the fields of its `ChainRef`, or None for no chain.
+            raws: vectors of each part.
         """
-        try:
-            if not finite:
-                require_finite(raw.cpu().numpy(), self.encoder.spec, part["positions"])
-            vectors = raw if part["chain"] is None else self.load_chain(part["chain"]).floats(raw)
-        except Exception as error:
-            return _describe_error(error), []
-        keep_raw = part["keep_raw"] and part["chain"] is not None
-        arrays: list[framing.Array] = [vectors.cpu().numpy(), *counts]
-        return {"raw": keep_raw}, [*arrays, raw.cpu().numpy()] if keep_raw else arrays
+        results: list[torch.Tensor | Exception] = list(raws)
+        wanted = {tuple(ref.values()): ref for ref in refs if ref is not None}
+        for ref in wanted.values():
+            indices = [index for index, other in enumerate(refs) if other == ref]
+            try:
+                together = self.load_chain(ref).floats(torch.cat([raws[index] for index in indices]))
+                mapped: Sequence[torch.Tensor | Exception] = together.split([len(raws[index]) for index in indices])
+            except Exception as error:
+                mapped = [error] * len(indices)
+            for index, result in zip(indices, mapped, strict=True):
+                results[index] = result
+        return results
 
     def load_chain(self, ref: dict[str, Any]) -> Chain:
         """Return a chain, folded and on the device, from the cache or else from disk, which adds it to the cache.
@@ -199,6 +208,24 @@ class Worker:
         while len(self.chains) > MAX_CHAINS:
             self.chains.popitem(last=False)
         return self.chains[key]
+
+
+def _describe_result(
+    part: dict[str, Any], result: torch.Tensor | Exception, raw: torch.Tensor, counts: Sequence[framing.Array]
+) -> tuple[dict[str, Any], list[framing.Array]]:
+    """Return a part's header entry and arrays on the CPU, or a header entry with the error.
+
+    Args:
+        part: the part as JSON.
+        result: its vectors after the chain, or why there are none.
+        raw: its vectors before the chain, which are included only if they were requested.
+        counts: arrays of the texts, which are returned as they are.
+    """
+    if isinstance(result, Exception):
+        return _describe_error(result), []
+    keep_raw = part["keep_raw"] and part["chain"] is not None
+    arrays: list[framing.Array] = [result.cpu().numpy(), *counts]
+    return {"raw": keep_raw}, [*arrays, raw.cpu().numpy()] if keep_raw else arrays
 
 
 def _describe_error(error: Exception) -> dict[str, Any]:

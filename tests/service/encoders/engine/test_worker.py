@@ -132,6 +132,22 @@ class TestWorkerInThisProcess:
         assert found[1][0] == "ArtifactError"
         assert self.encoder.tokenized == [["a", "bb", "ccc"]]
 
+    def test_the_vectors_of_all_requests_for_a_chain_are_mapped_together(self, monkeypatch):
+        seen = []
+
+        class Doubling:
+            def __init__(self, ref):
+                self.factor = ref["dimensions"]
+
+            def floats(self, rows):
+                seen.append(rows[:, 0].tolist())
+                return self.factor * rows
+
+        monkeypatch.setattr(Worker, "load_chain", lambda self, ref: Doubling(ref))
+        works = [work_of(["a"], compact(2)), work_of(["bb"]), work_of(["ccc", "dd"], compact(2))]
+        assert self.answer(*works, work_of(["eeee"], compact(3))) == [[2], [2], [6, 4], [12]]
+        assert seen == [[1, 3, 2], [4]]
+
     def test_a_chain_with_another_digest_is_refused(self):
         found = self.answer(work_of(["a"], compact(digest="0" * 64)))
         assert found[0][0] == "ArtifactError" and "replaced" in found[0][1]
