@@ -17,7 +17,7 @@ from service import logs
 from service.app import create_app
 from service.http.connection import Connection, Limits, check_connections, get_descriptor_limit
 from service.processes.program import ProcessStarter
-from service.processes.torch_threads import compute_alone
+from service.processes.torch_threads import limit_this_thread_to_one_core
 from service.services import Services
 from service.settings import Settings
 from training.encoder.allocator import keep_freed_blocks
@@ -80,7 +80,7 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
             a package that is not installed.
     """
     keep_freed_blocks()
-    compute_alone(settings.threads)
+    limit_this_thread_to_one_core(settings.threads)
     logs.configure(settings.log_level)
     app = create_app(settings, processes)
     gc.freeze()  # the modules' 230,000 objects, which each full collection would otherwise look at, for 0.1 s

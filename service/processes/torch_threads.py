@@ -5,14 +5,14 @@ import threading
 import torch
 
 
-def compute_alone(threads: int) -> None:
-    """Let torch compute in the calling thread on one core, and in threads that are started later on `threads` cores.
+def limit_this_thread_to_one_core(threads_elsewhere: int) -> None:
+    """Let torch compute on one core in the calling thread, and with that many threads in those started later.
 
     For the thread of an event loop, which maps only a few rows at a time: a second core joins later than they take, and
     then waits for more work at full speed, which cost half a millisecond of it for each request.
     """
     torch.set_num_threads(1)
     torch.get_num_threads()  # from here on, this thread keeps its number whatever others set
-    other = threading.Thread(target=torch.set_num_threads, args=(threads,))  # the number with which new threads begin
+    other = threading.Thread(target=torch.set_num_threads, args=(threads_elsewhere,))  # sets it for new threads too
     other.start()
     other.join()

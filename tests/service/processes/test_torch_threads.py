@@ -4,9 +4,9 @@ import sys
 
 PROGRAM = """
 import json, threading, torch
-from service.processes.torch_threads import compute_alone
+from service.processes.torch_threads import limit_this_thread_to_one_core
 
-compute_alone(3)
+limit_this_thread_to_one_core(3)
 others = []
 for _ in range(2):
     thread = threading.Thread(target=lambda: others.append(torch.get_num_threads()))
@@ -17,6 +17,6 @@ print(json.dumps([torch.get_num_threads(), *others]))
 """
 
 
-def test_compute_alone_leaves_one_core_to_its_thread_and_all_to_later_ones():
+def test_limit_this_thread_to_one_core_leaves_the_number_given_to_later_threads():
     found = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout
     assert json.loads(found) == [1, 3, 3]
