@@ -104,7 +104,7 @@ TESTS = {
         "test_a_text_has_the_same_vector_alone_and_in_a_batch",
         "test_the_fingerprint_does_not_depend_on_the_models_folder",
     ),
-    "tests/training/test_unpadding.py": ("test_unpadded_vectors_equal_those_after_restore_padding",),
+    "tests/training/test_unpadding.py": ("test_unpadded_vectors_equal_those_after_restore_model",),
     "tests/training/export/test_onnx_graph.py": (
         "test_the_graph_equals_the_chain_on_real_and_random_rows",
         "test_the_graph_gives_a_row_the_same_output_alone_and_in_a_batch",

@@ -68,6 +68,15 @@ def test_pack_linear_layers_joins_the_gelu_of_a_bert_and_is_undone():
         assert torch.equal(model.state_dict()[name], weight)
 
 
+def test_pack_linear_layers_keeps_a_layer_in_several_places_one():
+    linear = torch.nn.Linear(4, 4)
+    model = torch.nn.Sequential(linear, torch.nn.Sequential(linear), linear)
+    pack_linear_layers(model)
+    assert type(model[0]) is PackedLinear and model[0] is model[1][0] is model[2]
+    unpack_linear_layers(model)
+    assert type(model[0]) is torch.nn.Linear and model[0] is model[1][0] is model[2]
+
+
 def test_pack_linear_layers_leaves_subclasses_and_other_activations():
     class Own(torch.nn.Linear):
         pass
@@ -112,3 +121,11 @@ def test_encoder_unpacks_layers_that_do_not_work_in_its_model(plain, pack_float3
     assert count_packed(encoder) == 0
     np.testing.assert_allclose(encoder.encode(PROBES).vectors, plain.encode(PROBES).vectors, rtol=0, atol=1e-6)
     assert encoder.agreement.min > 0.999999
+
+
+def test_restore_model_unpacks_layers_for_exports(plain, pack_float32):
+    encoder = Encoder(FLOAT32, "cpu")
+    assert count_packed(encoder) > 0
+    encoder.restore_model()
+    assert count_packed(encoder) == 0 and not encoder.unpadded
+    np.testing.assert_allclose(encoder.encode(PROBES).vectors, plain.encode(PROBES).vectors, rtol=0, atol=1e-5)

@@ -84,17 +84,28 @@ def test_attend_within_texts_equals_attention_masked_to_each_text(causal, key_he
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", [[31], [16, 32], [1, 15, 16, 17], [40, 3]])
-@pytest.mark.parametrize("needs_gradients", [False, True])
-def test_attend_within_texts_equals_attention_of_each_text_alone(causal, lengths, needs_gradients):
+@pytest.mark.parametrize("learns", [(), (2,), (0, 1, 2)])
+def test_attend_within_texts_equals_attention_of_each_text_alone(causal, lengths, learns):
     torch.manual_seed(0)
     bounds = torch.tensor([0, *lengths]).cumsum(0).int()
-    query, key, value = torch.randn(3, 1, 4, sum(lengths), 8, requires_grad=needs_gradients)
-    found, _ = attend_within_texts(torch.nn.Module(), query, key, value, None, is_causal=causal, cu_seq_lens_q=bounds)
-    assert found.requires_grad is needs_gradients
+    states = torch.randn(3, 1, 4, sum(lengths), 8).unbind()
+
+    def attend():
+        found, _ = attend_within_texts(torch.nn.Module(), *states, None, is_causal=causal, cu_seq_lens_q=bounds)
+        return found
+
+    with torch.inference_mode():  # which leaves masks behind that no gradient may need
+        attend()
+    for index in learns:
+        states[index].requires_grad_()
+    found = attend()
+    assert found.requires_grad is bool(learns)
     for start, stop in zip(bounds, bounds[1:], strict=False):
-        alone = (states[:, :, start:stop] for states in (query, key, value))
-        expected = scaled_dot_product_attention(*alone, is_causal=causal).transpose(1, 2)
-        torch.testing.assert_close(found[:, start:stop], expected, rtol=0, atol=1e-6)
+        expected = scaled_dot_product_attention(*(some[:, :, start:stop] for some in states), is_causal=causal)
+        torch.testing.assert_close(found[:, start:stop], expected.transpose(1, 2), rtol=0, atol=1e-5)
+    if learns:
+        found.sum().backward()
+        assert all(states[index].grad is not None for index in learns)
 
 
 def test_attend_within_texts_keeps_nan_in_its_text():
@@ -123,12 +134,12 @@ def test_find_first_position_is_after_the_padding_index_if_the_position_embeddin
     assert find_first_position(torch.nn.Sequential(torch.nn.Embedding(8, 2, padding_idx=0))) == 0
 
 
-def test_unpadded_vectors_equal_those_after_restore_padding():
+def test_unpadded_vectors_equal_those_after_restore_model():
     encoder = Encoder(DEFAULT_ENCODER)
     texts = LICENSE.read_text().split("\n\n")[:20] + PROBES + ["", "word " * 400]  # in several batches
     assert encoder.unpadded
     padded = Encoder(DEFAULT_ENCODER)
-    padded.restore_padding()
+    padded.restore_model()
     assert not padded.unpadded
     assert padded.transformer.auto_model.config._attn_implementation == "sdpa"
     assert encoder.transformer.auto_model.config._attn_implementation == NAME
@@ -170,7 +181,7 @@ def attention_that_cannot(request):
 
 def test_try_unpadding_restores_padding_if_the_attention_fails_or_gives_other_vectors(attention_that_cannot, encoder):
     padded, (attention, called) = Encoder(DEFAULT_ENCODER), attention_that_cannot
-    padded.restore_padding()
+    padded.restore_model()
     assert try_unpadding(padded.model, PROBES, attention) is None and called
     assert padded.transformer.auto_model.config._attn_implementation == "sdpa"
     AttentionInterface.register(NAME, attend_within_texts)

@@ -45,7 +45,7 @@ class PackedLinear(torch.nn.Module):
 
 
 def can_pack(model: torch.nn.Module) -> bool:
-    """Return whether a model's linear layers can be packed: it is in bfloat16 on a CPU that multiplies it."""
+    """Return whether a model's linear layers can be packed: it is in bfloat16, on a CPU where oneDNN supports that."""
     weight = next(model.parameters(), None)
     return (
         weight is not None
@@ -60,31 +60,40 @@ def pack_linear_layers(model: torch.nn.Module) -> None:
     """Replace each linear layer of a model, in place, by a packed one, and join it with a GELU that follows it.
 
     A GELU is known to follow in the classes of transformers whose layer `dense` goes through `intermediate_act_fn`, as
-    in BERT, RoBERTa and MPNet. Subclasses of `torch.nn.Linear` are left as they are.
+    in BERT, RoBERTa and MPNet. Subclasses of `torch.nn.Linear` are left as they are. A layer in several places stays
+    one.
     """
+    packed: dict[tuple[torch.nn.Module, bool], PackedLinear] = {}
     for module in list(model.modules()):
-        gelu = _ends_in_gelu(module)
-        for name, child in list(module.named_children()):
+        ends_in_gelu = _ends_in_gelu(module)
+        for name, child in list(module._modules.items()):
             if type(child) is torch.nn.Linear:
-                setattr(module, name, PackedLinear(child, gelu and name == "dense"))
-        if gelu:
+                gelu = ends_in_gelu and name == "dense"
+                if (child, gelu) not in packed:
+                    packed[child, gelu] = PackedLinear(child, gelu)
+                setattr(module, name, packed[child, gelu])
+        if ends_in_gelu:
             module.intermediate_act_fn = torch.nn.Identity()
 
 
 def _ends_in_gelu(module: torch.nn.Module) -> bool:
-    """Return whether a module of transformers passes the outputs of its layer `dense` through the exact GELU."""
+    """Return whether a module of transformers passes the outputs of its linear layer `dense` through the exact GELU."""
     from transformers.activations import GELUActivation
 
-    return type(getattr(module, "intermediate_act_fn", None)) is GELUActivation and hasattr(module, "dense")
+    is_gelu = type(getattr(module, "intermediate_act_fn", None)) is GELUActivation
+    return is_gelu and type(getattr(module, "dense", None)) is torch.nn.Linear
 
 
 def unpack_linear_layers(model: torch.nn.Module) -> None:
-    """Undo `pack_linear_layers` in place."""
+    """Undo `pack_linear_layers` in place; do nothing to a model that is not packed."""
     from transformers.activations import GELUActivation
 
+    unpacked: dict[PackedLinear, torch.nn.Linear] = {}
     for module in list(model.modules()):
-        for name, child in list(module.named_children()):
+        for name, child in list(module._modules.items()):
             if isinstance(child, PackedLinear):
-                setattr(module, name, child.unpack())
+                if child not in unpacked:
+                    unpacked[child] = child.unpack()
+                setattr(module, name, unpacked[child])
                 if child.gelu:
                     module.intermediate_act_fn = GELUActivation()

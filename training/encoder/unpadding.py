@@ -81,7 +81,8 @@ def attend_within_texts(
         raise CannotUnpadError
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     lengths = widths = cu_seq_lens_q.diff().tolist()
-    if not query.requires_grad and any(length % ROUND_KEYS for length in lengths):
+    learns = any(states.requires_grad for states in (query, key, value))  # of masks made in inference, nothing can
+    if not learns and any(length % ROUND_KEYS for length in lengths):
         widths, positions = _plan_keys(tuple(lengths))
         key, value = _take_tokens(key, positions), _take_tokens(value, positions)
     splits = ((query, lengths), (key, widths), (value, widths))
@@ -103,9 +104,9 @@ def attend_within_texts(
 
 @lru_cache(maxsize=64)  # asked by each layer
 def _plan_keys(lengths: tuple[int, ...]) -> tuple[list[int], torch.Tensor]:
-    """Return the keys of each text, a multiple of `ROUND_KEYS`, and their positions in the row of all tokens.
+    """Return each text's number of keys, a multiple of `ROUND_KEYS`, and the positions of all keys in the row.
 
-    A text's last token is repeated: tokens of another text could hold NaN.
+    A text's last token is repeated as often as needed: tokens of another text could hold NaN.
     """
     widths = [length + -length % ROUND_KEYS for length in lengths]
     starts = np.cumsum([0, *lengths[:-1]])

@@ -199,7 +199,7 @@ def require_codes(found: NDArray[Any], expected: NDArray[Any], what: str) -> Non
 def require_encoder(chain: Chain, encoder: Encoder | None, maps: tuple[type[Map], ...] = AFFINE) -> Encoder:
     """Return the encoder with padding enabled, after checking that the chain takes its vectors.
 
-    Padding is switched on in place (`Encoder.restore_padding`), so that the export does not need Lathe's own attention.
+    Padding is switched on in place (`Encoder.restore_model`), so that the export does not need Lathe's own attention.
     `maps` are those that the format can hold.
 
     Raises:
@@ -215,5 +215,5 @@ def require_encoder(chain: Chain, encoder: Encoder | None, maps: tuple[type[Map]
             f"the chain takes vectors of another space (encoder {fitted_on}, {chain.input_dimensions} wide) than "
             f"{encoder.name} gives ({encoder.fingerprint}, {encoder.dimensions} wide)"
         )
-    encoder.restore_padding()  # what is written must not need our attention
+    encoder.restore_model()  # what is written must not need our attention
     return encoder

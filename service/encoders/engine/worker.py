@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import compress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -126,8 +127,8 @@ class Worker:
     def _encode_group(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
         """Encode a group and apply the chains; return each part's header entry and arrays, by position in the message.
 
-        If the model fails on the group, or gives NaN or inf for one of its texts, each part is tried on its own, and
-        failures are returned as entries.
+        If the model fails on the group, each part is tried on its own, and failures are returned as entries. So is a
+        part for which the model gives NaN or inf.
         """
         try:
             if group.error is not None:
@@ -143,15 +144,23 @@ class Worker:
         lengths = [len(part["texts"]) for part in group.parts]
         raws = vectors.split(lengths)  # type: ignore[no-untyped-call]
         counts = zip(*(np.split(array, np.cumsum(lengths)[:-1]) for array in (tokens, cut)), strict=True)
-        mapped = self._apply_chains([part["chain"] for part in group.parts], raws)
-        found = zip(group.parts, group.positions, mapped, raws, counts, strict=True)
-        return {position: _describe_result(part, result, raw, pair) for part, position, result, raw, pair in found}
+        finite = bool(torch.isfinite(vectors).all())  # once: for single texts, a call for each would add up
+        usable = [finite or bool(torch.isfinite(raw).all()) for raw in raws]
+        answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
+        for part, position, is_usable in zip(group.parts, group.positions, usable, strict=True):
+            if not is_usable:  # perhaps because of another's text
+                answers |= self._encode_group(self._tokenize_group([part], [position]))
+        parts = list(compress(zip(group.parts, group.positions, raws, counts, strict=True), usable))
+        mapped = self._apply_chains([part["chain"] for part, *_ in parts], [raw for _, _, raw, _ in parts])
+        for (part, position, raw, pair), result in zip(parts, mapped, strict=True):
+            answers[position] = _build_reply(part, result, raw, pair)
+        return answers
 
     def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
         """Encode a group's texts; return vectors `(n, d)` on the device, and the tokens read and cut, both `(n,)`.
 
         Raises:
-            NotFiniteError: if a vector holds NaN or inf, perhaps because another text's in the same batch does.
+            NotFiniteError: if the group is one part, and a vector holds NaN or inf.
         """
         count, normalize = len(group.pieces.texts), group.parts[0]["options"]["normalize"]
         vectors = torch.empty((count, self.encoder.dimensions), device=self.encoder.device)
@@ -161,9 +170,8 @@ class Worker:
             tokens[batch.rows] = batch.tokens
             cut[batch.rows] = 0 if batch.cut is None else batch.cut
         joined, counts = group.pieces.join(vectors, tokens, normalize)
-        if not torch.isfinite(joined).all():
-            positions = [position for part in group.parts for position in part["positions"]]
-            require_finite(joined.cpu().numpy(), self.encoder.spec, positions)
+        if len(group.parts) == 1:
+            require_finite(joined.cpu().numpy(), self.encoder.spec, group.parts[0]["positions"])
         return joined, counts, group.pieces.join_cut(cut)
 
     def _apply_chains(
@@ -185,7 +193,9 @@ class Worker:
                 together = self.load_chain(ref).floats(torch.cat([raws[index] for index in indices]))
                 mapped: Sequence[torch.Tensor | Exception] = together.split([len(raws[index]) for index in indices])
             except Exception as error:
-                mapped = [error] * len(indices)
+                mapped = [error]
+                if len(indices) > 1:  # perhaps one part's fault
+                    mapped = [self._apply_chains([ref], [raws[index]])[0] for index in indices]
             for index, result in zip(indices, mapped, strict=True):
                 results[index] = result
         return results
@@ -210,10 +220,10 @@ class Worker:
         return self.chains[key]
 
 
-def _describe_result(
+def _build_reply(
     part: dict[str, Any], result: torch.Tensor | Exception, raw: torch.Tensor, counts: Sequence[framing.Array]
 ) -> tuple[dict[str, Any], list[framing.Array]]:
-    """Return a part's header entry and arrays on the CPU, or a header entry with the error.
+    """Build a part's header entry and arrays on the CPU, or a header entry with its error.
 
     Args:
         part: the part as JSON.

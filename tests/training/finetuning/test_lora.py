@@ -155,7 +155,7 @@ def test_last_token_pooling_does_not_depend_on_padding(decoder):
     encoder = Encoder(decoder, "cpu")
     together, alone = encoder.encode(TEXTS).vectors, [encoder.encode([text]).vectors[0] for text in TEXTS]
     np.testing.assert_allclose(together, alone, atol=1e-5)
-    encoder.restore_padding()
+    encoder.restore_model()
     np.testing.assert_allclose(encoder.encode(TEXTS).vectors, together, atol=1e-5)
     mean = Encoder(replace(decoder, pooling="mean"), "cpu").encode(TEXTS).vectors
     assert np.abs(mean - together).max() > 1e-2
