@@ -5,13 +5,13 @@ Two servers would not do to compare: they differ by some hundredths for no reaso
 
 import asyncio
 
-import torch
 import uvicorn
 
 from service import logs
 from service.app import create_app
 from service.cli.serve import bind
 from service.cli.server import Server, serve_and_greet
+from service.processes.torch_threads import limit_this_thread_to_one_core
 from service.settings import read_settings
 from training.encoder.allocator import keep_freed_blocks
 
@@ -20,7 +20,7 @@ def main() -> None:
     """Serve as `lathe serve --port 0` does."""
     keep_freed_blocks()
     settings = read_settings(port=0)
-    torch.set_num_threads(settings.threads)
+    limit_this_thread_to_one_core(settings.threads)
     logs.configure(settings.log_level)
     app = create_app(settings)
     services = app.state.services

@@ -76,7 +76,7 @@ class Cluster:
         return self.others[-1]
 
     def balance(self, servers: list[Server]) -> str:
-        """Put nginx, configured as shipped, before servers; its address."""
+        """Put nginx, configured as shipped, before servers, and return its address."""
         port, folder = find_free_port(), self.folder / f"nginx-{len(self.others)}"
         folder.mkdir()
         addresses = [server.url.removeprefix("http://") for server in servers]
@@ -108,26 +108,26 @@ class Cluster:
 
 @cache
 def built_in_texts() -> list[str]:
-    """Real English that is on every machine."""
+    """Return real English that is on every machine."""
     return [text for batch in open_source("pydoc:").batches() for text in batch.values if isinstance(text, str)]
 
 
 def start(command: list[str], environment: dict[str, str] | None = None) -> "subprocess.Popen[bytes]":
-    """A process that says nothing."""
+    """Start a process that says nothing, and return it."""
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
 
 
 def answers(ask: Callable[[], object]) -> bool:
-    """Whether somebody is there."""
+    """Return whether somebody is there."""
     with suppress(redis.exceptions.ConnectionError, httpx.HTTPError):
         return bool(ask())
     return False
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> float:
-    """Wait for something; the seconds it took."""
+    """Wait for something, and return the seconds it took."""
     begun = time.monotonic()
     while not holds():
         if time.monotonic() - begun > seconds:

@@ -1,4 +1,5 @@
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,21 +10,13 @@ from transformers.activations import GELUActivation
 from training.encoder.encoder import Encoder
 from training.encoder.packing import PackedLinear, can_pack, pack_linear_layers, unpack_linear_layers
 from training.encoder.precision import PROBES
-from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-
-FLOAT32 = EncoderSpec(DEFAULT_ENCODER.name, DEFAULT_ENCODER.model, dtype="float32")
-
-
-@pytest.fixture(scope="module")
-def plain():
-    """Return the default encoder in float32, whose layers are not packed."""
-    return Encoder(FLOAT32, "cpu")
+from training.encoder.spec import DEFAULT_ENCODER
 
 
 @pytest.fixture
 def pack_float32(monkeypatch):
     """Let encoders pack their layers in float32, which every CPU multiplies."""
-    monkeypatch.setattr("training.encoder.encoder.can_pack", lambda model: True)
+    monkeypatch.setattr("training.encoder.packing.can_pack", lambda model: True)
 
 
 def count_packed(encoder):
@@ -95,37 +88,37 @@ def test_can_pack_only_bfloat16_on_a_cpu(dtype, device):
 
 
 def test_encoder_in_bfloat16_is_packed_exactly_if_the_cpu_multiplies_it():
-    encoder = Encoder(EncoderSpec("e", DEFAULT_ENCODER.model, dtype="bfloat16"), "cpu")
+    encoder = Encoder(replace(DEFAULT_ENCODER, dtype="bfloat16"), "cpu")
     layer = torch.nn.Linear(2, 2, dtype=torch.bfloat16)
     assert count_packed(encoder) == (6 * 6 + 1 if can_pack(layer) else 0)
     assert encoder.model_bytes == 2 * sum(tensor.numel() for tensor in encoder.model.state_dict().values())
     assert encoder.agreement.mean > 0.999
 
 
-def test_encoder_gives_the_same_vectors_with_packed_layers(plain, pack_float32):
-    packed = Encoder(FLOAT32, "cpu")
-    assert count_packed(packed) == 6 * 6 + 1 and count_packed(plain) == 0
-    assert packed.fingerprint == plain.fingerprint and packed.agreement.min > 0.999999
-    np.testing.assert_allclose(packed.encode(PROBES).vectors, plain.encode(PROBES).vectors, rtol=0, atol=1e-5)
+def test_encoder_gives_the_same_vectors_with_packed_layers(encoder, pack_float32):
+    packed = Encoder(DEFAULT_ENCODER, "cpu")
+    assert count_packed(packed) == 6 * 6 + 1 and count_packed(encoder) == 0
+    assert packed.fingerprint == encoder.fingerprint and packed.agreement.min > 0.999999
+    np.testing.assert_allclose(packed.encode(PROBES).vectors, encoder.encode(PROBES).vectors, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("wrong", ["an error", "other numbers"])
-def test_encoder_unpacks_layers_that_do_not_work_in_its_model(plain, pack_float32, monkeypatch, wrong):
+def test_encoder_unpacks_layers_that_do_not_work_in_its_model(encoder, pack_float32, monkeypatch, wrong):
     def forward(self, inputs):
         if wrong == "an error":
             raise NotImplementedError
         return torch.ones(*inputs.shape[:-1], self.out_features)
 
     monkeypatch.setattr(PackedLinear, "forward", forward)
-    encoder = Encoder(FLOAT32, "cpu")
-    assert count_packed(encoder) == 0
-    np.testing.assert_allclose(encoder.encode(PROBES).vectors, plain.encode(PROBES).vectors, rtol=0, atol=1e-6)
-    assert encoder.agreement.min > 0.999999
+    found = Encoder(DEFAULT_ENCODER, "cpu")
+    assert count_packed(found) == 0
+    np.testing.assert_allclose(found.encode(PROBES).vectors, encoder.encode(PROBES).vectors, rtol=0, atol=1e-6)
+    assert found.agreement.min > 0.999999
 
 
-def test_restore_model_unpacks_layers_for_exports(plain, pack_float32):
-    encoder = Encoder(FLOAT32, "cpu")
-    assert count_packed(encoder) > 0
-    encoder.restore_model()
-    assert count_packed(encoder) == 0 and not encoder.unpadded
-    np.testing.assert_allclose(encoder.encode(PROBES).vectors, plain.encode(PROBES).vectors, rtol=0, atol=1e-5)
+def test_restore_model_unpacks_layers_for_exports(encoder, pack_float32):
+    found = Encoder(DEFAULT_ENCODER, "cpu")
+    assert count_packed(found) > 0
+    found.restore_model()
+    assert count_packed(found) == 0 and not found.unpadded
+    np.testing.assert_allclose(found.encode(PROBES).vectors, encoder.encode(PROBES).vectors, rtol=0, atol=1e-5)

@@ -30,7 +30,7 @@ from training.encoder.fingerprint import compute_fingerprint
 from training.encoder.finite import require_finite
 from training.encoder.loading import choose_attention, load_with_chat_template
 from training.encoder.long_texts import MARGIN_TOKENS, Pieces, split_texts
-from training.encoder.packing import can_pack, pack_linear_layers, unpack_linear_layers
+from training.encoder.packing import try_packing, unpack_linear_layers
 from training.encoder.parallel import map_in_threads
 from training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
 from training.encoder.spec import EncoderSpec, LongText, Side
@@ -51,9 +51,6 @@ accepted."""
 
 COMPARED_PARAMETERS = 1_000_000_000
 """Maximum number of parameters of a model that is also run in float32 for comparison; a larger one may not fit."""
-
-PACKED_AGREEMENT = 0.99
-"""Cosine to float32 that each compared vector must reach with packed layers; .9995 is usual in bfloat16."""
 
 WINDOW_BATCHES = 4
 """Number of batches whose texts are tokenized together and sorted by true length: little padding, little waiting."""
@@ -181,30 +178,14 @@ class Encoder:
             if found is not None:
                 self.first_position, self.padded_attention = found
         self.transformer.to(getattr(torch, self.spec.dtype))
-        if not self.spec.compile and not self.spec.trust_remote_code and can_pack(self.transformer):
-            agreement = self._pack_and_compare(reference)
-            if agreement is not None:
-                return agreement
-        return measure_agreement(self.encode(PROBES).vectors, reference)
 
-    def _pack_and_compare(self, reference: NDArray[np.float32]) -> Agreement | None:
-        """Pack the transformer's linear layers; return the agreement with float32, or restore them and return None.
+        def compare() -> Agreement:
+            """Return the agreement of the transformer as it is now."""
+            return measure_agreement(self.encode(PROBES).vectors, reference)
 
-        They are restored if the model fails with them, as one that uses a layer's weights itself may, or if a vector
-        agrees too little.
-
-        Args:
-            reference: vectors of `PROBES` in float32.
-        """
-        try:
-            pack_linear_layers(self.transformer)
-            agreement = measure_agreement(self.encode(PROBES).vectors, reference)
-        except Exception:  # models fail on layers that they do not expect with whatever error comes first
-            agreement = None
-        if agreement is None or agreement.min < PACKED_AGREEMENT:
-            unpack_linear_layers(self.transformer)
-            return None
-        return agreement
+        if self.spec.compile or self.spec.trust_remote_code:  # compilers and a model's own code expect its own layers
+            return compare()
+        return try_packing(self.transformer, compare) or compare()
 
     @property
     def unpadded(self) -> bool:

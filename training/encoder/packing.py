@@ -4,7 +4,14 @@ PyTorch's own layer converts its weights to that layout at each call. For a few 
 the product's time. The layout is the CPU's own, so it is made when a model is loaded and never saved.
 """
 
+from collections.abc import Callable
+
 import torch
+
+from training.encoder.precision import Agreement
+
+PACKED_AGREEMENT = 0.99
+"""Cosine to float32 that each compared vector must reach with packed layers; .9995 is usual in bfloat16."""
 
 
 class PackedLinear(torch.nn.Module):
@@ -42,6 +49,29 @@ class PackedLinear(torch.nn.Module):
         if self.bias is not None:
             linear.bias = torch.nn.Parameter(self.bias, requires_grad=False)
         return linear
+
+
+def try_packing(model: torch.nn.Module, compare: Callable[[], Agreement]) -> Agreement | None:
+    """Pack a model's linear layers, in place, if its vectors then agree with float32; return the agreement, else None.
+
+    With None, the model keeps its layers: they cannot be packed, or a vector agrees too little, or the model fails with
+    packed ones, as one that uses a layer's weights itself may.
+
+    Args:
+        model: the transformer, in the dtype it will run in.
+        compare: returns the agreement of the model's vectors with those in float32.
+    """
+    if not can_pack(model):
+        return None
+    try:
+        pack_linear_layers(model)
+        agreement = compare()
+        if agreement.min >= PACKED_AGREEMENT:
+            return agreement
+    except Exception:  # models fail on layers that they do not expect with whatever error comes first
+        pass
+    unpack_linear_layers(model)
+    return None
 
 
 def can_pack(model: torch.nn.Module) -> bool:

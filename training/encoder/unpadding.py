@@ -81,7 +81,7 @@ def attend_within_texts(
         raise CannotUnpadError
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     lengths = widths = cu_seq_lens_q.diff().tolist()
-    learns = any(states.requires_grad for states in (query, key, value))  # of masks made in inference, nothing can
+    learns = any(states.requires_grad for states in (query, key, value))  # masks made in inference allow no gradient
     if not learns and any(length % ROUND_KEYS for length in lengths):
         widths, positions = _plan_keys(tuple(lengths))
         key, value = _take_tokens(key, positions), _take_tokens(value, positions)

@@ -7,6 +7,7 @@ Tokenization thus overlaps with the model's computation. Parts with equal option
 """
 
 import logging
+import operator
 import os
 import queue
 import socket
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import compress
@@ -134,34 +135,36 @@ class Worker:
             if group.error is not None:
                 raise group.error
             vectors, tokens, cut = self._compute_vectors(group)
+            finite = bool(torch.isfinite(vectors).all())  # once: for single texts, a call for each would add up
+            if not finite and len(group.parts) == 1:
+                require_finite(vectors.cpu().numpy(), self.encoder.spec, group.parts[0]["positions"])
         except Exception as error:
             if len(group.parts) == 1:
                 return {group.positions[0]: (_describe_error(error), [])}
-            alone: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
-            for part, position in zip(group.parts, group.positions, strict=True):
-                alone |= self._encode_group(self._tokenize_group([part], [position]))
-            return alone
+            return self._encode_each_alone(zip(group.parts, group.positions, strict=True))
         lengths = [len(part["texts"]) for part in group.parts]
         raws = vectors.split(lengths)  # type: ignore[no-untyped-call]
         counts = zip(*(np.split(array, np.cumsum(lengths)[:-1]) for array in (tokens, cut)), strict=True)
-        finite = bool(torch.isfinite(vectors).all())  # once: for single texts, a call for each would add up
         usable = [finite or bool(torch.isfinite(raw).all()) for raw in raws]
-        answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
-        for part, position, is_usable in zip(group.parts, group.positions, usable, strict=True):
-            if not is_usable:  # perhaps because of another's text
-                answers |= self._encode_group(self._tokenize_group([part], [position]))
+        others = compress(zip(group.parts, group.positions, strict=True), map(operator.not_, usable))
+        answers = self._encode_each_alone(others)  # their NaN may come from another's text
         parts = list(compress(zip(group.parts, group.positions, raws, counts, strict=True), usable))
         mapped = self._apply_chains([part["chain"] for part, *_ in parts], [raw for _, _, raw, _ in parts])
         for (part, position, raw, pair), result in zip(parts, mapped, strict=True):
             answers[position] = _build_reply(part, result, raw, pair)
         return answers
 
-    def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
-        """Encode a group's texts; return vectors `(n, d)` on the device, and the tokens read and cut, both `(n,)`.
+    def _encode_each_alone(
+        self, parts: Iterable[tuple[dict[str, Any], int]]
+    ) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
+        """Encode parts, given with their positions in the message, in a group each; return as `_encode_group` does."""
+        answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
+        for part, position in parts:
+            answers |= self._encode_group(self._tokenize_group([part], [position]))
+        return answers
 
-        Raises:
-            NotFiniteError: if the group is one part, and a vector holds NaN or inf.
-        """
+    def _compute_vectors(self, group: Tokenized) -> tuple[torch.Tensor, NDArray[np.int64], NDArray[np.int64]]:
+        """Encode a group's texts; return vectors `(n, d)` on the device, and the tokens read and cut, both `(n,)`."""
         count, normalize = len(group.pieces.texts), group.parts[0]["options"]["normalize"]
         vectors = torch.empty((count, self.encoder.dimensions), device=self.encoder.device)
         tokens, cut = (np.zeros(count, dtype=np.int64) for _ in range(2))
@@ -169,10 +172,7 @@ class Worker:
             vectors[torch.from_numpy(batch.rows).to(vectors.device)] = self.encoder.forward(batch, normalize)
             tokens[batch.rows] = batch.tokens
             cut[batch.rows] = 0 if batch.cut is None else batch.cut
-        joined, counts = group.pieces.join(vectors, tokens, normalize)
-        if len(group.parts) == 1:
-            require_finite(joined.cpu().numpy(), self.encoder.spec, group.parts[0]["positions"])
-        return joined, counts, group.pieces.join_cut(cut)
+        return *group.pieces.join(vectors, tokens, normalize), group.pieces.join_cut(cut)
 
     def _apply_chains(
         self, refs: Sequence[dict[str, Any] | None], raws: Sequence[torch.Tensor]
