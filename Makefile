@@ -16,7 +16,7 @@ EXTRAS := offline,parquet,onnx,faiss,hdf5,evaluation,training,redis
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 # Of 25,000 modules a server and its processes import 5,000: the others are compiled when they are first imported.
-COMPILE := $(BIN)/python -W ignore -m service.processes.precompile
+COMPILE := $(BIN)/python -W ignore -m lathe.service.processes.precompile
 
 # Processes are started by the hundred, and none should compile again what another one has.
 unexport PYTHONDONTWRITEBYTECODE
@@ -84,13 +84,13 @@ reference: $(VENV)/dev.stamp
 # Fits the chains that ship with Lathe anew; SENTENCES is a folder of general sentences.
 starters: $(VENV)/serve.stamp
 	@test -d "$(SENTENCES)" || { echo "usage: make starters SENTENCES=FOLDER"; exit 2; }
-	rm -rf build/starters service/chains/starter_chains
+	rm -rf build/starters service/lathe/service/chains/starter_chains
 	LATHE_HOME=build/starters $(BIN)/lathe fit --name debias --steps r2 --source "$(SENTENCES)"
 	LATHE_HOME=build/starters $(BIN)/lathe fit --name compact --steps r2,geopres:128,nested=true --source "$(SENTENCES)"
 	LATHE_HOME=build/starters $(BIN)/lathe fit --name codes48 --bytes 48 --source "$(SENTENCES)"
-	mkdir -p service/chains/starter_chains
-	cp -r build/starters/chains/* build/starters/places.json service/chains/starter_chains/
-	find service/chains/starter_chains -name '.*' -type f -delete
+	mkdir -p service/lathe/service/chains/starter_chains
+	cp -r build/starters/chains/* build/starters/places.json service/lathe/service/chains/starter_chains/
+	find service/lathe/service/chains/starter_chains -name '.*' -type f -delete
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Lathe needs Python 3.11 or newer (set PYTHON=)"; exit 2; }

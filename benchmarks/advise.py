@@ -22,24 +22,24 @@ import orjson
 import torch
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.advice.debiasing import LARGE_MEAN, METHODS, NOTHING, choose_by_mean_norm, compare_debiasing
-from training.advice.row_sample import RowSample
-from training.advice.sample import build_text_sample, list_texts_to_encode
-from training.advice.sample_size import MIN_ROWS
-from training.encoder.spec import DEFAULT_ENCODER
-from training.evaluation.encoders import Group, Member, RequestedEncoder, plan_groups
-from training.evaluation.pool import Job, Workers
-from training.evaluation.run import compute_trial_key
-from training.evaluation.statistics import Interval, bootstrap
-from training.evaluation.store import VectorStore, text_key
-from training.evaluation.suites import Entry, open_suite
-from training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods
-from training.reporting.text import format_percent, format_points
-from transforms.chain import Chain, parse_steps
-from transforms.errors import TransformError
-from transforms.files import replace_synced
-from transforms.statistics import Moments
-from transforms.vectors import FloatArray
+from lathe.training.advice.debiasing import LARGE_MEAN, METHODS, NOTHING, choose_by_mean_norm, compare_debiasing
+from lathe.training.advice.row_sample import RowSample
+from lathe.training.advice.sample import build_text_sample, list_texts_to_encode
+from lathe.training.advice.sample_size import MIN_ROWS
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.evaluation.encoders import Group, Member, RequestedEncoder, plan_groups
+from lathe.training.evaluation.pool import Job, Workers
+from lathe.training.evaluation.run import compute_trial_key
+from lathe.training.evaluation.statistics import Interval, bootstrap
+from lathe.training.evaluation.store import VectorStore, text_key
+from lathe.training.evaluation.suites import Entry, open_suite
+from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods
+from lathe.training.reporting.text import format_percent, format_points
+from lathe.transforms.chain import Chain, parse_steps
+from lathe.transforms.errors import TransformError
+from lathe.transforms.files import replace_synced
+from lathe.transforms.statistics import Moments
+from lathe.transforms.vectors import FloatArray
 
 MODEL = ":layer6-mean"
 """The layer and pooling that the encoder was trained with."""

@@ -129,7 +129,9 @@ def measure(installation: Installation, attack: Attack) -> dict[str, Any]:
     server = Server(installation.home, lathe=installation.command, **SETTINGS)
     try:
         processes = [server.process.pid, *descendants(server.process.pid)]
-        of_encoder = [one for one in processes if "service.encoders.engine.worker" in describe_process(one)]  # one
+        of_encoder = [
+            one for one in processes if "lathe.service.encoders.engine.worker" in describe_process(one)
+        ]  # one
         bystander(server, lambda client: client.post("/embed", json={"inputs": "a short text"}))  # warm
         for process in processes:
             Path(f"/proc/{process}/clear_refs").write_text("5")

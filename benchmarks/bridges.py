@@ -20,8 +20,8 @@ from benchmarks.held_out import read_held_out
 from benchmarks.learned.data import PROOF, TUNING, EncodedTask, encode_task, measure_once, task_parser
 from benchmarks.learned.measure import Scores, gain, score
 from benchmarks.report import markdown_table, write_report
-from transforms import Chain, LowRankAffine, Procrustes, ResidualMLP
-from transforms.base import Transform
+from lathe.transforms import Chain, LowRankAffine, Procrustes, ResidualMLP
+from lathe.transforms.base import Transform
 
 MIGRATIONS = (("MiniLM", "e5-small"), ("WordLlama", "MiniLM"), ("e5-small", "MiniLM"))
 """Old encoder, whose vectors the index holds, and new encoder, which encodes the queries."""

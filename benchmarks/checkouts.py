@@ -72,7 +72,7 @@ def run_child(folder: Path, quick: bool) -> dict[str, Any]:
 
 def measure(chains: tuple[str, ...]) -> dict[str, Any]:
     """Fit, apply and fold each chain; return the seconds of each, and a digest of the outputs."""
-    from transforms import Chain, Moments, parse_steps
+    from lathe.transforms import Chain, Moments, parse_steps
 
     rows = synthetic_rows()
     seconds: dict[str, float] = {}

@@ -27,21 +27,21 @@ import numpy as np
 import torch
 
 from benchmarks.report import parser, write_report
-from service.chains.names import RAW
-from service.chains.starters import STARTERS
-from service.index.embedded import maintenance
-from service.index.embedded.index import EmbeddedIndex
-from service.index.embedded.ownership import acquire_index
-from service.index.embedded.record import IndexRecord
-from service.index.embedded.snapshot import read_snapshot
-from service.index.protocol import Artifact
-from service.index.query import Query
-from service.index.reducer import read_artifact_files
-from service.index.spec import IndexSpec, Originals
-from service.jobs.kinds.reindex import run_reindex
-from service.jobs.requests import ReindexJob
-from service.settings import read_settings
-from transforms.artifact import MANIFEST, TENSORS
+from lathe.service.chains.names import RAW
+from lathe.service.chains.starters import STARTERS
+from lathe.service.index.embedded import maintenance
+from lathe.service.index.embedded.index import EmbeddedIndex
+from lathe.service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.embedded.snapshot import read_snapshot
+from lathe.service.index.protocol import Artifact
+from lathe.service.index.query import Query
+from lathe.service.index.reducer import read_artifact_files
+from lathe.service.index.spec import IndexSpec, Originals
+from lathe.service.jobs.kinds.reindex import run_reindex
+from lathe.service.jobs.requests import ReindexJob
+from lathe.service.settings import read_settings
+from lathe.transforms.artifact import MANIFEST, TENSORS
 
 WIDTH = 16
 """Dimensions of the vectors of an index without a chain."""

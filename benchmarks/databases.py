@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from benchmarks import report
 from benchmarks.postgres import run_postgres
-from service.index.pgvector.fields import encode_vectors
-from transforms import Chain, parse_steps
+from lathe.service.index.pgvector.fields import encode_vectors
+from lathe.transforms import Chain, parse_steps
 
 QUERIES, K, OVERSAMPLING, EF = 1024, 10, 4, 100
 BIT_OVERSAMPLING = 10

@@ -16,16 +16,16 @@ import numpy as np
 
 from benchmarks.drift_cost import measure_cost
 from benchmarks.report import markdown_table, parser, write_report
-from service.chains.starters import STARTERS
-from service.monitoring.drift.tally import Tally
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
-from training.sources.source import open_source
-from transforms import Chain, parse_steps, recall_at_k
-from transforms.artifact import FitDistribution
-from transforms.chain import retained_subspace
-from transforms.statistics import Subspace
-from transforms.vectors import FloatArray
+from lathe.service.chains.starters import STARTERS
+from lathe.service.monitoring.drift.tally import Tally
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.sources.source import open_source
+from lathe.transforms import Chain, parse_steps, recall_at_k
+from lathe.transforms.artifact import FitDistribution
+from lathe.transforms.chain import retained_subspace
+from lathe.transforms.statistics import Subspace
+from lathe.transforms.vectors import FloatArray
 
 GENERAL = ("general/clinc_wiki_sentences", "general/wikisplit_sentences", "general/wikitext2_sentences")
 FINANCE = ("finance/earnings_call_sentences",)

@@ -17,15 +17,15 @@ from typing import Any
 import torch
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.distributed import ray_engine
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
-from training.fitting.engines import LOCAL, Engine
-from training.fitting.fit import fit_chain
-from training.fitting.fit_request import FitRequest
-from training.sources.source import open_source
-from transforms import parse_steps
-from transforms.progress import no_progress
+from lathe.training.distributed import ray_engine
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.fitting.engines import LOCAL, Engine
+from lathe.training.fitting.fit import fit_chain
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.sources.source import open_source
+from lathe.transforms import parse_steps
+from lathe.transforms.progress import no_progress
 
 ENOUGH = 1.1
 """The factor below which the overhead is small."""

@@ -16,16 +16,16 @@ import torch
 
 from benchmarks.report import parser, write_report
 from benchmarks.starters import show
-from service.cli.evaluate import load_chain_methods
-from training.encoder.spec import DEFAULT_ENCODER
-from training.evaluation.encoders import RequestedEncoder
-from training.evaluation.findings import Findings
-from training.evaluation.plots import draw_all
-from training.evaluation.report import format_report
-from training.evaluation.report import write_report as write_evaluation
-from training.evaluation.run import Request, Results, evaluate
-from training.evaluation.suites import Suite, open_suite
-from training.evaluation.summary import summarize
+from lathe.service.cli.evaluate import load_chain_methods
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.evaluation.encoders import RequestedEncoder
+from lathe.training.evaluation.findings import Findings
+from lathe.training.evaluation.plots import draw_all
+from lathe.training.evaluation.report import format_report
+from lathe.training.evaluation.report import write_report as write_evaluation
+from lathe.training.evaluation.run import Request, Results, evaluate
+from lathe.training.evaluation.suites import Suite, open_suite
+from lathe.training.evaluation.summary import summarize
 
 SIZES = [Fraction(1, share) for share in (2, 4, 8, 16)]
 SENTENCES = (50, 500, 5000)

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.sources.source import open_source
+from lathe.training.sources.source import open_source
 
 FIT = """
 import json, resource, sys, time
 import torch
 torch.set_num_threads(int(sys.argv[3]))
 from pathlib import Path
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
-from training.fitting.fit_request import FitRequest
-from training.fitting.fit import fit_chain
-from transforms import parse_steps
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.fit import fit_chain
+from lathe.transforms import parse_steps
 
 encoder = Encoder(DEFAULT_ENCODER)
 loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -20,14 +20,14 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
-from training.sources.source import open_source
-from transforms import GeoPres
-from transforms.learned.losses import positional, prefix_losses
-from transforms.quality import local_spearman_of_anchors, positional_stress, recall_of_anchors
-from transforms.statistics import unit_rows
-from transforms.vectors import FloatArray
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.sources.source import open_source
+from lathe.transforms import GeoPres
+from lathe.transforms.learned.losses import positional, prefix_losses
+from lathe.transforms.quality import local_spearman_of_anchors, positional_stress, recall_of_anchors
+from lathe.transforms.statistics import unit_rows
+from lathe.transforms.vectors import FloatArray
 
 PARTS = ("step", "fit", "stream")
 MEMORY = """
@@ -42,7 +42,7 @@ STREAM = """
 import json, sys
 import numpy as np
 from benchmarks.geopres import megabytes_above
-from transforms import GeoPres
+from lathe.transforms import GeoPres
 vectors = np.load(sys.argv[1], mmap_mode="r")
 GeoPres(16, steps=2).fit(vectors[:5000])
 print(megabytes_above(lambda: GeoPres(32, **json.loads(sys.argv[2])).fit(vectors)))

@@ -100,8 +100,8 @@ def read_docstrings(count: int) -> list[str]:
 
 def encode(dtype: Any, device: str, texts: list[str], **options: Any) -> tuple[Vectors, float]:
     """Unit vectors `(n, d)` of texts on a device, and texts a second of a second pass."""
-    from training.encoder.encoder import Encoder
-    from training.encoder.spec import EncoderSpec
+    from lathe.training.encoder.encoder import Encoder
+    from lathe.training.encoder.spec import EncoderSpec
 
     encoder = Encoder(EncoderSpec(name="encoder", dtype=dtype, **options), device)
     vectors = encoder.encode(texts).vectors
@@ -200,7 +200,7 @@ def check_chains(device: str, quick: bool) -> Figures:
     """Fit chains on the device and apply them there: outputs as on the CPU, rows a second."""
     import torch
 
-    from transforms import Chain, parse_steps
+    from lathe.transforms import Chain, parse_steps
 
     rows = np.random.default_rng(0).normal(size=(2000 if quick else 200_000, 384)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
-from training.sources.source import open_source
-from transforms import Chain, local_spearman, parse_steps, recall_at_k
-from transforms.incremental import Stages, update_chain
-from transforms.vectors import FloatArray
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.sources.source import open_source
+from lathe.transforms import Chain, local_spearman, parse_steps, recall_at_k
+from lathe.transforms.incremental import Stages, update_chain
+from lathe.transforms.vectors import FloatArray
 
 MAX_HELDOUT = 3000
 STEPS = ("r2,pca:{k}", "r2,geopres:{k}")

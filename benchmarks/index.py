@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
-from service.index.planning import find_nearest
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
-from training.fitting.encoding import encode_source
-from training.sources.source import open_source
-from transforms import Chain
+from lathe.service.index.planning import find_nearest
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.sources.source import open_source
+from lathe.transforms import Chain
 
 BATCH = 2000
 QUERIES = 64

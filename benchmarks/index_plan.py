@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.starters import show
-from service.cli.index_plan import SAMPLE_ROWS
-from service.index.planning import Setting, fit_candidates, format_bytes, measure_settings, split_queries
+from lathe.service.cli.index_plan import SAMPLE_ROWS
+from lathe.service.index.planning import Setting, fit_candidates, format_bytes, measure_settings, split_queries
 
 CHAINS = ("none", "codes:48", "codes:96")
 """Chains whose plans are checked."""

@@ -16,12 +16,12 @@ import torch
 from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.advice.matryoshka import MAX_ROWS, compare_first_coordinates
-from training.encoder.loading import load_model
-from training.encoder.spec import DEFAULT_ENCODER
-from training.evaluation.encoders import RequestedEncoder, plan_groups
-from training.sources.source import open_source
-from transforms.vectors import FloatArray
+from lathe.training.advice.matryoshka import MAX_ROWS, compare_first_coordinates
+from lathe.training.encoder.loading import load_model
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.evaluation.encoders import RequestedEncoder, plan_groups
+from lathe.training.sources.source import open_source
+from lathe.transforms.vectors import FloatArray
 
 LOOKS = (0, 50, 100, 200, 400)
 BATCH, LEARNING_RATE = 32, 5e-4

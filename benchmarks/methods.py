@@ -15,15 +15,15 @@ import torch
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.starters import interval, sampled_vectors, show
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
-from training.fitting.encoding import encode_source
-from training.fitting.fit import split_heldout
-from training.fitting.rows import Rows
-from training.sources.source import open_source
-from transforms import Chain, parse_steps
-from transforms.quality import local_spearman_of_anchors, recall_of_anchors
-from transforms.vectors import FloatArray
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.fitting.fit import split_heldout
+from lathe.training.fitting.rows import Rows
+from lathe.training.sources.source import open_source
+from lathe.transforms import Chain, parse_steps
+from lathe.transforms.quality import local_spearman_of_anchors, recall_of_anchors
+from lathe.transforms.vectors import FloatArray
 
 MOST = 3000
 """Rows of a corpus that are measured."""

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from benchmarks import rivals
 from benchmarks.sockets import find_free_port
-from training.encoder.loading import locate_model
-from training.encoder.spec import DEFAULT_MODEL
+from lathe.training.encoder.loading import locate_model
+from lathe.training.encoder.spec import DEFAULT_MODEL
 
 INFINITY = "infinity-emb[torch,server]==0.0.77"
 PEER_PINS = ["click<8.2"]

@@ -17,23 +17,23 @@ import numpy as np
 import orjson
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoder.encoder import Encoder
-from training.encoder.loading import load_model
-from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from training.evaluation.pool import Workers
-from training.evaluation.statistics import mean_interval
-from training.finetuning.job import Job, TargetSettings
-from training.finetuning.mixture import Mixture
-from training.finetuning.mixture_builder import read_sources
-from training.finetuning.opening import open_target
-from training.finetuning.post_training_evaluation import TaskScores, compare_categories
-from training.finetuning.regularizers.registry import create_regularizer
-from training.finetuning.regularizers.settings import RegularizerSettings
-from training.finetuning.run import save_model
-from training.finetuning.source_mining import mine_sources
-from training.finetuning.trainer import train
-from training.research.reze_experiment.scoring import Scorer
-from training.research.reze_experiment.targets import Target
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.loading import load_model
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.evaluation.pool import Workers
+from lathe.training.evaluation.statistics import mean_interval
+from lathe.training.finetuning.job import Job, TargetSettings
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.mixture_builder import read_sources
+from lathe.training.finetuning.opening import open_target
+from lathe.training.finetuning.post_training_evaluation import TaskScores, compare_categories
+from lathe.training.finetuning.regularizers.registry import create_regularizer
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.run import save_model
+from lathe.training.finetuning.source_mining import mine_sources
+from lathe.training.finetuning.trainer import train
+from lathe.training.research.reze_experiment.scoring import Scorer
+from lathe.training.research.reze_experiment.targets import Target
 
 TARGETS = ("fiqa_qa", "tatqa", "banking77")
 GENERAL = ("stsb", "quora_pairs", "mrpc", "trec_qa", "cranfield", "bbc_news", "sst2")

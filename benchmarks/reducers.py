@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.starters import show
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
-from training.fitting.encoding import EncodedSource, encode_source
-from training.fitting.fit import split_heldout
-from training.sources.source import open_source
-from transforms import Chain, parse_steps
-from transforms.quality import local_spearman_of_anchors
-from transforms.statistics import unit_rows
-from transforms.vectors import FloatArray
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.fitting.encoding import EncodedSource, encode_source
+from lathe.training.fitting.fit import split_heldout
+from lathe.training.sources.source import open_source
+from lathe.transforms import Chain, parse_steps
+from lathe.transforms.quality import local_spearman_of_anchors
+from lathe.transforms.statistics import unit_rows
+from lathe.transforms.vectors import FloatArray
 
 OURS, NESTED = "geopres:{k}", "geopres:{k},nested=true"
 REDUCERS = (

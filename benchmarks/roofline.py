@@ -105,9 +105,9 @@ class _Model:
     def __init__(self, dtype: Any, texts: list[str]) -> None:
         import torch
 
-        from training.encoder.encoder import Encoder
-        from training.encoder.packing import PackedLinear
-        from training.encoder.spec import EncoderSpec
+        from lathe.training.encoder.encoder import Encoder
+        from lathe.training.encoder.packing import PackedLinear
+        from lathe.training.encoder.spec import EncoderSpec
 
         torch.set_num_threads(1)
         self.encoder = Encoder(EncoderSpec(name="encoder", dtype=dtype), "cpu")
@@ -190,7 +190,7 @@ def _distinct_shapes(layers: list[Any]) -> Iterator[Any]:
 
 def _leave_out_gelu(layer: Any) -> Any:
     """Return a layer that computes only the product of a packed layer; any other layer as it is."""
-    from training.encoder.packing import PackedLinear
+    from lathe.training.encoder.packing import PackedLinear
 
     return PackedLinear(layer.unpack()) if isinstance(layer, PackedLinear) else layer
 

@@ -21,7 +21,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from benchmarks.report import parser
 from benchmarks.server import Server
-from training.sources.source import open_source
+from lathe.training.sources.source import open_source
 
 TEXTS = 1500
 COLOURS = 200

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-LATHE = [sys.executable, "-c", "from service.cli.main import main; main()"]
+LATHE = [sys.executable, "-c", "from lathe.service.cli.main import main; main()"]
 
 
 def own_environment(home: Path, **settings: str) -> dict[str, str]:

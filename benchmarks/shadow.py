@@ -16,15 +16,15 @@ from benchmarks.load import Target, closed_loop
 from benchmarks.reduce_load import NPY, npy_of
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
-from service.chains.registry import Registry
-from service.home import Home
-from service.monitoring.shadow.shadow import REPORT_SECONDS
-from service.registries import open_local_registry
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
-from training.sources.source import open_source
-from transforms import Chain, parse_steps
-from transforms.vectors import FloatArray
+from lathe.service.chains.registry import Registry
+from lathe.service.home import Home
+from lathe.service.monitoring.shadow.shadow import REPORT_SECONDS
+from lathe.service.registries import open_local_registry
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.sources.source import open_source
+from lathe.transforms import Chain, parse_steps
+from lathe.transforms.vectors import FloatArray
 
 NAME, STEPS = "compact", "r2,geopres:128,nested=true"
 SHARES = (0.0, 0.1, 1.0)

@@ -14,17 +14,17 @@ import numpy as np
 import torch
 
 from benchmarks.report import markdown_table, parser, write_report
-from service.chains.starters import STARTERS
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
-from training.fitting.encoding import encode_source
-from training.fitting.fit import split_heldout
-from training.sources.source import open_source
-from transforms import Chain
-from transforms.quality import local_spearman_of_anchors, recall_of_anchors
-from transforms.quality.metrics import search_recall_of_anchors
-from transforms.statistics import unit_rows
-from transforms.vectors import FloatArray
+from lathe.service.chains.starters import STARTERS
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.fitting.fit import split_heldout
+from lathe.training.sources.source import open_source
+from lathe.transforms import Chain
+from lathe.transforms.quality import local_spearman_of_anchors, recall_of_anchors
+from lathe.transforms.quality.metrics import search_recall_of_anchors
+from lathe.transforms.statistics import unit_rows
+from lathe.transforms.vectors import FloatArray
 
 SIZES = (128, 96, 64, 32)
 MOST_FOREIGN = 3000

@@ -5,11 +5,11 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.report import markdown_table, parser, write_report
-from service.chains.starters import STARTERS
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from training.export.static_model import certify_static, export_static, split_texts
-from transforms import Chain
+from lathe.service.chains.starters import STARTERS
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.export.static_model import certify_static, export_static, split_texts
+from lathe.transforms import Chain
 
 
 def main() -> None:

@@ -20,11 +20,11 @@ import numpy as np
 from benchmarks.incremental import real_vectors
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import own_environment
-from training.fitting.encoded_shards import POSITION, VECTORS
-from transforms.vectors import FloatArray
+from lathe.training.fitting.encoded_shards import POSITION, VECTORS
+from lathe.transforms.vectors import FloatArray
 
 POLL_SECONDS = 0.1
-RUN_LATHE = "import sys; from service.cli.main import main; sys.argv[0] = 'lathe'; main()"
+RUN_LATHE = "import sys; from lathe.service.cli.main import main; sys.argv[0] = 'lathe'; main()"
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import LATHE, own_environment
-from training.datasets.folder import FolderDataSet
+from lathe.training.datasets.folder import FolderDataSet
 
 TIMEOUT_SECONDS = 2.0
 FAULTS = {"429": 0.05, "500": 0.05, "a page": 0.03, "cut": 0.03, "stall": 0.005, "nonsense": 0.05}

@@ -23,8 +23,8 @@ from benchmarks.held_out import read_held_out
 from benchmarks.learned.data import PROOF, encode_task, measure_once, task_parser
 from benchmarks.learned.measure import score
 from benchmarks.report import markdown_table, write_report
-from training.datasets.folder import FolderDataSet
-from transforms import Chain, Whitening
+from lathe.training.datasets.folder import FolderDataSet
+from lathe.transforms import Chain, Whitening
 
 POWERS: tuple[Any, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, "auto")
 """Powers of the whitening that are compared; 0 is PCA."""

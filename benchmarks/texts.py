@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from training.sources.source import open_source
+from lathe.training.sources.source import open_source
 
 
 def read_texts(written: str, count: int) -> list[str]:

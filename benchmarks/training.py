@@ -11,17 +11,17 @@ import torch
 from scipy import stats
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoder.encoder import Encoder
-from training.encoder.loading import load_model
-from training.encoder.precision import PROBES, has_bfloat16
-from training.encoder.spec import DEFAULT_ENCODER
-from training.encoder.unpadding import try_unpadding
-from training.finetuning.loss import ContrastiveLoss
-from training.finetuning.mixture import Mixture
-from training.finetuning.regularizers.none import NoRegularizer
-from training.finetuning.regularizers.reze import Reze
-from training.finetuning.regularizers.settings import RegularizerSettings
-from training.sources.source import open_source
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.loading import load_model
+from lathe.training.encoder.precision import PROBES, has_bfloat16
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.encoder.unpadding import try_unpadding
+from lathe.training.finetuning.loss import ContrastiveLoss
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.regularizers.none import NoRegularizer
+from lathe.training.finetuning.regularizers.reze import Reze
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.sources.source import open_source
 
 SOURCES = 8
 """Slices of the texts that stand for data sets: the time of a step does not depend on what they say."""

@@ -15,16 +15,16 @@ import torch
 from torch.nn import functional
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
-from training.sources.source import open_source
-from transforms import R2, Chain, GeoPres, Moments, Normalize
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.sources.source import open_source
+from lathe.transforms import R2, Chain, GeoPres, Moments, Normalize
 
 METRICS = """
 import json, sys, time
 import numpy as np, torch
 torch.set_num_threads(int(sys.argv[3]))
-import transforms
+from lathe import transforms
 def peak_kb():  # not ru_maxrss, which a process inherits from the one that started it
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 

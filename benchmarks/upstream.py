@@ -32,9 +32,9 @@ from aiohttp import web
 from benchmarks.load import Target, closed_loop
 from benchmarks.report import parser, write_report
 from benchmarks.server import LATHE, Server, own_environment
-from training.encoder.spec import DEFAULT_ENCODER, StoreSettings
-from training.encoder.upstream.space import PROBE_TEXTS
-from training.encoder.upstream.store import UpstreamStore
+from lathe.training.encoder.spec import DEFAULT_ENCODER, StoreSettings
+from lathe.training.encoder.upstream.space import PROBE_TEXTS
+from lathe.training.encoder.upstream.store import UpstreamStore
 
 STUB_DIMENSIONS = 384
 ROW = np.random.default_rng(0).standard_normal(STUB_DIMENSIONS).astype(np.float32)

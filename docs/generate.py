@@ -16,11 +16,11 @@ from fastapi.routing import APIRoute
 
 from benchmarks.report import markdown_table
 from docs.library import python, tree_of
-from service.app import create_app
-from service.cli.main import app as commands
-from service.encoder_settings import EncoderSettings
-from service.services import ADMIN
-from service.settings import Settings
+from lathe.service.app import create_app
+from lathe.service.cli.main import app as commands
+from lathe.service.encoder_settings import EncoderSettings
+from lathe.service.services import ADMIN
+from lathe.service.settings import Settings
 
 OUT = Path(__file__).parent / "reference"
 MADE = "<!-- made by docs/generate.py; write in the code, not here -->"

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import transforms
-from transforms.base import Transform
+from lathe import transforms
+from lathe.transforms.base import Transform
 
 ROOT = Path(__file__).resolve().parents[1]
 
 PYTHON = """# Python
 
-`from transforms import …`: the mathematics as a library of its own. NumPy in, NumPy out; a tensor in, a tensor out on
-its device. The docstrings in [transforms/](../../transforms) say more: equations, what was tried. `TRANSFORMS` has
-every transform by its kind."""
+`from lathe.transforms import …`: the mathematics as a library of its own. NumPy in, NumPy out; a tensor in, a tensor
+out on its device. The docstrings in [lathe/transforms](../../transforms/lathe/transforms) say more: equations, what was
+tried. `TRANSFORMS` has every transform by its kind."""
 
 
 def python() -> Iterator[str]:

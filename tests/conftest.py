@@ -22,14 +22,14 @@ import orjson
 import pytest
 import torch
 
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.loading import locate_model
+from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
+from lathe.training.fitting.out_of_domain import built_in_cache_key, load_or_encode
+from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+from lathe.training.sources.source import open_source
 from tests.embeddings_server import EmbeddingsServer
 from tests.helpers import accepts_connections, eventually, find_free_port
-from training.encoder.encoder import Encoder
-from training.encoder.loading import locate_model
-from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
-from training.fitting.out_of_domain import built_in_cache_key, load_or_encode
-from training.sources.docstrings import distinct_paragraphs, read_docstrings
-from training.sources.source import open_source
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 10
@@ -141,7 +141,7 @@ def write_data_set():
 @pytest.fixture(scope="session")
 def scoring_process() -> Iterator[Any]:
     """Start one scoring process for all evaluations of the tests, since importing mteb takes seconds."""
-    from training.evaluation.pool import Workers
+    from lathe.training.evaluation.pool import Workers
 
     with Workers(1) as workers:
         yield workers
@@ -152,9 +152,9 @@ def kept_scoring_process(scoring_process) -> Iterator[None]:
     """Let evaluations, comparisons and experiments use the shared scoring process and leave it running."""
     with pytest.MonkeyPatch.context() as patch:
         for name in (
-            "training.evaluation.run",
-            "training.research.domains.compare",
-            "training.research.reze_experiment.run",
+            "lathe.training.evaluation.run",
+            "lathe.training.research.domains.compare",
+            "lathe.training.research.reze_experiment.run",
         ):
             patch.setattr(import_module(name), "Workers", lambda _processes: nullcontext(scoring_process))
         yield

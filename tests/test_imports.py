@@ -7,7 +7,9 @@ import sys
 import pytest
 
 COMMANDS = ["--help", "--version", "chains list"]
-COMMAND = "from service.cli.main import main\ntry: main()\nexcept SystemExit as end: assert not end.code, end.code"
+COMMAND = (
+    "from lathe.service.cli.main import main\ntry: main()\nexcept SystemExit as end: assert not end.code, end.code"
+)
 PRINT = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)"
 
 MODELS = {"sentence_transformers", "transformers", "tokenizers", "huggingface_hub"}
@@ -16,12 +18,12 @@ SERVER = {"fastapi", "starlette", "uvicorn"}
 CASES = {
     **{f"lathe {words}": (COMMAND, words.split(), MODELS | ARRAYS | SERVER) for words in COMMANDS},
     "the package of transforms and its errors": (
-        "import transforms; from transforms.errors import TransformError; from transforms import StepError",
+        "from lathe.transforms.errors import TransformError; from lathe.transforms import StepError",
         [],
         ARRAYS,
     ),
     "an encoder process and a job, before a model is loaded": (
-        "import service.encoders.engine.worker, service.jobs.local_process",
+        "import lathe.service.encoders.engine.worker, lathe.service.jobs.local_process",
         [],
         MODELS | SERVER | {"pandas", "scipy", "sklearn"},
     ),

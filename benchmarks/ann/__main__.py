@@ -25,10 +25,10 @@ from benchmarks.ann.sizes import at_equal_bytes
 from benchmarks.ann.spaces import FULL
 from benchmarks.report import parser
 from benchmarks.starters import show
-from service.errors import ServiceError
-from training.errors import TrainingError
-from transforms.errors import TransformError
-from transforms.files import replace_synced
+from lathe.service.errors import ServiceError
+from lathe.training.errors import TrainingError
+from lathe.transforms.errors import TransformError
+from lathe.transforms.files import replace_synced
 
 ENGINES = ("hnswlib", "flat", "faiss-hnsw-sq8", "rabitq", "opq48", "lathe")
 BYTES = (384, 128, 48)

@@ -17,9 +17,9 @@ from benchmarks.ann.engines import Engine
 from benchmarks.ann.job import Job
 from benchmarks.ann.spaces import FULL, Space
 from benchmarks.server import Server
-from service.home import Home
-from service.registries import open_registry
-from service.settings import read_settings
+from lathe.service.home import Home
+from lathe.service.registries import open_registry
+from lathe.service.settings import read_settings
 
 UPSERTED = 2000
 """Rows of a request that fills an index."""

@@ -31,7 +31,7 @@ from benchmarks.ann.data import Numbers, Vectors, nearest
 from benchmarks.ann.engines import PROBES, Engine, Faiss, Hnswlib, is_graph, make_engine
 from benchmarks.ann.frontier import at_recall, logit
 from benchmarks.report import markdown_table, parser, write_report
-from service.index.embedded.exact import rescore
+from lathe.service.index.embedded.exact import rescore
 
 REFERENCE = "hnswlib:16"
 K = 10

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.ann.data import Numbers, Vectors
-from service.index.embedded.graphs.choice import create_graph
-from service.index.embedded.vector_formats import choose_format
-from service.index.reducer import Reducer, read_artifact_files
-from service.index.spec import IndexSpec
-from transforms import Chain, parse_steps
+from lathe.service.index.embedded.graphs.choice import create_graph
+from lathe.service.index.embedded.vector_formats import choose_format
+from lathe.service.index.reducer import Reducer, read_artifact_files
+from lathe.service.index.spec import IndexSpec
+from lathe.transforms import Chain, parse_steps
 
 FITTED_ON = 20_000
 """Number of rows that axes and quantizers are fitted on."""

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.starters import show
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
-from training.fitting.encoding import encode_source
-from training.sources.source import open_source
-from training.sources.stores import open_hdf5
-from transforms.statistics import unit_rows
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.sources.source import open_source
+from lathe.training.sources.stores import open_hdf5
+from lathe.transforms.statistics import unit_rows
 
 QUERIES, TRAIN = "test", "train"
 """What ann-benchmarks calls them in its files."""

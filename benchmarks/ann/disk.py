@@ -25,8 +25,8 @@ import torch
 from benchmarks.ann.candidates import EF_CONSTRUCTION, SEED, TARGETS, K, microseconds
 from benchmarks.ann.compressed import CodesGraph
 from benchmarks.report import markdown_table, parser, write_report
-from service.index.embedded.exact import rescore
-from service.index.embedded.row_file import RowFile
+from lathe.service.index.embedded.exact import rescore
+from lathe.service.index.embedded.row_file import RowFile
 
 EFFORTS = ((40, 30), (60, 40), (110, 60), (150, 80), (200, 110), (320, 150))
 """Candidate lists of the graph, and candidates that the originals rank."""

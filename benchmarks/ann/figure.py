@@ -15,7 +15,7 @@ from benchmarks.ann.data import Data, Vectors, nearest, split
 from benchmarks.ann.engines import Hnswlib
 from benchmarks.ann.point import WARMING, one_core, overlap
 from benchmarks.ann.spaces import find_space
-from transforms.progress import Progress
+from lathe.transforms.progress import Progress
 
 POINTS, QUERIES, RUNS = 20_000, 300, 5
 DIMENSIONS = (16, 32, 64, 128, 192, 256, 384)

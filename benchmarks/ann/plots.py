@@ -12,7 +12,7 @@ from benchmarks.ann.figure import KS
 from benchmarks.ann.findings import Findings
 from benchmarks.ann.frontier import Setting, flat, frontier, grouped, logit
 from benchmarks.ann.spaces import FULL
-from training.reporting.figures import STYLE, to_svg
+from lathe.training.reporting.figures import STYLE, to_svg
 
 Rows = Sequence[dict[str, Any]]
 

@@ -17,9 +17,9 @@ from benchmarks.ann.grid import EXACT, Grid, failed
 from benchmarks.ann.plots import TITLES, budget_of, pictures
 from benchmarks.ann.words import counted, ratio, sentences
 from benchmarks.report import markdown_table, write_report
-from training.reporting.page import Section, render_page
-from training.reporting.tables import Table as ReportTable
-from transforms.files import replace_synced
+from lathe.training.reporting.page import Section, render_page
+from lathe.training.reporting.tables import Table as ReportTable
+from lathe.transforms.files import replace_synced
 
 LIBRARIES = ("hnswlib", "faiss-cpu", "faiss-gpu", "faiss-gpu-cu12", "faiss-gpu-cuvs", "numpy", "torch")
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_int8", "asimd", "sve")

@@ -11,8 +11,8 @@ from benchmarks.ann.data import Numbers, Split, Vectors, nearest
 from benchmarks.ann.engines import Faiss
 from benchmarks.ann.point import overlap
 from benchmarks.ann.spaces import find_space
-from transforms import TransformError
-from transforms.progress import Progress
+from lathe.transforms import TransformError
+from lathe.transforms.progress import Progress
 
 OVERSAMPLING = (1, 4, 8)
 FLOAT_BYTES = 4

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.ann.data import DataError, Vectors
-from service.home import Home
-from service.registries import open_registry
-from service.settings import read_settings
-from transforms import Chain, Transform, build_steps, parse_steps
-from transforms.base import TRANSFORMS
-from transforms.linear import Affine
+from lathe.service.home import Home
+from lathe.service.registries import open_registry
+from lathe.service.settings import read_settings
+from lathe.transforms import Chain, Transform, build_steps, parse_steps
+from lathe.transforms.base import TRANSFORMS
+from lathe.transforms.linear import Affine
 
 FULL = "none"
 """The method that leaves vectors as they are."""

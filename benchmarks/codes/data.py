@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from benchmarks.held_out import require_not_held_out
 from benchmarks.report import parser
 from benchmarks.starters import show
-from training.datasets.contents import Search
-from training.datasets.folder import FolderDataSet
-from training.datasets.records import Warnings
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_MODEL, EncoderSpec
-from training.sources.source import open_source
+from lathe.training.datasets.contents import Search
+from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.records import Warnings
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_MODEL, EncoderSpec
+from lathe.training.sources.source import open_source
 
 Vectors = NDArray[np.float32]
 

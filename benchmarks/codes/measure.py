@@ -34,8 +34,8 @@ from benchmarks.codes.methods import (
     truncation,
 )
 from benchmarks.starters import show
-from training.datasets.contents import Search
-from training.evaluation.statistics import mean_interval
+from lathe.training.datasets.contents import Search
+from lathe.training.evaluation.statistics import mean_interval
 
 K, CANDIDATES = 10, 40
 """Neighbours that are looked for, and candidates that are ranked again by the full vectors."""

@@ -11,7 +11,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from transforms import ProductCoding, TransformCoding
+from lathe.transforms import ProductCoding, TransformCoding
 
 Vectors = NDArray[np.float32]
 Ids = NDArray[np.int64]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.codes.methods import Vectors
-from transforms import TransformCoding
+from lathe.transforms import TransformCoding
 
 CODES = 100_000
 """Codes that are scored."""

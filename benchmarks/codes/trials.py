@@ -20,10 +20,10 @@ from benchmarks.codes.measure import QUERIES, K, paired
 from benchmarks.codes.methods import Vectors
 from benchmarks.report import markdown_table, write_report
 from benchmarks.starters import show
-from transforms import Chain, TransformCoding, parse_steps
-from transforms.codes import CodeDecoder
-from transforms.codes.lloyd_max import normal_quantizer
-from transforms.statistics import moments_of, query_metric_roots
+from lathe.transforms import Chain, TransformCoding, parse_steps
+from lathe.transforms.codes import CodeDecoder
+from lathe.transforms.codes.lloyd_max import normal_quantizer
+from lathe.transforms.statistics import moments_of, query_metric_roots
 
 BUDGETS = (24, 48, 96)
 CLUSTERING_STEPS = 10

@@ -18,8 +18,8 @@ from benchmarks.codes.measure import K, list_gains, ndcg, paired
 from benchmarks.codes.methods import Vectors, lathe_codes
 from benchmarks.report import markdown_table, write_report
 from benchmarks.starters import show
-from training.evaluation.statistics import rank_correlation
-from training.fitting.code_search import (
+from lathe.training.evaluation.statistics import rank_correlation
+from lathe.training.fitting.code_search import (
     MAX_TEXTS,
     WEIGHTINGS,
     CodeTrial,
@@ -27,9 +27,9 @@ from training.fitting.code_search import (
     choose_weighting,
     pick_trial,
 )
-from training.split_half import cut_in_two
-from transforms import Chain, parse_steps
-from transforms.progress import no_progress
+from lathe.training.split_half import cut_in_two
+from lathe.transforms import Chain, parse_steps
+from lathe.transforms.progress import no_progress
 
 BUDGETS = (24, 48, 96)
 HELD_OUT_SHARE = 0.3

@@ -24,10 +24,10 @@ from benchmarks.evidence.requests import LAYER_TASKS, SHARES, LayerDebiasing, Lo
 from benchmarks.evidence.tables import Figures, build_debiasing_table, build_losses_table, build_retention_table
 from benchmarks.evidence.unnormalized import PaperReduction, build_tables
 from benchmarks.report import parser, write_report
-from training.evaluation.report import format_report
-from training.evaluation.report import write_report as write_evaluation
-from training.evaluation.run import Request
-from training.evaluation.suites import open_suite
+from lathe.training.evaluation.report import format_report
+from lathe.training.evaluation.report import write_report as write_evaluation
+from lathe.training.evaluation.run import Request
+from lathe.training.evaluation.suites import open_suite
 
 SIZES = [Fraction(1, share) for share in SHARES]
 TABLES: dict[str, Callable[[Figures], str]] = {

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import CountVectorizer
 
 from benchmarks.report import markdown_table, parser, write_report
-from training.evaluation.encoders import BAG_OF_WORDS, BagOfWords
-from training.evaluation.model import Collector, list_texts
-from training.evaluation.run import compute_trial_key
-from training.evaluation.statistics import Interval, bootstrap
-from training.evaluation.suites import open_suite
-from training.evaluation.worker import Trial, load_trial, measure, prepare_process
-from training.reporting.text import format_interval
+from lathe.training.evaluation.encoders import BAG_OF_WORDS, BagOfWords
+from lathe.training.evaluation.model import Collector, list_texts
+from lathe.training.evaluation.run import compute_trial_key
+from lathe.training.evaluation.statistics import Interval, bootstrap
+from lathe.training.evaluation.suites import open_suite
+from lathe.training.evaluation.worker import Trial, load_trial, measure, prepare_process
+from lathe.training.reporting.text import format_interval
 
 Encode = Callable[[list[str]], NDArray[np.float32]]
 """Function that encodes texts as unit vectors `(n, d)`."""

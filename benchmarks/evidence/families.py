@@ -15,8 +15,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from training.evaluation.encoders import RequestedEncoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.evaluation.encoders import RequestedEncoder
 
 BEFORE, AFTER = 'This sentence: "', '" means in one word: "'
 """What is written before and after a text that a language model encodes."""

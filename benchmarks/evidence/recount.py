@@ -19,8 +19,8 @@ from scipy import stats
 from benchmarks.evidence.figures import draw_differences, draw_norms
 from benchmarks.evidence.tables import build_debiasing_table, compute_noise, merge_runs, select_encoders
 from benchmarks.report import markdown_table, parser, write_report
-from training.evaluation.statistics import MIN_RESAMPLED_PAIRS, Correlation, correlate
-from training.reporting.text import format_interval
+from lathe.training.evaluation.statistics import MIN_RESAMPLED_PAIRS, Correlation, correlate
+from lathe.training.reporting.text import format_interval
 
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""

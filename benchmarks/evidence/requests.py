@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from training.evaluation.methods import (
+from lathe.training.evaluation.methods import (
     GEOPRES,
     RANDOM_SEEDS,
     TRUNCATION,
@@ -12,8 +12,8 @@ from training.evaluation.methods import (
     build_control_method,
     list_debiasing_methods,
 )
-from training.evaluation.run import Request
-from transforms.learned.losses import LOSSES
+from lathe.training.evaluation.run import Request
+from lathe.transforms.learned.losses import LOSSES
 
 SHARES = (2, 4, 8, 16)
 """Original dimensions divided by those that are left."""

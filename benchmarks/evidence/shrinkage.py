@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 from benchmarks.evidence.families import FAMILIES, request_model
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.starters import show
-from training.encoder.encoder import Encoder
-from training.finetuning.job import DataSettings
-from training.finetuning.mixture import Mixture
-from training.finetuning.mixture_builder import read_sources
-from training.finetuning.reference import ReferenceVectors
-from training.finetuning.regularizers.geometry import compare_geometry, row_cosines
-from training.finetuning.regularizers.settings import RegularizerSettings
-from training.finetuning.regularizers.shrinkage import ROUNDING, Shrinkage, fit_shrinkage, source_moments
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.finetuning.job import DataSettings
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.mixture_builder import read_sources
+from lathe.training.finetuning.reference import ReferenceVectors
+from lathe.training.finetuning.regularizers.geometry import compare_geometry, row_cosines
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.shrinkage import ROUNDING, Shrinkage, fit_shrinkage, source_moments
 
 TURNS = 100
 """Number of times that all directions are turned at random."""

@@ -8,11 +8,11 @@ import numpy as np
 
 from benchmarks.evidence.requests import LOSS_SHARES, LOSS_STEPS, REDUCERS, SHARES
 from benchmarks.report import markdown_table
-from training.evaluation.corpus import HELDOUT_SHARE, MAX_HELDOUT
-from training.evaluation.grid import find_task_family
-from training.evaluation.methods import CONTROL
-from training.evaluation.statistics import Interval, bootstrap, bootstrap_ratio, paired_test
-from training.reporting.text import format_half_width, format_interval, format_percent
+from lathe.training.evaluation.corpus import HELDOUT_SHARE, MAX_HELDOUT
+from lathe.training.evaluation.grid import find_task_family
+from lathe.training.evaluation.methods import CONTROL
+from lathe.training.evaluation.statistics import Interval, bootstrap, bootstrap_ratio, paired_test
+from lathe.training.reporting.text import format_half_width, format_interval, format_percent
 
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""

@@ -12,12 +12,12 @@ import numpy as np
 
 from benchmarks.evidence.requests import SHARES
 from benchmarks.report import markdown_table
-from training.evaluation.methods import CONTROL, Method, build_control_method
-from training.evaluation.reduction import INTRINSIC
-from training.evaluation.run import Request
-from training.evaluation.statistics import Correlation, Interval, bootstrap_ratio, correlate
-from training.reporting.text import format_interval, format_percent
-from transforms import Chain, RandomProjection
+from lathe.training.evaluation.methods import CONTROL, Method, build_control_method
+from lathe.training.evaluation.reduction import INTRINSIC
+from lathe.training.evaluation.run import Request
+from lathe.training.evaluation.statistics import Correlation, Interval, bootstrap_ratio, correlate
+from lathe.training.reporting.text import format_interval, format_percent
+from lathe.transforms import Chain, RandomProjection
 
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""

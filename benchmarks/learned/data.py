@@ -12,7 +12,7 @@ import orjson
 from numpy.typing import NDArray
 
 from benchmarks.codes.data import EncodedData, Vectors, data_parser
-from training.datasets.folder import FolderDataSet
+from lathe.training.datasets.folder import FolderDataSet
 
 TUNING = ("finance/fiqa_qa", "code/spider_sql", "code/mbpp", "general/cranfield")
 """Tasks by whose figures parameters and defaults were chosen."""

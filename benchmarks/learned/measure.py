@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from benchmarks.codes.data import Vectors
 from benchmarks.codes.measure import ndcg, paired
 from benchmarks.learned.data import EncodedTask, Gains
-from transforms import PCA, Chain, InputError, LeanVec, QueryAdapter, TransformCoding
-from transforms.base import QueryPairs
-from transforms.learned import query_adapter
+from lathe.transforms import PCA, Chain, InputError, LeanVec, QueryAdapter, TransformCoding
+from lathe.transforms.base import QueryPairs
+from lathe.transforms.learned import query_adapter
 
 K = 10
 """Number of documents that count."""

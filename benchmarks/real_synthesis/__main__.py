@@ -24,7 +24,7 @@ from benchmarks.real_synthesis.encoders import (
 from benchmarks.real_synthesis.path import Plan, read_lines, synthesize, write_inputs
 from benchmarks.real_synthesis.texts import describe_answers, describe_pairs
 from benchmarks.report import markdown_table, parser, write_report
-from training.synthesis.answer_log import AnswerLog
+from lathe.training.synthesis.answer_log import AnswerLog
 
 EXAMPLES = 10
 """Number of pairs in the raw figures, evenly spaced so that nobody chose them."""

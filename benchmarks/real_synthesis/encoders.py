@@ -13,13 +13,13 @@ import orjson
 from benchmarks.codes.data import document_texts
 from benchmarks.real_synthesis.path import Plan, read_lines
 from benchmarks.synthesis import lathe
-from training.datasets.contents import Search
-from training.datasets.folder import FolderDataSet
-from training.datasets.records import Warnings
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from training.evaluation.statistics import Array, bootstrap, mean_interval
-from training.research.domains.measures import RANKS, Vectors, ndcg, rank_best
+from lathe.training.datasets.contents import Search
+from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.records import Warnings
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.evaluation.statistics import Array, bootstrap, mean_interval
+from lathe.training.research.domains.measures import RANKS, Vectors, ndcg, rank_best
 
 TRAINED_LENGTH, MAX_LENGTH = 64, 128
 """Tokens of a text, in training and in evaluation."""

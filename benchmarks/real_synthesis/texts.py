@@ -10,9 +10,9 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from training.synthesis.answer_log import AnswerLog
-from training.synthesis.job import STAGES
-from training.synthesis.near_duplicates import words
+from lathe.training.synthesis.answer_log import AnswerLog
+from lathe.training.synthesis.job import STAGES
+from lathe.training.synthesis.near_duplicates import words
 
 QUESTION_WORD = re.compile(
     r"\W*(who|whose|what|which|when|where|why|how|is|are|was|were|do|does|did|can|could|should|would|will|has|have)\b",

@@ -17,7 +17,7 @@ import redis
 
 from benchmarks.server import LATHE, Server, own_environment
 from benchmarks.sockets import find_free_port
-from training.sources.source import open_source
+from lathe.training.sources.source import open_source
 
 ADMIN = "measured"
 PASSWORD = "measured"

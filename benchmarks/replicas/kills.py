@@ -93,7 +93,7 @@ def horses() -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if b"service.jobs.redis.process" in path.read_bytes():
+            if b"lathe.service.jobs.redis.process" in path.read_bytes():
                 found.append(int(path.parent.name))
         except OSError:
             continue  # it has ended meanwhile

@@ -15,16 +15,16 @@ import orjson
 from benchmarks.report import parser, write_report
 from benchmarks.reze.variants import VariantWork, build_variants
 from benchmarks.starters import show
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from training.finetuning.job import read_settings
-from training.research.reze_experiment.conditions import build_conditions
-from training.research.reze_experiment.findings import compute_findings
-from training.research.reze_experiment.plan import build_plan
-from training.research.reze_experiment.report import format_terminal, to_json
-from training.research.reze_experiment.run import Experiment, read_results
-from training.research.reze_experiment.settings import ExperimentSettings
-from training.research.reze_experiment.unit import Unit
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.finetuning.job import read_settings
+from lathe.training.research.reze_experiment.conditions import build_conditions
+from lathe.training.research.reze_experiment.findings import compute_findings
+from lathe.training.research.reze_experiment.plan import build_plan
+from lathe.training.research.reze_experiment.report import format_terminal, to_json
+from lathe.training.research.reze_experiment.run import Experiment, read_results
+from lathe.training.research.reze_experiment.settings import ExperimentSettings
+from lathe.training.research.reze_experiment.unit import Unit
 
 
 def main() -> None:

@@ -16,14 +16,14 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
-from training.encoder.encoder import Encoder
-from training.encoder.precision import PROBES
-from training.encoder.spec import EncoderSpec
-from training.finetuning.job import read_settings
-from training.research.reze_experiment.plan import build_plan
-from training.research.reze_experiment.scoring import Scorer
-from training.research.reze_experiment.settings import ExperimentSettings
-from training.research.reze_experiment.targets import shuffle_pairs
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.precision import PROBES
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.finetuning.job import read_settings
+from lathe.training.research.reze_experiment.plan import build_plan
+from lathe.training.research.reze_experiment.scoring import Scorer
+from lathe.training.research.reze_experiment.settings import ExperimentSettings
+from lathe.training.research.reze_experiment.targets import shuffle_pairs
 
 FIRST = 259
 """Number of leading tokens that always stay: special tokens and single bytes."""

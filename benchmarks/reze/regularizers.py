@@ -6,11 +6,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from training.encoder.encoder import Encoder
-from training.finetuning.mixture import Mixture
-from training.finetuning.regularizers.distillation import Distillation, copy_rows
-from training.finetuning.regularizers.reze import Reze
-from training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.regularizers.distillation import Distillation, copy_rows
+from lathe.training.finetuning.regularizers.reze import Reze
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 
 WITHIN = 1.0
 """Cosine that is added to pairs of the same source; divided by a temperature of 0.05, others hardly count any more."""

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from benchmarks.reze.regularizers import Fading, ShrunkDirections, WithinSources, WithinSourcesDistillation
-from training.finetuning.job import TrainingSettings
-from training.finetuning.regularizers.reze import Reze
-from training.finetuning.run import save_model
-from training.finetuning.trainer import TrainingResult
-from training.research.reze_experiment.conditions import Condition
-from training.research.reze_experiment.settings import ExperimentSettings
-from training.research.reze_experiment.unit import Work
+from lathe.training.finetuning.job import TrainingSettings
+from lathe.training.finetuning.regularizers.reze import Reze
+from lathe.training.finetuning.run import save_model
+from lathe.training.finetuning.trainer import TrainingResult
+from lathe.training.research.reze_experiment.conditions import Condition
+from lathe.training.research.reze_experiment.settings import ExperimentSettings
+from lathe.training.research.reze_experiment.unit import Work
 
 LARGE_BATCH = 64
 """Pairs of a step in which nearly every pair has others of its source beside it."""

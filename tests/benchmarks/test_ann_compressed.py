@@ -11,7 +11,7 @@ from benchmarks.ann.compressed import Graph, make_compressed
 from benchmarks.ann.data import nearest
 from benchmarks.ann.engines import compresses, efforts_of, is_graph, make_engine
 from benchmarks.ann.point import overlap
-from service.index.embedded.exact import rescore
+from lathe.service.index.embedded.exact import rescore
 
 FAISS_NAMES = ["hnsw-byte16", "hnsw-pca16-8bit", "hnsw-pca16-4bit", "hnsw-codes8", "hnsw-rabitq2"]
 

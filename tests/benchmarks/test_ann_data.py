@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.ann.data import Data, DataError, distinct, nearest, read_data, split
-from training.errors import SourceError
+from lathe.training.errors import SourceError
 
 
 @pytest.fixture

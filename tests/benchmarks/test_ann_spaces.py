@@ -3,9 +3,9 @@ import pytest
 
 from benchmarks.ann.data import DataError
 from benchmarks.ann.spaces import find_space, is_fitted_here, load_space, seeded
-from service.errors import UnknownNameError
-from transforms import Chain
-from transforms.errors import TransformError
+from lathe.service.errors import UnknownNameError
+from lathe.transforms import Chain
+from lathe.transforms.errors import TransformError
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from benchmarks.evidence.corect.compression import (
     fit_product_quantizer,
 )
 from benchmarks.evidence.corect.plot import write_plot
-from training.datasets.contents import Search
-from training.synthesis.near_duplicates import shingles
+from lathe.training.datasets.contents import Search
+from lathe.training.synthesis.near_duplicates import shingles
 
 
 @pytest.fixture(scope="module")

@@ -35,12 +35,12 @@ from benchmarks.evidence.tables import (
 )
 from benchmarks.evidence.unnormalized import PaperReduction, build_random_projection, build_tables, correlate_measures
 from benchmarks.evidence.unnormalized import list_retentions as list_unnormalized
-from training.evaluation.run import Request
-from training.evaluation.suites import Suite
-from training.finetuning.mixture import Mixture
-from training.finetuning.regularizers.settings import RegularizerSettings
-from training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
-from transforms.learned.losses import LOSSES
+from lathe.training.evaluation.run import Request
+from lathe.training.evaluation.suites import Suite
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
+from lathe.transforms.learned.losses import LOSSES
 
 ROOT = Path(__file__).parents[2]
 

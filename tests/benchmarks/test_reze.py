@@ -8,9 +8,9 @@ from torch.nn.functional import normalize
 from benchmarks.reze.prune import FIRST, prune
 from benchmarks.reze.regularizers import Fading, ShrunkDirections, WithinSources
 from benchmarks.reze.variants import average_weights
-from training.finetuning.loss import info_nce
-from training.finetuning.regularizers.reze import Reze
-from training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.loss import info_nce
+from lathe.training.finetuning.regularizers.reze import Reze
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 
 ROWS = np.array([2, 0, 1])
 

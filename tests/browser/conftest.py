@@ -14,8 +14,8 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from benchmarks.server import Server
-from training.encoder.spec import DEFAULT_MODEL
-from training.sources.docstrings import distinct_paragraphs, read_docstrings
+from lathe.training.encoder.spec import DEFAULT_MODEL
+from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
 
 KEY = "use-key"
 PATIENCE_MS = 30_000

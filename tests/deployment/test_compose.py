@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from service.settings import Settings
+from lathe.service.settings import Settings
 
 VARIABLE = re.compile(r"\$\{(\w+)")
 REQUIRED = ("LATHE_API_KEYS", "LATHE_ADMIN_KEYS", "REDIS_PASSWORD", "GRAFANA_PASSWORD")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from service.settings import Settings
+from lathe.service.settings import Settings
 
 FILES = ["docker-compose.yml", ".dockerignore", "docs/deployment.md"]
 FOLDERS = ["docker", "k8s"]

@@ -22,10 +22,10 @@ def dashboard(root):
 @pytest.fixture(scope="module")
 def exported():
     """Return the names of all metrics that the service exports."""
-    import service.redis
+    import lathe.service.redis
 
-    importlib.import_module("service.app")  # what these import may count something
-    for module in pkgutil.iter_modules(service.redis.__path__, "service.redis."):
+    importlib.import_module("lathe.service.app")  # what these import may count something
+    for module in pkgutil.iter_modules(lathe.service.redis.__path__, "lathe.service.redis."):
         importlib.import_module(module.name)
     return {family.name + suffix for family in REGISTRY.collect() for suffix in SUFFIXES.get(family.type, [])}
 

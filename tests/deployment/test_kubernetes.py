@@ -106,7 +106,7 @@ def test_pods_run_as_the_user_of_their_image(root, manifests):
 
 
 def test_probes_request_existing_health_routes(manifests):
-    from service.http.routes.health import router
+    from lathe.service.http.routes.health import router
 
     paths = {route.path for route in router.routes}
     for name in ("api", "index"):

@@ -56,7 +56,7 @@ def run(words: list[str]) -> int:
     try:
         if words[0] == "lathe":
             sys.argv = words
-            import_module("service.cli.main").main()
+            import_module("lathe.service.cli.main").main()
         else:
             sys.argv = words[2:]
             runpy.run_module(words[2], run_name="__main__", alter_sys=True)

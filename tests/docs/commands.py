@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from service.cli.main import app
+from lathe.service.cli.main import app
 from tests.docs.blocks import ROOT
 from tests.docs.extras import unknown_extras
 
@@ -88,7 +88,10 @@ def check_serve(words: list[str]) -> None:
     """Raise `ValueError` unless the application that Ray Serve builds exists."""
     for word in words:
         module, colon, name = word.partition(":")
-        if colon and f"\ndef {name}(" not in (ROOT / f"{module.replace('.', '/')}.py").read_text():
+        if not colon:
+            continue
+        found = find_spec(module)
+        if found is None or f"\ndef {name}(" not in Path(found.origin or "").read_text():
             raise ValueError(f"{module} has no {name}")
 
 

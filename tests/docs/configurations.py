@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from service.settings import read_settings
-from training.finetuning.job import Job
-from training.finetuning.job import read_settings as read_job
-from training.research.reze_experiment.settings import ExperimentSettings
-from training.synthesis.job import SynthesisJob
+from lathe.service.settings import read_settings
+from lathe.training.finetuning.job import Job
+from lathe.training.finetuning.job import read_settings as read_job
+from lathe.training.research.reze_experiment.settings import ExperimentSettings
+from lathe.training.synthesis.job import SynthesisJob
 
 if TYPE_CHECKING:
     from tests.docs.workshop import Workshop

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from lathe.training.datasets.layouts import LAYOUTS
+from lathe.transforms.base import Transform
+from lathe.transforms.kinds import KINDS
 from tests.docs.blocks import all_blocks
 from tests.docs.page import SECONDS, BlockError, Page, folder_of
 from tests.docs.record import Run, record
 from tests.docs.workshop import Workshop
-from training.datasets.layouts import LAYOUTS
-from transforms.base import Transform
-from transforms.kinds import KINDS
 
 RUNS = pytest.StashKey[list[Run]]()
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
+from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
 from tests.docs.workshop import Workshop
-from training.sources.docstrings import distinct_paragraphs, read_docstrings
 
 MODULES = """
 turtle _pydecimal statistics pathlib argparse ast calendar cgitb cmd codecs configparser contextlib datetime difflib

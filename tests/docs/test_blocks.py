@@ -10,7 +10,7 @@ def default_warnings():
     """Show warnings of libraries while they are imported instead of raising them."""
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        import service.cli.main  # noqa: F401
+        import lathe.service.cli.main  # noqa: F401
 
         yield
 

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-import transforms
 from docs.generate import OUT, pages
-from service.settings import Settings
+from lathe import transforms
+from lathe.service.settings import Settings
 
 
 @pytest.fixture(scope="module")

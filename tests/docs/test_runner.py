@@ -65,7 +65,7 @@ def test_commands_of_splits_a_script_into_simple_commands():
         "python -m benchmarks.nothing",
         "cp docker/nothing .env",
         "docker compose --file docker/nothing.yml up",
-        "serve run service.ray_serve:make",
+        "serve run lathe.service.ray_serve:make",
         "unheard-of --option",
         "if true",
     ],

@@ -21,8 +21,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from benchmarks.postgres import run_postgres
-from service.processes.client import ForkedProcess, ForkServer
-from service.processes.program import Program
+from lathe.service.processes.client import ForkedProcess, ForkServer
+from lathe.service.processes.program import Program
 from tests.docs.blocks import ROOT
 from tests.helpers import accepts_connections, eventually, find_free_port
 
@@ -31,7 +31,13 @@ PASSWORD = "correct-horse"
 START_SECONDS = 120
 STOP_SECONDS = 40
 
-PRELOADED = ("sentence_transformers", "service.app", "service.cli.main", "training.fitting.fit", "uvicorn")
+PRELOADED = (
+    "sentence_transformers",
+    "lathe.service.app",
+    "lathe.service.cli.main",
+    "lathe.training.fitting.fit",
+    "uvicorn",
+)
 LIBRARIES = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 """Variables that libraries read when they are imported, which is before a command has its own."""
 

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from lathe.transforms import Chain, parse_steps
 from tests.docs.blocks import ROOT, blocks_of
 from tests.exports.environments import run_script
-from transforms import Chain, parse_steps
 
 PACKAGES = [
     "lancedb==0.40.0",

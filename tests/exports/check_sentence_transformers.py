@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.chains.starters import STARTERS
+from lathe.service.chains.starters import STARTERS
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.export.sentence_transformers_folder import OLDEST, export_sentence_transformers
+from lathe.training.export.static_model import export_static
+from lathe.training.sources.source import open_source
+from lathe.transforms import Chain, parse_steps
 from tests.exports.environments import run_script
-from training.encoder.encoder import Encoder
-from training.encoder.spec import EncoderSpec
-from training.export.sentence_transformers_folder import OLDEST, export_sentence_transformers
-from training.export.static_model import export_static
-from training.sources.source import open_source
-from transforms import Chain, parse_steps
 
 VERSIONS = {
     "3.4.1": ["transformers==4.48.3", "tokenizers==0.21.4", "huggingface_hub==0.28.1", "datasets==3.2.0"],
@@ -42,7 +42,7 @@ version, texts, own_code = sentence_transformers.__version__, json.load(open("te
 for folder in sys.argv[2:]:
     model = sentence_transformers.SentenceTransformer(folder, device="cpu", trust_remote_code=own_code)
     np.save(f"{folder}.npy", model.encode(texts))
-assert not {"transforms", "training", "service"} & set(sys.modules)
+assert "lathe" not in sys.modules
 print(version)
 """
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-import service
+from lathe import service
+from lathe.training.encoder.loading import locate_model
+from lathe.transforms import Chain
 from tests.service.conftest import SENTENCES, LiveServer
-from training.encoder.loading import locate_model
-from transforms import Chain
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / "build/frameworks"

@@ -22,17 +22,17 @@ from psycopg.conninfo import make_conninfo
 from starlette.testclient import TestClient
 
 from benchmarks.postgres import run_postgres
-from service.app import create_app
-from service.chains.registry import Registry
-from service.chains.starters import STARTERS
-from service.home import Home
-from service.processes.client import create_process_starter
-from service.redis.replica import Replica
-from service.settings import read_settings
+from lathe.service.app import create_app
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.starters import STARTERS
+from lathe.service.home import Home
+from lathe.service.processes.client import create_process_starter
+from lathe.service.redis.replica import Replica
+from lathe.service.settings import read_settings
+from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+from lathe.transforms import Chain, certify, parse_steps
 from tests.helpers import LATHE, eventually, find_free_port
 from tests.service.memory import MemoryWatch
-from training.sources.docstrings import distinct_paragraphs, read_docstrings
-from transforms import Chain, certify, parse_steps
 
 SENTENCES = [
     "The ledger is closed at the end of every month.",
@@ -105,8 +105,8 @@ class LiveServer:
 
     def workers(self):
         """The process ids of its encoders' processes."""
-        (fork_server,) = children_of(self.process.pid, "service.processes.fork_server")
-        return children_of(fork_server, "service.encoders.engine.worker")
+        (fork_server,) = children_of(self.process.pid, "lathe.service.processes.fork_server")
+        return children_of(fork_server, "lathe.service.encoders.engine.worker")
 
     def wait(self, job_id, *states, seconds=120):
         deadline = time.monotonic() + seconds
@@ -442,7 +442,7 @@ def home(new_home):
 @pytest.fixture
 def run(home, monkeypatch, capsys):
     """Run a command in this process; gives its exit status and what it printed."""
-    from service.cli import main as cli
+    from lathe.service.cli import main as cli
 
     def command(*arguments, **environment):
         monkeypatch.setenv("LATHE_HOME", str(home))

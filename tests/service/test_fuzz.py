@@ -17,19 +17,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.chains.pointer import Pointer
-from service.chains.registry import Registry
-from service.chains.size_routes import parse_size_routes
-from service.chains.starters import STARTERS
-from service.codec import as_vectors, dump_json, parse_npy
-from service.encoders.engine import framing
-from service.errors import ServiceError
-from service.http import schemas
-from service.http.json_body import count_containers, parse_json, validate_json
-from service.index.filters import MAX_CONDITIONS, Condition, evaluate_filter, parse_filter
-from transforms.artifact import MANIFEST
-from transforms.artifact.folder import manifest_digest
-from transforms.errors import ArtifactError
+from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.size_routes import parse_size_routes
+from lathe.service.chains.starters import STARTERS
+from lathe.service.codec import as_vectors, dump_json, parse_npy
+from lathe.service.encoders.engine import framing
+from lathe.service.errors import ServiceError
+from lathe.service.http import schemas
+from lathe.service.http.json_body import count_containers, parse_json, validate_json
+from lathe.service.index.filters import MAX_CONDITIONS, Condition, evaluate_filter, parse_filter
+from lathe.transforms.artifact import MANIFEST
+from lathe.transforms.artifact.folder import manifest_digest
+from lathe.transforms.errors import ArtifactError
 
 EXAMPLES = os.environ.get("FUZZ_EXAMPLES")
 MODELS = [model for model in vars(schemas).values() if isinstance(model, type) and issubclass(model, schemas.Body)]

@@ -8,9 +8,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from service import logs
-from service.http.middleware import RequestMiddleware
-from service.settings import read_settings
+from lathe.service import logs
+from lathe.service.http.middleware import RequestMiddleware
+from lathe.service.settings import read_settings
 
 SECRET = "what-a-caller-sent"
 
@@ -21,7 +21,7 @@ async def answer(request):
 
 
 async def warn_in_a_thread(request):
-    await run_in_threadpool(logging.getLogger("service.index").warning, "index %s: %s", "docs", "slow")
+    await run_in_threadpool(logging.getLogger("lathe.service.index").warning, "index %s: %s", "docs", "slow")
     return PlainTextResponse("ok")
 
 
@@ -32,7 +32,7 @@ async def fail(request):
 @pytest.fixture
 def configured():
     """Return the function that configures logging as a server does; restore the test's own logging afterwards."""
-    root, ours = logging.getLogger(), logging.getLogger("service")
+    root, ours = logging.getLogger(), logging.getLogger("lathe.service")
     before = root.handlers, root.level, ours.level
     yield logs.configure
     root.handlers = before[0]
@@ -70,7 +70,7 @@ def test_each_request_is_logged_as_one_json_line_with_its_route_and_sizes(config
     assert line.pop("timestamp").endswith("Z") and line.pop("milliseconds") > 0
     assert line == {
         "level": "info",
-        "logger": "service.http.middleware",
+        "logger": "lathe.service.http.middleware",
         "event": "request",
         "request_id": answered.headers["x-request-id"],
         "method": "POST",
@@ -124,9 +124,13 @@ def test_an_invalid_content_length_is_left_out_of_the_request_line(configured, c
 def test_log_lines_written_during_a_request_carry_its_request_id(configured, client, lines):
     configured("info")
     client.get("/warn", headers={"x-request-id": "r-2"})
-    logging.getLogger("service.jobs").warning("later")
+    logging.getLogger("lathe.service.jobs").warning("later")
     warned, _, later = lines()
-    assert (warned["event"], warned["logger"], warned["request_id"]) == ("index docs: slow", "service.index", "r-2")
+    assert (warned["event"], warned["logger"], warned["request_id"]) == (
+        "index docs: slow",
+        "lathe.service.index",
+        "r-2",
+    )
     assert "request_id" not in later
 
 
@@ -148,14 +152,14 @@ def test_records_below_the_configured_level_are_dropped(configured, client, line
     configured("error")
     client.get("/warn")
     logging.getLogger("uvicorn.error").warning("hushed")
-    logging.getLogger("service.jobs").error("heard")
+    logging.getLogger("lathe.service.jobs").error("heard")
     assert [line["event"] for line in lines()] == ["heard"]
 
 
 @pytest.mark.parametrize("odd", ["\udcff", 2**70, b"bytes", {1, 2}, float("nan"), "two\nlines"])
 def test_every_record_is_one_line_of_json_whatever_its_extra_values(configured, lines, odd):
     configured("info")
-    logging.getLogger("service").info("odd", extra={"odd": odd})
+    logging.getLogger("lathe.service").info("odd", extra={"odd": odd})
     (line,) = lines()
     assert line["event"] == "odd" and "odd" in line
 

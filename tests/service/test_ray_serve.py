@@ -22,8 +22,8 @@ pytestmark = pytest.mark.services
 SERVING = """
 import json, sys
 from ray import serve
-from service.ray_serve import Arguments, build
-from training.distributed.cluster import connect_cluster
+from lathe.service.ray_serve import Arguments, build
+from lathe.training.distributed.cluster import connect_cluster
 
 with connect_cluster(None, cores=4):
     serve.start(http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
@@ -91,7 +91,7 @@ def served(tmp_path_factory, one_redis):
 def ray_serve():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # importing Ray warns of its own affairs
-        from service import ray_serve
+        from lathe.service import ray_serve
 
         return ray_serve
 

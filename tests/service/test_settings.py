@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from service.settings import read_settings
+from lathe.service.settings import read_settings
 
 
 def test_encoders_setting_is_json_or_a_file_of_json(tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from training.encoder.encoder import Encoder, Encoding
-from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.encoder.encoder import Encoder, Encoding
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 
 ROWS = 10
 NUMBERS = range(ROWS)

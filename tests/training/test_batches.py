@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.encoder.batching import (
+from lathe.training.encoder.batching import (
     estimate_tokens,
     sort_longest_first,
     split_features,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from training.encoder.chat_template import SETTINGS_FILE, find_chat_template
-from training.encoder.encoder import Encoder
-from training.encoder.loading import load_model
-from training.encoder.spec import EncoderSpec
-from training.errors import TooLongError
+from lathe.training.encoder.chat_template import SETTINGS_FILE, find_chat_template
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.loading import load_model
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import TooLongError
 
 TEXTS = ["tea", "a red bicycle", "The ledger is closed at the end of every month."]
 

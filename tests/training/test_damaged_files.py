@@ -8,12 +8,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from training.errors import AccessError, FitError, SourceError
-from training.fitting.fit import fit_chain
-from training.fitting.fit_request import FitRequest
-from training.sources.shards import BATCH_ROWS
-from training.sources.source import open_source
-from transforms.progress import no_progress
+from lathe.training.errors import AccessError, FitError, SourceError
+from lathe.training.fitting.fit import fit_chain
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.sources.shards import BATCH_ROWS
+from lathe.training.sources.source import open_source
+from lathe.transforms.progress import no_progress
 
 WIDTH = 6
 GOOD = 80

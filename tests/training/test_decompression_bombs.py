@@ -11,10 +11,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from training.errors import SourceError
-from training.sources.parquet_pages import parse_page_header
-from training.sources.raw import MAX_BATCH_BYTES, MAX_DIMENSIONS
-from training.sources.source import open_source
+from lathe.training.errors import SourceError
+from lathe.training.sources.parquet_pages import parse_page_header
+from lathe.training.sources.raw import MAX_BATCH_BYTES, MAX_DIMENSIONS
+from lathe.training.sources.source import open_source
 
 WIDE = 1_000_000
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from training.sources.docstrings import (
+from lathe.training.sources.docstrings import (
     MAX_CHARACTERS,
     MIN_CHARACTERS,
     distinct_paragraphs,
@@ -18,7 +18,7 @@ COMMON = {"the", "a", "an", "of", "to", "is", "in", "and", "for", "if", "or", "b
 
 DIGEST = """
 import hashlib, json
-from training.sources.docstrings import read_docstring_paragraphs, read_topic_paragraphs
+from lathe.training.sources.docstrings import read_docstring_paragraphs, read_topic_paragraphs
 print(hashlib.sha256(json.dumps([read_docstring_paragraphs(), read_topic_paragraphs()]).encode()).hexdigest())
 """
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from training.encoder.encoder import Encoder
-from training.encoder.fingerprint import compute_fingerprint
-from training.encoder.loading import locate_model
-from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
-from training.errors import EncoderError, NotFiniteError, TooLongError
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.fingerprint import compute_fingerprint
+from lathe.training.encoder.loading import locate_model
+from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
+from lathe.training.errors import EncoderError, NotFiniteError, TooLongError
 
 TEXTS = [
     "The cat sat on the mat.",

@@ -4,14 +4,14 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from training.encoder.encoder import Encoder
-from training.encoder.spec import EncoderSpec
-from training.errors import FitError, NotFiniteError, SourceError
-from training.fitting.encoded_shards import HASHES, POSITION, VECTORS
-from training.fitting.encoding import encode_source
-from training.sources.shards import BATCH_ROWS
-from training.sources.source import open_source
-from transforms.progress import no_progress
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import FitError, NotFiniteError, SourceError
+from lathe.training.fitting.encoded_shards import HASHES, POSITION, VECTORS
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.sources.shards import BATCH_ROWS
+from lathe.training.sources.source import open_source
+from lathe.transforms.progress import no_progress
 
 FILES = 4
 ROWS = 3

@@ -3,13 +3,13 @@ import json
 import numpy as np
 import pytest
 
-from training.encoder.encoder import Encoder
-from training.encoder.spec import EncoderSpec
-from training.errors import FitError
-from training.fitting.fit import fit_chain
-from training.fitting.fit_request import FitRequest
-from training.sources.docstrings import read_docstring_paragraphs
-from transforms.progress import no_progress
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import FitError
+from lathe.training.fitting.fit import fit_chain
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.sources.docstrings import read_docstring_paragraphs
+from lathe.transforms.progress import no_progress
 
 
 @pytest.fixture(scope="module")

@@ -5,16 +5,16 @@ import json
 import numpy as np
 import pytest
 
+from lathe.training.encoder.encoder import Encoding
+from lathe.training.errors import FitError, SourceError
+from lathe.training.fitting import out_of_domain
+from lathe.training.fitting.fit import fit_chain
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.out_of_domain import sample_texts
+from lathe.training.fitting.query_pairs import read_pairs, split_pairs
+from lathe.transforms.chain import Chain
+from lathe.transforms.progress import no_progress
 from tests.training.conftest import HashingEncoder
-from training.encoder.encoder import Encoding
-from training.errors import FitError, SourceError
-from training.fitting import out_of_domain
-from training.fitting.fit import fit_chain
-from training.fitting.fit_request import FitRequest
-from training.fitting.out_of_domain import sample_texts
-from training.fitting.query_pairs import read_pairs, split_pairs
-from transforms.chain import Chain
-from transforms.progress import no_progress
 
 ADAPTER = [{"kind": "query_adapter", "learning_rate": 3e-3, "steps": 200}]
 

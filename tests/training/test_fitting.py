@@ -7,22 +7,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from training.errors import FitError, SourceError
-from training.fitting.encoding import encode_source
-from training.fitting.fit import (
+from lathe.training.errors import FitError, SourceError
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.fitting.fit import (
     HELDOUT_SHARE,
     MAX_HELDOUT,
     MIN_HELDOUT,
     fit_chain,
     split_heldout,
 )
-from training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
-from training.fitting.gates import list_failed_gates, require_gates
-from training.fitting.out_of_domain import OUT_OF_DOMAIN_ROWS, OutOfDomainTexts
-from training.sources.docstrings import read_docstring_paragraphs
-from training.sources.source import open_source
-from transforms import Chain, StepError
-from transforms.progress import no_progress
+from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
+from lathe.training.fitting.gates import list_failed_gates, require_gates
+from lathe.training.fitting.out_of_domain import OUT_OF_DOMAIN_ROWS, OutOfDomainTexts
+from lathe.training.sources.docstrings import read_docstring_paragraphs
+from lathe.training.sources.source import open_source
+from lathe.transforms import Chain, StepError
+from lathe.transforms.progress import no_progress
 
 QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
 STEPS = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 32, "nested": True, "steps": 10}]

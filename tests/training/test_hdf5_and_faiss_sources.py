@@ -3,8 +3,8 @@ import h5py
 import numpy as np
 import pytest
 
-from training.errors import SourceError
-from training.sources.source import open_source
+from lathe.training.errors import SourceError
+from lathe.training.sources.source import open_source
 
 
 @pytest.fixture(scope="module")

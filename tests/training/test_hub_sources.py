@@ -16,13 +16,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from lathe.training.errors import AccessError, SourceError
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.sources.hub import is_hub
+from lathe.training.sources.shards import BATCH_ROWS
+from lathe.training.sources.source import open_source
+from lathe.transforms.progress import no_progress
 from tests.helpers import find_free_port
-from training.errors import AccessError, SourceError
-from training.fitting.encoding import encode_source
-from training.sources.hub import is_hub
-from training.sources.shards import BATCH_ROWS
-from training.sources.source import open_source
-from transforms.progress import no_progress
 
 ROWS = BATCH_ROWS + 40
 TOKEN = "hf_nobody_may_read_this"
@@ -276,8 +276,8 @@ def hub(data_set):
 ASK = """
 import json, sys, warnings
 warnings.simplefilter("error")
-from training.errors import SourceError
-from training.sources.source import open_source
+from lathe.training.errors import SourceError
+from lathe.training.sources.source import open_source
 for written in sys.argv[1:]:
     try:
         source = open_source(written)

@@ -3,14 +3,14 @@ import json
 import numpy as np
 import pytest
 
-from training.errors import FitError
-from training.fitting.fit import fit_chain, split_heldout
-from training.fitting.fit_request import FitRequest
-from training.fitting.incremental import EarlierVersion
-from training.sources.docstrings import read_docstring_paragraphs
-from transforms import ArtifactError, Chain, StepError, parse_steps
-from transforms.artifact import TENSORS
-from transforms.progress import no_progress
+from lathe.training.errors import FitError
+from lathe.training.fitting.fit import fit_chain, split_heldout
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.incremental import EarlierVersion
+from lathe.training.sources.docstrings import read_docstring_paragraphs
+from lathe.transforms import ArtifactError, Chain, StepError, parse_steps
+from lathe.transforms.artifact import TENSORS
+from lathe.transforms.progress import no_progress
 
 QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
 SIDES = {"mean_norm", "isoscore", "bytes_per_vector"}

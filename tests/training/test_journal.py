@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 import orjson
 import pytest
 
-from training.errors import JobError
-from training.journal import Journal, find_changed_setting
+from lathe.training.errors import JobError
+from lathe.training.journal import Journal, find_changed_setting
 
 SETTINGS = {"method": "reze", "seeds": (1, 2), "training": {"rate": 0.1, "lora": {"rank": 8}}, "evaluate": None}
 WRITER = """
 import os, sys
 from pathlib import Path
-from training.journal import Journal
+from lathe.training.journal import Journal
 
 journal = Journal(Path(sys.argv[1]), dict)
 for number in range(int(sys.argv[2])):

@@ -9,13 +9,13 @@ from sentence_transformers.sentence_transformer.modules import Pooling, StaticEm
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, ModernBertConfig, ModernBertModel
 
-from training.encoder import layers
-from training.encoder.encoder import Encoder
-from training.encoder.layers import FINAL_NORMS, LayeredEncoder, parse_variants
-from training.encoder.loading import locate_model
-from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
-from training.errors import EncoderError
-from training.evaluation.encoders import BAG_DIMENSIONS, BAG_OF_WORDS, RequestedEncoder, plan_groups
+from lathe.training.encoder import layers
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.layers import FINAL_NORMS, LayeredEncoder, parse_variants
+from lathe.training.encoder.loading import locate_model
+from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
+from lathe.training.errors import EncoderError
+from lathe.training.evaluation.encoders import BAG_DIMENSIONS, BAG_OF_WORDS, RequestedEncoder, plan_groups
 
 LAYERS = 6
 TEXTS = [

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from training.errors import FitError, SourceError
-from training.fitting.encoding import encode_source
-from training.fitting.fit import fit_chain
-from training.fitting.fit_request import FitRequest
-from training.sources.source import open_source
-from transforms.progress import no_progress
+from lathe.training.errors import FitError, SourceError
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.fitting.fit import fit_chain
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.sources.source import open_source
+from lathe.transforms.progress import no_progress
 
 STEPS = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 4, "steps": 12, "batch": 64}]
 

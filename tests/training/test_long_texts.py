@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.encoder.long_texts import OVERLAP, WINDOW_CHARACTERS, Pieces, split_texts
-from training.errors import EncoderError, TooLongError
+from lathe.training.encoder.long_texts import OVERLAP, WINDOW_CHARACTERS, Pieces, split_texts
+from lathe.training.errors import EncoderError, TooLongError
 
 TOKENS = 40
 PROSE = " ".join(

@@ -7,16 +7,16 @@ import torch
 from transformers import BertConfig, BertModel
 from transformers.activations import GELUActivation
 
-from training.encoder.encoder import Encoder
-from training.encoder.packing import PackedLinear, can_pack, pack_linear_layers, unpack_linear_layers
-from training.encoder.precision import PROBES
-from training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.packing import PackedLinear, can_pack, pack_linear_layers, unpack_linear_layers
+from lathe.training.encoder.precision import PROBES
+from lathe.training.encoder.spec import DEFAULT_ENCODER
 
 
 @pytest.fixture
 def pack_float32(monkeypatch):
     """Let encoders pack their layers in float32, which every CPU multiplies."""
-    monkeypatch.setattr("training.encoder.packing.can_pack", lambda model: True)
+    monkeypatch.setattr("lathe.training.encoder.packing.can_pack", lambda model: True)
 
 
 def count_packed(encoder):

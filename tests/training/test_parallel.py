@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from training.encoder.encoder import Encoder
-from training.encoder.parallel import map_in_threads
-from training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.parallel import map_in_threads
+from lathe.training.encoder.spec import DEFAULT_ENCODER
 
 TEXTS = [f"{word} {number} of the {word}s " * (1 + number % 7) for number in range(60) for word in ("lathe", "ledger")]
 

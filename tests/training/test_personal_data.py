@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lathe.training.errors import FitError
+from lathe.training.fitting.fit import fit_chain
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.transforms.base import Checkpoint
+from lathe.transforms.progress import no_progress
 from tests.training.test_fits_on_query_pairs import ADAPTER, NumberEncoder, pairs_of, write
-from training.errors import FitError
-from training.fitting.fit import fit_chain
-from training.fitting.fit_request import FitRequest
-from transforms.base import Checkpoint
-from transforms.progress import no_progress
 
 CANARY = "query 777777"
 """A query that no other text has a part of; its vector is as unique."""

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from training.encoder.encoder import BATCH_TOKENS, Encoder
-from training.encoder.precision import PROBES, has_bfloat16, measure_agreement, resolve_dtype
-from training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.encoder.encoder import BATCH_TOKENS, Encoder
+from lathe.training.encoder.precision import PROBES, has_bfloat16, measure_agreement, resolve_dtype
+from lathe.training.encoder.spec import DEFAULT_ENCODER
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ import pyarrow.parquet
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from training.errors import AccessError, SourceError
-from training.fitting.encoding import encode_source
-from training.fitting.fit import fit_chain
-from training.fitting.fit_request import FitRequest
-from training.sources.shards import BATCH_ROWS
-from training.sources.source import open_source
-from transforms.progress import no_progress
+from lathe.training.errors import AccessError, SourceError
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.fitting.fit import fit_chain
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.sources.shards import BATCH_ROWS
+from lathe.training.sources.source import open_source
+from lathe.transforms.progress import no_progress
 
 
 class Failing(MemoryFileSystem):

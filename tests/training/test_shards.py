@@ -17,14 +17,21 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from training.errors import SourceError
-from training.fitting.encoded_shards import encode_shard, shard_folder
-from training.fitting.encoding import encode_source
-from training.fitting.stacked import Part, Stacked
-from training.sources.raw import Span
-from training.sources.shards import BATCH_ROWS, FILE_SHARDS, SHARD_BATCHES, Shard, merge_into_shard_spans, read_shards
-from training.sources.source import open_source
-from transforms.progress import no_progress
+from lathe.training.errors import SourceError
+from lathe.training.fitting.encoded_shards import encode_shard, shard_folder
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.fitting.stacked import Part, Stacked
+from lathe.training.sources.raw import Span
+from lathe.training.sources.shards import (
+    BATCH_ROWS,
+    FILE_SHARDS,
+    SHARD_BATCHES,
+    Shard,
+    merge_into_shard_spans,
+    read_shards,
+)
+from lathe.training.sources.source import open_source
+from lathe.transforms.progress import no_progress
 
 ROWS = (FILE_SHARDS + 2) * BATCH_ROWS + 300
 SHARD_ROWS = 2 * BATCH_ROWS
@@ -163,8 +170,8 @@ def test_after_a_kill_encoding_resumes_at_the_unfinished_batch_with_equal_files(
 import sys
 from pathlib import Path
 from tests.training.conftest import HashingEncoder
-from training.fitting.encoding import encode_source
-from training.sources.source import open_source
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.sources.source import open_source
 
 class Slow(HashingEncoder):
     def encode(self, texts, **options):

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from training.errors import SourceError
-from training.sources.readers import BUILT_IN, FORMATS
-from training.sources.source import open_source
+from lathe.training.errors import SourceError
+from lathe.training.sources.readers import BUILT_IN, FORMATS
+from lathe.training.sources.source import open_source
 
 TEXTS = [
     "The first text.",

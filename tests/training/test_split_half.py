@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from training.split_half import count_scripts, cut_in_two, reciprocal_ranks
-from transforms import InputError
+from lathe.training.split_half import count_scripts, cut_in_two, reciprocal_ranks
+from lathe.transforms import InputError
 
 
 def test_cut_in_two_cuts_between_words():

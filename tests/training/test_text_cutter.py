@@ -12,13 +12,20 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from training.encoder.cutting import MAX_EXAMINED, PIECE, STATIC_CHARACTERS, TextCutter, cut_by_words, split_at_spaces
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from training.errors import TooLongError
-from training.finetuning.mixture import Mixture
-from training.finetuning.trainer import build_dataset
-from training.finetuning.truncation import count_truncated
+from lathe.training.encoder.cutting import (
+    MAX_EXAMINED,
+    PIECE,
+    STATIC_CHARACTERS,
+    TextCutter,
+    cut_by_words,
+    split_at_spaces,
+)
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.errors import TooLongError
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.trainer import build_dataset
+from lathe.training.finetuning.truncation import count_truncated
 
 LINES = [
     "The ledger is closed at the end of every month, and audited in the next one.",

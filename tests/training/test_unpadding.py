@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from training.encoder.encoder import Encoder
-from training.encoder.precision import PROBES, measure_agreement
-from training.encoder.spec import DEFAULT_ENCODER
-from training.encoder.unpadding import (
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.precision import PROBES, measure_agreement
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.encoder.unpadding import (
     NAME,
     ROUND_TOKENS,
     CannotUnpadError,

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from training.errors import FitError
-from training.fitting import code_search
-from training.fitting.code_search import HeldOutHalves, choose_weighting, read_queries, search_codes
-from training.fitting.fit import fit_chain
-from training.fitting.fit_request import FitRequest
-from transforms import Chain, InputError, StepError, parse_steps
-from transforms.progress import no_progress
+from lathe.training.errors import FitError
+from lathe.training.fitting import code_search
+from lathe.training.fitting.code_search import HeldOutHalves, choose_weighting, read_queries, search_codes
+from lathe.training.fitting.fit import fit_chain
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.transforms import Chain, InputError, StepError, parse_steps
+from lathe.transforms.progress import no_progress
 
 WIDTH = 48
 
@@ -162,7 +162,7 @@ def test_read_queries_takes_vectors_of_the_fitted_dimensions_and_texts_only_with
 
 
 def test_fit_of_texts_to_a_byte_budget_tries_the_weightings_by_split_half_retrieval(tmp_path, brief_encoder, workspace):
-    from training.sources.docstrings import read_docstring_paragraphs
+    from lathe.training.sources.docstrings import read_docstring_paragraphs
 
     long = [text for text in read_docstring_paragraphs() if len(text.split()) > 12]
     texts = [long[i] for i in np.linspace(0, len(long) - 1, 700).astype(int)]

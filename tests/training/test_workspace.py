@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from training.workspace import KEPT_SECONDS, claim_workspace_folder, folder_lock
+from lathe.training.workspace import KEPT_SECONDS, claim_workspace_folder, folder_lock
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from training.workspace import claim_workspace_folder
+from lathe.training.workspace import claim_workspace_folder
 with claim_workspace_folder(Path(sys.argv[1]), "key") as folder:
     (folder / "work").write_text("half done")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from training.errors import SourceError
-from training.sources.source import open_source
-from training.sources.writers import FIELD, WRITERS, open_writer
+from lathe.training.errors import SourceError
+from lathe.training.sources.source import open_source
+from lathe.training.sources.writers import FIELD, WRITERS, open_writer
 
 VECTORS = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
 RECORDS = [{"id": number, "text": f"text {number} é", "tags": ["a", str(number)]} for number in range(7)]

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms import ABTT, Chain, InputError, Moments, NotFittedError, StepError, parse_steps
+from lathe.transforms import ABTT, Chain, InputError, Moments, NotFittedError, StepError, parse_steps
 
 WIDTH = 24
 

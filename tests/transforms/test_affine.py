@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import R2, Chain, Normalize, StepError, build_steps
-from transforms.base import Signature
-from transforms.linear import Affine
+from lathe.transforms import R2, Chain, Normalize, StepError, build_steps
+from lathe.transforms.base import Signature
+from lathe.transforms.linear import Affine
 
 
 def affine(k, d, bias, seed):

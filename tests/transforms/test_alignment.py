@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms import (
+from lathe.transforms import (
     PCA,
     R2,
     Chain,

@@ -4,13 +4,13 @@ import sys
 import numpy as np
 import pytest
 
-from transforms import InputError, angular_stress, pearson_compat, recall_at_k
-from transforms.quality import cross_recall_at_k, recall_of_anchors
+from lathe.transforms import InputError, angular_stress, pearson_compat, recall_at_k
+from lathe.transforms.quality import cross_recall_at_k, recall_of_anchors
 
 PEAK = """
 import sys
 import numpy as np
-import transforms
+from lathe import transforms
 def peak_kb():  # not ru_maxrss, which a process inherits from the one that started it
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import R2, Chain, GeoPres, InputError
+from lathe.transforms import R2, Chain, GeoPres, InputError
 
 
 @pytest.fixture(scope="module")

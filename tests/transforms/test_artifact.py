@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import R2, ArtifactError, Chain, GeoPres
-from transforms.artifact import MANIFEST, TENSORS, read_artifact, read_manifest, write_artifact
-from transforms.artifact.folder import manifest_digest
+from lathe.transforms import R2, ArtifactError, Chain, GeoPres
+from lathe.transforms.artifact import MANIFEST, TENSORS, read_artifact, read_manifest, write_artifact
+from lathe.transforms.artifact.folder import manifest_digest
 
 
 @pytest.fixture(scope="module")

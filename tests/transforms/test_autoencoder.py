@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import Autoencoder, Chain, InputError, Moments, StepError
-from transforms.learned.descent import Batches
+from lathe.transforms import Autoencoder, Chain, InputError, Moments, StepError
+from lathe.transforms.learned.descent import Batches
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from transforms.beneath import OutsideError, list_beneath, open_beneath, read_beneath
+from lathe.transforms.beneath import OutsideError, list_beneath, open_beneath, read_beneath
 
 
 @pytest.fixture

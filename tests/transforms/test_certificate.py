@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from transforms import (
+from lathe.transforms import (
     R2,
     Autoencoder,
     Chain,

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import transforms
-from transforms import PCA, Autoencoder, Chain, Flow, GeoPres
-from transforms.base import Checkpoint, FitContext, TrainingConfig
-from transforms.learned.descent import checkpoint_for, mean_of_varied
+from lathe import transforms
+from lathe.transforms import PCA, Autoencoder, Chain, Flow, GeoPres
+from lathe.transforms.base import Checkpoint, FitContext, TrainingConfig
+from lathe.transforms.learned.descent import checkpoint_for, mean_of_varied
 
 TENSORS = {
     "steps": torch.tensor(7),
@@ -314,8 +314,8 @@ import sys, time
 from pathlib import Path
 
 import numpy as np, torch
-from transforms import GeoPres
-from transforms.base.checkpoint import Checkpoint
+from lathe.transforms import GeoPres
+from lathe.transforms.base.checkpoint import Checkpoint
 
 torch.set_num_threads(1)
 rows, path, result = sys.argv[1:]
@@ -337,7 +337,7 @@ def test_a_fit_killed_in_another_process_resumes_and_ends_equal_to_an_uninterrup
     paths = [tmp_path / name for name in ("rows.npy", "fit.safetensors", "weight.npy")]
     np.save(paths[0], rows)
     command = [sys.executable, "-c", SCRIPT, *map(str, paths)]
-    root = Path(transforms.__file__).parent.parent
+    root = Path(transforms.__file__).parents[2]
     settings = {"cwd": root, "env": os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}, "text": True}
     with subprocess.Popen(command, stdout=subprocess.PIPE, **settings) as process:
         said = [process.stdout.readline() for _ in range(40)]

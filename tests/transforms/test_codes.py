@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import (
+from lathe.transforms import (
     PCA,
     R2,
     ArtifactError,
@@ -17,8 +17,8 @@ from transforms import (
     TransformCoding,
     parse_steps,
 )
-from transforms.codes.allocation import allocate_bits, equal_bits, lay_out, lay_out_in_whole_bytes
-from transforms.codes.lloyd_max import MAX_BITS, distortions, normal_quantizer
+from lathe.transforms.codes.allocation import allocate_bits, equal_bits, lay_out, lay_out_in_whole_bytes
+from lathe.transforms.codes.lloyd_max import MAX_BITS, distortions, normal_quantizer
 
 WIDTH = 64
 
@@ -129,7 +129,7 @@ def test_coordinates_cross_byte_boundaries_where_whole_bytes_would_waste_bits(ro
     decoded = step.inverse_transform(codes)
     error = np.square(decoded - fresh).sum(1).mean()
     with monkeypatch.context() as patched:
-        patched.setattr("transforms.codes.allocation.MAX_EXCESS", np.inf)
+        patched.setattr("lathe.transforms.codes.allocation.MAX_EXCESS", np.inf)
         whole = TransformCoding(48, 0).fit(rows)
     assert (whole.layout[0] + whole.layout[2] <= 8).all()
     assert error < 0.7 * np.square(whole.inverse_transform(whole.transform(fresh)) - fresh).sum(1).mean()
@@ -395,7 +395,7 @@ def test_codes_refuse_invalid_byte_budgets_and_parameters(parameters, message, r
 
 
 def test_loading_a_chain_of_a_newer_codec_version_is_refused_and_advises_an_upgrade(rows, tmp_path, monkeypatch):
-    monkeypatch.setattr("transforms.codes.transform_coding.CODEC_VERSION", 2)
+    monkeypatch.setattr("lathe.transforms.codes.transform_coding.CODEC_VERSION", 2)
     Chain([TransformCoding(8, codec_version=2)]).fit(rows).save(tmp_path / "chain")
     monkeypatch.undo()
     with pytest.raises(ArtifactError, match="upgrade it"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import PCA, R2, Chain, GeoPres, Int8, MeanCentering, Normalize, StepError, Truncation, Whitening
+from lathe.transforms import PCA, R2, Chain, GeoPres, Int8, MeanCentering, Normalize, StepError, Truncation, Whitening
 
 
 @pytest.fixture(scope="module")

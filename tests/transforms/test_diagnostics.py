@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms import R2, InputError, Moments, diagnose, isoscore
-from transforms.quality import centered_alignment, uncentered_alignment
-from transforms.quality.diagnostics import _geometric_ranks, _moment_diagnostics, _row_hashes
-from transforms.statistics import Spectrum
+from lathe.transforms import R2, InputError, Moments, diagnose, isoscore
+from lathe.transforms.quality import centered_alignment, uncentered_alignment
+from lathe.transforms.quality.diagnostics import _geometric_ranks, _moment_diagnostics, _row_hashes
+from lathe.transforms.statistics import Spectrum
 
 
 def direct_alignment(moments):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms import (
+from lathe.transforms import (
     PCA,
     R2,
     TRANSFORMS,
@@ -19,8 +19,8 @@ from transforms import (
     StepError,
     build_steps,
 )
-from transforms.base import QueryPairs
-from transforms.chain import deserialize_chain, serialize_chain
+from lathe.transforms.base import QueryPairs
+from lathe.transforms.chain import deserialize_chain, serialize_chain
 
 WIDTH = 24
 PAIRED = ("procrustes", "low_rank_affine", "residual_mlp")

@@ -3,7 +3,7 @@ import stat
 
 import pytest
 
-from transforms.files import continue_file, create_file, make_folder, make_root, replace_synced, write_synced
+from lathe.transforms.files import continue_file, create_file, make_folder, make_root, replace_synced, write_synced
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ import json
 import numpy as np
 import pytest
 
-from transforms import ArtifactError, Chain, Moments, parse_steps
-from transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistribution, FitStatistics, vector_norms
-from transforms.artifact.fit_distribution import _weighted_percentiles
-from transforms.artifact.folder import manifest_digest
-from transforms.chain import retained_subspace
-from transforms.statistics import Gaussian
-from transforms.statistics.gaussian import MAX_DIRECTIONS
+from lathe.transforms import ArtifactError, Chain, Moments, parse_steps
+from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitDistribution, FitStatistics, vector_norms
+from lathe.transforms.artifact.fit_distribution import _weighted_percentiles
+from lathe.transforms.artifact.folder import manifest_digest
+from lathe.transforms.chain import retained_subspace
+from lathe.transforms.statistics import Gaussian
+from lathe.transforms.statistics.gaussian import MAX_DIRECTIONS
 
 WIDTH = 160
 

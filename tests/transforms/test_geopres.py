@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import Chain, GeoPres, InputError, Moments, StepError, local_spearman, recall_at_k
-from transforms.base import TrainingConfig
-from transforms.learned.descent import Batches
-from transforms.learned.geopres import random_start
-from transforms.learned.losses import positional, prefix_losses
-from transforms.learned.losses.angular import angular
-from transforms.learned.losses.blend import blend, blend_starts
-from transforms.learned.losses.spearman import spearman
-from transforms.statistics import unit_rows
+from lathe.transforms import Chain, GeoPres, InputError, Moments, StepError, local_spearman, recall_at_k
+from lathe.transforms.base import TrainingConfig
+from lathe.transforms.learned.descent import Batches
+from lathe.transforms.learned.geopres import random_start
+from lathe.transforms.learned.losses import positional, prefix_losses
+from lathe.transforms.learned.losses.angular import angular
+from lathe.transforms.learned.losses.blend import blend, blend_starts
+from lathe.transforms.learned.losses.spearman import spearman
+from lathe.transforms.statistics import unit_rows
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from transforms.learned.losses import positional, prefix_losses
-from transforms.learned.losses.angular import angular
-from transforms.learned.losses.blend import SHARES, TEMPERATURE, blend, blend_starts, neighbour_divergence
-from transforms.learned.losses.soft_rank import soft_ranks
-from transforms.learned.losses.spearman import spearman
+from lathe.transforms.learned.losses import positional, prefix_losses
+from lathe.transforms.learned.losses.angular import angular
+from lathe.transforms.learned.losses.blend import SHARES, TEMPERATURE, blend, blend_starts, neighbour_divergence
+from lathe.transforms.learned.losses.soft_rank import soft_ranks
+from lathe.transforms.learned.losses.spearman import spearman
 
 STARTS = [[0.02, 0.3, 0.4], [0.01, 0.2, 0.1], [0.5, 0.1, 0.2]]
 

@@ -3,8 +3,8 @@ import pytest
 from scipy.spatial.distance import pdist
 from scipy.stats import rankdata, spearmanr
 
-from transforms import InputError, Moments, isoscore, local_spearman, positional_stress, recall_at_k
-from transforms.quality import local_spearman_of_anchors, recall_of_anchors
+from lathe.transforms import InputError, Moments, isoscore, local_spearman, positional_stress, recall_at_k
+from lathe.transforms.quality import local_spearman_of_anchors, recall_of_anchors
 
 METRICS = [local_spearman, positional_stress, lambda before, after: recall_at_k(before, after, 2)]
 

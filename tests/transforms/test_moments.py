@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms import InputError, Moments
+from lathe.transforms import InputError, Moments
 
 
 def assert_same(one, other, relative=1e-10):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms import ArtifactError, InputError, Moments, PairedMoments
+from lathe.transforms import ArtifactError, InputError, Moments, PairedMoments
 
 
 def direct(rows):

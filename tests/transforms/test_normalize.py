@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms import R2, InputError, Moments, Normalize, StepError, TransformError, build_steps
-from transforms.statistics import drop_rounding_residue, unit_rows
+from lathe.transforms import R2, InputError, Moments, Normalize, StepError, TransformError, build_steps
+from lathe.transforms.statistics import drop_rounding_residue, unit_rows
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from transforms.npy import open_npy, read_npy_header
+from lathe.transforms.npy import open_npy, read_npy_header
 
 
 class Cyclic:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA as Reference
 
-from transforms import PCA, R2, Chain, InputError, Moments, NotFittedError, StepError, parse_steps
+from lathe.transforms import PCA, R2, Chain, InputError, Moments, NotFittedError, StepError, parse_steps
 
 WIDTH = 20
 CENTERS = ["data", "directions", "none"]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from transforms.learned.losses import positional, prefix_losses
-from transforms.statistics import distances
+from lathe.transforms.learned.losses import positional, prefix_losses
+from lathe.transforms.statistics import distances
 
 
 def positional_losses(x, weight, sizes, importance):

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
+from lathe.transforms import Chain, InputError, Moments, ProductCoding, TransformCoding, parse_steps
+from lathe.transforms.incremental import Stages
 from tests.transforms.test_codes import biased_rows
-from transforms import Chain, InputError, Moments, ProductCoding, TransformCoding, parse_steps
-from transforms.incremental import Stages
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms import (
+from lathe.transforms import (
     PCA,
     R2,
     Chain,

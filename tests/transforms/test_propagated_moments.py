@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import ABTT, PCA, R1, R2, Autoencoder, Chain, MeanCentering, Moments, Truncation, Whitening
-from transforms.chain import affine_parts
-from transforms.incremental.propagation import approximate_normalized_moments, propagate_moments
-from transforms.linear import Affine
+from lathe.transforms import ABTT, PCA, R1, R2, Autoencoder, Chain, MeanCentering, Moments, Truncation, Whitening
+from lathe.transforms.chain import affine_parts
+from lathe.transforms.incremental.propagation import approximate_normalized_moments, propagate_moments
+from lathe.transforms.linear import Affine
 
 
 @pytest.fixture(scope="module")

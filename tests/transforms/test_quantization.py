@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from transforms import (
+from lathe.transforms import (
     PCA,
     R2,
     Binary,
@@ -354,7 +354,7 @@ def test_scores_and_norms_are_those_of_the_decoded_vectors_over_any_number_of_bl
     assert torch.from_numpy(codes).dtype == step.code_dtype
     decoded = step.inverse_transform(codes)
     for block in (1, 299, 300, 4096):
-        monkeypatch.setattr("transforms.codes.quantization.DECODED_ROWS", block)
+        monkeypatch.setattr("lathe.transforms.codes.quantization.DECODED_ROWS", block)
         np.testing.assert_allclose(step.score(queries, codes), queries @ decoded.T, atol=1e-5)
         np.testing.assert_allclose(step.decoded_norms(codes), np.linalg.norm(decoded, axis=1), atol=1e-5)
     of_tensor = step.score(torch.from_numpy(queries), torch.from_numpy(codes))

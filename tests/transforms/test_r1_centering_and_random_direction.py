@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import R1, R2, Chain, InputError, MeanCentering, Moments, Normalize, RandomDirection, StepError
+from lathe.transforms import R1, R2, Chain, InputError, MeanCentering, Moments, Normalize, RandomDirection, StepError
 
 WIDTH = 24
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transforms import R2, InputError, Moments, NotFittedError, StepError
+from lathe.transforms import R2, InputError, Moments, NotFittedError, StepError
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import PCA, Chain, InputError, Int8, PairedMoments, Procrustes, ResidualMLP, StepError
-from transforms.base import Checkpoint
-from transforms.progress import no_progress
+from lathe.transforms import PCA, Chain, InputError, Int8, PairedMoments, Procrustes, ResidualMLP, StepError
+from lathe.transforms.base import Checkpoint
+from lathe.transforms.progress import no_progress
 
 D, K, N = 24, 16, 3000
 

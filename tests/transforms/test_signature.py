@@ -1,6 +1,6 @@
 import pytest
 
-from transforms import (
+from lathe.transforms import (
     ABTT,
     PCA,
     R2,
@@ -15,7 +15,7 @@ from transforms import (
     Truncation,
     Whitening,
 )
-from transforms.base import Signature
+from lathe.transforms.base import Signature
 
 
 @pytest.mark.parametrize(

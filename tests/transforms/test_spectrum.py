@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from transforms.statistics import Spectrum
+from lathe.transforms.statistics import Spectrum
 
 
 def tied(width):

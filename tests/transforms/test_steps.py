@@ -1,7 +1,7 @@
 import pytest
 
-from transforms import R2, TRANSFORMS, GeoPres, Normalize, StepError, build_steps, parse_steps
-from transforms.kinds import KINDS
+from lathe.transforms import R2, TRANSFORMS, GeoPres, Normalize, StepError, build_steps, parse_steps
+from lathe.transforms.kinds import KINDS
 
 
 def geopres(**parameters):

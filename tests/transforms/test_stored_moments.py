@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import ArtifactError, Chain, parse_steps
-from transforms.artifact import MANIFEST, TENSORS, FitStatistics, load_moments, read_artifact, write_artifact
-from transforms.incremental import Stages
+from lathe.transforms import ArtifactError, Chain, parse_steps
+from lathe.transforms.artifact import MANIFEST, TENSORS, FitStatistics, load_moments, read_artifact, write_artifact
+from lathe.transforms.incremental import Stages
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_load_moments_refuses_invalid_moments_while_the_chain_still_loads(saved,
 
 RESIDENT = """
 import gc, sys
-from transforms import Chain
+from lathe.transforms import Chain
 def resident():
     gc.collect()
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")) / 1024

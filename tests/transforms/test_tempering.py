@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from transforms import Chain, Moments, StepError, Whitening, parse_steps
-from transforms.quality import certify
-from transforms.statistics import Spectrum, tempered_power
+from lathe.transforms import Chain, Moments, StepError, Whitening, parse_steps
+from lathe.transforms.quality import certify
+from lathe.transforms.statistics import Spectrum, tempered_power
 
 
 def power_law(d=100, decay=1.0):

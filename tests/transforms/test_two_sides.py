@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import (
+from lathe.transforms import (
     PCA,
     R2,
     Chain,
@@ -20,11 +20,11 @@ from transforms import (
     build_steps,
     parse_steps,
 )
-from transforms.base import Checkpoint, QueryPairs, measure_relevance
-from transforms.chain import deserialize_chain, leading_query_maps, serialize_chain
-from transforms.incremental import Stages
-from transforms.learned import query_adapter
-from transforms.linear import Normalize
+from lathe.transforms.base import Checkpoint, QueryPairs, measure_relevance
+from lathe.transforms.chain import deserialize_chain, leading_query_maps, serialize_chain
+from lathe.transforms.incremental import Stages
+from lathe.transforms.learned import query_adapter
+from lathe.transforms.linear import Normalize
 
 D = 16
 

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import Chain, InputError, Moments, StepError, parse_steps
-from transforms.artifact import FitStatistics, load_moments
-from transforms.base import TRANSFORMS
-from transforms.incremental import Stages, update_chain
-from transforms.incremental.update import ChainUpdate
+from lathe.transforms import Chain, InputError, Moments, StepError, parse_steps
+from lathe.transforms.artifact import FitStatistics, load_moments
+from lathe.transforms.base import TRANSFORMS
+from lathe.transforms.incremental import Stages, update_chain
+from lathe.transforms.incremental.update import ChainUpdate
 
 EXACT = [
     "r2", "r1", "r1:renormalize=false", "mc", "abtt", "abtt:literal=true", "pca:8", "pca", "pca:8,center=none",

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.decomposition import PCA as Reference
 
-from transforms import (
+from lathe.transforms import (
     ABTT,
     PCA,
     R2,
@@ -17,7 +17,7 @@ from transforms import (
     Whitening,
     parse_steps,
 )
-from transforms.linear.whitening import ledoit_wolf_weight
+from lathe.transforms.linear.whitening import ledoit_wolf_weight
 
 WIDTH = 16
 EXACT = {"epsilon": 0, "renormalize": False}

@@ -23,8 +23,8 @@ from benchmarks.evidence.corect.compression import FLOATS, Compression, Vectors,
 from benchmarks.evidence.corect.plot import write_plot
 from benchmarks.report import markdown_table, write_report
 from benchmarks.starters import show
-from training.evaluation.statistics import Interval, mean_interval
-from training.reporting.text import format_half_width
+from lathe.training.evaluation.statistics import Interval, mean_interval
+from lathe.training.reporting.text import format_half_width
 
 ENCODERS = ("MiniLM", "WordLlama")
 SIZES = (10_000, 30_000, 100_000)

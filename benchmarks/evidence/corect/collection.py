@@ -13,10 +13,10 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from benchmarks.codes.data import document_texts
 from benchmarks.texts import read_texts
-from training.datasets.contents import Search
-from training.datasets.folder import FolderDataSet
-from training.datasets.records import Warnings
-from training.synthesis.near_duplicates import shingles
+from lathe.training.datasets.contents import Search
+from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.records import Warnings
+from lathe.training.synthesis.near_duplicates import shingles
 
 SETS = tuple(f"general/{name}" for name in ("cacm", "cisi", "cranfield", "dbpedia_mini", "msmarco_mini", "npl"))
 """Data sets whose queries have ten relevant documents or more."""

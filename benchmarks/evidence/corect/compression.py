@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.codes.methods import unit_rows
-from transforms import Chain, ProductCoding, TransformCoding, parse_steps
+from lathe.transforms import Chain, ProductCoding, TransformCoding, parse_steps
 
 Vectors = NDArray[np.float32]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from training.reporting.figures import STYLE, new_panels, to_svg
+from lathe.training.reporting.figures import STYLE, new_panels, to_svg
 
 FAMILIES = {
     "product_codes": ("C0", "-"),

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from service.chains.gates import promote_with_gates
-from service.chains.pointer import Pointer
-from service.chains.registry import Registry
-from service.chains.size_routes import SizeRoutes
-from training.fitting.gates import read_gate_value
-from transforms import Chain, parse_steps
+from lathe.service.chains.gates import promote_with_gates
+from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.size_routes import SizeRoutes
+from lathe.training.fitting.gates import read_gate_value
+from lathe.transforms import Chain, parse_steps
 
 NAME = "gated"
 TOO_MUCH = {"local_spearman": 1.5, "positional_stress": 0.0, "bytes_per_vector.after": 1000}

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from service.chains.output_dtype import encode_output, find_dtype_problem
-from transforms import Chain, parse_steps
+from lathe.service.chains.output_dtype import encode_output, find_dtype_problem
+from lathe.transforms import Chain, parse_steps
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from cachetools import LRUCache
 
-from service.chains.registry import Registry
-from service.chains.size_routes import SizeRoutes
-from service.codec import dump_json
-from service.errors import BadValueError, ConflictError, UnknownNameError
-from service.redis.registry import SharedRegistry
-from service.redis.size_routes import SharedSizeRoutes
-from transforms import ArtifactError, Chain, parse_steps
-from transforms.artifact.folder import manifest_digest
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.size_routes import SizeRoutes
+from lathe.service.codec import dump_json
+from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
+from lathe.service.redis.registry import SharedRegistry
+from lathe.service.redis.size_routes import SharedSizeRoutes
+from lathe.transforms import ArtifactError, Chain, parse_steps
+from lathe.transforms.artifact.folder import manifest_digest
 
 
 def fitted(steps="r2,geopres:4,steps=0", width=8, seed=0, fingerprint="enc"):
@@ -201,10 +201,10 @@ def test_another_registry_on_the_folder_sees_a_promotion_at_once(registry):
 
 PUBLISH_SOME = """
 import sys, pathlib, numpy as np
-from service.chains.registry import Registry
-from service.redis.size_routes import SharedSizeRoutes
-from service.redis.registry import SharedRegistry
-from transforms import Chain, parse_steps
+from lathe.service.chains.registry import Registry
+from lathe.service.redis.size_routes import SharedSizeRoutes
+from lathe.service.redis.registry import SharedRegistry
+from lathe.transforms import Chain, parse_steps
 
 for step in range(4):
     rows = np.random.default_rng(step).normal(size=(60, 8)) + 1

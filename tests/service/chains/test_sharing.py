@@ -14,18 +14,18 @@ import pytest
 import yaml
 from sentence_transformers import SentenceTransformer
 
-from service.chains.hub import require_inner_path
-from service.chains.registry import Registry
-from service.chains.sharing import SUMS
-from service.chains.starters import STARTERS
-from service.errors import BadValueError
+from lathe.service.chains.hub import require_inner_path
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.sharing import SUMS
+from lathe.service.chains.starters import STARTERS
+from lathe.service.errors import BadValueError
+from lathe.training.export.folder import SHIPPED
+from lathe.transforms import Chain, parse_steps
+from lathe.transforms.artifact import FitDistribution, FitStatistics, load_moments
+from lathe.transforms.artifact.folder import manifest_digest
+from lathe.transforms.statistics import Moments
 from tests.helpers import LATHE, eventually, find_free_port
 from tests.service.chains.hub_server import HubServer, sha_of
-from training.export.folder import SHIPPED
-from transforms import Chain, parse_steps
-from transforms.artifact import FitDistribution, FitStatistics, load_moments
-from transforms.artifact.folder import manifest_digest
-from transforms.statistics import Moments
 
 TOKEN = "hf_nobody_may_read_this"
 REPO = "me/small"
@@ -256,7 +256,7 @@ def test_a_hub_out_of_reach_or_a_wrong_name_is_one_line(run, hub, pull, small, m
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory, encoder):
     """Export the starter chain with its encoder."""
-    from training.export.sentence_transformers_folder import export_sentence_transformers
+    from lathe.training.export.sentence_transformers_folder import export_sentence_transformers
 
     folder = tmp_path_factory.mktemp("exported") / "model"
     export_sentence_transformers(Chain.load(STARTERS / "compact" / "1"), encoder, folder, "compact@1")

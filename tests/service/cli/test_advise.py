@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from training.advice.sizes import REDUCERS
-from training.sources.docstrings import read_docstring_paragraphs
+from lathe.training.advice.sizes import REDUCERS
+from lathe.training.sources.docstrings import read_docstring_paragraphs
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from service.chains.registry import Registry
-from service.chains.size_routes import SizeRoutes
-from service.home import Home
-from transforms import Chain, parse_steps
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.size_routes import SizeRoutes
+from lathe.service.home import Home
+from lathe.transforms import Chain, parse_steps
 
 ENCODER = "e" * 32
 

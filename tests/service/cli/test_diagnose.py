@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from transforms import diagnose
+from lathe.transforms import diagnose
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from service.cli.kernels import describe_instructions, describe_kernels, lacks_avx512
-from service.cli.machine import Machine, find_existing_folder, read_machine
-from service.cli.requirements import find_unmet
-from service.cli.shortfalls import EXTRAS, find_shortfalls
-from service.settings import Settings
+from lathe.service.cli.kernels import describe_instructions, describe_kernels, lacks_avx512
+from lathe.service.cli.machine import Machine, find_existing_folder, read_machine
+from lathe.service.cli.requirements import find_unmet
+from lathe.service.cli.shortfalls import EXTRAS, find_shortfalls
+from lathe.service.settings import Settings
 
 SMALL = Machine(
     "cpu",

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lathe.transforms import Chain
 from tests.helpers import LATHE, find_free_port
-from transforms import Chain
 
 pytestmark = [pytest.mark.services, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
 RAY = ["--engine", "ray", "--workers", 2]

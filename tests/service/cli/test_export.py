@@ -7,10 +7,10 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from service.chains.registry import Registry
-from service.chains.starters import STARTERS
-from training.export.folder import import_shipped
-from transforms import PCA, Chain, Int8, QueryAdapter
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.starters import STARTERS
+from lathe.training.export.folder import import_shipped
+from lathe.transforms import PCA, Chain, Int8, QueryAdapter
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,12 @@ import faiss
 import numpy as np
 import pytest
 
-from service.index.embedded.backup import back_up_index
-from service.index.embedded.indexes import EmbeddedIndexes
-from service.index.embedded.record import IndexRecord
-from service.index.importing import parse_object
-from service.index.query import Query
-from service.index.spec import IndexSpec
+from lathe.service.index.embedded.backup import back_up_index
+from lathe.service.index.embedded.indexes import EmbeddedIndexes
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.importing import parse_object
+from lathe.service.index.query import Query
+from lathe.service.index.spec import IndexSpec
 
 WIDTH = 384
 SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")

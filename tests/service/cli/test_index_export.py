@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.chains.registry import Registry
-from transforms import Chain, parse_steps
+from lathe.service.chains.registry import Registry
+from lathe.transforms import Chain, parse_steps
 
 WIDTH, ROWS = 32, 1500
 

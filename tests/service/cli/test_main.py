@@ -10,7 +10,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from torch.backends.cpu import get_cpu_capability
 
-from training.sources.source import open_source
+from lathe.training.sources.source import open_source
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_fit_with_bad_shards_skip_leaves_out_damaged_files_and_names_them(run, t
 CORES_AFTER_A_PRODUCT = """
 import os, sys, time
 sys.argv = ["lathe", "--version"]
-from service.cli.main import main
+from lathe.service.cli.main import main
 try:
     main()
 except SystemExit:

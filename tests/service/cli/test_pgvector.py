@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from service.chains.registry import Registry
-from transforms import Chain, parse_steps
+from lathe.service.chains.registry import Registry
+from lathe.transforms import Chain, parse_steps
 
 WIDTH, ROWS = 32, 1500
 STEPS = {

@@ -210,7 +210,7 @@ def test_fit_of_10000_vectors_takes_less_than_150_mb_more_memory_than_of_1000(tm
         np.save(tmp_path / f"{count}.npy", rows[:count])
     script = (
         "import resource, sys\n"
-        "from service.cli.main import main\n"
+        "from lathe.service.cli.main import main\n"
         "for source in sys.argv[1:]:\n"
         "    sys.argv = ['lathe', 'fit', '--name', 'm', '--steps', 'r2,geopres:32,steps=40', '--source', source]\n"
         "    try: main()\n"

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from lathe.training.datasets.data_set import find_pairs
+from lathe.training.datasets.file import FileDataSet
+from lathe.training.finetuning.job import SourceSettings
 from tests.helpers import LATHE
-from training.datasets.data_set import find_pairs
-from training.datasets.file import FileDataSet
-from training.finetuning.job import SourceSettings
 
 
 @pytest.fixture

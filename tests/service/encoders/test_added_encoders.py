@@ -3,16 +3,16 @@ import threading
 import numpy as np
 import pytest
 
-from service.encoder_settings import AddedEncoders, EncoderSettings
-from service.encoders.engine.admission_queue import AdmissionQueue
-from service.encoders.engine.encoder_info import EncoderInfo
-from service.encoders.engine.engine import Engine
-from service.encoders.engine.work import PartResult, Reply
-from service.errors import ConflictError, UnknownNameError
-from service.settings import read_settings
+from lathe.service.encoder_settings import AddedEncoders, EncoderSettings
+from lathe.service.encoders.engine.admission_queue import AdmissionQueue
+from lathe.service.encoders.engine.encoder_info import EncoderInfo
+from lathe.service.encoders.engine.engine import Engine
+from lathe.service.encoders.engine.work import PartResult, Reply
+from lathe.service.errors import ConflictError, UnknownNameError
+from lathe.service.settings import read_settings
+from lathe.training.encoder.precision import Agreement
+from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
 from tests.helpers import eventually
-from training.encoder.precision import Agreement
-from training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL
 
 SMALL = EncoderSettings(name="small", model=DEFAULT_MODEL, layer=1, max_length=64, prompts={"q": "find: "}, load=False)
 

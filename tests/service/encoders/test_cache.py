@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from service.chains.registry import Registry
-from service.chains.resolve import ChainResolver
-from service.chains.size_routes import SizeRoutes
-from service.chains.starters import STARTERS
-from service.encoders.cache import ENTRY_BYTES, VectorCache
-from service.encoders.embedder import Embedder, NotAtOnceError
-from service.encoders.engine.encoder_info import EncoderInfo
-from service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
-from service.encoders.observer import Observers
-from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from transforms.chain import Chain
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.resolve import ChainResolver
+from lathe.service.chains.size_routes import SizeRoutes
+from lathe.service.chains.starters import STARTERS
+from lathe.service.encoders.cache import ENTRY_BYTES, VectorCache
+from lathe.service.encoders.embedder import Embedder, NotAtOnceError
+from lathe.service.encoders.engine.encoder_info import EncoderInfo
+from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
+from lathe.service.encoders.observer import Observers
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.transforms.chain import Chain
 
 PROMPTS = {"query": "find: ", "same": "find: ", "passage": ""}
 INFO = EncoderInfo(DEFAULT_ENCODER, "f" * 32, 384, 256, PROMPTS, None, "cpu", 1024, None)

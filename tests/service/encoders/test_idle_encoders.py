@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from service.encoder_settings import AddedEncoders, EncoderSettings
-from service.settings import read_settings
+from lathe.service.encoder_settings import AddedEncoders, EncoderSettings
+from lathe.service.settings import read_settings
 from tests.helpers import eventually
 
 NAME = "sleepy"

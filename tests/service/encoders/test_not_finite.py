@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from service.encoder_settings import AddedEncoders, EncoderSettings
+from lathe.service.encoder_settings import AddedEncoders, EncoderSettings
 from tests.helpers import eventually
 
 NAME = "fragile"

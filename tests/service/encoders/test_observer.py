@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from service.chains.registry import Registry
-from service.chains.starters import STARTERS
-from service.encoders.observer import ObservedVectors, Observers
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.starters import STARTERS
+from lathe.service.encoders.observer import ObservedVectors, Observers
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import uvicorn
 
-from service.encoder_settings import EncoderSettings, convert_settings_error
-from service.settings import read_settings
+from lathe.service.encoder_settings import EncoderSettings, convert_settings_error
+from lathe.service.settings import read_settings
 from tests.embeddings_server import WIDTH, rows_of
 from tests.helpers import eventually
 
@@ -58,7 +58,7 @@ def read_metric(app, name):
 @pytest.fixture
 def impatient(monkeypatch):
     """Let no failing call be tried again."""
-    monkeypatch.setattr("service.encoders.engine.upstream_worker.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("lathe.service.encoders.engine.upstream_worker.PATIENCE_SECONDS", 0.0)
 
 
 # Another Lathe.

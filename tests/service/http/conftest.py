@@ -1,7 +1,7 @@
 import pytest
 
-from training.encoder.loading import locate_model
-from training.encoder.spec import DEFAULT_MODEL
+from lathe.training.encoder.loading import locate_model
+from lathe.training.encoder.spec import DEFAULT_MODEL
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from service.app import create_app
-from service.settings import read_settings
+from lathe.service.app import create_app
+from lathe.service.settings import read_settings
 
 
 @pytest.fixture(scope="module")

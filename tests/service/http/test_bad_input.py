@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from service.errors import BadValueError
-from service.http.json_body import parse_json
+from lathe.service.errors import BadValueError
+from lathe.service.http.json_body import parse_json
 
 BAD_BODIES = {
     "empty list": ("/embed", {"inputs": []}, 400),

@@ -24,8 +24,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-import service
-from transforms import Chain
+from lathe import service
+from lathe.transforms import Chain
 
 CHECKS = [
     not_a_server_error,

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from service.cli.fit import format_fit_result
+from lathe.service.cli.fit import format_fit_result
 
 NPY = "application/x-npy"
 ENCODER = "all-MiniLM-L6-v2"

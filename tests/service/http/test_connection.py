@@ -13,8 +13,8 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
-from service.http import connection
-from service.http.connection import HEADERS, LINE_BYTES, MAX_PIPELINED, Connection, Limits, check_connections
+from lathe.service.http import connection
+from lathe.service.http.connection import HEADERS, LINE_BYTES, MAX_PIPELINED, Connection, Limits, check_connections
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\n"
 ENDLESS = {
@@ -224,7 +224,7 @@ def test_a_connection_whose_client_reads_no_answer_is_closed_within_62_seconds()
 def test_connections_over_the_limit_are_answered_503_and_logged_once(caplog):
     async def test(served):
         held = [await served.connect() for _ in range(3)]
-        with caplog.at_level(logging.WARNING, "service.http.connection"):
+        with caplog.at_level(logging.WARNING, "lathe.service.http.connection"):
             assert [status(await served.say(b"GET / HTTP/1.1\r\n\r\n")) for _ in range(3)] == [503] * 3
         assert [record.message for record in caplog.records].count(
             "too many connections; new ones are answered 503"

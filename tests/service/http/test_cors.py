@@ -1,9 +1,9 @@
 import pytest
 from starlette.testclient import TestClient
 
-from service.app import create_app
-from service.http.openapi import VECTOR_HEADERS
-from service.settings import read_settings
+from lathe.service.app import create_app
+from lathe.service.http.openapi import VECTOR_HEADERS
+from lathe.service.settings import read_settings
 
 PAGE = "https://app.example.org"
 PREFLIGHT = {

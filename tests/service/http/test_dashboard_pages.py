@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from service.app import create_app
-from service.dashboard.assets import read_assets
-from service.settings import read_settings
+from lathe.service.app import create_app
+from lathe.service.dashboard.assets import read_assets
+from lathe.service.settings import read_settings
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -104,4 +104,4 @@ def test_a_wheel_contains_the_dashboard_files(tmp_path):
     assert done.returncode == 0, done.stderr
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         for name, asset in read_assets().items():
-            assert wheel.read(f"service/dashboard/static/{name}") == asset.content
+            assert wheel.read(f"lathe/service/dashboard/static/{name}") == asset.content

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from starlette.requests import Request
 
-from service.encoders.engine.admission_queue import AdmissionQueue
-from service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
-from service.errors import ClientGoneError
-from service.http.disconnect import wait_for_encoding
+from lathe.service.encoders.engine.admission_queue import AdmissionQueue
+from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
+from lathe.service.errors import ClientGoneError
+from lathe.service.http.disconnect import wait_for_encoding
 
 DISCONNECT = {"type": "http.disconnect"}
 ANSWER = EncodedTexts(np.ones((1, 2), np.float32), None, np.ones(1, np.int64), 0.0, 0.0)

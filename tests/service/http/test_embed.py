@@ -4,8 +4,8 @@ import io
 import numpy as np
 import pytest
 
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER
 
 HEADERS = ("x-space-id", "x-chain", "x-dimensions", "x-request-id", "x-queue-time", "x-inference-time")
 

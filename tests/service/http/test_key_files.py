@@ -3,11 +3,11 @@ import os
 import pytest
 from starlette.requests import Request
 
-from service.app import build_job_environment, create_app
-from service.auth import Keys
-from service.errors import ForbiddenError, UnauthorizedError
-from service.key_file import KEY_VARIABLES
-from service.settings import read_settings
+from lathe.service.app import build_job_environment, create_app
+from lathe.service.auth import Keys
+from lathe.service.errors import ForbiddenError, UnauthorizedError
+from lathe.service.key_file import KEY_VARIABLES
+from lathe.service.settings import read_settings
 
 
 @pytest.fixture

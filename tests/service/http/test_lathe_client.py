@@ -13,8 +13,8 @@ from langchain_lathe import LatheEmbeddings
 from lathe_client import AsyncClient, Client, Retries, SearchEmbedder, ServerError, SpaceMismatchError
 from llama_index.embeddings.lathe import LatheEmbedding
 
-import service
-from transforms import Chain
+from lathe import service
+from lathe.transforms import Chain
 
 KEY = "use-key"
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"

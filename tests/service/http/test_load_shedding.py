@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from service.http.load_shedding import SheddingMiddleware
+from lathe.service.http.load_shedding import SheddingMiddleware
 
 
 def ask(path, *rooms_full, method="POST", chunks=2):

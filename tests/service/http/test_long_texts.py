@@ -5,13 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from service.encoder_settings import AddedEncoders, EncoderSettings
-from service.encoders.embedder import cut_texts
-from service.encoders.engine.work import EncodeOptions, Work, estimate_cost
+from lathe.service.encoder_settings import AddedEncoders, EncoderSettings
+from lathe.service.encoders.embedder import cut_texts
+from lathe.service.encoders.engine.work import EncodeOptions, Work, estimate_cost
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import TooLongError
 from tests.helpers import eventually
-from training.encoder.encoder import Encoder
-from training.encoder.spec import EncoderSpec
-from training.errors import TooLongError
 
 ENCODER = SimpleNamespace(name="tiny", max_length=256)
 PROSE = "The ledger is closed at the end of every month. " * 2000

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from service.encoders.model_names import parse_model
-from service.errors import BadValueError, UnknownNameError
+from lathe.service.encoders.model_names import parse_model
+from lathe.service.errors import BadValueError, UnknownNameError
 
 ENCODER = "all-MiniLM-L6-v2"
 COMPACT = f"{ENCODER}+compact"

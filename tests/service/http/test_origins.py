@@ -2,8 +2,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.testclient import TestClient
 
-from service.http.origins import Hosts, OriginMiddleware
-from service.settings import read_settings
+from lathe.service.http.origins import Hosts, OriginMiddleware
+from lathe.service.settings import read_settings
 
 PAGE = "https://app.example.org"
 CHANGES = {"/indexes/notes/upsert": {"ids": ["a"], "texts": ["b"]}, "/indexes/notes/delete": {"ids": ["a"]}}

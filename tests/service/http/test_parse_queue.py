@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from starlette.requests import Request
 
-from service.http.body_memory import BodyMemoryMiddleware
-from service.http.json_body import estimate_parsed_bytes, read_body, release_parse_memory, reserve_parse_memory
-from service.http.parse_queue import ParseMemory, ParseQueue, ParseReservation
-from service.settings import read_settings
+from lathe.service.http.body_memory import BodyMemoryMiddleware
+from lathe.service.http.json_body import estimate_parsed_bytes, read_body, release_parse_memory, reserve_parse_memory
+from lathe.service.http.parse_queue import ParseMemory, ParseQueue, ParseReservation
+from lathe.service.settings import read_settings
 
 PAGE = mmap.PAGESIZE
 LIMITS = read_settings(max_body_bytes=100_000)

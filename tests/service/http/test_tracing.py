@@ -11,11 +11,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from service import logs
-from service.app import create_app
-from service.http.middleware import RequestMiddleware
-from service.http.tracing import add_tracing
-from service.settings import read_settings
+from lathe.service import logs
+from lathe.service.app import create_app
+from lathe.service.http.middleware import RequestMiddleware
+from lathe.service.http.tracing import add_tracing
+from lathe.service.settings import read_settings
 
 SECRET = "what-a-caller-sent"
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -80,7 +80,7 @@ async def fail(request):
 
 
 async def log_a_warning(request):
-    logging.getLogger("service.index").warning("slow")
+    logging.getLogger("lathe.service.index").warning("slow")
     return PlainTextResponse("ok")
 
 
@@ -154,7 +154,7 @@ def test_log_lines_of_a_traced_request_have_its_trace_id(collector):
     handler = logging.Handler()
     handler.setFormatter(logs.JsonFormatter())
     handler.emit = lambda record: written.append(json.loads(handler.format(record)))
-    logger = logging.getLogger("service.index")
+    logger = logging.getLogger("lathe.service.index")
     logger.addHandler(handler)
     with traced() as client:
         client.get("/warn")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from service.index.reducer import read_artifact_files
-from service.index.spec import IndexSpec
-from transforms import Chain, parse_steps
+from lathe.service.index.reducer import read_artifact_files
+from lathe.service.index.spec import IndexSpec
+from lathe.transforms import Chain, parse_steps
 
 NUMBERS = [0, 1, -1, 1.0, 0.5, -0.0, 2**53, 2**53 + 1, float(2**53), 2**63 - 1, -(2**63), 2**63, 2**64 - 1, 10**30]
 NUMBERS += [1e308, 5e-324]

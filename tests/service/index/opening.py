@@ -2,8 +2,8 @@
 
 from contextlib import contextmanager
 
-from service.index.embedded.index import EmbeddedIndex
-from service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.index import EmbeddedIndex
+from lathe.service.index.embedded.ownership import acquire_index
 
 
 @contextmanager

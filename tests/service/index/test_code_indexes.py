@@ -5,7 +5,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from service.index.query import DEFAULT_EF
+from lathe.service.index.query import DEFAULT_EF
 
 numbers = count()
 CODES = {"chain": "codes48"}

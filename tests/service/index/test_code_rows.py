@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.index.embedded.backup import back_up_index, restore_index
-from service.index.embedded.indexes import EmbeddedIndexes
-from service.index.embedded.record import IndexRecord
-from service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snapshot
-from service.index.filters import parse_filter
-from service.index.query import Query
-from service.index.reducer import normalize_rows, read_artifact_files
+from lathe.service.index.embedded.backup import back_up_index, restore_index
+from lathe.service.index.embedded.indexes import EmbeddedIndexes
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snapshot
+from lathe.service.index.filters import parse_filter
+from lathe.service.index.query import Query
+from lathe.service.index.reducer import normalize_rows, read_artifact_files
+from lathe.transforms.artifact import write_artifact
+from lathe.transforms.errors import ArtifactError
 from tests.service.index.opening import opened
-from transforms.artifact import write_artifact
-from transforms.errors import ArtifactError
 
 hnswlib = pytest.importorskip("hnswlib")
 

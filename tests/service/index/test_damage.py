@@ -7,13 +7,13 @@ import threading
 import numpy as np
 import pytest
 
-from service.index.embedded.index import EmbeddedIndex
-from service.index.embedded.indexes import EmbeddedIndexes
-from service.index.embedded.ownership import acquire_index
-from service.index.embedded.record import IndexRecord
-from service.index.embedded.schema import PAGE_BYTES, find_damage
-from service.index.query import Query
-from service.index.spec import IndexSpec
+from lathe.service.index.embedded.index import EmbeddedIndex
+from lathe.service.index.embedded.indexes import EmbeddedIndexes
+from lathe.service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.embedded.schema import PAGE_BYTES, find_damage
+from lathe.service.index.query import Query
+from lathe.service.index.spec import IndexSpec
 
 SPEC = IndexSpec(None, None, 64, "raw", "none", 64, "raw")
 ITEMS = 600

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from service.index.embedded.exact import empty_results, merge_results, rescore, search_exactly
-from service.index.embedded.vector_formats import score_floats
+from lathe.service.index.embedded.exact import empty_results, merge_results, rescore, search_exactly
+from lathe.service.index.embedded.vector_formats import score_floats
 
 METRICS = ["cosine", "ip", "l2"]
 WIDTH = 16

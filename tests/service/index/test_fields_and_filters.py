@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.errors import BadValueError
-from service.index.embedded.filter_work import FILTER_STEPS, FilterWork
-from service.index.embedded.record import IndexRecord
-from service.index.fields import INDEXED_CHARACTERS, MAX_FIELDS, PRESENT, list_entries
-from service.index.filters import MAX_CONDITIONS, MAX_DEPTH, Condition, evaluate_filter, parse_filter
-from service.index.spec import IndexSpec
+from lathe.service.errors import BadValueError
+from lathe.service.index.embedded.filter_work import FILTER_STEPS, FilterWork
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.fields import INDEXED_CHARACTERS, MAX_FIELDS, PRESENT, list_entries
+from lathe.service.index.filters import MAX_CONDITIONS, MAX_DEPTH, Condition, evaluate_filter, parse_filter
+from lathe.service.index.spec import IndexSpec
 
 SPEC = IndexSpec(
     encoder=None, encoder_fingerprint=None, width=4, raw_space_id="r", chain="none", dimensions=4, space_id="r"

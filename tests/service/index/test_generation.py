@@ -4,13 +4,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.errors import BadValueError, TooLargeError
-from service.index.embedded.generation import Generation
-from service.index.embedded.record import IndexRecord
-from service.index.filters import parse_filter
-from service.index.query import Query
-from service.index.reducer import Reducer
-from service.index.spec import IndexSpec
+from lathe.service.errors import BadValueError, TooLargeError
+from lathe.service.index.embedded.generation import Generation
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.filters import parse_filter
+from lathe.service.index.query import Query
+from lathe.service.index.reducer import Reducer
+from lathe.service.index.spec import IndexSpec
 
 hnswlib = pytest.importorskip("hnswlib")
 

@@ -5,13 +5,13 @@ import time
 import numpy as np
 import pytest
 
-from service.index.embedded.graph_lock import GraphLock
-from service.index.embedded.index import EmbeddedIndex
-from service.index.embedded.maintenance import Maintainer
-from service.index.embedded.ownership import acquire_index
-from service.index.embedded.record import IndexRecord
-from service.index.query import Query
-from service.index.spec import IndexSpec
+from lathe.service.index.embedded.graph_lock import GraphLock
+from lathe.service.index.embedded.index import EmbeddedIndex
+from lathe.service.index.embedded.maintenance import Maintainer
+from lathe.service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.query import Query
+from lathe.service.index.spec import IndexSpec
 
 PATIENCE = 10.0
 A_MOMENT = 0.05

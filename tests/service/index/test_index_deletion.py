@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from service.errors import UnknownNameError
-from service.index.embedded.record import IndexRecord
-from service.index.spec import IndexSpec
+from lathe.service.errors import UnknownNameError
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.spec import IndexSpec
 
 PATH = "/indexes/life"
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.errors import BadValueError
-from service.index.planning import (
+from lathe.service.errors import BadValueError
+from lathe.service.index.planning import (
     Candidate,
     Trial,
     choose_setting,
@@ -17,8 +17,8 @@ from service.index.planning import (
     measure_settings,
     split_queries,
 )
-from service.index.spec import IndexSpec
-from transforms.progress import no_progress
+from lathe.service.index.spec import IndexSpec
+from lathe.transforms.progress import no_progress
 
 pytest.importorskip("faiss")
 

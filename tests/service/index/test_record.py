@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.errors import BadValueError, TooLargeError, UnavailableError, convert_error
-from service.index.embedded.filter_work import FILTER_STEPS, FilterWork
-from service.index.embedded.index import EmbeddedIndex
-from service.index.embedded.ownership import acquire_index
-from service.index.embedded.record import IndexRecord
-from service.index.embedded.schema import MAX_PARAMETERS, SCHEMA_VERSION
-from service.index.filters import parse_filter
-from service.index.query import Query
-from service.index.spec import IndexSpec
+from lathe.service.errors import BadValueError, TooLargeError, UnavailableError, convert_error
+from lathe.service.index.embedded.filter_work import FILTER_STEPS, FilterWork
+from lathe.service.index.embedded.index import EmbeddedIndex
+from lathe.service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.embedded.schema import MAX_PARAMETERS, SCHEMA_VERSION
+from lathe.service.index.filters import parse_filter
+from lathe.service.index.query import Query
+from lathe.service.index.spec import IndexSpec
 
 SPEC = IndexSpec(
     encoder=None, encoder_fingerprint=None, width=16, raw_space_id="r", chain="none", dimensions=16, space_id="r"

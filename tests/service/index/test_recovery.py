@@ -3,9 +3,9 @@ import shutil
 import numpy as np
 import pytest
 
-from service.index.embedded.record import IndexRecord
-from service.index.query import Query
-from service.index.spec import IndexSpec
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.query import Query
+from lathe.service.index.spec import IndexSpec
 from tests.service.index.opening import opened
 
 SPEC = IndexSpec(None, None, 8, "raw", "none", 8, "raw")

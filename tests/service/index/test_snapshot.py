@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.errors import BadValueError
-from service.index.embedded.record import IndexRecord
-from service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snapshot, save_snapshot
-from service.index.query import Query
-from service.index.spec import IndexSpec
+from lathe.service.errors import BadValueError
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snapshot, save_snapshot
+from lathe.service.index.query import Query
+from lathe.service.index.spec import IndexSpec
 from tests.service.index.opening import opened
 
 hnswlib = pytest.importorskip("hnswlib")
@@ -26,9 +26,9 @@ WRITE_UNTIL_KILLED = """
 import sys
 from pathlib import Path
 import numpy as np
-from service.index.embedded.index import EmbeddedIndex
-from service.index.embedded.maintenance import Maintainer
-from service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.index import EmbeddedIndex
+from lathe.service.index.embedded.maintenance import Maintainer
+from lathe.service.index.embedded.ownership import acquire_index
 folder = Path(sys.argv[1])
 index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None)
 index.start(Maintainer(index).run)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import PCA, Chain, LeanVec, QueryAdapter, TransformCoding
+from lathe.transforms import PCA, Chain, LeanVec, QueryAdapter, TransformCoding
 
 D = 384
 

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from service.errors import BadValueError
-from service.index.embedded.exact import search_exactly
-from service.index.embedded.vector_formats import choose_format
-from service.index.reducer import Reducer, normalize_rows
+from lathe.service.errors import BadValueError
+from lathe.service.index.embedded.exact import search_exactly
+from lathe.service.index.embedded.vector_formats import choose_format
+from lathe.service.index.reducer import Reducer, normalize_rows
 
 CHAINS = ["codes:6", "r2,codes:8", "codes:6,restore_norm=false", "product_codes:4", "int8", "pca:12,binary"]
 METRICS = ["cosine", "ip", "l2"]

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.errors import BadValueError, ConflictError, UnavailableError
-from service.index.embedded.backup import back_up_index, restore_index
-from service.index.embedded.index import EmbeddedIndex
-from service.index.embedded.ownership import acquire_index
-from service.index.embedded.record import IndexRecord
-from service.index.query import Query
+from lathe.service.errors import BadValueError, ConflictError, UnavailableError
+from lathe.service.index.embedded.backup import back_up_index, restore_index
+from lathe.service.index.embedded.index import EmbeddedIndex
+from lathe.service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.query import Query
 from tests.service.index.opening import opened
 
 STEPS = "r2,codes:8"

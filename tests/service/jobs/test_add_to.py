@@ -4,12 +4,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from service.chains.registry import Registry
-from service.chains.size_routes import SizeRoutes
-from service.jobs.kinds.fit import run_fit
-from training.fitting.fit_request import FitRequest
-from transforms.artifact import TENSORS, load_moments
-from transforms.progress import no_progress
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.size_routes import SizeRoutes
+from lathe.service.jobs.kinds.fit import run_fit
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.transforms.artifact import TENSORS, load_moments
+from lathe.transforms.progress import no_progress
 
 
 @pytest.fixture(scope="module")

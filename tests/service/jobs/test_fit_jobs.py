@@ -4,7 +4,7 @@ import json
 import numpy as np
 import pytest
 
-from service.chains.registry import Registry
+from lathe.service.chains.registry import Registry
 
 CERTIFICATE_KEYS = {
     "n_fit", "n_heldout", "seed", "local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress",

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from service.jobs.kinds.fit import build_fit_job
-from service.jobs.requests import parse_request
+from lathe.service.jobs.kinds.fit import build_fit_job
+from lathe.service.jobs.requests import parse_request
+from lathe.training.fitting.fit_request import FitRequest
 from tests.helpers import eventually
-from training.fitting.fit_request import FitRequest
 
 ADAPTER = [{"kind": "query_adapter", "steps": 20}]
 PAIRS = [{"query": f"What is number {n}?", "document": f"This text is about {n}."} for n in range(260)]

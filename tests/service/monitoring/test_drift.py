@@ -8,18 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from service.chains.registry import Registry
-from service.chains.starters import STARTERS
-from service.encoders.observer import ObservedVectors
-from service.jobs.kinds.fit import run_fit
-from service.monitoring.drift.drift import Drift
-from service.monitoring.drift.tally import Tally
-from service.monitoring.drift.window import ROWS_PER_REQUEST, SAMPLED_PART, Pace, Window
-from training.fitting.fit_request import FitRequest
-from training.sources.docstrings import read_docstring_paragraphs
-from transforms import parse_steps
-from transforms.artifact import DISTRIBUTION, FitStatistics
-from transforms.progress import no_progress
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.starters import STARTERS
+from lathe.service.encoders.observer import ObservedVectors
+from lathe.service.jobs.kinds.fit import run_fit
+from lathe.service.monitoring.drift.drift import Drift
+from lathe.service.monitoring.drift.tally import Tally
+from lathe.service.monitoring.drift.window import ROWS_PER_REQUEST, SAMPLED_PART, Pace, Window
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.sources.docstrings import read_docstring_paragraphs
+from lathe.transforms import parse_steps
+from lathe.transforms.artifact import DISTRIBUTION, FitStatistics
+from lathe.transforms.progress import no_progress
 
 ENCODER = "all-MiniLM-L6-v2"
 WIDTH = 24

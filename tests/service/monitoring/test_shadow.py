@@ -6,15 +6,15 @@ import time
 import numpy as np
 import pytest
 
-from service.chains.loaded_chain import LoadedChain
-from service.chains.registry import Registry
-from service.chains.starters import STARTERS
-from service.monitoring.shadow.neighbours import compare_neighbours
-from service.monitoring.shadow.plan import ShadowPlan
-from service.monitoring.shadow.reservoir import Reservoir
-from service.monitoring.shadow.shadow import Shadow
-from service.monitoring.shadow.side import ShadowSide
-from transforms import recall_at_k
+from lathe.service.chains.loaded_chain import LoadedChain
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.starters import STARTERS
+from lathe.service.monitoring.shadow.neighbours import compare_neighbours
+from lathe.service.monitoring.shadow.plan import ShadowPlan
+from lathe.service.monitoring.shadow.reservoir import Reservoir
+from lathe.service.monitoring.shadow.shadow import Shadow
+from lathe.service.monitoring.shadow.side import ShadowSide
+from lathe.transforms import recall_at_k
 
 NAME = "trial"
 PLAN = {"version": 3, "share": 1.0}

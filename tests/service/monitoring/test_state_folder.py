@@ -7,16 +7,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from service.app import create_app
-from service.chains.registry import Registry
-from service.chains.starters import STARTERS
-from service.errors import ForbiddenError, UnknownNameError
-from service.home import Home
-from service.jobs.sources import resolve_allowed_path
-from service.settings import read_settings
-from training.errors import SourceError
-from training.sources.source import open_source
-from transforms.files import replace_synced
+from lathe.service.app import create_app
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.starters import STARTERS
+from lathe.service.errors import ForbiddenError, UnknownNameError
+from lathe.service.home import Home
+from lathe.service.jobs.sources import resolve_allowed_path
+from lathe.service.settings import read_settings
+from lathe.training.errors import SourceError
+from lathe.training.sources.source import open_source
+from lathe.transforms.files import replace_synced
 
 
 def readable_by_others(folder):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.processes.client import LOST, ForkServer, create_process_starter
-from service.processes.program import Program, Spawner
+from lathe.service.processes.client import LOST, ForkServer, create_process_starter
+from lathe.service.processes.program import Program, Spawner
 from tests.helpers import eventually
 
 MODULE = "tests.service.processes.program_under_test"
@@ -207,8 +207,8 @@ def test_the_fork_servers_environment_contains_no_keys(monkeypatch, forks):
 
 OWNER = f"""
 import os, sys
-from service.processes.client import ForkServer
-from service.processes.program import Program
+from lathe.service.processes.client import ForkServer
+from lathe.service.processes.program import Program
 forks = ForkServer(())
 output = open(os.devnull, "wb")
 programs = []

@@ -4,7 +4,7 @@ import sys
 
 PROGRAM = """
 import json, threading, torch
-from service.processes.torch_threads import limit_this_thread_to_one_core
+from lathe.service.processes.torch_threads import limit_this_thread_to_one_core
 
 limit_this_thread_to_one_core(3)
 others = []

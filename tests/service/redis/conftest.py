@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from transforms import Chain, parse_steps
+from lathe.transforms import Chain, parse_steps
 
 
 @pytest.fixture(scope="session")

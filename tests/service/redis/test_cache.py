@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from service.encoders.cache import VectorCache
-from service.encoders.embedder import Embedder
-from service.encoders.engine.encoder_info import EncoderInfo
-from service.encoders.engine.work import EncodeOptions
-from service.encoders.observer import Observers
-from service.redis.cache import COSINE, MAX_WAITING, OLD, PATIENCE_SECONDS, STATE, YOUNG, SharedCache
+from lathe.service.encoders.cache import VectorCache
+from lathe.service.encoders.embedder import Embedder
+from lathe.service.encoders.engine.encoder_info import EncoderInfo
+from lathe.service.encoders.engine.work import EncodeOptions
+from lathe.service.encoders.observer import Observers
+from lathe.service.redis.cache import COSINE, MAX_WAITING, OLD, PATIENCE_SECONDS, STATE, YOUNG, SharedCache
+from lathe.training.encoder.spec import DEFAULT_ENCODER
 from tests.helpers import eventually
-from training.encoder.spec import DEFAULT_ENCODER
 
 pytestmark = pytest.mark.services
 

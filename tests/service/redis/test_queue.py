@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import UnavailableError, UnknownNameError
-from service.home import Home
-from service.jobs.jobs import PIECE_BYTES
-from service.jobs.redis.files import Limits, build_file_key
-from service.jobs.redis.heartbeats import ALIVE_SECONDS, build_queue_name, list_live_workers, read_server_time
-from service.jobs.redis.jobs import SharedJobs
-from service.jobs.redis.process import fetch_inputs
-from service.jobs.redis.queue import LOST_SECONDS, JobRecords
-from service.jobs.runners import Outcome
-from service.processes.program import Spawner
-from service.redis.connection import RedisConnection
+from lathe.service.errors import UnavailableError, UnknownNameError
+from lathe.service.home import Home
+from lathe.service.jobs.jobs import PIECE_BYTES
+from lathe.service.jobs.redis.files import Limits, build_file_key
+from lathe.service.jobs.redis.heartbeats import ALIVE_SECONDS, build_queue_name, list_live_workers, read_server_time
+from lathe.service.jobs.redis.jobs import SharedJobs
+from lathe.service.jobs.redis.process import fetch_inputs
+from lathe.service.jobs.redis.queue import LOST_SECONDS, JobRecords
+from lathe.service.jobs.runners import Outcome
+from lathe.service.processes.program import Spawner
+from lathe.service.redis.connection import RedisConnection
 
 pytestmark = pytest.mark.services
 
@@ -306,7 +306,7 @@ def test_a_requeued_job_that_has_ended_is_not_taken_again(jobs, submit, records,
 
 def test_a_lost_job_of_another_version_is_requeued_in_its_own_queue(jobs, submit, records, monkeypatch):
     with monkeypatch.context() as older:
-        older.setattr("service.jobs.redis.heartbeats.version", lambda _: "0.0.1")
+        older.setattr("lathe.service.jobs.redis.heartbeats.version", lambda _: "0.0.1")
         job = submit()
     records.take("0.0.1", "lost")
     go_silent(records, job)
@@ -365,7 +365,7 @@ def test_a_job_of_another_version_stays_in_that_versions_queue_and_names_it(
     jobs, submit, records, redis_server, monkeypatch
 ):
     with monkeypatch.context() as patched:
-        patched.setattr("service.jobs.redis.heartbeats.version", lambda _: "9.9.9")
+        patched.setattr("lathe.service.jobs.redis.heartbeats.version", lambda _: "9.9.9")
         assert build_queue_name() == "9.9.9"
         job = submit()
         assert "no worker of Lathe 9.9.9" in jobs.get(job.id).message

@@ -10,15 +10,15 @@ from prometheus_client import REGISTRY
 from redis.client import Pipeline
 from redis.exceptions import WatchError
 
-from service.chains.pointer import Pointer
-from service.chains.registry import Registry
-from service.errors import BadValueError, ConflictError, UnavailableError, UnknownNameError
-from service.home import Home
-from service.jobs.kinds.fit import run_fit
-from service.redis.chain_record import CHAIN, CHANGES, IDENTITY, serialize_version, write_pointer, write_version
+from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.registry import Registry
+from lathe.service.errors import BadValueError, ConflictError, UnavailableError, UnknownNameError
+from lathe.service.home import Home
+from lathe.service.jobs.kinds.fit import run_fit
+from lathe.service.redis.chain_record import CHAIN, CHANGES, IDENTITY, serialize_version, write_pointer, write_version
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.transforms import ArtifactError
 from tests.helpers import eventually
-from training.fitting.fit_request import FitRequest
-from transforms import ArtifactError
 
 pytestmark = pytest.mark.services
 

@@ -9,10 +9,10 @@ import httpx
 import numpy as np
 import pytest
 
-from service.home import Home
-from service.redis.replica import Replica
+from lathe.service.home import Home
+from lathe.service.redis.replica import Replica
+from lathe.transforms import Chain, parse_steps
 from tests.helpers import eventually
-from transforms import Chain, parse_steps
 
 pytestmark = pytest.mark.services
 

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from service.home import Home
-from service.jobs.kinds.fit import build_fit_job
-from service.jobs.redis.heartbeats import build_queue_name
-from service.jobs.redis.jobs import SharedJobs
-from service.jobs.redis.process import run_taken_job
-from service.jobs.redis.queue import LOST_SECONDS, QUEUE, RUNNING, JobRecords
-from service.jobs.redis.record import RECORD
-from service.jobs.store import create_job
-from service.processes.program import Spawner
-from service.redis.connection import RedisConnection
-from service.settings import read_settings
-from training.encoder.spec import DEFAULT_ENCODER
-from training.fitting.fit_request import FitRequest
+from lathe.service.home import Home
+from lathe.service.jobs.kinds.fit import build_fit_job
+from lathe.service.jobs.redis.heartbeats import build_queue_name
+from lathe.service.jobs.redis.jobs import SharedJobs
+from lathe.service.jobs.redis.process import run_taken_job
+from lathe.service.jobs.redis.queue import LOST_SECONDS, QUEUE, RUNNING, JobRecords
+from lathe.service.jobs.redis.record import RECORD
+from lathe.service.jobs.store import create_job
+from lathe.service.processes.program import Spawner
+from lathe.service.redis.connection import RedisConnection
+from lathe.service.settings import read_settings
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.fitting.fit_request import FitRequest
 
 pytestmark = pytest.mark.services
 
@@ -75,7 +75,7 @@ def npy(tmp_path):
     return (tmp_path / "rows.npy").read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["os.system", "service.jobs.runners.run_request", "builtins.eval", "", "fit\n"])
+@pytest.mark.parametrize("kind", ["os.system", "lathe.service.jobs.runners.run_request", "builtins.eval", "", "fit\n"])
 def test_an_unknown_job_kind_fails_the_job_and_runs_no_code(kind, run_request, tmp_path):
     job = run_request(kind, {"args": [f"touch {tmp_path}/ran"]})
     assert (job.state, job.kind) == ("failed", "unknown") and "damaged" in job.error

@@ -14,8 +14,8 @@ import httpx
 import numpy as np
 import pytest
 
-from service.home import Home
-from service.redis.replica import Replica
+from lathe.service.home import Home
+from lathe.service.redis.replica import Replica
 from tests.helpers import LATHE, eventually
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
@@ -54,7 +54,7 @@ class Worker:
         for child in children(self.process.pid):
             for grandchild in children(child):
                 with contextlib.suppress(OSError):
-                    if b"service.jobs.redis.process" in Path(f"/proc/{grandchild}/cmdline").read_bytes():
+                    if b"lathe.service.jobs.redis.process" in Path(f"/proc/{grandchild}/cmdline").read_bytes():
                         return int(grandchild)
         return None
 
@@ -240,7 +240,7 @@ def test_cancelling_a_running_job_ends_its_process_and_the_worker_takes_the_next
     waiting = api.submit("waiting", QUICK)
     horse = worker.horse()
     shown = {path: path.read_bytes() for path in running_command_lines()}
-    assert any(b"service.jobs.redis.process" in line for line in shown.values())
+    assert any(b"lathe.service.jobs.redis.process" in line for line in shown.values())
     assert not [line for line in shown.values() if lasting_redis.password.encode() in line]
 
     begun = time.monotonic()
@@ -386,7 +386,7 @@ def test_a_worker_waits_while_redis_cannot_write_to_its_disk(start_worker, own_r
 
 
 def test_worker_check_imports_no_torch(redis_server):
-    script = "import sys; from service.cli.main import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    script = "import sys; from lathe.service.cli.main import main\ntry: main()\nfinally: print('torch' in sys.modules)"
     told = os.environ | {"LATHE_REDIS_URL": redis_server.url}
 
     done = subprocess.run(

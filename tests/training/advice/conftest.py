@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from training.advice.row_sample import RowSample
-from training.advice.sample import MIN_HALVES, OutOfDomainVectors, Sample, TextHalves
-from training.advice.sizes import REDUCERS
+from lathe.training.advice.row_sample import RowSample
+from lathe.training.advice.sample import MIN_HALVES, OutOfDomainVectors, Sample, TextHalves
+from lathe.training.advice.sizes import REDUCERS
 
 
 @pytest.fixture

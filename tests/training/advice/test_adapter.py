@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
+from lathe.training.advice.adapter import try_adapter
+from lathe.training.advice.advise import advise
+from lathe.training.advice.encoding import SampleEncoder
+from lathe.training.advice.request import AdviceRequest
+from lathe.training.advice.row_sample import RowSample
+from lathe.training.errors import AdviceError, FitError
+from lathe.transforms.progress import no_progress
 from tests.training.test_fits_on_query_pairs import NumberEncoder, pairs_of, write
-from training.advice.adapter import try_adapter
-from training.advice.advise import advise
-from training.advice.encoding import SampleEncoder
-from training.advice.request import AdviceRequest
-from training.advice.row_sample import RowSample
-from training.errors import AdviceError, FitError
-from transforms.progress import no_progress
 
 TEXTS = [f"document {n}" for n in range(600)]
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from training.advice.advise import (
+from lathe.training.advice.advise import (
     advise,
     build_advice,
     cosine_of_means,
@@ -12,13 +12,13 @@ from training.advice.advise import (
     list_warnings,
     require_enough_encoded,
 )
-from training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
-from training.advice.request import AdviceRequest
-from training.advice.row_sample import RowSample
-from training.advice.sizes import SizeComparison, SizeTrial
-from training.advice.summary import summarize_advice
-from training.errors import AdviceError
-from training.evaluation.statistics import Interval
+from lathe.training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
+from lathe.training.advice.request import AdviceRequest
+from lathe.training.advice.row_sample import RowSample
+from lathe.training.advice.sizes import SizeComparison, SizeTrial
+from lathe.training.advice.summary import summarize_advice
+from lathe.training.errors import AdviceError
+from lathe.training.evaluation.statistics import Interval
 
 FULL = SizeTrial("", 384, 1.0, 1.0, Interval(1.0, None, None), 0.5, Interval(0.0, None, None), 1536, 8.0)
 SIZE = replace(FULL, reducer="PCA", dimensions=96, rescored_4x=Interval(0.97, 0.96, 0.98), loss=Interval(-1, -2, 0))

@@ -3,14 +3,14 @@ import sys
 import numpy as np
 import pytest
 
-from training.advice.budgets import CODES, BudgetComparison, BudgetTrial, compare_budgets, list_budgets
-from training.advice.database_codes import RABITQ, TRUNCATED, RaBitQSearch, find_candidates
-from training.advice.sizes import SizeComparison, SizeMeasurer, SizeTrial
-from training.evaluation.statistics import Interval
-from training.split_half import reciprocal_ranks
-from transforms import Chain, parse_steps
-from transforms.quality.metrics import search_recall_of_anchors
-from transforms.statistics import moments_of
+from lathe.training.advice.budgets import CODES, BudgetComparison, BudgetTrial, compare_budgets, list_budgets
+from lathe.training.advice.database_codes import RABITQ, TRUNCATED, RaBitQSearch, find_candidates
+from lathe.training.advice.sizes import SizeComparison, SizeMeasurer, SizeTrial
+from lathe.training.evaluation.statistics import Interval
+from lathe.training.split_half import reciprocal_ranks
+from lathe.transforms import Chain, parse_steps
+from lathe.transforms.quality.metrics import search_recall_of_anchors
+from lathe.transforms.statistics import moments_of
 
 
 def silent(_fraction, _sentence):

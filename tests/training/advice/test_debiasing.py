@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.advice.debiasing import (
+from lathe.training.advice.debiasing import (
     METHODS,
     NOTHING,
     choose_by_halves,
@@ -10,7 +10,7 @@ from training.advice.debiasing import (
     compare_debiasing,
     estimate_gain,
 )
-from training.evaluation.statistics import Interval, mean_interval
+from lathe.training.evaluation.statistics import Interval, mean_interval
 
 
 def test_compare_debiasing_chooses_r2_if_vectors_share_a_direction(make_sample):

@@ -3,12 +3,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from training.advice.encoding import SampleEncoder, encode_out_of_domain
-from training.advice.row_sample import RowSample
-from training.advice.sample import MIN_HALVES, build_text_sample, count_heldout, cut_texts_in_two, list_texts_to_encode
-from training.errors import EncoderError
-from training.fitting.out_of_domain import sample_texts
-from training.sources.source import open_source
+from lathe.training.advice.encoding import SampleEncoder, encode_out_of_domain
+from lathe.training.advice.row_sample import RowSample
+from lathe.training.advice.sample import (
+    MIN_HALVES,
+    build_text_sample,
+    count_heldout,
+    cut_texts_in_two,
+    list_texts_to_encode,
+)
+from lathe.training.errors import EncoderError
+from lathe.training.fitting.out_of_domain import sample_texts
+from lathe.training.sources.source import open_source
 
 TEXTS = [f"text {number} speaks of the number {number} and then of {number + 1}" for number in range(200)]
 

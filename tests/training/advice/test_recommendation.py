@@ -2,14 +2,14 @@ from dataclasses import replace
 
 import pytest
 
-from training.advice.budgets import CODES, BudgetComparison, BudgetTrial
-from training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
-from training.advice.recommendation import recommend, recommend_budget
-from training.advice.row_sample import RowSample
-from training.advice.sample import count_heldout
-from training.advice.sample_size import check_row_count, list_shortages, rows_for_fit, rows_for_heldout
-from training.advice.sizes import SizeComparison, SizeTrial
-from training.evaluation.statistics import Interval
+from lathe.training.advice.budgets import CODES, BudgetComparison, BudgetTrial
+from lathe.training.advice.debiasing import METHODS, NOTHING, DebiasingComparison, DebiasingTrial
+from lathe.training.advice.recommendation import recommend, recommend_budget
+from lathe.training.advice.row_sample import RowSample
+from lathe.training.advice.sample import count_heldout
+from lathe.training.advice.sample_size import check_row_count, list_shortages, rows_for_fit, rows_for_heldout
+from lathe.training.advice.sizes import SizeComparison, SizeTrial
+from lathe.training.evaluation.statistics import Interval
 
 UNCLEAR = Interval(0.0, -0.2, 0.2)
 

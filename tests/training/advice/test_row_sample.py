@@ -4,9 +4,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from training.advice.row_sample import sample_rows
-from training.errors import AdviceError, SourceError
-from training.sources.source import open_source
+from lathe.training.advice.row_sample import sample_rows
+from lathe.training.errors import AdviceError, SourceError
+from lathe.training.sources.source import open_source
 
 
 def source_of(path, texts):

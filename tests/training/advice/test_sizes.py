@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.advice.debiasing import rank_halves
-from training.advice.matryoshka import MIN_LEAD, compare_first_coordinates, find_failing_cuts
-from training.advice.sizes import REDUCERS, SizeMeasurer, list_sizes
-from transforms import Chain, local_spearman, parse_steps, recall_at_k
-from transforms.quality import recall_of_anchors
+from lathe.training.advice.debiasing import rank_halves
+from lathe.training.advice.matryoshka import MIN_LEAD, compare_first_coordinates, find_failing_cuts
+from lathe.training.advice.sizes import REDUCERS, SizeMeasurer, list_sizes
+from lathe.transforms import Chain, local_spearman, parse_steps, recall_at_k
+from lathe.transforms.quality import recall_of_anchors
 
 pytestmark = pytest.mark.usefixtures("few_steps")
 

@@ -3,18 +3,18 @@ from dataclasses import replace
 
 import pytest
 
-from training.advice.advise import Advice
-from training.advice.budgets import CODES, BudgetComparison, BudgetTrial
-from training.advice.cost import describe_changed_neighbours, describe_cost
-from training.advice.debiasing import CONFIDENCE, METHODS, NOTHING, DebiasingComparison, DebiasingTrial
-from training.advice.matryoshka import Cut, Matryoshka
-from training.advice.recommendation import Recommendation
-from training.advice.sample_size import Shortage
-from training.advice.sizes import SizeComparison, SizeTrial
-from training.advice.summary import judge_transfer, summarize_advice
-from training.advice.tables import build_debiasing_table, build_tables
-from training.advice.transfer import HELD_OUT, OUT_OF_DOMAIN, TransferResult
-from training.evaluation.statistics import Interval
+from lathe.training.advice.advise import Advice
+from lathe.training.advice.budgets import CODES, BudgetComparison, BudgetTrial
+from lathe.training.advice.cost import describe_changed_neighbours, describe_cost
+from lathe.training.advice.debiasing import CONFIDENCE, METHODS, NOTHING, DebiasingComparison, DebiasingTrial
+from lathe.training.advice.matryoshka import Cut, Matryoshka
+from lathe.training.advice.recommendation import Recommendation
+from lathe.training.advice.sample_size import Shortage
+from lathe.training.advice.sizes import SizeComparison, SizeTrial
+from lathe.training.advice.summary import judge_transfer, summarize_advice
+from lathe.training.advice.tables import build_debiasing_table, build_tables
+from lathe.training.advice.transfer import HELD_OUT, OUT_OF_DOMAIN, TransferResult
+from lathe.training.evaluation.statistics import Interval
 
 R2 = Recommendation("r2", "R2", "", 384, 1536, True, ["R2: why."], "1,536 bytes a vector, as before.")
 TRANSFER = "out-of-domain text|other text"

@@ -3,9 +3,9 @@
 import orjson
 import pytest
 
-from training.datasets.hub import HubDataSet
-from training.datasets.records import Warnings
-from training.errors import DataSetError
+from lathe.training.datasets.hub import HubDataSet
+from lathe.training.datasets.records import Warnings
+from lathe.training.errors import DataSetError
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@ import re
 
 import pytest
 
-from training.datasets.contents import Search, Tables
-from training.datasets.layouts import LAYOUTS
-from training.datasets.records import Warnings
-from training.errors import DataSetError
+from lathe.training.datasets.contents import Search, Tables
+from lathe.training.datasets.layouts import LAYOUTS
+from lathe.training.datasets.records import Warnings
+from lathe.training.errors import DataSetError
 
 LABELS = [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}, {"text": "c", "label": "x"}, b"", b"  "]
 LABELS += [{"text": "d", "label": "y"}]

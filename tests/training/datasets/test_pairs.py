@@ -3,11 +3,11 @@ import gzip
 import orjson
 import pytest
 
-from training.datasets.data_set import find_pairs
-from training.datasets.file import FileDataSet
-from training.datasets.folder import FolderDataSet
-from training.datasets.pairs import PairSettings
-from training.errors import DataSetError
+from lathe.training.datasets.data_set import find_pairs
+from lathe.training.datasets.file import FileDataSet
+from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.pairs import PairSettings
+from lathe.training.errors import DataSetError
 
 CORPUS = [{"_id": "d1", "title": "T", "text": "one"}, {"_id": 2, "text": "two"}, {"_id": "d3", "text": " "}]
 QUERIES = [{"_id": "q1", "text": "first"}, {"_id": 2, "text": "second"}, {"_id": "q3", "text": ""}]

@@ -4,8 +4,8 @@ import warnings
 
 import pytest
 
-from training.distributed import RayEngine
-from training.distributed.cluster import connect_cluster
+from lathe.training.distributed import RayEngine
+from lathe.training.distributed.cluster import connect_cluster
 
 
 @pytest.fixture(scope="session")

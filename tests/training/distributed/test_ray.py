@@ -12,19 +12,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.distributed.pool import Pool
-from training.distributed.tasks import MAX_TRIES, Task
-from training.encoder.encoder import Encoder
-from training.errors import EngineError, SourceError
-from training.fitting.encoded_shards import HASHES, POSITION, VECTORS
-from training.fitting.encoding import encode_source
-from training.fitting.engines import LOCAL
-from training.fitting.fit import fit_chain
-from training.fitting.fit_request import FitRequest
-from training.sources.source import open_source
-from transforms.chain import parse_steps
-from transforms.progress import no_progress
-from transforms.statistics import moments_of
+from lathe.training.distributed.pool import Pool
+from lathe.training.distributed.tasks import MAX_TRIES, Task
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.errors import EngineError, SourceError
+from lathe.training.fitting.encoded_shards import HASHES, POSITION, VECTORS
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.fitting.engines import LOCAL
+from lathe.training.fitting.fit import fit_chain
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.sources.source import open_source
+from lathe.transforms.chain import parse_steps
+from lathe.transforms.progress import no_progress
+from lathe.transforms.statistics import moments_of
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
 ROOT = Path(__file__).parents[3]
@@ -91,9 +91,9 @@ def test_after_a_kill_of_the_driver_finished_shards_are_not_encoded_again(engine
     script = """
 import sys
 from pathlib import Path
-from training.distributed import ray_engine
-from training.fitting.encoding import encode_source
-from training.sources.source import open_source
+from lathe.training.distributed import ray_engine
+from lathe.training.fitting.encoding import encode_source
+from lathe.training.sources.source import open_source
 
 with ray_engine(sys.argv[1], 2, 2) as engine:
     encode_source(open_source(sys.argv[2]), None, Path(sys.argv[3]), lambda *at: print(*at, flush=True), engine)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from lathe.training.distributed import cluster, ray_engine
+from lathe.training.distributed.cluster import ANSWER_SECONDS, CONNECT_SECONDS, make_ray_folder
+from lathe.training.distributed.engine import require_same_versions
+from lathe.training.distributed.token import Token
+from lathe.training.distributed.worker import Introduction, Worker, describe_environment
+from lathe.training.errors import EngineError
+from lathe.training.sources.shards import Shard
 from tests.helpers import find_free_port
-from training.distributed import cluster, ray_engine
-from training.distributed.cluster import ANSWER_SECONDS, CONNECT_SECONDS, make_ray_folder
-from training.distributed.engine import require_same_versions
-from training.distributed.token import Token
-from training.distributed.worker import Introduction, Worker, describe_environment
-from training.errors import EngineError
-from training.sources.shards import Shard
 
 
 @pytest.mark.parametrize("address", ["ray://head:10001", "head", ":6379", "head:port", "", "auto"])

@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from training.distributed.rows import SharedRows
-from training.distributed.worker import Worker
-from training.fitting.engines import LOCAL
-from training.fitting.stacked import Part, Stacked
-from transforms import Chain, InputError, parse_steps
-from transforms.chain import deserialize_chain, serialize_chain
-from transforms.incremental import Stages
-from transforms.progress import no_progress
-from transforms.statistics import Moments, SharedVectors, moments_of, unit_moments
-from transforms.vectors import BLOCK_ROWS
+from lathe.training.distributed.rows import SharedRows
+from lathe.training.distributed.worker import Worker
+from lathe.training.fitting.engines import LOCAL
+from lathe.training.fitting.stacked import Part, Stacked
+from lathe.transforms import Chain, InputError, parse_steps
+from lathe.transforms.chain import deserialize_chain, serialize_chain
+from lathe.transforms.incremental import Stages
+from lathe.transforms.progress import no_progress
+from lathe.transforms.statistics import Moments, SharedVectors, moments_of, unit_moments
+from lathe.transforms.vectors import BLOCK_ROWS
 
 WIDTH = 12
 SIZES = (1, 3000, BLOCK_ROWS, 2 * BLOCK_ROWS + 5, 7)

@@ -1,7 +1,7 @@
 import pytest
 
-from training.distributed.tasks import MAX_TRIES, Task, TaskQueue
-from training.errors import EngineError
+from lathe.training.distributed.tasks import MAX_TRIES, Task, TaskQueue
+from lathe.training.errors import EngineError
 
 
 def tasks(count):

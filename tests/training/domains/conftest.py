@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.evaluation.encoders import Member
-from training.evaluation.methods import CONTROL, build_control_method
-from training.evaluation.run import EncoderResult, Request, Results, compute_trial_key
-from training.evaluation.scores import Score, TaskDescription
-from training.evaluation.store import VectorStore, text_key
-from training.evaluation.suites import Entry, Suite, open_suite
-from training.evaluation.worker import Raw, Trial, collect_texts, load_trial
+from lathe.training.evaluation.encoders import Member
+from lathe.training.evaluation.methods import CONTROL, build_control_method
+from lathe.training.evaluation.run import EncoderResult, Request, Results, compute_trial_key
+from lathe.training.evaluation.scores import Score, TaskDescription
+from lathe.training.evaluation.store import VectorStore, text_key
+from lathe.training.evaluation.suites import Entry, Suite, open_suite
+from lathe.training.evaluation.worker import Raw, Trial, collect_texts, load_trial
 
 DIMENSIONS = 12
 PROMPTS = {"query": "ask: ", "document": "read: "}

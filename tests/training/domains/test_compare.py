@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from training.evaluation.encoders import BAG_OF_WORDS
-from training.evaluation.store import VectorStore, text_key
-from training.evaluation.worker import load_trial
-from training.research.domains.compare import DomainComparison
-from training.research.domains.plots import draw_all
-from training.research.domains.summary import summarize_comparison
-from training.research.domains.tables import build_tables
+from lathe.training.evaluation.encoders import BAG_OF_WORDS
+from lathe.training.evaluation.store import VectorStore, text_key
+from lathe.training.evaluation.worker import load_trial
+from lathe.training.research.domains.compare import DomainComparison
+from lathe.training.research.domains.plots import draw_all
+from lathe.training.research.domains.summary import summarize_comparison
+from lathe.training.research.domains.tables import build_tables
 
 DIMENSIONS = 12
 ENCODERS = ("a", "b", BAG_OF_WORDS)

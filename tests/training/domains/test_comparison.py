@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import training.research.domains
-from training.errors import EvaluationError
-from training.evaluation.suites import Suite, open_suite
-from training.research.domains import compare, format_terminal, write_comparison
-from training.research.domains.characteristics import measure_characteristics
-from training.research.domains.compare import make_titles_distinct
-from training.research.domains.comparison import DataSetTexts
-from training.research.domains.summary import summarize_comparison
-from training.research.domains.tables import build_tables
+import lathe.training.research.domains
+from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.suites import Suite, open_suite
+from lathe.training.research.domains import compare, format_terminal, write_comparison
+from lathe.training.research.domains.characteristics import measure_characteristics
+from lathe.training.research.domains.compare import make_titles_distinct
+from lathe.training.research.domains.comparison import DataSetTexts
+from lathe.training.research.domains.summary import summarize_comparison
+from lathe.training.research.domains.tables import build_tables
 
 ENCODERS = ("a", "b", "c", "d")
 TYPES = {"r0": "Retrieval", "r1": "Retrieval", "r2": "Retrieval", "s0": "STS", "s1": "STS"}
@@ -47,7 +47,7 @@ def comparison(pair):
 
 
 def test_the_package_exports_its_api():
-    assert training.research.domains.__all__ == [
+    assert lathe.training.research.domains.__all__ == [
         "Comparison", "compare", "format_terminal", "require_different", "write_comparison",
     ]  # fmt: skip
 
@@ -169,7 +169,7 @@ def test_two_suites_of_the_same_data_sets_are_refused(build, pair, write_data_se
         write_data_set(tmp_path / name / "set", {"task": "pairs"}, {"test.jsonl": rows})
     suites = [open_suite(str(tmp_path / name)) for name in ("one", "copy")]
     with pytest.raises(EvaluationError, match="one and .*copy hold the same data sets; --against takes another"):
-        training.research.domains.require_different(*suites)
+        lathe.training.research.domains.require_different(*suites)
 
 
 def test_a_data_set_in_both_suites_is_named(build, pair):

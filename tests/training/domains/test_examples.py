@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from sklearn.metrics import v_measure_score
 
-from training.errors import EvaluationError
-from training.evaluation.store import VectorStore, text_key
-from training.evaluation.worker import FittedMethod, load_trial, score_methods
-from training.research.domains.examples import read_examples
-from training.research.domains.samples import LabelledPool, PairPool, ScoredPool
-from training.research.domains.texts import MAX_TEXTS, sample_texts
-from training.research.domains.work import bootstrap_scores, sample_texts_of
+from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.store import VectorStore, text_key
+from lathe.training.evaluation.worker import FittedMethod, load_trial, score_methods
+from lathe.training.research.domains.examples import read_examples
+from lathe.training.research.domains.samples import LabelledPool, PairPool, ScoredPool
+from lathe.training.research.domains.texts import MAX_TEXTS, sample_texts
+from lathe.training.research.domains.work import bootstrap_scores, sample_texts_of
 
 ROWS = range(14)
 CLASSES = [{"text": f"text {row} of {row % 3}", "label": ["east", "north", "west"][row % 3]} for row in range(60)]

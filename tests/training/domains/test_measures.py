@@ -4,8 +4,8 @@ from scipy import stats
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.metrics import average_precision_score, ndcg_score, v_measure_score
 
-from training.evaluation.statistics import rank_correlation
-from training.research.domains.measures import (
+from lathe.training.evaluation.statistics import rank_correlation
+from lathe.training.research.domains.measures import (
     average_precision,
     average_precisions,
     ndcg,
@@ -14,7 +14,7 @@ from training.research.domains.measures import (
     v_measure,
     v_measures,
 )
-from training.research.domains.samples import (
+from lathe.training.research.domains.samples import (
     SAMPLES,
     LabelledPool,
     PairPool,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.research.domains.ranking import compare_rankings, compute_least_p, find_detectable_rho
+from lathe.training.research.domains.ranking import compare_rankings, compute_least_p, find_detectable_rho
 
 NAMES = list("abcdefghijkl")
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from training.research.domains.reliability import measure_split_half
+from lathe.training.research.domains.reliability import measure_split_half
 
 RANDOM = np.random.default_rng(0)
 

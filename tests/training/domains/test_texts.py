@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from training.encoder.encoder import Encoder
-from training.encoder.spec import EncoderSpec
-from training.research.domains.characteristics import (
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.research.domains.characteristics import (
     Characteristics,
     average_characteristics,
     count_syllables,
@@ -16,9 +16,9 @@ from training.research.domains.characteristics import (
     split_sentences,
     type_token_ratio,
 )
-from training.research.domains.parser import find_parser, mean_distance
-from training.research.domains.similarity import build_similarity_map
-from training.research.domains.tokens import find_token_counter
+from lathe.training.research.domains.parser import find_parser, mean_distance
+from lathe.training.research.domains.similarity import build_similarity_map
+from lathe.training.research.domains.tokens import find_token_counter
 
 
 def test_split_sentences_splits_at_sentence_ends_and_not_within_numbers():

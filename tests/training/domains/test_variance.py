@@ -8,7 +8,7 @@ from scipy import stats
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
-from training.research.domains.variance import analyse_one_way, analyse_two_way
+from lathe.training.research.domains.variance import analyse_one_way, analyse_two_way
 
 RANDOM = np.random.default_rng(0)
 EFFECT = {"a": 0.0, "b": 0.1, "c": 0.3}

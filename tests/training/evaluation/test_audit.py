@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from training.encoder.encoder import Encoder
-from training.encoder.layers import parse_variants
-from training.encoder.spec import EncoderSpec
-from training.evaluation.encoders import BagOfWords, Member, RequestedEncoder, plan_groups
-from training.evaluation.inspection import EncodedGroup
-from training.evaluation.report import write_report
-from training.evaluation.run import Evaluation, Request, evaluate
-from training.evaluation.scores import TaskDescription
-from training.evaluation.store import VectorStore
-from training.evaluation.suites import Suite, open_suite
-from training.research.mean_bias_audit.probe import Probe, audit_group
-from training.research.mean_bias_audit.report import report_audit
-from training.research.mean_bias_audit.texts import NORM_TEXTS
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.layers import parse_variants
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.evaluation.encoders import BagOfWords, Member, RequestedEncoder, plan_groups
+from lathe.training.evaluation.inspection import EncodedGroup
+from lathe.training.evaluation.report import write_report
+from lathe.training.evaluation.run import Evaluation, Request, evaluate
+from lathe.training.evaluation.scores import TaskDescription
+from lathe.training.evaluation.store import VectorStore
+from lathe.training.evaluation.suites import Suite, open_suite
+from lathe.training.research.mean_bias_audit.probe import Probe, audit_group
+from lathe.training.research.mean_bias_audit.report import report_audit
+from lathe.training.research.mean_bias_audit.texts import NORM_TEXTS
 
 WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
 ENGLISH = [f"The {WORDS[n % 10]} was {['sold', 'seen in the garden', 'boiled'][n % 3]} {n} times." for n in range(60)]

@@ -3,7 +3,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from training.research.mean_bias_audit.means import (
+from lathe.training.research.mean_bias_audit.means import (
     list_sample_sizes,
     measure_direction,
     measure_language_means,
@@ -13,8 +13,8 @@ from training.research.mean_bias_audit.means import (
     measure_run_error,
     sample_means,
 )
-from transforms import Moments
-from transforms.vectors import BLOCK_ROWS
+from lathe.transforms import Moments
+from lathe.transforms.vectors import BLOCK_ROWS
 
 
 def unit(rows):

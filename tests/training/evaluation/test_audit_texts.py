@@ -1,7 +1,7 @@
 import pytest
 
-from training.evaluation.scores import TaskDescription
-from training.research.mean_bias_audit.texts import (
+from lathe.training.evaluation.scores import TaskDescription
+from lathe.training.research.mean_bias_audit.texts import (
     MAX_LANGUAGE_TEXTS,
     choose_language_texts,
     is_one_language,

@@ -3,15 +3,15 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from training.datasets.contents import Search, Tables
-from training.datasets.layouts import LAYOUTS
-from training.datasets.mteb_tasks import build_task
-from training.errors import DataSetError, EvaluationError
-from training.evaluation.limits import limit_rows
-from training.evaluation.model import Collector, list_texts
-from training.evaluation.store import VectorStore, text_key
-from training.evaluation.suites import open_suite
-from training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, load_trial, measure, score_methods
+from lathe.training.datasets.contents import Search, Tables
+from lathe.training.datasets.layouts import LAYOUTS
+from lathe.training.datasets.mteb_tasks import build_task
+from lathe.training.errors import DataSetError, EvaluationError
+from lathe.training.evaluation.limits import limit_rows
+from lathe.training.evaluation.model import Collector, list_texts
+from lathe.training.evaluation.store import VectorStore, text_key
+from lathe.training.evaluation.suites import open_suite
+from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, load_trial, measure, score_methods
 
 TASKS = list(LAYOUTS)
 MTEB_COPIES_TENSORS = pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")

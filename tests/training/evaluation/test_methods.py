@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.datasets.contents import Search
-from training.datasets.layouts import LAYOUTS
-from training.errors import EvaluationError
-from training.evaluation.corpus import Corpus, split_corpus
-from training.evaluation.method_cache import MethodCache
-from training.evaluation.methods import (
+from lathe.training.datasets.contents import Search
+from lathe.training.datasets.layouts import LAYOUTS
+from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.corpus import Corpus, split_corpus
+from lathe.training.evaluation.method_cache import MethodCache
+from lathe.training.evaluation.methods import (
     CONTROL,
     RANDOM_SEEDS,
     REDUCERS,
@@ -23,10 +23,10 @@ from training.evaluation.methods import (
     parse_size,
     resolve_size,
 )
-from training.evaluation.run import Request
-from training.evaluation.store import VectorStore, text_key
-from training.evaluation.suites import Suite
-from transforms import Chain, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
+from lathe.training.evaluation.run import Request
+from lathe.training.evaluation.store import VectorStore, text_key
+from lathe.training.evaluation.suites import Suite
+from lathe.transforms import Chain, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
 
 WIDTH = 24
 ENCODER, DIGEST = "f" * 32, "c" * 32
@@ -248,8 +248,8 @@ def test_unsuited_reason_names_another_encoder_or_other_dimensions(nested):
 def test_stored_model_returns_stored_vectors_by_prompt_through_the_chain(nested, rows, tmp_path):
     from mteb.types import PromptType  # seconds of import
 
-    from training.datasets.mteb_tasks import build_task
-    from training.evaluation.model import Collector, StoredModel
+    from lathe.training.datasets.mteb_tasks import build_task
+    from lathe.training.evaluation.model import Collector, StoredModel
 
     prompts = {"query": "find: "}
     about = {"task_metadata": build_task(LAYOUTS["pairs"], "x", "en", Search({}, {}, {})).metadata}

@@ -12,17 +12,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 
-from training.encoder.spec import DEFAULT_ENCODER
-from training.errors import EvaluationError
-from training.evaluation.corpus import read_corpus_sentences
-from training.evaluation.encoders import RequestedEncoder
-from training.evaluation.methods import CONTROL, REDUCERS, Method, list_debiasing_methods
-from training.evaluation.pool import Workers
-from training.evaluation.run import Request, compute_trial_key, evaluate
-from training.evaluation.store import text_key
-from training.evaluation.suites import open_suite
-from training.workspace import lock_folder
-from transforms import Chain, parse_steps
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.corpus import read_corpus_sentences
+from lathe.training.evaluation.encoders import RequestedEncoder
+from lathe.training.evaluation.methods import CONTROL, REDUCERS, Method, list_debiasing_methods
+from lathe.training.evaluation.pool import Workers
+from lathe.training.evaluation.run import Request, compute_trial_key, evaluate
+from lathe.training.evaluation.store import text_key
+from lathe.training.evaluation.suites import open_suite
+from lathe.training.workspace import lock_folder
+from lathe.transforms import Chain, parse_steps
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process")
 

@@ -3,8 +3,8 @@ import os
 import numpy as np
 import pytest
 
-from training.evaluation.scores import SCORES, ResultsLog, Score
-from training.evaluation.store import KEYS, VECTORS, VectorStore, text_key
+from lathe.training.evaluation.scores import SCORES, ResultsLog, Score
+from lathe.training.evaluation.store import KEYS, VECTORS, VectorStore, text_key
 
 DIMENSIONS = 6
 ROWS = np.random.default_rng(0).standard_normal((9, DIMENSIONS)).astype(np.float32)

@@ -1,8 +1,8 @@
 import pytest
 
-from training.datasets.layouts import LAYOUTS
-from training.errors import EvaluationError
-from training.evaluation.suites import SHIPPED, Entry, ListedEncoder, open_suite
+from lathe.training.datasets.layouts import LAYOUTS
+from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.suites import SHIPPED, Entry, ListedEncoder, open_suite
 
 STS = {"task": "sts", "language": "de"}
 ROWS = {"test.jsonl": [{"sentence1": "a", "sentence2": "b", "score": 1}]}

@@ -5,9 +5,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from training.encoder.spec import EncoderSpec
-from training.research.reze_experiment.run import run_experiment
-from training.research.reze_experiment.settings import ExperimentSettings
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.research.reze_experiment.run import run_experiment
+from lathe.training.research.reze_experiment.settings import ExperimentSettings
 
 WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
 DONE = {"10": "sold", "2": "seen", "1": "boiled"}

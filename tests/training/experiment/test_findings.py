@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.evaluation.statistics import Interval, mean_interval
-from training.research.reze_experiment.findings import Difference, compute_findings
-from training.research.reze_experiment.results import Result
-from training.research.reze_experiment.summary import judge_difference, summarize_experiment
+from lathe.training.evaluation.statistics import Interval, mean_interval
+from lathe.training.research.reze_experiment.findings import Difference, compute_findings
+from lathe.training.research.reze_experiment.results import Result
+from lathe.training.research.reze_experiment.summary import judge_difference, summarize_experiment
 
 RATE = 1e-4
 TASKS = {"tone": "classification", "topic": "classification", "search": "retrieval"}

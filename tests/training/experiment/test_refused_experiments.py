@@ -2,7 +2,7 @@ import shutil
 
 import pytest
 
-from training.errors import JobError
+from lathe.training.errors import JobError
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process")
 

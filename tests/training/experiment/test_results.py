@@ -1,8 +1,8 @@
 import orjson
 import pytest
 
-from training.journal import Journal
-from training.research.reze_experiment.results import Result, read_result
+from lathe.training.journal import Journal
+from lathe.training.research.reze_experiment.results import Result, read_result
 
 CELL = ("unit", "tone", "classification", "accuracy", "reze", 100, 1e-4, 0)
 

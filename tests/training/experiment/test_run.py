@@ -10,10 +10,10 @@ import numpy as np
 import orjson
 import pytest
 
-from training.datasets.overlap import normalize_text
-from training.research.reze_experiment.findings import compute_findings
-from training.research.reze_experiment.report import format_terminal, to_csv, write_report
-from training.research.reze_experiment.unit import run_unit
+from lathe.training.datasets.overlap import normalize_text
+from lathe.training.research.reze_experiment.findings import compute_findings
+from lathe.training.research.reze_experiment.report import format_terminal, to_csv, write_report
+from lathe.training.research.reze_experiment.unit import run_unit
 
 pytestmark = [pytest.mark.usefixtures("kept_scoring_process", "little_garbage"), pytest.mark.trial]
 

@@ -4,17 +4,17 @@ import numpy as np
 import orjson
 import pytest
 
-from training.datasets.folder import FolderDataSet
-from training.datasets.records import Warnings
-from training.errors import DataSetError
-from training.evaluation.limits import limit_rows
-from training.evaluation.model import StoredModel
-from training.evaluation.store import MemoryStore
-from training.evaluation.worker import measure
-from training.finetuning.job import SourceSettings
-from training.research.reze_experiment.scoring import Scorer
-from training.research.reze_experiment.targets import Target
-from training.settings import Prompts
+from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.records import Warnings
+from lathe.training.errors import DataSetError
+from lathe.training.evaluation.limits import limit_rows
+from lathe.training.evaluation.model import StoredModel
+from lathe.training.evaluation.store import MemoryStore
+from lathe.training.evaluation.worker import measure
+from lathe.training.finetuning.job import SourceSettings
+from lathe.training.research.reze_experiment.scoring import Scorer
+from lathe.training.research.reze_experiment.targets import Target
+from lathe.training.settings import Prompts
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is ill-defined")  # of labels that nothing is taken for
 

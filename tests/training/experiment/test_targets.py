@@ -1,8 +1,8 @@
 import pytest
 
-from training.errors import JobError
-from training.research.reze_experiment.settings import ExperimentSettings
-from training.research.reze_experiment.targets import choose_targets
+from lathe.training.errors import JobError
+from lathe.training.research.reze_experiment.settings import ExperimentSettings
+from lathe.training.research.reze_experiment.targets import choose_targets
 
 
 def labelled(count):

@@ -7,16 +7,16 @@ import pytest
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from training.datasets.folder import FolderDataSet
-from training.datasets.overlap import normalize_text
-from training.encoder.encoder import Encoder
-from training.errors import JobError
-from training.finetuning.job import SourceSettings
-from training.finetuning.run import MODEL
-from training.research.reze_experiment.conditions import build_conditions
-from training.research.reze_experiment.plan import build_plan
-from training.research.reze_experiment.targets import Target, shuffle_pairs
-from training.research.reze_experiment.unit import PRETRAINING, Work, run_unit
+from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.overlap import normalize_text
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.errors import JobError
+from lathe.training.finetuning.job import SourceSettings
+from lathe.training.finetuning.run import MODEL
+from lathe.training.research.reze_experiment.conditions import build_conditions
+from lathe.training.research.reze_experiment.plan import build_plan
+from lathe.training.research.reze_experiment.targets import Target, shuffle_pairs
+from lathe.training.research.reze_experiment.unit import PRETRAINING, Work, run_unit
 
 pytestmark = pytest.mark.usefixtures("little_garbage")
 

@@ -5,9 +5,9 @@ import functools
 import numpy as np
 import pytest
 
-from training.sources.source import open_source
-from transforms import Chain, parse_steps
-from transforms.codes import Int8
+from lathe.training.sources.source import open_source
+from lathe.transforms import Chain, parse_steps
+from lathe.transforms.codes import Int8
 
 FITTED, NEW = 250, 12
 

@@ -10,13 +10,13 @@ import onnxruntime
 import pytest
 import torch
 
-from training.errors import ExportError
-from training.export.faiss_transforms import export_faiss
-from training.export.folder import import_shipped
-from training.export.numpy_codec import export_numpy
-from training.export.onnx_graph import export_onnx
-from transforms import Chain, parse_steps
-from transforms.codes.lloyd_max import normal_quantizer
+from lathe.training.errors import ExportError
+from lathe.training.export.faiss_transforms import export_faiss
+from lathe.training.export.folder import import_shipped
+from lathe.training.export.numpy_codec import export_numpy
+from lathe.training.export.onnx_graph import export_onnx
+from lathe.transforms import Chain, parse_steps
+from lathe.transforms.codes.lloyd_max import normal_quantizer
 
 WHOLE_BYTES = {
     "bits by variance": ("r2,codes:24", True),

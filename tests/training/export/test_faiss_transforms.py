@@ -5,9 +5,9 @@ import faiss
 import numpy as np
 import pytest
 
-from training.errors import ExportError
-from training.export.faiss_transforms import export_faiss
-from transforms import Chain, parse_steps
+from lathe.training.errors import ExportError
+from lathe.training.export.faiss_transforms import export_faiss
+from lathe.transforms import Chain, parse_steps
 
 CHAINS = {
     "nested": ("r2,geopres:64,nested=true,steps=5", True),

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from training.errors import ExportError
-from training.export.faiss_transforms import export_faiss
-from training.export.folder import TOLERANCE, open_staging_folder, require_close
-from training.export.onnx_graph import export_onnx
-from training.export.sentence_transformers_folder import export_sentence_transformers
-from transforms import PCA, Chain, certify
+from lathe.training.errors import ExportError
+from lathe.training.export.faiss_transforms import export_faiss
+from lathe.training.export.folder import TOLERANCE, open_staging_folder, require_close
+from lathe.training.export.onnx_graph import export_onnx
+from lathe.training.export.sentence_transformers_folder import export_sentence_transformers
+from lathe.transforms import PCA, Chain, certify
 
 REFERENCE = "mine@3"
 FORMATS = {

@@ -7,9 +7,9 @@ import onnxruntime
 import pytest
 from transformers import AutoTokenizer
 
-from training.export.folder import PROBE_TEXTS
-from training.export.onnx_graph import export_onnx
-from transforms import Chain, parse_steps
+from lathe.training.export.folder import PROBE_TEXTS
+from lathe.training.export.onnx_graph import export_onnx
+from lathe.transforms import Chain, parse_steps
 
 FLOATS = {
     "an affine map": ("pca:48,center=none", False),

@@ -14,10 +14,10 @@ import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from training.errors import ExportError
-from training.export.sentence_transformers_folder import export_sentence_transformers
-from training.export.servers import ACTIVATIONS, SERVERS, find_problem
-from transforms import Chain
+from lathe.training.errors import ExportError
+from lathe.training.export.sentence_transformers_folder import export_sentence_transformers
+from lathe.training.export.servers import ACTIVATIONS, SERVERS, find_problem
+from lathe.transforms import Chain
 
 CHAINS = {
     "nested": ("r2,geopres:64,nested=true,steps=5", True),

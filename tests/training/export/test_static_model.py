@@ -5,12 +5,12 @@ import pytest
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
-from training.encoder.encoder import Encoder
-from training.encoder.spec import EncoderSpec
-from training.errors import ExportError
-from training.export.static_model import RIDGE, SIF, export_static, fit_tokens, split_texts
-from transforms import Chain, parse_steps
-from transforms.quality import recall_at_k
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import ExportError
+from lathe.training.export.static_model import RIDGE, SIF, export_static, fit_tokens, split_texts
+from lathe.transforms import Chain, parse_steps
+from lathe.transforms.quality import recall_at_k
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import numpy as np
 import orjson
 import pytest
 
-from training.errors import JobError
-from training.finetuning.evaluators import HeldOutEvaluator, TaskEvaluator, hold_out, open_evaluation_data
-from training.finetuning.extras import EvaluatorSettings
-from training.finetuning.job import Job
-from training.finetuning.mixture import Mixture
-from training.finetuning.run import run_training
+from lathe.training.errors import JobError
+from lathe.training.finetuning.evaluators import HeldOutEvaluator, TaskEvaluator, hold_out, open_evaluation_data
+from lathe.training.finetuning.extras import EvaluatorSettings
+from lathe.training.finetuning.job import Job
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.run import run_training
 
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 4, "checkpoint_steps": 4, "max_length": 12}
@@ -96,7 +96,7 @@ def test_hold_out_takes_at_most_a_fifth_of_a_source_and_keeps_an_anchor_on_one_s
 
 
 def test_the_model_of_the_best_step_is_kept_and_scores_its_measured_value(job_of, run_job, tmp_path, tiny):
-    from training.encoder.encoder import Encoder
+    from lathe.training.encoder.encoder import Encoder
 
     job = job_of({"every": 2}, learning_rate=3e-2, epochs=3)
     outcome = run_job(job)
@@ -158,8 +158,8 @@ def test_a_data_set_evaluated_during_training_shares_no_text_with_the_training_p
 
 
 def test_the_targets_test_is_refused_for_evaluation_during_training(data_set, tmp_path):
-    from training.finetuning.job import TargetSettings
-    from training.finetuning.opening import open_target
+    from lathe.training.finetuning.job import TargetSettings
+    from lathe.training.finetuning.opening import open_target
 
     target = open_target(TargetSettings(folder=data_set("target")))
     with pytest.raises(JobError, match="target shares .* texts with the test of the target target"):

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from training.errors import JobError
-from training.finetuning.job import DataSettings, Job, TrainingSettings, read_settings
-from training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.errors import JobError
+from lathe.training.finetuning.job import DataSettings, Job, TrainingSettings, read_settings
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 
 JOB = """
 encoder: some-model

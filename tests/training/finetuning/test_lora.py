@@ -7,11 +7,11 @@ import numpy as np
 import orjson
 import pytest
 
-from training.encoder.encoder import Encoder
-from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from training.errors import JobError
-from training.finetuning.job import Job
-from training.finetuning.run import run_training
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.errors import JobError
+from lathe.training.finetuning.job import Job
+from lathe.training.finetuning.run import run_training
 
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 TEXTS = ["the ledger is closed", "rain", "a committee on the hill, in spring, about the interest of a bank"]
@@ -70,7 +70,7 @@ def decoder(tmp_path_factory):
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
     from transformers import AutoTokenizer, Qwen2Config, Qwen2Model, set_seed
 
-    from training.encoder.loading import locate_model
+    from lathe.training.encoder.loading import locate_model
 
     folder = tmp_path_factory.mktemp("decoder")
     tokenizer = AutoTokenizer.from_pretrained(locate_model(DEFAULT_ENCODER.model), padding_side="left")
@@ -109,7 +109,7 @@ def test_lora_adapters_are_merged_into_the_model_and_exported_beside_the_model(j
     from peft import PeftModel
     from sentence_transformers import SentenceTransformer
 
-    from training.encoder.loading import locate_model
+    from lathe.training.encoder.loading import locate_model
 
     outcome = run_job(job_of(lora=LORA | {"keep_adapter": True}), DEFAULT_ENCODER)
     kept = {path.name for path in (tmp_path / "out" / "adapter").iterdir()}

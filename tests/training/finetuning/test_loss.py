@@ -5,19 +5,19 @@ import pytest
 import torch
 from torch import nn
 
-from training.encoder.loading import load_model
-from training.encoder.unpadding import enable_unpadded, find_first_position
-from training.finetuning.loss import (
+from lathe.training.encoder.loading import load_model
+from lathe.training.encoder.unpadding import enable_unpadded, find_first_position
+from lathe.training.finetuning.loss import (
     CachedContrastiveLoss,
     ContrastiveLoss,
     LossComponents,
     NonFiniteLossError,
     info_nce,
 )
-from training.finetuning.regularizers.none import NoRegularizer
-from training.finetuning.regularizers.reze import Reze
-from training.finetuning.regularizers.settings import RegularizerSettings
-from training.finetuning.text_ids import assign_text_ids
+from lathe.training.finetuning.regularizers.none import NoRegularizer
+from lathe.training.finetuning.regularizers.reze import Reze
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.text_ids import assign_text_ids
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring", "tomatoes"]
 NO = NoRegularizer()
@@ -27,7 +27,7 @@ POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a mac
 @pytest.fixture(scope="module")
 def model(tiny_model):
     """Return the tiny model without dropout."""
-    from training.encoder.spec import EncoderSpec
+    from lathe.training.encoder.spec import EncoderSpec
 
     return load_model(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"), "cpu").float().eval()
 

@@ -4,15 +4,15 @@ import io
 import numpy as np
 import pytest
 
-from training.errors import DataSetError, JobError
-from training.finetuning.job import DataSettings, TargetSettings
-from training.finetuning.mixture_builder import build_mixture
-from training.finetuning.opening import open_target
-from training.finetuning.regularizers.distillation import Distillation
-from training.finetuning.regularizers.none import NoRegularizer
-from training.finetuning.regularizers.reze import Reze
-from training.finetuning.regularizers.settings import RegularizerSettings
-from training.finetuning.report import format_sources_csv
+from lathe.training.errors import DataSetError, JobError
+from lathe.training.finetuning.job import DataSettings, TargetSettings
+from lathe.training.finetuning.mixture_builder import build_mixture
+from lathe.training.finetuning.opening import open_target
+from lathe.training.finetuning.regularizers.distillation import Distillation
+from lathe.training.finetuning.regularizers.none import NoRegularizer
+from lathe.training.finetuning.regularizers.reze import Reze
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.report import format_sources_csv
 
 TARGET = [{"anchor": "Known question", "positive": "known  answer"}, {"anchor": "other", "positive": "else"}]
 SHARING = [

@@ -8,25 +8,25 @@ import pytest
 import torch
 from torch import nn
 
-from training.encoder.loading import load_model
-from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from training.encoder.unpadding import enable_unpadded, find_first_position
-from training.errors import DataSetError, JobError
-from training.finetuning.candidates import Candidates
-from training.finetuning.extras import NegativeSettings
-from training.finetuning.job import Job, TargetSettings
-from training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss
-from training.finetuning.mining import AuxiliaryEncoder
-from training.finetuning.mining import mine_negatives as mine_one
-from training.finetuning.mining_run import run_mining
-from training.finetuning.mixture_builder import build_mixture, read_sources
-from training.finetuning.opening import open_target
-from training.finetuning.regularizers.none import NoRegularizer
-from training.finetuning.regularizers.reze import Reze
-from training.finetuning.regularizers.settings import RegularizerSettings
-from training.finetuning.source_mining import mine_sources
-from training.finetuning.text_ids import assign_negative_ids, assign_text_ids
-from training.settings import Prompts
+from lathe.training.encoder.loading import load_model
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.encoder.unpadding import enable_unpadded, find_first_position
+from lathe.training.errors import DataSetError, JobError
+from lathe.training.finetuning.candidates import Candidates
+from lathe.training.finetuning.extras import NegativeSettings
+from lathe.training.finetuning.job import Job, TargetSettings
+from lathe.training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss
+from lathe.training.finetuning.mining import AuxiliaryEncoder
+from lathe.training.finetuning.mining import mine_negatives as mine_one
+from lathe.training.finetuning.mining_run import run_mining
+from lathe.training.finetuning.mixture_builder import build_mixture, read_sources
+from lathe.training.finetuning.opening import open_target
+from lathe.training.finetuning.regularizers.none import NoRegularizer
+from lathe.training.finetuning.regularizers.reze import Reze
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.source_mining import mine_sources
+from lathe.training.finetuning.text_ids import assign_negative_ids, assign_text_ids
+from lathe.training.settings import Prompts
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring"]
 POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a machine", "a season of rain"]

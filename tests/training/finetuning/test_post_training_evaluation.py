@@ -5,17 +5,17 @@ import orjson
 import pytest
 from scipy import stats
 
-from training.errors import EvaluationError, JobError
-from training.evaluation.statistics import holm
-from training.finetuning.job import Job
-from training.finetuning.post_training_evaluation import (
+from lathe.training.errors import EvaluationError, JobError
+from lathe.training.evaluation.statistics import holm
+from lathe.training.finetuning.job import Job
+from lathe.training.finetuning.post_training_evaluation import (
     TaskScores,
     build_category_table,
     build_task_table,
     compare_categories,
     summarize_comparison,
 )
-from training.finetuning.run import run_training
+from lathe.training.finetuning.run import run_training
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process", "little_garbage")
 

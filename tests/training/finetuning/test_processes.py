@@ -10,23 +10,23 @@ import numpy as np
 import orjson
 import pytest
 
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import JobError
+from lathe.training.finetuning.job import Job, TrainingSettings
+from lathe.training.finetuning.run import run_training
+from lathe.training.finetuning.trainer import fit_batch_to_processes
 from tests.helpers import find_free_port
-from training.encoder.spec import EncoderSpec
-from training.errors import JobError
-from training.finetuning.job import Job, TrainingSettings
-from training.finetuning.run import run_training
-from training.finetuning.trainer import fit_batch_to_processes
 
 RUNS = """
 import os, signal, sys
 from pathlib import Path
 import torch
 from matplotlib.figure import Figure
-from service.cli.main import main
-from training.finetuning import parts, report, trainer
-from training.finetuning.job import Job, read_settings
-from training.finetuning.run import run_training
-from training.encoder.spec import EncoderSpec
+from lathe.service.cli.main import main
+from lathe.training.finetuning import parts, report, trainer
+from lathe.training.finetuning.job import Job, read_settings
+from lathe.training.finetuning.run import run_training
+from lathe.training.encoder.spec import EncoderSpec
 
 torch.set_num_threads(1)
 Figure.savefig = lambda _, text, **options: text.write("<svg></svg>")

@@ -11,15 +11,15 @@ import orjson
 import pytest
 import torch
 
-from training.encoder.encoder import Encoder
-from training.errors import JobError
-from training.finetuning.job import Job
-from training.finetuning.loss import NonFiniteLossError
-from training.finetuning.regularizers.registry import REGULARIZED
-from training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
-from training.finetuning.run import run_training
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.errors import JobError
+from lathe.training.finetuning.job import Job
+from lathe.training.finetuning.loss import NonFiniteLossError
+from lathe.training.finetuning.regularizers.registry import REGULARIZED
+from lathe.training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
+from lathe.training.finetuning.run import run_training
 
-LATHE = "from service.cli.main import main; main()"
+LATHE = "from lathe.service.cli.main import main; main()"
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 2, "checkpoint_steps": 2, "max_length": 12}
 METHODS = ("reze", "distill", "pft", "ft")

@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 
-from training.finetuning.regularizers.settings import RegularizerSettings
-from training.finetuning.regularizers.shrinkage import (
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.shrinkage import (
     active_dimensions,
     between_source_variance,
     denominators,
     dispersion_threshold,
     fit_shrinkage,
 )
-from transforms.statistics import Moments
+from lathe.transforms.statistics import Moments
 
 SPREAD = (3.0, 2.0, 1.0)
 OUTLIER = np.array([[0.0, 1, 0], [0, -1, 0], [6, 0, 0]])

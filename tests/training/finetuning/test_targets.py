@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from training.encoder.encoder import Encoder
-from training.errors import JobError
-from training.finetuning.mixture import Mixture
-from training.finetuning.regularizers.reze import Reze
-from training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.errors import JobError
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.regularizers.reze import Reze
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 
 TEXTS = ["rain over hills", "the bank", "a lathe", "spring", "tomatoes", "a wall", "a ledger", "interest", "the end"]
 SETTINGS = RegularizerSettings(scale=0.5)
@@ -14,7 +14,7 @@ SETTINGS = RegularizerSettings(scale=0.5)
 @pytest.fixture(scope="module")
 def narrow(tiny_model):
     """Load the tiny model as an encoder, once."""
-    from training.encoder.spec import EncoderSpec
+    from lathe.training.encoder.spec import EncoderSpec
 
     return Encoder(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"), "cpu")
 

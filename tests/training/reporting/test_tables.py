@@ -1,5 +1,5 @@
-from training.reporting.tables import Table
-from training.reporting.text import align_columns
+from lathe.training.reporting.tables import Table
+from lathe.training.reporting.text import align_columns
 
 ROWS = [{"name": "one", "n": 1200, "gain": 0.5}, {"name": "two", "n": None, "gain": float("nan")}, {"name": "a,b"}]
 FORMATS = {"n": ",", "gain": "+.2f"}

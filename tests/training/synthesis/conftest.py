@@ -2,11 +2,11 @@ import json
 
 import pytest
 
-from training.finetuning.job import read_settings
-from training.synthesis.endpoint import open_endpoint
-from training.synthesis.job import SynthesisJob
-from training.synthesis.run import prepare, run
-from transforms.progress import no_progress
+from lathe.training.finetuning.job import read_settings
+from lathe.training.synthesis.endpoint import open_endpoint
+from lathe.training.synthesis.job import SynthesisJob
+from lathe.training.synthesis.run import prepare, run
+from lathe.transforms.progress import no_progress
 
 
 @pytest.fixture

@@ -2,17 +2,17 @@ import json
 
 import pytest
 
-from training.synthesis.answer_parsing import (
+from lathe.training.synthesis.answer_parsing import (
     parse_document,
     parse_personas,
     parse_queries,
     parse_verdict,
     remove_thoughts,
 )
-from training.synthesis.calls import Call, parse_answer
-from training.synthesis.chat import Answer
-from training.synthesis.faults import find_fault, is_another_script, is_refusal
-from training.synthesis.job import DocumentStage, FilterStage, PersonaStage, QueryStage
+from lathe.training.synthesis.calls import Call, parse_answer
+from lathe.training.synthesis.chat import Answer
+from lathe.training.synthesis.faults import find_fault, is_another_script, is_refusal
+from lathe.training.synthesis.job import DocumentStage, FilterStage, PersonaStage, QueryStage
 
 PERSONA = {"persona": "A risk officer at a bank.", "task": "Checks limits."}
 SPOKEN = "A risk officer at a bank. Checks limits."

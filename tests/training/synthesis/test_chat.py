@@ -6,12 +6,12 @@ from email.utils import format_datetime
 
 import pytest
 
+from lathe.training.endpoint import parse_retry_after
+from lathe.training.rate_limiter import RateLimiter
+from lathe.training.synthesis.chat import Chat, ChatError
+from lathe.training.synthesis.endpoint import Endpoint
+from lathe.training.synthesis.job import EndpointSettings
 from tests.helpers import find_free_port
-from training.endpoint import parse_retry_after
-from training.rate_limiter import RateLimiter
-from training.synthesis.chat import Chat, ChatError
-from training.synthesis.endpoint import Endpoint
-from training.synthesis.job import EndpointSettings
 
 KEY = "sk-secret"
 

@@ -2,8 +2,8 @@ import time
 
 import pytest
 
-from training.errors import JobError
-from training.synthesis.report import as_json, summarize_run
+from lathe.training.errors import JobError
+from lathe.training.synthesis.report import as_json, summarize_run
 
 
 def match_stage(stage):

@@ -2,12 +2,12 @@ import re
 
 import pytest
 
-from training.errors import DataSetError, JobError
-from training.finetuning.job import read_settings
-from training.synthesis.endpoint import open_endpoint
-from training.synthesis.job import STAGES, EndpointSettings, SeedSettings, SynthesisJob, TemplateSettings
-from training.synthesis.seeds import read_seeds
-from training.synthesis.templates import FULL, SHIPPED, read_templates, write_templates
+from lathe.training.errors import DataSetError, JobError
+from lathe.training.finetuning.job import read_settings
+from lathe.training.synthesis.endpoint import open_endpoint
+from lathe.training.synthesis.job import STAGES, EndpointSettings, SeedSettings, SynthesisJob, TemplateSettings
+from lathe.training.synthesis.seeds import read_seeds
+from lathe.training.synthesis.templates import FULL, SHIPPED, read_templates, write_templates
 
 JOB = """
 endpoint: {base_url: "http://localhost:8000/v1", model: small, parameters: {top_p: 0.9}}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from training.errors import JobError
-from training.sources.docstrings import distinct_paragraphs, read_docstrings
-from training.synthesis.held_out import HeldOut, read_held_out
-from training.synthesis.job import HeldOutSettings
-from training.synthesis.near_duplicates import NearDuplicates, jaccard, shingles, words
+from lathe.training.errors import JobError
+from lathe.training.sources.docstrings import distinct_paragraphs, read_docstrings
+from lathe.training.synthesis.held_out import HeldOut, read_held_out
+from lathe.training.synthesis.job import HeldOutSettings
+from lathe.training.synthesis.near_duplicates import NearDuplicates, jaccard, shingles, words
 
 TEXT = "The central bank left its rates where they were because prices rose less than it had feared in spring."
 

@@ -3,13 +3,13 @@ import threading
 
 import pytest
 
-from training.datasets.data_set import find_pairs
-from training.datasets.file import FileDataSet
-from training.errors import JobError
-from training.finetuning.job import SourceSettings, read_settings
-from training.synthesis.job import SynthesisJob
-from training.synthesis.report import as_json, summarize_run
-from training.synthesis.run import estimate_run, prepare
+from lathe.training.datasets.data_set import find_pairs
+from lathe.training.datasets.file import FileDataSet
+from lathe.training.errors import JobError
+from lathe.training.finetuning.job import SourceSettings, read_settings
+from lathe.training.synthesis.job import SynthesisJob
+from lathe.training.synthesis.report import as_json, summarize_run
+from lathe.training.synthesis.run import estimate_run, prepare
 
 PROVENANCE = {"key", "attempt", "model", "endpoint", "template", "parameters", "created_at", "prompt_tokens", "seconds"}
 

@@ -2,8 +2,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from training.encoder.spec import EncoderSpec, StoreSettings, UpstreamSpec
-from training.encoder.upstream.encoder import UpstreamEncoder
+from lathe.training.encoder.spec import EncoderSpec, StoreSettings, UpstreamSpec
+from lathe.training.encoder.upstream.encoder import UpstreamEncoder
 
 PATHS = {"openai": "/v1", "tei": "", "ollama": "", "cohere": "/v2"}
 

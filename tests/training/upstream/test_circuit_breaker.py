@@ -1,4 +1,4 @@
-from training.encoder.upstream.circuit_breaker import FIRST_PAUSE, MAX_PAUSE, CircuitBreaker
+from lathe.training.encoder.upstream.circuit_breaker import FIRST_PAUSE, MAX_PAUSE, CircuitBreaker
 
 
 class Clock:

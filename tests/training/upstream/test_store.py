@@ -12,12 +12,12 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from lathe.training.encoder.spec import StoreSettings
+from lathe.training.encoder.upstream.encoder import UpstreamEncoder
+from lathe.training.encoder.upstream.store import BLOCKS, StoredSpace, UpstreamStore
+from lathe.training.errors import UpstreamError
 from tests.embeddings_server import rows_of
 from tests.helpers import LATHE
-from training.encoder.spec import StoreSettings
-from training.encoder.upstream.encoder import UpstreamEncoder
-from training.encoder.upstream.store import BLOCKS, StoredSpace, UpstreamStore
-from training.errors import UpstreamError
 
 
 @pytest.fixture

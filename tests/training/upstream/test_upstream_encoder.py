@@ -7,12 +7,11 @@ import time
 import numpy as np
 import pytest
 
-from tests.embeddings_server import WIDTH, rows_of
-from training.advice.encoding import SampleEncoder
-from training.distributed.engine import RayEngine
-from training.encoder.encoder import Encoder
-from training.encoder.spec import EncoderSpec, StoreSettings
-from training.errors import (
+from lathe.training.advice.encoding import SampleEncoder
+from lathe.training.distributed.engine import RayEngine
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import EncoderSpec, StoreSettings
+from lathe.training.errors import (
     EncoderError,
     EngineError,
     NotFiniteError,
@@ -22,6 +21,7 @@ from training.errors import (
     UpstreamError,
     UpstreamUnavailableError,
 )
+from tests.embeddings_server import WIDTH, rows_of
 
 TEXTS = [f"text {number}" for number in range(10)]
 PROTOCOLS = ["openai", "tei", "ollama", "cohere"]

@@ -1,10 +1,10 @@
 import pytest
 
-from service.encoders.engine.admission_queue import AdmissionQueue
-from service.encoders.engine.engine import Engine
+from lathe.service.encoders.engine.admission_queue import AdmissionQueue
+from lathe.service.encoders.engine.engine import Engine
+from lathe.training.encoder.spec import DEFAULT_ENCODER
 from tests.helpers import eventually
 from tests.service.encoders.engine.doubles import Starter
-from training.encoder.spec import DEFAULT_ENCODER
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from collections import deque
 
 import numpy as np
 
-from service.encoders.engine.encoder_info import EncoderInfo
-from service.encoders.engine.work import EncodeOptions, PartResult, Reply
-from service.errors import ServiceError
-from training.encoder.encoder import WINDOW_BATCHES
-from training.encoder.spec import DEFAULT_ENCODER
-from training.errors import TooLongError
+from lathe.service.encoders.engine.encoder_info import EncoderInfo
+from lathe.service.encoders.engine.work import EncodeOptions, PartResult, Reply
+from lathe.service.errors import ServiceError
+from lathe.training.encoder.encoder import WINDOW_BATCHES
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.errors import TooLongError
 
 SECONDS = 10.0
 """Timeout of every wait in these tests."""

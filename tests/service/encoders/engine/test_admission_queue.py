@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.encoders.engine.admission_queue import MAX_RETRY_SECONDS, NO_WAIT, AdmissionQueue, BatchWait
-from service.encoders.engine.work import EncodeOptions, Part, PartResult, Work
-from service.errors import BadValueError, OverloadedError, UnavailableError
+from lathe.service.encoders.engine.admission_queue import MAX_RETRY_SECONDS, NO_WAIT, AdmissionQueue, BatchWait
+from lathe.service.encoders.engine.work import EncodeOptions, Part, PartResult, Work
+from lathe.service.errors import BadValueError, OverloadedError, UnavailableError
 from tests.helpers import eventually
 
 EVERYTHING = 10**9

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from service.encoder_settings import WorkerOptions
-from service.encoders.engine.admission_queue import AdmissionQueue
-from service.encoders.engine.dispatcher import WorkerProcess
-from service.encoders.engine.engine import Engine
-from service.encoders.engine.work import EncodeOptions, Part, PartResult, Reply
-from service.errors import UnavailableError
+from lathe.service.encoder_settings import WorkerOptions
+from lathe.service.encoders.engine.admission_queue import AdmissionQueue
+from lathe.service.encoders.engine.dispatcher import WorkerProcess
+from lathe.service.encoders.engine.engine import Engine
+from lathe.service.encoders.engine.work import EncodeOptions, Part, PartResult, Reply
+from lathe.service.errors import UnavailableError
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.errors import EncoderError, TooLongError
+from lathe.transforms.chain import Chain
+from lathe.transforms.errors import ArtifactError
 from tests.helpers import eventually
 from tests.service.encoders.engine.doubles import HELD, SECONDS, WINDOW, ask, error_of, lengths
 from tests.service.encoders.engine.works import COMPACT, compact, whole, work_of
-from training.encoder.spec import DEFAULT_ENCODER
-from training.errors import EncoderError, TooLongError
-from transforms.chain import Chain
-from transforms.errors import ArtifactError
 
 TEXTS = ["The cat sat on the mat.", "one", "Compact vectors are cheap to keep. " * 9, "naïve café, 東京, 😀", "one"]
 

@@ -4,12 +4,12 @@ import time
 import pytest
 from prometheus_client import REGISTRY
 
-from service.encoders.engine.encoder_info import EncoderInfo
-from service.errors import OverloadedError, ServiceError, TooLargeError, UnavailableError
+from lathe.service.encoders.engine.encoder_info import EncoderInfo
+from lathe.service.errors import OverloadedError, ServiceError, TooLargeError, UnavailableError
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.errors import EncoderError
 from tests.helpers import eventually
 from tests.service.encoders.engine.doubles import HELD, INFO, SECONDS, ask, error_of, lengths
-from training.encoder.spec import DEFAULT_ENCODER
-from training.errors import EncoderError
 
 
 def test_a_request_over_the_text_limit_is_refused_and_later_ones_accepted(start):

@@ -3,7 +3,7 @@ from multiprocessing import Pipe
 import numpy as np
 import pytest
 
-from service.encoders.engine import framing
+from lathe.service.encoders.engine import framing
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ import time
 
 import pytest
 
-from service.encoders.engine.admission_queue import AdmissionQueue
-from service.encoders.engine.engine import Engine
-from service.encoders.residency import Residency
-from service.errors import UnavailableError
+from lathe.service.encoders.engine.admission_queue import AdmissionQueue
+from lathe.service.encoders.engine.engine import Engine
+from lathe.service.encoders.residency import Residency
+from lathe.service.errors import UnavailableError
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.errors import EncoderError
 from tests.helpers import eventually
 from tests.service.encoders.engine.doubles import HELD, INFO, Starter, ask, error_of, lengths
-from training.encoder.spec import DEFAULT_ENCODER
-from training.errors import EncoderError
 
 
 def unloaded(engine):
@@ -109,7 +109,7 @@ def test_an_idle_engine_can_be_stopped(start):
 
 
 def test_a_retired_worker_is_no_restart(start):
-    from service.encoders.engine.metrics import UNLOADS, WORKER_RESTARTS
+    from lathe.service.encoders.engine.metrics import UNLOADS, WORKER_RESTARTS
 
     counters = [metric.labels(DEFAULT_ENCODER.name) for metric in (WORKER_RESTARTS, UNLOADS)]
     before = [counter._value.get() for counter in counters]

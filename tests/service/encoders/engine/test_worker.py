@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from service.chains.chain_ref import ChainRef
-from service.encoder_settings import WorkerOptions
-from service.encoders.engine import framing
-from service.encoders.engine.dispatcher import WorkerProcess, build_message
-from service.encoders.engine.worker import MAX_CHAINS, Tokenized, Worker, serve
+from lathe.service.chains.chain_ref import ChainRef
+from lathe.service.encoder_settings import WorkerOptions
+from lathe.service.encoders.engine import framing
+from lathe.service.encoders.engine.dispatcher import WorkerProcess, build_message
+from lathe.service.encoders.engine.worker import MAX_CHAINS, Tokenized, Worker, serve
+from lathe.training.encoder.batching import Batch
+from lathe.training.encoder.long_texts import Pieces
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.errors import EncoderError, TooLongError
 from tests.service.encoders.engine.works import compact, whole, work_of
-from training.encoder.batching import Batch
-from training.encoder.long_texts import Pieces
-from training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from training.errors import EncoderError, TooLongError
 
 
 class Double:

@@ -1,9 +1,9 @@
 """Requests of texts for workers, without and with a chain."""
 
-from service.chains.chain_ref import ChainRef
-from service.chains.starters import STARTERS
-from service.encoders.engine.work import EncodeOptions, Work
-from transforms.chain import Chain
+from lathe.service.chains.chain_ref import ChainRef
+from lathe.service.chains.starters import STARTERS
+from lathe.service.encoders.engine.work import EncodeOptions, Work
+from lathe.transforms.chain import Chain
 
 COMPACT = STARTERS / "compact" / "1"
 

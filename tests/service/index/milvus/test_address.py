@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from service.settings import read_settings
+from lathe.service.settings import read_settings
 
 SECRET, TOKEN = "what-opens-milvus", "root:another-secret"
 RAW = {"chain": "none", "width": 4}

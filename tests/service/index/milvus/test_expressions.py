@@ -7,13 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.errors import TooLargeError
-from service.index.fields import MAX_FIELDS, convert_to_stored, list_entries
-from service.index.filters import MAX_CONDITIONS, MAX_DEPTH, parse_filter
-from service.index.milvus.expressions import build_entries, build_ranges, compute_field_digest, convert_to_sortable
-from service.index.milvus.indexes import MilvusIndexes
-from service.index.query import Query
-from service.index.spec import IndexSpec
+from lathe.service.errors import TooLargeError
+from lathe.service.index.fields import MAX_FIELDS, convert_to_stored, list_entries
+from lathe.service.index.filters import MAX_CONDITIONS, MAX_DEPTH, parse_filter
+from lathe.service.index.milvus.expressions import (
+    build_entries,
+    build_ranges,
+    compute_field_digest,
+    convert_to_sortable,
+)
+from lathe.service.index.milvus.indexes import MilvusIndexes
+from lathe.service.index.query import Query
+from lathe.service.index.spec import IndexSpec
 
 SPEC = IndexSpec(
     encoder=None, encoder_fingerprint=None, width=4, raw_space_id="r", chain="none", dimensions=4, space_id="r"

@@ -3,8 +3,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from pymilvus import MilvusClient
 
-from service.index.milvus.collections import build_alias
-from service.index.milvus.indexes import MilvusIndexes
+from lathe.service.index.milvus.collections import build_alias
+from lathe.service.index.milvus.indexes import MilvusIndexes
 
 pytestmark = pytest.mark.trial
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from training.evaluation.encoders import Member
-from training.evaluation.grid import Grid
-from training.evaluation.methods import Method, build_control_method, list_debiasing_methods
-from training.evaluation.run import EncoderResult, Request, Results
-from training.evaluation.scores import Score, TaskDescription
-from training.evaluation.suites import Suite
+from lathe.training.evaluation.encoders import Member
+from lathe.training.evaluation.grid import Grid
+from lathe.training.evaluation.methods import Method, build_control_method, list_debiasing_methods
+from lathe.training.evaluation.run import EncoderResult, Request, Results
+from lathe.training.evaluation.scores import Score, TaskDescription
+from lathe.training.evaluation.suites import Suite
 
 WIDTH = 8
 KNOWN = {method.name: method for method in [build_control_method(), *list_debiasing_methods()]}

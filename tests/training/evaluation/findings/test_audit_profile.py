@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from training.evaluation.comparison import compare_with_raw
-from training.evaluation.findings import compute_findings
-from training.evaluation.report import format_report, write_report
-from training.research.mean_bias_audit.findings import AuditFindings, compute_audit_findings
-from training.research.mean_bias_audit.means import (
+from lathe.training.evaluation.comparison import compare_with_raw
+from lathe.training.evaluation.findings import compute_findings
+from lathe.training.evaluation.report import format_report, write_report
+from lathe.training.research.mean_bias_audit.findings import AuditFindings, compute_audit_findings
+from lathe.training.research.mean_bias_audit.means import (
     Direction,
     LanguageMean,
     MeanPoint,
@@ -17,12 +17,19 @@ from training.research.mean_bias_audit.means import (
     PromptMean,
     measure_mean_growth,
 )
-from training.research.mean_bias_audit.profile import Profile, measure_random_controls, profile_outliers
-from training.research.mean_bias_audit.report import report_audit
-from training.research.mean_bias_audit.stored_audit import Audit, CorpusMean, Languages, Prompts, load_audit, save_audit
-from training.research.mean_bias_audit.summary import summarize_audit
-from training.research.mean_bias_audit.tables import build_audit_tables, build_overview_table
-from transforms import Moments
+from lathe.training.research.mean_bias_audit.profile import Profile, measure_random_controls, profile_outliers
+from lathe.training.research.mean_bias_audit.report import report_audit
+from lathe.training.research.mean_bias_audit.stored_audit import (
+    Audit,
+    CorpusMean,
+    Languages,
+    Prompts,
+    load_audit,
+    save_audit,
+)
+from lathe.training.research.mean_bias_audit.summary import summarize_audit
+from lathe.training.research.mean_bias_audit.tables import build_audit_tables, build_overview_table
+from lathe.transforms import Moments
 
 TASKS = [f"t{place}" for place in range(8)]
 RAW = [0.5] * 8

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from training.evaluation import comparison
-from training.evaluation.statistics import bootstrap, paired_test
+from lathe.training.evaluation import comparison
+from lathe.training.evaluation.statistics import bootstrap, paired_test
 
 PANEL = """
 e5-small 0.8579 -1.02 -1.15

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from training.evaluation import reduction
-from training.evaluation.methods import Method
-from training.evaluation.statistics import Interval
+from lathe.training.evaluation import reduction
+from lathe.training.evaluation.methods import Method
+from lathe.training.evaluation.statistics import Interval
 
 REDUCERS = ("geopres", "pca", "truncation")
 PARALLEL = {"stsb": "en", "stsb_de": "de", "stsb-fr": "fr"}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from training.evaluation.statistics import (
+from lathe.training.evaluation.statistics import (
     Interval,
     PairedTest,
     bootstrap,

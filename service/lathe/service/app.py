@@ -1,0 +1,323 @@
+"""The HTTP application: its components, routes, middleware and lifespan."""
+
+import logging
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lathe.service.auth import Keys
+from lathe.service.chains.resolve import ChainResolver
+from lathe.service.encoders.cache import VectorCache
+from lathe.service.encoders.embedder import Embedder
+from lathe.service.encoders.engine.admission_queue import AdmissionQueue
+from lathe.service.encoders.engine.dispatcher import WorkerProcess
+from lathe.service.encoders.engine.engine import Engine
+from lathe.service.encoders.engine.upstream_worker import UpstreamConnection
+from lathe.service.encoders.observer import Observers
+from lathe.service.encoders.residency import Residency
+from lathe.service.errors import RequestError, ServiceError, WrongShapeError, convert_error, error_body
+from lathe.service.home import Home
+from lathe.service.http.answers import answer_json
+from lathe.service.http.body_memory import BodyMemoryMiddleware
+from lathe.service.http.cors import allow_origins
+from lathe.service.http.load_shedding import SheddingMiddleware
+from lathe.service.http.middleware import RequestMiddleware
+from lathe.service.http.origins import OriginMiddleware
+from lathe.service.http.routes import (
+    advice,
+    api_pages,
+    chains,
+    dashboard,
+    drift,
+    embed,
+    encoders,
+    fits,
+    health,
+    indexes,
+    jobs,
+    reduce,
+    search,
+    shadow,
+)
+from lathe.service.http.tracing import add_tracing
+from lathe.service.index.backend import open_indexes
+from lathe.service.index.encoding import encode_for_index
+from lathe.service.jobs.jobs import Jobs
+from lathe.service.jobs.local import LocalJobs
+from lathe.service.jobs.store import JobStore
+from lathe.service.monitoring.drift.drift import Drift
+from lathe.service.monitoring.drift.refit import Refits
+from lathe.service.monitoring.shadow.shadows import Shadows
+from lathe.service.monitoring.state_monitor import StateMonitor
+from lathe.service.processes.client import create_process_starter
+from lathe.service.processes.program import ProcessStarter, get_environment_without_keys
+from lathe.service.registries import open_registry
+from lathe.service.services import Services
+from lathe.service.settings import Settings
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import TrainingError
+from lathe.transforms.errors import TransformError
+
+if TYPE_CHECKING:
+    from lathe.service.redis.replica import Replica
+
+ROUTERS = [
+    embed.models_router,
+    reduce.router,
+    fits.router,
+    advice.router,
+    jobs.router,
+    shadow.router,  # before the chains, whose paths would match its paths too
+    drift.router,
+    chains.router,
+    encoders.router,
+    indexes.router,
+    search.router,
+    health.router,
+    dashboard.router,
+    api_pages.router,
+]
+
+UPSTREAM_IDLE_SECONDS = 5.0
+"""Seconds after which an idle worker of an embeddings API looks again; there is no process that may have ended."""
+
+log = logging.getLogger(__name__)
+
+
+def create_app(settings: Settings, processes: ProcessStarter | None = None) -> FastAPI:
+    """Build the app of one server; its lifespan starts the encoders and threads.
+
+    Args:
+        settings: settings of the server.
+        processes: starts the processes of encoders and jobs, and is closed with the app; None selects one by device.
+
+    Raises:
+        ValueError: if the server would be reachable by others without keys being required, a setting needs a package
+            that is not installed, or others can write to the state folder.
+    """
+    settings.require_safe()
+    services = _build_services(settings, processes or create_process_starter(settings.device))
+    app = FastAPIOffline(
+        title="Lathe",
+        version=version("lathe"),
+        description="Compact, debiased text embeddings: fitted, versioned, measured.",
+        lifespan=_build_lifespan(services),
+        docs_url=None,  # `api_pages` serves these
+        redoc_url=None,
+    )
+    app.state.services = services
+    app.router.routes.extend(embed.router.routes)  # matched at once, where an included router is searched twice
+    for router in ROUTERS:
+        app.include_router(router)
+    for error_type in (ServiceError, TransformError, TrainingError, OSError, sqlite3.Error):
+        app.add_exception_handler(error_type, _answer_error)
+    app.add_exception_handler(RequestValidationError, _answer_validation_error)
+    app.add_exception_handler(HTTPException, _answer_http_exception)
+    app.add_middleware(BodyMemoryMiddleware, limit=settings.body_memory, parse_limit=settings.parse_memory)
+    app.add_middleware(SheddingMiddleware, embedder=services.embedder)
+    app.add_middleware(OriginMiddleware, settings=settings)
+    app.add_middleware(RequestMiddleware)
+    if settings.tracing:
+        add_tracing(app)
+    if settings.cors_origins:
+        allow_origins(app, settings.cors_origins)  # around all other middleware, so that pages can read every error
+    return app
+
+
+def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
+    """Build the components of a server without starting them.
+
+    Create the state folder, restrict its permissions, and generate an admin key if none is set. If the folder cannot be
+    written, the server serves the chains in it, or those shipped with Lathe; fits and administration answer 503.
+
+    Raises:
+        ValueError: if others can write to the state folder, or a setting needs a package that is not installed.
+    """
+    home = Home(settings.home)
+    problem = home.open()
+    home.restrict_permissions()
+    for warning in home.list_warnings():
+        log.warning(warning)
+    replica = _open_replica(settings, home) if settings.redis_url and problem is None else None
+    registry, size_routes = (replica.registry, replica.size_routes) if replica else open_registry(home)
+    admin_keys = settings.admin_keys
+    if not admin_keys and problem is None:
+        admin_keys = (home.read_or_create_admin_key(),)
+    residency = Residency(lambda: embedder.engines.values(), settings.model_bytes)
+    make_engine = partial(_build_engine, settings, processes, residency.make_room)
+    engines = [make_engine(spec) for spec in settings.loaded_specs]
+    cache = VectorCache(settings.cache_bytes, second_level=replica.cache if replica else None)
+    embedder = Embedder(engines, registry, ChainResolver(registry, size_routes), cache, Observers())
+    jobs = _open_jobs(settings, home, replica, processes)
+    return Services(
+        settings=settings,
+        home=home,
+        home_problem=problem,
+        state_monitor=StateMonitor(home, problem, size_routes),
+        keys=Keys(settings.api_keys, admin_keys),
+        registry=registry,
+        size_routes=size_routes,
+        embedder=embedder,
+        indexes=open_indexes(settings, home, partial(encode_for_index, embedder)),
+        jobs=jobs,
+        shadows=Shadows(registry, embedder.observers),
+        drift=_open_drift(settings, embedder, jobs if problem is None else None),
+        make_engine=make_engine,
+        residency=residency,
+        processes=processes,
+        replica=replica,
+    )
+
+
+def _open_drift(settings: Settings, embedder: Embedder, jobs: Jobs | None) -> Drift:
+    """Build the drift monitor and, if drift is on, let it observe live traffic.
+
+    It submits refits of stale chains to `jobs` if the settings ask for that and `jobs` is not None.
+    """
+    refits = None
+    if settings.drift and settings.drift_refit and jobs is not None:
+        refits = Refits(embedder.registry, jobs, embedder.find_spec, settings.drift_window)
+    measured = settings.drift, settings.drift_window, settings.drift_threshold
+    drift = Drift(*measured, embedder.registry, embedder.observers.submit, refits)
+    if settings.drift:
+        embedder.observers.add(drift.observe, immediate=True)
+    return drift
+
+
+def _open_replica(settings: Settings, home: Home) -> "Replica":
+    """Open the local replica of what servers share in Redis; raise `ValueError` if the `redis` package is missing."""
+    settings.require_redis_extra()
+    from lathe.service.redis.replica import Replica
+
+    return Replica.open(home, settings.redis_url, settings.redis_cache_bytes, settings.redis_cache_seconds)
+
+
+def _open_jobs(settings: Settings, home: Home, replica: "Replica | None", processes: ProcessStarter) -> Jobs:
+    """Return the manager of this server's jobs on disk; with a local replica, of all replicas' jobs in Redis."""
+    environment = build_job_environment(settings)
+    if replica is None:
+        return LocalJobs(JobStore(home.jobs), environment, processes)
+    from lathe.service.jobs.redis.jobs import SharedJobs
+
+    return SharedJobs(replica.connection, home, environment, processes)
+
+
+def _build_engine(
+    settings: Settings, processes: ProcessStarter, make_room: Callable[[Engine], None], spec: EncoderSpec
+) -> Engine:
+    """Build the engine of one encoder with its admission queue, without starting its workers.
+
+    An encoder behind an embeddings API has a worker for each call at once, and no process. `make_room` is called before
+    the engine of another loads its model.
+    """
+    queue = AdmissionQueue(settings.max_queued_texts, settings.max_queued_tokens)
+    if spec.upstream is not None:
+        connection = UpstreamConnection(spec, settings.upstream_store)
+        return Engine(
+            spec,
+            connection.start_worker,
+            queue,
+            workers=spec.upstream.concurrency,
+            idle_seconds=UPSTREAM_IDLE_SECONDS,
+            max_texts=spec.upstream.batch_size,
+            find_warning=connection.find_warning,
+        )
+    return Engine(
+        spec,
+        partial(WorkerProcess, options=settings.worker_options, processes=processes),
+        queue,
+        workers=settings.worker_processes,
+        ahead=2 if settings.on_gpu else 1,
+        timeout=settings.worker_seconds,
+        unload_seconds=settings.find_idle_seconds(spec.name),
+        hold=settings.idle_requests == "hold",
+        make_room=make_room,
+    )
+
+
+def build_job_environment(settings: Settings) -> dict[str, str]:
+    """Return the environment variables of a job's process: those of this process without keys, and some settings."""
+    variables = {
+        "LATHE_HOME": str(settings.home),
+        "LATHE_JOB_THREADS": str(settings.job_threads),
+        "LATHE_REDIS_URL": settings.redis_url,
+    }
+    if settings.device:
+        variables["LATHE_DEVICE"] = settings.device
+    return get_environment_without_keys() | variables
+
+
+def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
+    """Return the lifespan that starts engines, local replica, jobs and indexes, and stops them in order at shutdown.
+
+    What needs the state folder is not started if the folder cannot be written.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        """Start all background components, yield while the app serves, then stop them."""
+        services.embedder.observers.start()
+        for engine in services.embedder.engines.values():
+            engine.start()
+        services.residency.start()
+        if services.replica is not None:
+            await run_in_threadpool(services.replica.start)
+        if services.home_problem is None:
+            services.state_monitor.start()
+            services.jobs.start()
+        if services.indexes_open:
+            services.indexes.start()
+        yield
+        services.state_monitor.stop()
+        services.residency.stop()
+        await run_in_threadpool(services.jobs.stop)
+        if services.replica is not None:
+            await run_in_threadpool(services.replica.stop)
+        await run_in_threadpool(services.indexes.close)
+        for engine in list(services.embedder.engines.values()):
+            await run_in_threadpool(engine.stop, services.settings.shutdown_seconds)
+        await run_in_threadpool(services.embedder.observers.stop)
+        await run_in_threadpool(services.processes.close)
+
+    return lifespan
+
+
+async def _answer_error(_request: Request, error: Exception) -> Response:
+    """Return the JSON error response for an exception, with `retry-after` and, for 401, `www-authenticate`."""
+    service_error = convert_error(error)
+    headers = {"retry-after": str(service_error.retry_after)} if service_error.retry_after else {}
+    if service_error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return await answer_json(error_body(service_error), service_error.status, headers)
+
+
+async def _answer_validation_error(request: Request, error: Exception) -> Response:
+    """Return the 422 response for path or query parameters of the wrong type."""
+    details = error.errors() if isinstance(error, RequestValidationError) else []
+    message = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in details)
+    return await _answer_error(request, WrongShapeError(message))
+
+
+async def _answer_http_exception(request: Request, error: Exception) -> Response:
+    """Return the JSON error response for an unknown route (404) or a method it does not allow (405)."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    request_error = RequestError(
+        f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}", code="no_route"
+    )
+    request_error.status = status
+    request_error.type = "not_found_error" if status == 404 else request_error.type
+    request_error.code = "method_not_allowed" if status == 405 else request_error.code
+    response = await _answer_error(request, request_error)
+    response.headers.update(getattr(error, "headers", None) or {})
+    return response

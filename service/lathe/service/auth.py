@@ -1,0 +1,64 @@
+"""Authorization: keys for use and keys for administration, compared in constant time."""
+
+import hmac
+
+from starlette.requests import Request
+
+from lathe.service.errors import ForbiddenError, UnauthorizedError, UnavailableError
+
+
+class Keys:
+    """API keys and admin keys of a server.
+
+    Attributes:
+        api: keys that allow use; empty if the server needs no key.
+        admin: keys that allow administration and use.
+    """
+
+    def __init__(self, api: tuple[str, ...], admin: tuple[str, ...]) -> None:
+        self.api = api
+        self.admin = admin
+
+    def require_use(self, request: Request) -> None:
+        """Raise `UnauthorizedError` unless the request has an API or admin key, or the server needs no key."""
+        if self.api and not _equals_any(_read_token(request), (*self.api, *self.admin)):
+            raise UnauthorizedError("the API key is missing or unknown: send it as Authorization: Bearer KEY")
+
+    def require_admin(self, request: Request) -> None:
+        """Raise unless the request has an admin key.
+
+        Raises:
+            UnavailableError: if the server has no admin key.
+            ForbiddenError: if the key is an API key, which allows use only.
+            UnauthorizedError: if there is no key, or the key is unknown.
+        """
+        if not self.admin:
+            raise UnavailableError(
+                "this server has no admin key: the state folder cannot be written", code="state_unwritable"
+            )
+        token = _read_token(request)
+        if _equals_any(token, self.admin):
+            return
+        if _equals_any(token, self.api):
+            raise ForbiddenError("this needs an admin key; an API key allows use only")
+        raise UnauthorizedError(
+            "the admin key is missing or unknown: send it as Authorization: Bearer KEY (see $LATHE_HOME/admin.key)"
+        )
+
+
+def _read_token(request: Request) -> bytes:
+    """Return the raw bytes of the `Authorization` header without a leading `Bearer`, in any case of letters.
+
+    A header of another scheme is returned whole, and empty bytes if there is none.
+    """
+    header = request.headers.get("authorization", "").encode("latin-1").strip()
+    scheme, _, rest = header.partition(b" ")
+    return rest.strip() if scheme.lower() == b"bearer" and rest else header
+
+
+def _equals_any(token: bytes, keys: tuple[str, ...]) -> bool:
+    """Return whether the token equals one of the keys in UTF-8, comparing all keys in constant time; False if empty."""
+    equal = False
+    for key in keys:
+        equal |= hmac.compare_digest(token, key.encode("utf-8", "surrogateescape"))
+    return equal and bool(token)

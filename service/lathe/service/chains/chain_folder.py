@@ -1,0 +1,209 @@
+"""The chains in one folder, for reading: their names, versions, pointers and manifests, and the chains themselves.
+
+chains/<name>/
+├── pointer.json   {"live": 2, "earlier": [1], "last": 3, "forced": {"2": ["recall_at_10"]}}
+├── 1/ 2/ 3/       artifacts, see lathe.transforms.artifact
+└── .lock          held while versions or the pointer change
+
+Other processes may change the folder at any time, so each call checks the files instead of trusting its memory.
+"""
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cachetools import LRUCache
+
+from lathe.service.chains.file_stamp import MISSING, FileStamp, get_file_stamp
+from lathe.service.chains.loaded_chain import LoadedChain, load_chain, require_fit_fields
+from lathe.service.chains.names import is_name, parse_number, split_ref
+from lathe.service.chains.pointer import Pointer
+from lathe.service.errors import UnknownNameError
+from lathe.transforms.artifact import MANIFEST, TENSORS, Manifest, read_file, read_manifest
+from lathe.transforms.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from lathe.transforms.chain import Chain
+
+MAX_LOADED = 64
+"""Maximum number of chains kept in memory, least recently used ones dropped; one of 4096 × 1024 floats is 16 MB."""
+
+
+class ChainFolder:
+    """The chains in one folder, with a cache of those that were loaded.
+
+    Args:
+        root: the folder.
+        shipped: whether the folder is part of the installed package, whose files may be links to anywhere; otherwise no
+            link may lead out of the folder.
+    """
+
+    def __init__(self, root: Path, shipped: bool = False) -> None:
+        self.root = root
+        self.links_within = None if shipped else root
+        self.loaded: LRUCache[tuple[str, int], LoadedChain] = LRUCache(MAX_LOADED)
+        self.pointers: dict[str, tuple[FileStamp, int | None]] = {}
+        self.loading = threading.Lock()
+        self.cache_lock = threading.Lock()  # held for moments; a disk is read under `loading`
+
+    def names(self) -> list[str]:
+        """List the names of chains that have a version, sorted."""
+        if not self.root.is_dir():
+            return []
+        return sorted(f.name for f in self.root.iterdir() if is_name(f.name) and self.versions(f.name))
+
+    def versions(self, name: str) -> list[int]:
+        """List the versions of a chain, ascending; empty if there is no such chain."""
+        folder = self.root / name
+        if not folder.is_dir():
+            return []
+        return sorted(int(f.name) for f in folder.iterdir() if parse_number(f.name) and f.is_dir())
+
+    def read(self, name: str, version: int) -> "Chain":
+        """Load a version from disk, bypassing the memory cache.
+
+        Raises:
+            ArtifactError: if its files are damaged.
+        """
+        return load_chain(self.root / name / str(version), self.links_within)
+
+    def read_files(self, name: str, version: int) -> tuple[bytes, bytes]:
+        """Return the bytes of a version's manifest and tensor files, unchecked.
+
+        Raises:
+            OSError: if the files cannot be read.
+        """
+        folder = self.root / name / str(version)
+        return read_file(folder, MANIFEST, self.links_within), read_file(folder, TENSORS, self.links_within)
+
+    def read_pointer(self, name: str) -> Pointer:
+        """Read the pointer of a chain; an empty one if there is no pointer file.
+
+        Raises:
+            ArtifactError: if the file is damaged or cannot be read.
+        """
+        try:
+            return Pointer.parse(name, read_file(self.root / name, "pointer.json", self.links_within))
+        except FileNotFoundError:
+            return Pointer()
+        except OSError as error:
+            raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error.strerror}") from error
+
+    def live(self, name: str) -> int | None:
+        """Return the live version of a chain; None if no version is live, or the pointer is damaged."""
+        return self.read_pointer_or_empty(name).live
+
+    def read_pointer_or_empty(self, name: str) -> Pointer:
+        """Read the pointer of a chain; an empty one if there is no pointer file, or it is damaged."""
+        try:
+            return self.read_pointer(name)
+        except ArtifactError:
+            return Pointer()
+
+    def resolve(self, ref: str) -> tuple[str, int]:
+        """Return the name and version that `name`, `name@live` or `name@version` refers to.
+
+        Raises:
+            UnknownNameError: if there is no such chain or version, or none is live.
+        """
+        name, version = split_ref(ref)
+        versions = self.versions(name)
+        if not versions:
+            known = ", ".join(self.names()) or "none yet"
+            raise UnknownNameError(f"there is no chain {name!r}; there are: {known}", param="chain")
+        if version is not None:
+            if version not in versions:
+                has = ", ".join(map(str, versions))
+                raise UnknownNameError(f"the chain {name} has no version {version}; it has {has}", param="chain")
+            return name, version
+        live = self.read_pointer(name).live
+        if live is None:
+            raise UnknownNameError(
+                f"no version of the chain {name} is live; name one as {name}@{versions[-1]} or promote it",
+                param="chain",
+            )
+        return name, live
+
+    def get_loaded(self, ref: str) -> LoadedChain | None:
+        """Return a chain from memory if its files have not changed since it was loaded; None otherwise.
+
+        A bare name means the live version. The live version is remembered and read again if the pointer file changes.
+        """
+        name, version = split_ref(ref)
+        if version is None:
+            stamp, live = self.pointers.get(name, (MISSING, None))
+            now = get_file_stamp(self.root / name / "pointer.json")
+            if now != stamp:
+                live = self.live(name)
+                self.pointers[name] = now, live
+            version = live
+        return None if version is None else self._get_unchanged(name, version)
+
+    def _get_unchanged(self, name: str, version: int) -> LoadedChain | None:
+        """Return a version from memory, marking it as used; None if it is not there or its files have changed."""
+        with self.cache_lock:
+            found = self.loaded.get((name, version))
+        return found if found is not None and found.file_stamp == get_file_stamp(found.folder) else None
+
+    def load(self, ref: str) -> LoadedChain:
+        """Return a chain ready to apply, from memory if its files have not changed, else from disk.
+
+        A chain read from disk is kept in memory; over `MAX_LOADED` chains, the least recently used one is dropped.
+
+        Raises:
+            UnknownNameError: if there is no such chain or version, or none is live.
+            ArtifactError: if its files are damaged.
+        """
+        if (known := self.get_loaded(ref)) is not None:
+            return known
+        name, version = self.resolve(ref)
+        with self.loading:
+            found = self._get_unchanged(name, version)  # another thread may have loaded it meanwhile
+            if found is None:
+                folder = self.root / name / str(version)
+                found = LoadedChain(name, version, self.read(name, version), folder)
+                with self.cache_lock:
+                    self.loaded[name, version] = found
+        return found
+
+    def manifest(self, name: str, version: int) -> Manifest:
+        """Read and check the manifest of a version.
+
+        Raises:
+            ArtifactError: if the manifest is damaged.
+        """
+        folder = self.root / name / str(version)
+        manifest = read_manifest(folder, self.links_within)
+        require_fit_fields(folder, manifest)
+        return manifest
+
+    def describe(self, ref: str) -> dict[str, Any]:
+        """Return a chain as JSON: live and earlier live versions, gates overridden for the live one, and all versions.
+
+        Each version has its manifest, or is marked as corrupt if damaged. The manifest at the top level is that of the
+        version in `ref`, else of the live one, else of the newest.
+
+        Raises:
+            UnknownNameError: if there is no such chain or version.
+        """
+        name, wanted = split_ref(ref)
+        self.require_known(name)
+        numbers, pointer = self.versions(name), self.read_pointer_or_empty(name)
+        shown = self.resolve(ref)[1] if wanted else pointer.live or numbers[-1]
+        versions = [self.describe_version(name, version) for version in numbers]
+        current = next((v for v in versions if v["version"] == shown), versions[-1])
+        earlier = [version for version in pointer.earlier if version in numbers]
+        known = {"live": pointer.live, "earlier": earlier, "forced": list(pointer.overridden_gates)}
+        return current | {"name": name} | known | {"versions": versions}
+
+    def describe_version(self, name: str, version: int) -> dict[str, Any]:
+        """Return a version's manifest and state "ready"; if it cannot be read, state "corrupt" and the error."""
+        try:
+            return {"version": version, "state": "ready"} | self.manifest(name, version)
+        except ArtifactError as error:
+            return {"version": version, "state": "corrupt", "error": str(error)}
+
+    def require_known(self, name: str) -> None:
+        """Raise `UnknownNameError` unless the chain has a version."""
+        if not is_name(name) or not self.versions(name):
+            raise UnknownNameError(f"there is no chain {name!r}", param="name")

@@ -1,0 +1,94 @@
+"""Gates: thresholds that a version must reach before it is promoted."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.size_routes import SizeRoutes
+from lathe.service.errors import ConflictError
+from lathe.training.fitting.gates import is_upper_bound, read_gate_value, require_gates, satisfies_gate
+from lathe.transforms.artifact import Manifest
+
+
+@dataclass(frozen=True)
+class FailedGate:
+    """A gate that a version fails.
+
+    Attributes:
+        gate: name of the measure; those of a shadow begin with `shadow.`.
+        threshold: threshold.
+        value: measured value; None if it was not measured.
+        is_maximum: whether the threshold is a maximum instead of a minimum.
+        origin: who set the gate, in words.
+    """
+
+    gate: str
+    threshold: float
+    value: float | None
+    is_maximum: bool
+    origin: str
+
+    def __str__(self) -> str:
+        value = "was not measured" if self.value is None else f"is {self.value:.4g}"
+        bound = "at most" if self.is_maximum else "at least"
+        return f"{self.gate} {value}, wanted {bound} {self.threshold:g} ({self.origin})"
+
+
+def promote_with_gates(
+    size_routes: SizeRoutes,
+    name: str,
+    version: int,
+    gates: Mapping[str, float] | None = None,
+    force: bool = False,
+    others: Sequence[FailedGate] = (),
+) -> Pointer:
+    """Make a version live if it passes its gates, and return the new live pointer.
+
+    The chain is also assigned free size routes: it answers requests for dimensions that no chain answers yet.
+
+    Args:
+        size_routes: size routes of the registry that has the chain.
+        name: name of the chain.
+        version: version to promote.
+        gates: thresholds on the certificate, besides those the version was fitted with.
+        force: whether to promote in spite of failed gates; the pointer then records which.
+        others: gates known to fail, such as those of a shadow.
+
+    Raises:
+        ConflictError: with the code `gate_failed` and each failed gate.
+        FitError: if a gate is not a measure of the certificate.
+        UnknownNameError: if there is no such version.
+        ArtifactError: if its files are damaged.
+    """
+    requested = gates or {}
+    require_gates(requested)
+
+    def pass_gates(manifest: Manifest) -> list[str]:
+        """Return the names of the failed gates, each once; raise `ConflictError` if there are any without `force`."""
+        missed = [*find_failed_gates(manifest, requested), *others]
+        if missed and not force:
+            raise ConflictError(
+                f"{name}@{version} does not pass its gates: {'; '.join(map(str, missed))}. "
+                "The live version stays; `force` promotes this one in spite of them",
+                param="version",
+                code="gate_failed",
+            )
+        return list(dict.fromkeys(miss.gate for miss in missed))
+
+    return size_routes.promote(name, version, pass_gates)
+
+
+def find_failed_gates(manifest: Manifest, requested: Mapping[str, float]) -> list[FailedGate]:
+    """List the gates that the metrics in a version's certificate fail: those set by its fit, then those in `requested`.
+
+    A metric that was not measured fails its gate.
+    """
+    certificate = manifest.get("certificate") or {}
+    fitted_with = (manifest.get("provenance") or {}).get("gates") or {}
+    found = []
+    for origin, gates in (("set by its fit", fitted_with), ("asked for", requested)):
+        for gate, wanted in gates.items():
+            figure = read_gate_value(gate, certificate)
+            if not satisfies_gate(gate, wanted, figure):
+                found.append(FailedGate(gate, wanted, figure, is_upper_bound(gate), origin))
+    return found

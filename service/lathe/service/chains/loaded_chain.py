@@ -1,0 +1,150 @@
+"""A version of a chain in memory, and loading it from its artifact folder."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lathe.service.chains.chain_ref import ChainRef
+from lathe.service.chains.file_stamp import get_file_stamp
+from lathe.transforms.artifact import Manifest, display_name, require_field_types
+from lathe.transforms.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from lathe.transforms.artifact import FitDistribution
+    from lathe.transforms.base import Side
+    from lathe.transforms.chain import Chain
+
+FIT_FIELDS = {"encoder": dict, "target_encoder": dict, "provenance": dict, "certificate": dict}
+"""Fields that a fit adds to a chain's manifest, with their JSON types."""
+
+
+class LoadedChain:
+    """A version of a chain in memory, with a cache of its folded forms by size: affine steps multiplied into one.
+
+    Each request asks for the chain's dimensions, which the steps tell in a hundred calls: they are stored too.
+
+    Args:
+        name: name of the chain.
+        version: number of the version.
+        chain: the chain as it was read from disk.
+        folder: artifact folder of the version; its stamp is stored, to notice later that it was replaced.
+    """
+
+    def __init__(self, name: str, version: int, chain: "Chain", folder: Path) -> None:
+        self.folder = folder
+        self.file_stamp = get_file_stamp(folder)
+        self.name = name
+        self.version = version
+        self.chain = chain
+        self.digest: str = chain.metadata["tensors_sha256"]
+        self.folded: dict[tuple[int | None, bool, Side], Chain] = {}
+
+    @property
+    def ref(self) -> str:
+        """Reference `name@version`."""
+        return f"{self.name}@{self.version}"
+
+    @property
+    def encoder_fingerprint(self) -> str | None:
+        """Fingerprint of the encoder whose vectors the chain takes; None if it was fitted without an encoder."""
+        encoder = self.chain.metadata.get("encoder")
+        return encoder["fingerprint"] if encoder else None
+
+    @cached_property
+    def input_dimensions(self) -> int | None:
+        """Number of input dimensions, as in `Chain`; None for any."""
+        return self.chain.input_dimensions
+
+    @cached_property
+    def output_dimensions(self) -> int | None:
+        """Number of output dimensions, as in `Chain`; None if unknown."""
+        return self.chain.output_dimensions
+
+    @cached_property
+    def nested(self) -> bool:
+        """Whether any prefix of an output is usable by itself, as in `Chain`."""
+        return self.chain.nested
+
+    def serves(self, dimensions: int) -> bool:
+        """Return whether outputs can have `dimensions` dimensions, as `Chain.serves` does, without asking each step."""
+        from lathe.transforms.chain import serves_dimensions
+
+        return serves_dimensions(self.output_dimensions, self.nested, dimensions)
+
+    @cached_property
+    def fit_distribution(self) -> "FitDistribution | ArtifactError":
+        """Distribution of the rows the chain was fitted on, read on first access; the error if unreadable."""
+        from lathe.transforms.artifact import FitDistribution
+
+        try:
+            return FitDistribution.load(self.folder)
+        except ArtifactError as error:
+            return error
+
+    def fold(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> "Chain":
+        """Return the chain with its affine steps multiplied into one, cut to a size; cached by its arguments.
+
+        Args:
+            dimensions: output dimensions; None for all.
+            normalize: whether unit vectors are wanted; ignored where the chain does not normalize, or quantizes.
+            side: side of a search that is transformed; queries are not quantized.
+        """
+        key = (dimensions, self.is_normalized(normalize), side)
+        if key not in self.folded:
+            self.folded[key] = self.chain.fold(*key)
+        return self.folded[key]
+
+    def is_folded(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> bool:
+        """Return whether `fold` with the same arguments was called before, so that it returns at once."""
+        return (dimensions, self.is_normalized(normalize), side) in self.folded
+
+    def build_ref(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> ChainRef:
+        """Return the reference from which a worker process loads and folds the same chain; arguments as in `fold`."""
+        return ChainRef(self.folder, self.digest, dimensions, self.is_normalized(normalize), side)
+
+    def is_normalized(self, wanted: bool) -> bool:
+        """Return whether outputs are unit vectors: the chain normalizes, and that is wanted or it has a quantizer."""
+        as_fitted = self.chain.quantizer is not None  # the ranges of codes are those of what was fitted
+        return self.chain.normalize and (wanted or as_fitted)
+
+    def clipped_share(self, rows: "NDArray[np.float32]") -> float | None:
+        """Return the share of values beyond the fitted range of the codes of rows `(n, d)`; None without a range."""
+        quantizer = self.chain.quantizer
+        return None if quantizer is None else quantizer.clipped_share(self._unquantized.transform(rows))
+
+    @cached_property
+    def _unquantized(self) -> "Chain":
+        """The folded chain of documents without its quantizer."""
+        return self.chain.without_quantizer().fold()
+
+
+def load_chain(folder: Path, root: Path | None) -> "Chain":
+    """Load a chain from its artifact folder, and check the manifest fields that a fit added.
+
+    Args:
+        folder: the artifact folder.
+        root: folder that no link may lead out of; None follows links anywhere.
+
+    Raises:
+        ArtifactError: if the files are damaged, or a field has a wrong type.
+    """
+    from lathe.transforms.chain import Chain  # imports torch, which listing chains does not need
+
+    chain = Chain.load(folder, root)
+    require_fit_fields(folder, chain.metadata)
+    return chain
+
+
+def require_fit_fields(folder: Path, manifest: Manifest) -> None:
+    """Raise `ArtifactError` unless the manifest fields in `FIT_FIELDS`, and the gates in `provenance`, are objects.
+
+    Fields may be missing, but each encoder that is given needs a fingerprint. `folder` is for the message.
+    """
+    require_field_types(folder, manifest, FIT_FIELDS)
+    require_field_types(folder, manifest.get("provenance") or {}, {"gates": dict})
+    for name in ("encoder", "target_encoder"):
+        if manifest.get(name) and not isinstance(manifest[name].get("fingerprint"), str):
+            raise ArtifactError(f"the manifest of {display_name(folder)} cannot be read: {name} has no fingerprint")

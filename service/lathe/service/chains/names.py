@@ -1,0 +1,57 @@
+"""Names, numbers and chain references as they appear in paths."""
+
+import re
+
+from lathe.service.encoder_settings import NAME_PATTERN
+from lathe.service.errors import BadValueError, UnknownNameError, WrongShapeError
+
+RAW = "none"
+"""Name of no chain: requests use it to ask for the encoder's vectors, responses and indexes to mark them."""
+
+RESERVED = {RAW}
+"""Names that no chain or index may have."""
+
+
+def is_name(text: str) -> bool:
+    """Return whether the text is a valid name of a chain or an index."""
+    return re.fullmatch(NAME_PATTERN.strip("^$"), text) is not None
+
+
+def require_name(name: str, what: str = "a chain", param: str = "name") -> None:
+    """Raise `BadValueError` unless the name is valid and not reserved; `what` says in the message what is named."""
+    if not is_name(name) or name in RESERVED:
+        raise BadValueError(
+            f"{name[:80]!r} cannot name {what}: letters, digits, '.', '_' and '-', at most 64, "
+            f"beginning with a letter or digit, and not {', '.join(RESERVED)}",
+            param=param,
+        )
+
+
+def parse_number(text: str) -> int | None:
+    """Parse a whole number of at most nine digits; return None for any other text."""
+    return int(text) if re.fullmatch(r"0|[1-9][0-9]{0,8}", text) else None
+
+
+def require_number(text: str, param: str) -> int:
+    """Parse a whole number of at most nine digits.
+
+    Raises:
+        WrongShapeError: if the text is anything else.
+    """
+    number = parse_number(text)
+    if number is None:
+        raise WrongShapeError(f"{param} must be a whole number, got {text[:40]!r}", param=param)
+    return number
+
+
+def split_ref(ref: str) -> tuple[str, int | None]:
+    """Split `name`, `name@live` or `name@version` into the name and the version; None stands for the live one.
+
+    Raises:
+        UnknownNameError: if the reference is not valid.
+    """
+    name, _, wanted = ref.partition("@")
+    version = None if wanted in ("", "live") else parse_number(wanted)
+    if not is_name(name) or (version is None and wanted not in ("", "live")):
+        raise UnknownNameError(f"there is no chain {ref[:80]!r}", param="chain")
+    return name, version

@@ -1,0 +1,122 @@
+"""The live pointer of a chain: which version is live, and which were before.
+
+A pointer is a value: each change returns a new one, which the registry writes to `pointer.json` or to Redis.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+from lathe.service.errors import ConflictError
+from lathe.transforms.errors import ArtifactError
+
+MAX_VERSIONS = 10**9
+"""Upper bound of version numbers: `parse_number` parses at most nine digits."""
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """The live version of a chain, and the history of live versions.
+
+    Attributes:
+        live: version that the bare name refers to; None before the first promotion.
+        earlier: versions that were live before, the most recent last; rollback returns to them.
+        last: highest version number ever used, so that none is used twice.
+        forced: gates that versions promoted by force had failed, by version.
+    """
+
+    live: int | None = None
+    earlier: tuple[int, ...] = ()
+    last: int = 0
+    forced: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, name: str, content: bytes) -> "Pointer":
+        """Parse the content of a chain's pointer file.
+
+        Raises:
+            ArtifactError: if the content is damaged.
+        """
+        try:
+            found = json.loads(content)
+            forced = {int(version): tuple(gates) for version, gates in found.get("forced", {}).items()}
+            pointer = cls(found["live"], tuple(found["earlier"]), found["last"], forced)
+            pointer._require_types()
+            return pointer
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error!r}") from error
+
+    def _require_types(self) -> None:
+        """Raise `TypeError` unless all versions are whole numbers in range and all gates are strings."""
+        versions = [*self.earlier, self.last, *self.forced, *([] if self.live is None else [self.live])]
+        if not all(type(version) is int and 0 <= version < MAX_VERSIONS for version in versions):
+            raise TypeError(f"a version is a whole number below {MAX_VERSIONS}")
+        if not all(isinstance(gate, str) for gates in self.forced.values() for gate in gates):
+            raise TypeError("a gate is a name")
+
+    @property
+    def overridden_gates(self) -> tuple[str, ...]:
+        """Gates that the live version failed, and that were overridden when it was promoted."""
+        return () if self.live is None else self.forced.get(self.live, ())
+
+    def serialize(self) -> bytes:
+        """Return the pointer as JSON bytes, which `parse` reads."""
+        return json.dumps(asdict(self)).encode()
+
+    def add_version(self, version: int, promote: bool | None) -> "Pointer":
+        """Return the pointer with `last` set to a new version, promoted if `promote` is true.
+
+        If `promote` is None, the version is promoted if no version is live.
+        """
+        pointer = replace(self, last=version)
+        live = promote if promote is not None else self.live is None
+        return pointer.promote(version) if live else pointer
+
+    def promote(self, version: int, failed_gates: Sequence[str] = ()) -> "Pointer":
+        """Return the pointer with the version live and the previously live one at the end of `earlier`.
+
+        `failed_gates`, which were overridden, are recorded in `forced`. Unchanged if the version is live already.
+        """
+        if self.live == version:
+            return self
+        earlier = self.earlier if self.live is None else (*self.earlier, self.live)
+        forced = self._forced_without(version) | ({version: tuple(failed_gates)} if failed_gates else {})
+        return replace(self, live=version, earlier=tuple(v for v in earlier if v != version), forced=forced)
+
+    def roll_back(self, name: str, versions: Collection[int]) -> "Pointer":
+        """Return the pointer after a rollback to the most recent earlier version that exists.
+
+        The version that was live is not added to `earlier`.
+
+        Args:
+            name: name of the chain, for the message.
+            versions: existing versions.
+
+        Raises:
+            ConflictError: if no earlier version exists.
+        """
+        earlier = [version for version in self.earlier if version in versions]
+        if not earlier:
+            raise ConflictError(f"the chain {name} has no earlier version to roll back to", param="name")
+        return replace(self, live=earlier[-1], earlier=tuple(earlier[:-1]))
+
+    def remove_version(self, name: str, version: int, versions: Collection[int]) -> "Pointer":
+        """Return the pointer without a version that is being deleted; if it was live, none is live.
+
+        Args:
+            name: name of the chain, for the message.
+            version: version to delete.
+            versions: existing versions, with this one.
+
+        Raises:
+            ConflictError: if the version is live and there are others, one of which must be promoted first.
+        """
+        if version == self.live and len(versions) > 1:
+            raise ConflictError(f"{name}@{version} is live; promote another version first", param="version")
+        live = None if version == self.live else self.live
+        earlier = tuple(v for v in self.earlier if v != version)
+        return replace(self, live=live, earlier=earlier, forced=self._forced_without(version))
+
+    def _forced_without(self, version: int) -> dict[int, tuple[str, ...]]:
+        """Return `forced` without the version's entry."""
+        return {other: gates for other, gates in self.forced.items() if other != version}

@@ -1,0 +1,188 @@
+"""The chain registry on disk: immutable versions, a mutable live pointer, and changes to both.
+
+Any number of processes may read and write: versions appear and pointers change by a rename.
+"""
+
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from filelock import FileLock
+
+from lathe.service.chains.chain_folder import ChainFolder
+from lathe.service.chains.loaded_chain import load_chain
+from lathe.service.chains.names import require_name
+from lathe.service.chains.pointer import Pointer
+from lathe.training.locks import lock_file
+from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, Manifest, read_file, read_serialized_artifact
+from lathe.transforms.files import make_folder, make_root, replace_synced, sync_folder, write_synced
+
+if TYPE_CHECKING:
+    from lathe.transforms.artifact import FitStatistics
+    from lathe.transforms.chain import Chain
+
+Gate = Callable[[Manifest], Sequence[str]]
+"""Function that checks the manifest of a version to promote: raises, or returns failed gates to override."""
+
+
+def accept_any(_manifest: Manifest) -> Sequence[str]:
+    """Return no failed gates: a `Gate` that accepts every version."""
+    return ()
+
+
+class Registry(ChainFolder):
+    """The chains in one folder, and changes to them; arguments as in `ChainFolder`."""
+
+    def publish(
+        self,
+        chain: "Chain",
+        name: str,
+        promote: bool | None,
+        job: str | None = None,
+        statistics: "FitStatistics | None" = None,
+    ) -> tuple[int, bool]:
+        """Save a fitted chain as the next version, and make it live if wanted.
+
+        Args:
+            chain: its metadata becomes the manifest's.
+            name: name of the chain.
+            promote: whether to make the version live; None does so if no version is live.
+            job: id of the job that fitted the chain; where jobs may run twice, the second run publishes nothing. Unused
+                here.
+            statistics: statistics of the rows the chain was fitted on, stored in the version's folder.
+
+        Returns:
+            The version, and whether it is live.
+
+        Raises:
+            BadValueError: if the name is not valid.
+        """
+        require_name(name)
+        with self.lock(name):
+            pointer = self.read_pointer(name)
+            version = max([pointer.last, *self.versions(name)]) + 1
+            chain.save(self.root / name / str(version), {"name": name, "version": version}, statistics)
+            pointer = pointer.add_version(version, promote)
+            self.write_pointer(name, pointer)
+        return version, pointer.live == version
+
+    def promote(self, name: str, version: int, gate: Gate = accept_any) -> Pointer:
+        """Make a version live and return the new pointer.
+
+        Args:
+            name: name of the chain.
+            version: version to promote.
+            gate: called with the manifest first; if it raises, nothing changes. It returns the names of gates that the
+                version fails, which the pointer records as overridden.
+
+        Raises:
+            UnknownNameError: if there is no such version.
+            ArtifactError: if its files are damaged.
+        """
+        self.resolve(f"{name}@{version}")
+        with self.lock(name):
+            chain = self.read(name, version)  # never make live what cannot be served
+            return self.write_pointer(name, self.read_pointer(name).promote(version, gate(chain.metadata)))
+
+    def rollback(self, name: str) -> Pointer:
+        """Make the most recent earlier live version live again, and return the new pointer.
+
+        Raises:
+            UnknownNameError: if there is no such chain.
+            ConflictError: if no earlier version exists.
+        """
+        self.require_known(name)
+        with self.lock(name):
+            return self.write_pointer(name, self.read_pointer(name).roll_back(name, self.versions(name)))
+
+    def delete(self, name: str, version: int) -> None:
+        """Delete a version permanently; its number is not used again.
+
+        Raises:
+            UnknownNameError: if there is no such version.
+            ConflictError: if the version is live and there are others, one of which must be promoted first.
+        """
+        self.resolve(f"{name}@{version}")
+        with self.lock(name):
+            self.write_pointer(name, self.read_pointer(name).remove_version(name, version, self.versions(name)))
+            self.remove_folder(name, version)
+
+    def import_chain(self, name: str, source: "Registry") -> bool:
+        """Copy a chain with all versions and its pointer from another registry, unless the name was ever used here.
+
+        Args:
+            name: name of the chain.
+            source: registry to copy from; it is not changed.
+
+        Returns:
+            Whether the chain was copied.
+
+        Raises:
+            ArtifactError: if a version or the pointer is damaged.
+        """
+        return self._copy_chain(name, source, load_chain)
+
+    def install(self, name: str, shipped: "Registry") -> bool:
+        """Copy a chain that ships with Lathe, as `import_chain` does, but check its digests without importing torch."""
+        return self._copy_chain(name, shipped, read_serialized_artifact)
+
+    def _copy_chain(self, name: str, source: "Registry", check: Callable[[Path, Path | None], object]) -> bool:
+        """Copy all versions of a chain and its pointer, unless it has a pointer here; return whether it was copied.
+
+        Versions that exist here are left as they are.
+
+        Args:
+            name: name of the chain in both registries.
+            source: registry to copy from.
+            check: called with each version's folder and `source.links_within` before it is copied; it raises if the
+                version is damaged.
+        """
+        if (self.root / name / "pointer.json").exists():
+            return False
+        with self.lock(name):
+            for version in source.versions(name):
+                folder, target = source.root / name / str(version), self.root / name / str(version)
+                check(folder, source.links_within)
+                if not target.exists():
+                    _copy_artifact(folder, target, source.links_within)
+            self.write_pointer(name, source.read_pointer(name))
+        return True
+
+    def lock(self, name: str) -> FileLock:
+        """Create the chain's folder and return the file lock that must be held to change the chain."""
+        make_root(self.root)
+        make_folder(self.root / name)
+        return lock_file(self.root / name / ".lock")
+
+    def remove_folder(self, name: str, version: int) -> None:
+        """Delete a version's folder and drop the chain from memory; the caller holds the chain's lock."""
+        doomed = self.root / name / f".{version}.{secrets.token_hex(6)}"
+        (self.root / name / str(version)).rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+        with self.cache_lock:
+            self.loaded.pop((name, version), None)
+
+    def write_pointer(self, name: str, pointer: Pointer) -> Pointer:
+        """Replace the chain's pointer file atomically and return the pointer."""
+        replace_synced(self.root / name / "pointer.json", pointer.serialize())
+        sync_folder(self.root / name)
+        return pointer
+
+
+def _copy_artifact(source: Path, target: Path, root: Path | None) -> None:
+    """Copy tensors, fit distribution and manifest of an artifact folder to `target`, skipping missing ones.
+
+    `target` appears when it is complete. Links in `source` must not lead out of `root`, unless it is None.
+    """
+    staging = target.with_name(f".{target.name}.{secrets.token_hex(6)}")
+    try:
+        make_folder(staging)
+        for name in (TENSORS, DISTRIBUTION, MANIFEST):
+            with suppress(FileNotFoundError):  # not every fit leaves a reference
+                write_synced(staging / name, read_file(source, name, root))
+        staging.rename(target)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)

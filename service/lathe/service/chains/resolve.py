@@ -1,0 +1,216 @@
+"""Resolution of a request's chain name and dimensions to a chain, its output dimensions and its space."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.service.chains.chain_ref import ChainRef
+from lathe.service.chains.loaded_chain import LoadedChain
+from lathe.service.chains.names import RAW
+from lathe.service.chains.output_dtype import OutputDtype, encode_output, find_dtype_problem
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.size_routes import SizeRoutes
+from lathe.service.errors import BadValueError, ConflictError, WrongShapeError
+from lathe.training.encoder.space import compute_space_id
+from lathe.training.encoder.spec import HasSpace
+from lathe.transforms.base import Side
+from lathe.transforms.chain import Chain
+from lathe.transforms.codes import Quantizer
+
+InputType = Side
+"""Side of a search that an input stands on: some chains map queries in their own way, and none quantizes them."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A chain cut to a number of dimensions, or no chain.
+
+    Attributes:
+        loaded: the chain's version; None for raw vectors.
+        folded: the chain of this side with its steps multiplied into one; None for raw vectors.
+        chain_ref: reference from which a worker process loads the same chain; None for raw vectors.
+        dimensions: dimensions of the outputs.
+        space_id: id of the vector space of the outputs, the same for queries and documents; only vectors with the same
+            id may be compared.
+        input_type: side of a search that the outputs stand on.
+        normalized: whether the norms of the outputs are at most 1.
+        output_dtype: requested encoding of the outputs; None leaves it to the format of the response.
+    """
+
+    loaded: LoadedChain | None
+    folded: Chain | None
+    chain_ref: ChainRef | None
+    dimensions: int
+    space_id: str
+    input_type: InputType = "document"
+    normalized: bool = True
+    output_dtype: OutputDtype | None = None
+
+    @property
+    def chain(self) -> str:
+        """Reference `name@version` of the chain, or `none`."""
+        return self.loaded.ref if self.loaded else RAW
+
+    def apply(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Transform vectors `(n, d)` by the chain to floats `(n, k)`; without a chain, return them unchanged."""
+        return vectors if self.folded is None else self.folded.floats(vectors)
+
+    @property
+    def quantizer(self) -> Quantizer | None:
+        """The chain's quantizer, whether or not it is applied; None if the chain has none."""
+        return self.loaded.chain.quantizer if self.loaded else None
+
+    def choose_dtype(self, as_codes: bool) -> OutputDtype:
+        """Return the encoding of the outputs: the requested one, else floats or, with `as_codes`, codes.
+
+        Args:
+            as_codes: whether the format of the response, like .npy, holds codes by default. Queries and chains without
+                a quantizer get floats all the same.
+        """
+        coded = as_codes and self.input_type == "document" and self.quantizer is not None
+        return self.output_dtype or ("codes" if coded else "float")
+
+    def encode(self, floats: NDArray[np.float32], as_codes: bool) -> NDArray[Any]:
+        """Encode the floats `(n, k)` from `apply` as `choose_dtype` says."""
+        return encode_output(floats, self.choose_dtype(as_codes), self.quantizer)
+
+    def require_output_dtype(self, dtype: OutputDtype | None) -> "Target":
+        """Return the target with a requested encoding; raise `BadValueError` if its outputs cannot be encoded so."""
+        if dtype is None:
+            return self
+        is_query = self.input_type == "query"
+        problem = find_dtype_problem(dtype, self.quantizer, is_query, self.normalized)
+        if problem is not None:
+            raise BadValueError(f"{problem} (chain: {self.chain})", param="output_dtype")
+        return replace(self, output_dtype=dtype)
+
+
+class ChainResolver:
+    """Resolver of the chain name and dimensions in a request to a `Target`."""
+
+    def __init__(self, registry: Registry, size_routes: SizeRoutes) -> None:
+        self.registry = registry
+        self.size_routes = size_routes
+
+    def resolves_at_once(
+        self,
+        encoder: HasSpace,
+        chain: str | None,
+        dimensions: int | None,
+        normalize: bool = True,
+        input_type: InputType = "document",
+    ) -> bool:
+        """Return whether `resolve_for_encoder` with the same arguments neither reads a chain from disk nor folds it."""
+        if chain is None and dimensions not in (None, encoder.dimensions):
+            chain = self.size_routes.find_ref(encoder.fingerprint, dimensions)
+            if chain is None:  # the error lists the sizes of all chains
+                return False
+        if chain in (None, RAW):
+            return True
+        loaded = self.registry.get_loaded(chain)
+        return loaded is not None and loaded.is_folded(dimensions, normalize, input_type)
+
+    def resolve_for_encoder(
+        self,
+        encoder: HasSpace,
+        chain: str | None,
+        dimensions: int | None,
+        normalize: bool = True,
+        input_type: InputType = "document",
+    ) -> Target:
+        """Resolve a chain name and dimensions for an encoder's vectors.
+
+        The chain name `none` selects raw vectors. If `chain` is None, `dimensions` decides: None or the encoder's own
+        select raw vectors, any other number the chain that its size route names.
+
+        Args:
+            encoder: the encoder.
+            chain: name or reference of the chain.
+            dimensions: dimensions of the outputs; None for all.
+            normalize: whether unit vectors are wanted.
+            input_type: `query` takes the chain's map of queries, without a quantizer.
+
+        Raises:
+            BadValueError: if no chain, or not the named one, serves the dimensions; `none` serves only the encoder's.
+            ConflictError: if the chain was fitted on another encoder's vectors, or takes other dimensions.
+            UnknownNameError: if there is no such chain.
+            ArtifactError: if the chain's files are damaged.
+        """
+        if chain == RAW and dimensions not in (None, encoder.dimensions):
+            raise BadValueError(
+                f"raw vectors of {encoder.name} have {encoder.dimensions} dimensions, not {dimensions}",
+                param="dimensions",
+            )
+        if chain is not None and chain != RAW:
+            loaded = self.registry.load(chain)
+        elif dimensions is None or dimensions == encoder.dimensions:
+            raw = compute_space_id(encoder.fingerprint, None, None, encoder.dimensions)
+            return Target(None, None, None, encoder.dimensions, raw, input_type, normalize)
+        else:
+            loaded = self.size_routes.find_chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
+        fitted_on, width = loaded.encoder_fingerprint, loaded.input_dimensions
+        if fitted_on not in (None, encoder.fingerprint) or width not in (None, encoder.dimensions):
+            raise ConflictError(
+                f"the chain {loaded.ref} takes vectors of another space (encoder {fitted_on or 'unnamed'}, "
+                f"{width} dimensions) than {encoder.name} ({encoder.fingerprint}, {encoder.dimensions} dimensions)",
+                param="chain",
+                code="space_mismatch",
+            )
+        return self._build_target(loaded, encoder.fingerprint, dimensions, normalize, encoder.dimensions, input_type)
+
+    def resolve_for_vectors(
+        self, width: int, chain: str, dimensions: int | None, input_type: InputType = "document"
+    ) -> Target:
+        """Resolve a chain name and dimensions for the caller's vectors of `width` dimensions.
+
+        The vectors count as those of the encoder that the chain was fitted on. `dimensions` None selects all outputs;
+        `input_type` `query` takes the chain's map of queries, without a quantizer.
+
+        Raises:
+            WrongShapeError: if the chain takes vectors of other dimensions.
+            BadValueError: if the chain does not serve the dimensions.
+            UnknownNameError: if there is no such chain.
+            ArtifactError: if the chain's files are damaged.
+        """
+        loaded = self.registry.load(chain)
+        if loaded.input_dimensions not in (None, width):
+            raise WrongShapeError(
+                f"the chain {loaded.ref} takes vectors of {loaded.input_dimensions} dimensions, not {width}",
+                param="vectors",
+            )
+        return self._build_target(loaded, loaded.encoder_fingerprint, dimensions, True, width, input_type)
+
+    def _build_target(
+        self,
+        loaded: LoadedChain,
+        fingerprint: str | None,
+        dimensions: int | None,
+        normalize: bool,
+        width: int,
+        input_type: InputType,
+    ) -> Target:
+        """Build the target of a loaded chain.
+
+        Args:
+            loaded: the chain.
+            fingerprint: fingerprint of the encoder of the vectors, for the space id; None if unknown.
+            dimensions: dimensions of the outputs; None for all.
+            normalize: whether unit vectors are wanted.
+            width: dimensions of the inputs, and of the outputs if the chain and `dimensions` set none.
+            input_type: `query` takes the chain's map of queries, without a quantizer.
+
+        Raises:
+            BadValueError: if the chain does not serve the dimensions.
+        """
+        if dimensions is not None and not loaded.serves(dimensions):
+            raise BadValueError(
+                f"the chain {loaded.ref} serves {loaded.chain.describe_dimensions()} dimensions, not {dimensions}",
+                param="dimensions",
+            )
+        size = dimensions or loaded.output_dimensions or width
+        space = compute_space_id(fingerprint, loaded.ref, loaded.digest, size)
+        form = dimensions, normalize, input_type
+        unit = loaded.is_normalized(normalize)
+        return Target(loaded, loaded.fold(*form), loaded.build_ref(*form), size, space, input_type, unit)

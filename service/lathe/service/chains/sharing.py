@@ -1,0 +1,267 @@
+"""Pushing and pulling of chains and exported models to and from repositories of the hub.
+
+repository of a chain                                    repository of an exported model
+├── manifest.json, chain.safetensors                     ├── the files of the export, such as modules.json
+├── reference.safetensors  only with the statistics      ├── lathe.json   the chain's metadata
+└── README.md, recall.svg  the model card                └── SHA256SUMS   digests of the files that a pull takes
+
+Nothing that is pulled is executed or unpickled. A pull takes the files named here and leaves all others where they are.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from lathe.service.chains.hub import HubRepo, push_files, require_inner_path
+from lathe.service.chains.loaded_chain import load_chain
+from lathe.service.chains.model_card import FIGURE, draw_recall, format_chain_card, format_header
+from lathe.service.chains.names import require_name
+from lathe.service.chains.registry import Registry
+from lathe.service.errors import BadValueError
+from lathe.training.export.folder import SHIPPED, open_staging_folder
+from lathe.transforms.artifact import (
+    DISTRIBUTION,
+    MANIFEST,
+    TENSORS,
+    FitDistribution,
+    FitStatistics,
+    Manifest,
+    load_moments,
+    read_manifest,
+    require_field_types,
+)
+from lathe.transforms.errors import ArtifactError
+
+CARD, DESCRIPTION, SUMS = "README.md", "lathe.json", "SHA256SUMS"
+"""Names of the model card, of an export's metadata, and of the digests of its files."""
+
+PLAIN = {".json", ".jinja", ".md", ".model", ".safetensors", ".txt", ".onnx", ".index", ".vt", ".npz", ".data", ""}
+"""Suffixes of the files that a pull of an exported model takes: none of them is a program or a pickle."""
+
+MAX_SUMS = 1_000_000
+"""Maximum bytes of the file of digests."""
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """Outcome of pulling a chain.
+
+    Attributes:
+        name: name of the chain here.
+        version: its version here.
+        live: whether this version is live.
+        new: whether a version was added; False if the same chain was stored before.
+        commit: commit of the repository.
+        encoder: name of the encoder that the chain is for; None without one.
+    """
+
+    name: str
+    version: int
+    live: bool
+    new: bool
+    commit: str
+    encoder: str | None
+
+
+def push_chain(
+    registry: Registry, ref: str, repo: str, private: bool | None, license_id: str | None, statistics: bool
+) -> str:
+    """Push a version of a chain with a model card to a repository; return the address of the commit.
+
+    Args:
+        registry: registry of the chain.
+        ref: `name` or `name@version`.
+        repo: `owner/name`.
+        private: see `push_files`.
+        license_id: license for the card; None states none.
+        statistics: whether moments and distribution of the fitted rows are pushed too, which adding rows and drift
+            detection need. They reveal mean and covariance of the rows.
+
+    Raises:
+        ServiceError: as `push_files` does.
+        UnknownNameError: if there is no such chain.
+        ArtifactError: if its files are damaged.
+    """
+    loaded = registry.load(ref)
+    stored = _load_statistics(loaded.folder, loaded.chain.metadata) if statistics else None
+    with tempfile.TemporaryDirectory(prefix="lathe-push-") as temporary:
+        folder = Path(temporary) / "chain"
+        manifest = loaded.chain.save(folder, {"name": loaded.name, "version": loaded.version}, stored)
+        files: dict[str, Path | bytes] = {path.name: path for path in folder.iterdir()}
+        files[CARD] = format_chain_card(manifest, repo, license_id).encode()
+        if (figure := draw_recall(manifest)) is not None:
+            files[FIGURE] = figure.encode()
+        return push_files(repo, files, f"Chain {loaded.ref}", private)
+
+
+def push_model(folder: Path, repo: str, private: bool | None, license_id: str | None) -> str:
+    """Push an exported model or chain with a model card to a repository; return the address of the commit.
+
+    Args:
+        folder: folder that `lathe export` wrote.
+        repo: `owner/name`.
+        private: see `push_files`.
+        license_id: license for the card; None states none.
+
+    Raises:
+        BadValueError: if the folder holds a file that exports do not have, or its lathe.json names no chain.
+        ServiceError: as `push_files` does.
+    """
+    described = json.loads((folder / DESCRIPTION).read_text())
+    if not isinstance(described, dict) or "chain" not in described:
+        raise BadValueError(f"{DESCRIPTION} in {folder} is not one of an export: it names no chain")
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() or path.is_symlink())
+    files: dict[str, Path | bytes] = {path.relative_to(folder).as_posix(): path for path in paths}
+    files.pop(SUMS, None)  # a pulled folder has the digests of its old README, written again below
+    for name, path in files.items():
+        if isinstance(path, Path) and path.is_symlink():
+            raise BadValueError(f"{name} in {folder} is a link: push the folder as lathe export wrote it")
+        _require_plain(name, (folder / name).read_bytes() if name.endswith(".py") else b"")
+    stock = "modules.json" in files
+    tags = ["lathe", "embeddings", *(["sentence-transformers", "sentence-similarity"] if stock else [])]
+    header = format_header(described, "sentence-transformers" if stock else "lathe", license_id, tags)
+    usage = _remove_header((folder / CARD).read_text()).replace("path/to/this/folder", repo)
+    files[CARD] = f"{header}\n{usage}".encode()
+    files[SUMS] = "".join(f"{_digest(content)}  {name}\n" for name, content in sorted(files.items())).encode()
+    return push_files(repo, files, f"Export of {described['chain']}", private)
+
+
+def _remove_header(card: str) -> str:
+    """Return a model card without its YAML header, which a card has if its folder was pulled."""
+    return card.split("---\n", 2)[2].lstrip("\n") if card.startswith("---\n") and card.count("---\n") > 1 else card
+
+
+def pull_chain(registry: Registry, repo: HubRepo, name: str | None, max_bytes: int) -> Pulled:
+    """Pull a chain from a repository as a new version; the first version of a name goes live.
+
+    The version appears when it is complete and checked. The same chain under the same name is not added twice.
+
+    Args:
+        registry: registry to add it to.
+        repo: repository at the commit to pull.
+        name: name of the chain here; None is the name it was pushed with.
+        max_bytes: maximum bytes of its files.
+
+    Raises:
+        ArtifactError: if the repository holds no chain, or one whose digests, shapes or fields are wrong.
+        BadValueError: if the name is not valid, or left out and missing in the manifest.
+        ServiceError: as `HubRepo.download` does.
+    """
+    with tempfile.TemporaryDirectory(prefix="lathe-pull-") as temporary:
+        folder = Path(temporary) / repo.id  # errors of an artifact name the last two parts of its path
+        folder.mkdir(parents=True)
+        repo.download([MANIFEST], folder, max_bytes)
+        manifest = read_manifest(folder)
+        require_field_types(folder, manifest, {"name": str})
+        names = [TENSORS, *([DISTRIBUTION] if manifest.get("reference") else [])]
+        repo.download(names, folder, max_bytes)
+        chain = load_chain(folder, None)
+        statistics = _load_statistics(folder, manifest)
+    name = name or manifest.get("name")
+    if name is None:
+        raise BadValueError(f"{repo.id} does not name its chain: choose a name with --as", param="--as")
+    require_name(name, param="--as")
+    encoder = (manifest.get("encoder") or {}).get("name")
+    if (known := _find_same(registry, name, manifest)) is not None:
+        return Pulled(name, known, registry.live(name) == known, False, repo.commit, encoder)
+    chain.metadata = chain.metadata | {"pulled_from": {"repository": repo.id, "commit": repo.commit}}
+    version, live = registry.publish(chain, name, None, statistics=statistics)
+    return Pulled(name, version, live, True, repo.commit, encoder)
+
+
+def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
+    """Pull an exported model from a repository to a new folder; return the names of its files.
+
+    The folder appears when it is complete and its digests are right.
+
+    Args:
+        repo: repository at the commit to pull.
+        to: folder to create; an existing one must be empty.
+        max_bytes: maximum bytes of its files.
+
+    Raises:
+        BadValueError: if the repository holds no such model, a file of a kind that exports do not have, one whose
+            digest is wrong, or a program other than those that Lathe ships.
+        ExportError: if the folder is not empty.
+        ServiceError: as `HubRepo.download` does.
+    """
+    if not {DESCRIPTION, SUMS} <= repo.sizes.keys():
+        raise BadValueError(f"{repo.id} holds no export of Lathe: {DESCRIPTION} and {SUMS} are missing")
+    with open_staging_folder(to) as staging:
+        repo.download([SUMS], staging, MAX_SUMS)
+        sums = _parse_sums((staging / SUMS).read_text(), repo.id)
+        for name in sums:
+            require_inner_path(name)
+            if not name.endswith(".py"):
+                _require_plain(name, b"")
+        repo.download(sums, staging, max_bytes)
+        for name, digest in sums.items():
+            if _digest(staging / name) != digest:
+                raise BadValueError(f"{name} of {repo.id} was truncated or altered: its SHA-256 does not match")
+            if name.endswith(".py"):
+                _require_plain(name, (staging / name).read_bytes())
+        shutil.rmtree(staging / ".cache", ignore_errors=True)  # what the hub's client notes about its downloads
+    return sorted([*sums, SUMS])
+
+
+def _parse_sums(text: str, repo: str) -> Mapping[str, str]:
+    """Parse the lines `<SHA-256>  <path>` of a file of digests; return the digests by path.
+
+    Raises:
+        BadValueError: if a line is not of that form, with `repo` in the message.
+    """
+    found = {}
+    for line in text.splitlines():
+        digest, sign, name = line.partition("  ")
+        if not sign or len(digest) != 64 or not name:
+            raise BadValueError(f"{SUMS} of {repo} cannot be read: {line[:80]!r}")
+        found[name] = digest
+    return found
+
+
+def _require_plain(name: str, program: bytes) -> None:
+    """Raise `BadValueError` if a file is neither plain data nor a program that Lathe ships with its exports.
+
+    Args:
+        name: path of the file.
+        program: content of the file, if it is a program.
+    """
+    path = PurePosixPath(name)
+    shipped = SHIPPED / path.name
+    if path.suffix == ".py" and shipped.is_file() and shipped.read_bytes() == program:
+        return
+    if path.suffix not in PLAIN or any(part.startswith(".") for part in path.parts):
+        raise BadValueError(f"{name[:80]!r} is of a kind that exports of Lathe do not have, or a program of others")
+
+
+def _digest(content: Path | bytes) -> str:
+    """Return the SHA-256 hex digest of bytes or of a file."""
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    with content.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _load_statistics(folder: Path, manifest: Manifest) -> FitStatistics:
+    """Load the statistics of the fitted rows that an artifact folder holds.
+
+    Raises:
+        ArtifactError: if they are damaged.
+    """
+    distribution = FitDistribution.load(folder) if manifest.get("reference") else None
+    return FitStatistics(load_moments(folder), distribution)
+
+
+def _find_same(registry: Registry, name: str, manifest: Manifest) -> int | None:
+    """Return the newest version of a chain with the same tensors and steps as a manifest's; None if there is none."""
+    for version in reversed(registry.versions(name)):
+        with suppress(ArtifactError):
+            known = registry.manifest(name, version)
+            if all(known.get(key) == manifest.get(key) for key in ("tensors_sha256", "steps", "normalize")):
+                return version
+    return None

@@ -1,0 +1,200 @@
+"""Size routes: which chain answers a request for `dimensions: d`, for each encoder.
+
+places.json: {<encoder fingerprint>: {"128": "compact", "nested": "compact"}}
+
+The first live chain of a size takes the free route of that size; the first live nested chain takes the route `nested`,
+for all sizes without a route of their own. Only an admin can give a route to another chain.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from lathe.service.chains.file_stamp import get_file_stamp
+from lathe.service.chains.loaded_chain import LoadedChain
+from lathe.service.chains.names import parse_number
+from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.registry import Gate, Registry, accept_any
+from lathe.service.errors import BadValueError, UnknownNameError, shorten
+from lathe.training.locks import lock_file
+from lathe.transforms.errors import ArtifactError
+from lathe.transforms.files import make_root, replace_synced
+
+NESTED = "nested"
+
+
+def parse_size_routes(found: Any) -> dict[str, str]:
+    """Check an encoder's size routes from JSON and return a copy, `{size or "nested": chain}`.
+
+    Raises:
+        ValueError, AttributeError: if a key is not a size or a value not a string, or it is no object.
+    """
+    for route, ref in found.items():
+        if not isinstance(ref, str) or not (route == NESTED or parse_number(route)):
+            raise ValueError(f"{route!r} cannot be a size route of {ref!r}")
+    return dict(found)
+
+
+class SizeRoutes:
+    """The size routes of all encoders, in one JSON file."""
+
+    def __init__(self, path: Path, registry: Registry) -> None:
+        self.path = path
+        self.registry = registry
+        self.cached: tuple[tuple[int, int], dict[str, dict[str, str]]] = ((0, 0), {})
+
+    def read(self) -> dict[str, dict[str, str]]:
+        """Read all size routes from the file; empty if there is no file.
+
+        Raises:
+            ArtifactError: if the file is damaged.
+        """
+        try:
+            found = json.loads(self.path.read_bytes())
+            return {str(encoder): parse_size_routes(size_routes) for encoder, size_routes in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
+
+    def get_current(self) -> dict[str, dict[str, str]]:
+        """Return all size routes, read again only if the file changed; callers must not change the result."""
+        made = get_file_stamp(self.path)
+        if made != self.cached[0]:
+            self.cached = made, self.read()
+        return self.cached[1]
+
+    def find_problem(self) -> str | None:
+        """Return why the size routes cannot be read; None if they can."""
+        try:
+            self.get_current()
+        except ArtifactError as error:
+            return f"{shorten(str(error))}; no chain answers `dimensions` until the file is repaired or deleted"
+        except OSError as error:
+            return f"{self.path.name} cannot be read: {error.strerror}; no chain answers `dimensions`"
+        return None
+
+    def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
+        """Let requests for vectors of some dimensions get a chain, and return the chain they get from now on.
+
+        Args:
+            encoder_fingerprint: encoder whose vectors the chain takes.
+            route: number of dimensions, or `NESTED`, for all that a nested chain can be cut to.
+            ref: chain, as `name` or `name@version`.
+            replace: whether to replace a chain that the route leads to already. It is always replaced if it was
+                deleted or does not give these dimensions.
+        """
+        with self.lock():
+            size_routes = self.read()
+            mine = size_routes.setdefault(encoder_fingerprint, {})
+            if not replace and self.find_chain(mine, route) is not None:
+                return mine[route]
+            mine[route] = ref
+            replace_synced(self.path, json.dumps(size_routes, indent=1).encode(), private=True)
+        return ref
+
+    def lock(self) -> FileLock:
+        """Return the file lock that a thread or process must hold to change the routes."""
+        make_root(self.path.parent)
+        return lock_file(self.path.with_name(f".{self.path.name}.lock"))
+
+    def promote(self, name: str, version: int, gate: Gate = accept_any) -> Pointer:
+        """Make a version live, then assign its chain free size routes; return the new pointer.
+
+        Args:
+            name: name of the chain.
+            version: version to promote.
+            gate: called with the manifest first; if it raises, nothing changes. It returns the names of gates that the
+                version fails, which the pointer records as overridden.
+
+        Raises:
+            UnknownNameError: if there is no such version.
+            ArtifactError: if its files are damaged.
+        """
+        pointer = self.registry.promote(name, version, gate)
+        self.assign_free_routes(name)
+        return pointer
+
+    def rollback(self, name: str) -> Pointer:
+        """Make the previously live version live again, then assign its chain free size routes.
+
+        Raises:
+            UnknownNameError: if there is no such chain.
+            ConflictError: if no earlier version exists.
+        """
+        pointer = self.registry.rollback(name)
+        self.assign_free_routes(name)
+        return pointer
+
+    def assign_free_routes(self, name: str) -> list[str]:
+        """Assign a chain the free ones of two routes: its live version's output size, and `nested` if that is nested.
+
+        Returns:
+            Those of the two routes that the chain then has. Empty if no version is live or it cannot be read,
+            was fitted without an encoder, or keeps all dimensions.
+        """
+        try:
+            loaded = self.registry.load(name)
+        except (UnknownNameError, ArtifactError):
+            return []
+        fingerprint, size = loaded.encoder_fingerprint, loaded.output_dimensions
+        if fingerprint is None or size is None or size == loaded.input_dimensions:
+            return []
+        wanted = [str(size), NESTED] if loaded.nested else [str(size)]
+        return [route for route in wanted if self.assign(fingerprint, route, name, replace=False) == name]
+
+    def import_route(self, encoder_fingerprint: str, route: str, ref: str) -> str | None:
+        """Give a size route to `ref`, the chain that has it in another state folder, if it is free here.
+
+        Returns:
+            The chain that has the route afterwards; None if it stays free because `ref` is missing here, does not serve
+            it, or was fitted on another encoder.
+        """
+        mine = self.read().get(encoder_fingerprint, {})
+        if self.find_chain(mine, route) is None:
+            loaded = self.find_chain({route: ref}, route)
+            if loaded is None or loaded.encoder_fingerprint not in (None, encoder_fingerprint):
+                return None
+        return self.assign(encoder_fingerprint, route, ref, replace=False)
+
+    def find_ref(self, encoder_fingerprint: str, dimensions: int) -> str | None:
+        """Return the reference on the route of `dimensions`, else on the route `nested`; None if both are free."""
+        size_routes = self.get_current().get(encoder_fingerprint, {})
+        return size_routes.get(str(dimensions)) or size_routes.get(NESTED)
+
+    def find_chain_for(self, encoder_fingerprint: str, dimensions: int, width: int) -> LoadedChain:
+        """Return the chain that answers requests for `dimensions`: that of their own route, else of the route `nested`.
+
+        `width` is the encoder's own number of dimensions, for the message.
+
+        Raises:
+            BadValueError: if no chain serves the size; the message lists the sizes that are served.
+        """
+        size_routes = self.get_current().get(encoder_fingerprint, {})
+        for route in (str(dimensions), NESTED):
+            loaded = self.find_chain(size_routes, route)
+            if loaded is not None and loaded.serves(dimensions):
+                return loaded
+        sizes = ", ".join([*self._describe_sizes(size_routes), f"{width}, the encoder's own width"])
+        raise BadValueError(f"no chain answers {dimensions} dimensions; there are {sizes}", param="dimensions")
+
+    def find_chain(self, size_routes: dict[str, str], route: str) -> LoadedChain | None:
+        """Return the chain of a size route; None if it is free, or its chain is deleted or does not serve the size."""
+        if route not in size_routes:
+            return None
+        try:
+            loaded = self.registry.load(size_routes[route])
+        except UnknownNameError:
+            return None
+        serves = loaded.nested if route == NESTED else loaded.serves(int(route))
+        return loaded if serves else None
+
+    def _describe_sizes(self, size_routes: dict[str, str]) -> list[str]:
+        """Describe the sizes that an encoder's routes serve, as words for an error message."""
+        nested = self.find_chain(size_routes, NESTED)
+        largest = nested.output_dimensions or 0 if nested else 0
+        exact = sorted(int(route) for route in size_routes if route != NESTED and self.find_chain(size_routes, route))
+        words = [str(size) for size in exact if size > largest]
+        return [f"any from 1 to {largest}", *words] if largest else words

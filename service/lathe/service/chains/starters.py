@@ -1,0 +1,31 @@
+"""Starter chains: the chains that ship with Lathe, and their installation in a registry."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.size_routes import SizeRoutes
+from lathe.transforms.errors import ArtifactError
+
+STARTERS = Path(__file__).parent / "starter_chains"
+"""Folder of the registry of starter chains, `<name>/1/`, fitted by `make starters`."""
+
+
+def install_starters(registry: Registry, size_routes: SizeRoutes) -> None:
+    """Copy each starter chain to the registry unless its name was ever used, and give those copied free size routes.
+
+    The routes, which chain answers a request for a number of dimensions, come from a file beside the starter chains.
+
+    In a local replica of a Redis the chains are copied to the replica only; a new Redis gets them from there. If the
+    file of size routes is damaged, no routes are assigned: the server starts, and its health reports it.
+
+    Raises:
+        OSError: if the registry cannot be written.
+    """
+    shipped = Registry(STARTERS, shipped=True)
+    installed = [name for name in shipped.names() if registry.install(name, shipped)]
+    for encoder, named in SizeRoutes(STARTERS / "places.json", shipped).read().items():
+        for route, name in named.items():
+            if name in installed:
+                with suppress(ArtifactError):
+                    size_routes.assign(encoder, route, name, replace=False)

@@ -1,0 +1,159 @@
+"""`lathe chains`: listing, promotion, rollback, deletion and import of chains."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lathe.service.cli.options import flag, open_chains, parse_numbers
+from lathe.service.errors import BadValueError
+from lathe.training.reporting.text import MISSING, align_columns, format_number
+from lathe.transforms.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from lathe.service.chains.size_routes import SizeRoutes
+
+app = typer.Typer(help="List, show, promote, roll back and delete chains.", no_args_is_help=True, rich_markup_mode=None)
+
+Json = Annotated[bool, flag("--json", "Print JSON.")]
+
+
+@app.command("list")
+def list_chains(as_json: Json = False) -> None:
+    """List all chains with their live version and its figures."""
+    registry, _ = open_chains(write=False)
+    chains = [registry.describe(name) for name in registry.names()]
+    if as_json:
+        typer.echo(json.dumps(chains, indent=1))
+        return
+    rows = [["chain", "live", "versions", "dimensions", "recall@10", "out of domain", "steps"]]
+    for chain in chains:
+        certificate = chain.get("certificate") or {}
+        out_of_domain = [corpus["recall_at_10"] for corpus in certificate.get("out_of_domain", {}).values()]
+        rows.append(
+            [
+                chain["name"],
+                str(chain["live"] or MISSING),
+                str(len(chain["versions"])),
+                f"{chain.get('input_dimensions', MISSING)}→{chain.get('output_dimensions', MISSING)}",
+                format_number(certificate.get("recall_at_10"), ".3f"),
+                format_number(out_of_domain[0] if out_of_domain else None, ".3f"),
+                ",".join(step["kind"] for step in chain.get("steps", [])) or chain.get("error", ""),
+            ]
+        )
+    typer.echo(align_columns(rows, left=(0, 6)))
+
+
+@app.command()
+def show(chain: Annotated[str, typer.Argument(help="NAME or NAME@VERSION")]) -> None:
+    """Show steps, provenance and certificate of a chain as JSON."""
+    registry, _ = open_chains(write=False)
+    description = registry.describe(chain)
+    versions = [{"version": v["version"], "state": v["state"]} for v in description["versions"]]
+    typer.echo(json.dumps(description | {"versions": versions}, indent=1))
+    if description["state"] == "corrupt":
+        raise ArtifactError(str(description["error"]))
+
+
+@app.command()
+def promote(
+    chain: Annotated[str, typer.Argument(help="NAME@VERSION")],
+    gate: Annotated[
+        list[str] | None, flag("--gate", "MEASURE=VALUE the certificate must reach, besides the gates of the fit.")
+    ] = None,
+    force: Annotated[bool, flag("--force", "Promote it although it fails gates.")] = False,
+) -> None:
+    """Make a version live if its certificate passes the gates; gates of a shadow are checked by the server only."""
+    from lathe.service.chains.gates import promote_with_gates
+
+    _, size_routes = open_chains(write=True)
+    name, version = _split_versioned_name(chain)
+    pointer = promote_with_gates(size_routes, name, version, parse_numbers(gate, "--gate"), force)
+    forced = f", promoted past {', '.join(pointer.overridden_gates)}" if pointer.overridden_gates else ""
+    typer.echo(f"{name}@{version} is live{forced}")
+
+
+@app.command()
+def rollback(name: Annotated[str, typer.Argument(help="NAME")]) -> None:
+    """Make the version live that was live before."""
+    _, size_routes = open_chains(write=True)
+    typer.echo(f"{name}@{size_routes.rollback(name).live} is live")
+
+
+@app.command()
+def delete(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
+    """Delete a version permanently."""
+    registry, _ = open_chains(write=True)
+    name, version = _split_versioned_name(chain)
+    registry.delete(name, version)
+    typer.echo(f"{name}@{version} is deleted")
+
+
+@app.command("import")
+def import_chains(folder: Annotated[Path, typer.Argument(help="Another state folder")]) -> None:
+    """Copy the chains of another state folder, for instance into the Redis that replicas are to share.
+
+    A chain whose name exists here is left as it is. The choice of a chain for each number of dimensions is copied too,
+    where none is made here.
+    """
+    from lathe.service.chains.registry import Registry
+    from lathe.service.chains.size_routes import SizeRoutes
+    from lathe.service.home import Home
+
+    home = Home(folder.expanduser())
+    source = Registry(home.chains)
+    if not source.names():
+        raise BadValueError(f"{folder} holds no chains: name a state folder, such as ~/.lathe")
+    source_routes = SizeRoutes(home.size_routes, source).read()
+    registry, size_routes = open_chains(write=True)
+    copied = [name for name in source.names() if registry.import_chain(name, source)]
+    for name in source.names():
+        outcome = f"{len(source.versions(name))} versions" if name in copied else "skipped, the name is in use here"
+        typer.echo(f"{name}: {outcome}")
+    for encoder, routes in source_routes.items():
+        before = size_routes.read().get(encoder, {})
+        for route, ref in routes.items():
+            outcome = _copy_size_route(size_routes, before, encoder, route, ref)
+            typer.echo(f"{_describe_route(route)} of encoder {encoder[:12]}: {outcome}")
+    for name in copied:  # last, so that routes of the source come before routes to chains that have none
+        size_routes.assign_free_routes(name)
+
+
+def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder: str, route: str, ref: str) -> str:
+    """Let requests for vectors of a size get a copied chain unless another serves them here; return a line to print.
+
+    Args:
+        size_routes: routes to change.
+        before: the encoder's routes before any was copied; the line says "as before" for one that was the same.
+        encoder: fingerprint of the encoder.
+        route: number of dimensions, or `NESTED`, for all that a nested chain can be cut to.
+        ref: chain, as `name` or `name@version`.
+    """
+    holder = size_routes.import_route(encoder, route, ref)
+    if holder is None:
+        return f"skipped, {ref} here is another chain or does not serve it"
+    if holder != ref:
+        return f"skipped, {holder} serves it here"
+    return f"{ref}, as before" if before.get(route) == ref else ref
+
+
+def _describe_route(route: str) -> str:
+    """Return a name for the dimensions that a size route is for."""
+    from lathe.service.chains.size_routes import NESTED
+
+    return "dimensions without a route of their own" if route == NESTED else f"dimensions {route}"
+
+
+def _split_versioned_name(chain: str) -> tuple[str, int]:
+    """Split NAME@VERSION into name and version.
+
+    Raises:
+        BadValueError: if there is no version.
+    """
+    from lathe.service.chains.names import split_ref
+
+    name, version = split_ref(chain)
+    if version is None:
+        raise BadValueError(f"name a version, such as {name}@1")
+    return name, version

@@ -1,0 +1,146 @@
+"""`lathe encoders`: listing, adding and removing the encoders that servers may host."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lathe.service.cli.options import load_state, load_writable_state, parse_pairs
+from lathe.service.errors import BadValueError, ConflictError
+from lathe.training.reporting.text import align_columns
+
+app = typer.Typer(help="Show, add and remove the encoders that may be served.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_encoders() -> None:
+    """List the encoders a server may host, the default first; no encoder is loaded."""
+    settings, _ = load_state()
+    rows = [["name", "dtype", "served", "model"]]
+    for hosted, spec in zip(settings.hosted, settings.specs, strict=True):
+        served = "at start" if hosted.load else "on request"
+        if spec.upstream is None:
+            rows.append([spec.name, spec.dtype, served, spec.model])
+        else:
+            rows.append([spec.name, spec.upstream.protocol, served, f"{spec.model} at {spec.upstream.url}"])
+    typer.echo(align_columns(rows, left=range(4)))
+
+
+@app.command("add")
+def add_encoder(
+    name: Annotated[str, typer.Argument(help="Name by which requests select it.")],
+    model: Annotated[str | None, typer.Option(help="A folder, or a hub id.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Revision of the hub id.")] = None,
+    pooling: Annotated[str | None, typer.Option(help="mean, cls, max or lasttoken; unset: the model's own.")] = None,
+    layer: Annotated[int | None, typer.Option(help="Number of layers to use; unset: all.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Maximum tokens read of a text; unset: the model's own.")
+    ] = None,
+    prompt: Annotated[list[str] | None, typer.Option(help="NAME=TEXT put before inputs; repeatable.")] = None,
+    default_prompt: Annotated[str | None, typer.Option(help="Name of the prompt for requests that name none.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.")] = None,
+    long_text: Annotated[
+        str, typer.Option(help="What becomes of texts longer than it reads: truncate, error or mean.")
+    ] = "truncate",
+    chat_template: Annotated[
+        str | None, typer.Option(help="off: do not wrap texts in an instruct model's chat template; on: do.")
+    ] = None,
+    idle_seconds: Annotated[
+        float | None, typer.Option(help="Seconds without a request after which it is unloaded; 0: never.")
+    ] = None,
+    load: Annotated[bool, typer.Option(help="Serve it from the start, or only once an admin asks for it.")] = True,
+    upstream: Annotated[
+        str | None,
+        typer.Option(help="Address of an embeddings API that encodes in place of a model."),
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="Protocol of the API: openai, tei, ollama or cohere.")] = "openai",
+    upstream_model: Annotated[str | None, typer.Option(help="Name of the model at the API.")] = None,
+    api_key_env: Annotated[str | None, typer.Option(help="Environment variable with the API's key.")] = None,
+    dimensions: Annotated[int | None, typer.Option(help="Dimensions to ask the API for; unset: its default.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Maximum texts of a call.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Maximum calls at once.")] = None,
+    requests_per_minute: Annotated[int | None, typer.Option(help="Maximum calls a minute; unset: no limit.")] = None,
+    tokens_per_minute: Annotated[int | None, typer.Option(help="Maximum tokens a minute; unset: no limit.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for an answer of the API.")] = None,
+    provider: Annotated[
+        str | None, typer.Option(help="Name of the provider in the space's id; unset: the address's host.")
+    ] = None,
+    price: Annotated[float | None, typer.Option(help="Price of a million tokens, to count the cost.")] = None,
+) -> None:
+    """Add an encoder that servers of this state folder may host, after loading it once, or asking its API, as a check.
+
+    A running server serves it after PUT /encoders/NAME with the admin key, others from their next start.
+    """
+    from pydantic import ValidationError
+
+    from lathe.service.encoder_settings import AddedEncoders, EncoderSettings, convert_settings_error
+    from lathe.training.encoder.opening import open_encoder
+
+    settings, home = load_writable_state()
+    fields: dict[str, Any] = {
+        "name": name,
+        "model": _resolve_folder(model),
+        "revision": revision,
+        "pooling": pooling,
+        "layer": layer,
+        "max_length": max_length,
+        "prompts": parse_pairs(prompt, "--prompt"),
+        "default_prompt_name": default_prompt,
+        "dtype": dtype,
+        "long_text": long_text,
+        "chat_template": chat_template,
+        "idle_seconds": idle_seconds,
+        "load": load,
+    }
+    of_upstream = {
+        "model": upstream_model,
+        "api_key_env": api_key_env,
+        "dimensions": dimensions,
+        "batch_size": batch_size,
+        "concurrency": concurrency,
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "timeout": timeout,
+        "provider": provider,
+        "price": price,
+    }
+    named = {name: value for name, value in of_upstream.items() if value is not None}
+    if upstream is not None:
+        fields["upstream"] = {"url": upstream, "protocol": protocol} | named
+    elif named:
+        raise BadValueError("the options of an embeddings API need its address: --upstream URL")
+    try:
+        added = EncoderSettings(**fields)
+    except ValidationError as error:
+        raise convert_settings_error(error) from None
+    names = {hosted.name for hosted in settings.hosted}
+    if name in names:
+        raise ConflictError(f"the name {name} is in use by another encoder", param="name")
+    encoder = open_encoder(added.build_spec(settings.dtype), settings.device, settings.upstream_store)
+    AddedEncoders(home.root).add(added, names)
+    kind = encoder.spec.dtype if added.upstream is None else f"{added.upstream.protocol} at {added.upstream.url}"
+    typer.echo(f"{name}: {encoder.dimensions} dimensions, {encoder.max_length} tokens, {kind}")
+    typer.echo(
+        f"To serve it from a running server: curl -X PUT -H 'authorization: Bearer KEY' URL/encoders/{name}", err=True
+    )
+
+
+def _resolve_folder(model: str | None) -> str | None:
+    """Return the absolute path of a model's folder, so that a server started in another folder finds it.
+
+    A hub id, or None, is returned unchanged.
+    """
+    folder = None if model is None else Path(model).expanduser()
+    return str(folder.absolute()) if folder is not None and folder.is_dir() else model
+
+
+@app.command("remove")
+def remove_encoder(name: Annotated[str, typer.Argument(help="Name with which it was added.")]) -> None:
+    """Remove an encoder that was added; a running server serves it until DELETE /encoders/NAME."""
+    from lathe.service.encoder_settings import AddedEncoders
+
+    settings, home = load_writable_state()
+    if name in {encoder.name for encoder in settings.encoders}:
+        raise ValueError(f"{name} is in LATHE_ENCODERS: remove it there")
+    AddedEncoders(home.root).remove(name)
+    typer.echo(f"{name} removed")

@@ -1,0 +1,144 @@
+"""`lathe export`: chains in the formats of other software."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from lathe.service.cli.options import find_encoder, flag, load_state, open_chains
+from lathe.service.errors import BadValueError
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.export.servers import Reader
+
+if TYPE_CHECKING:
+    from lathe.service.chains.loaded_chain import LoadedChain
+    from lathe.service.settings import Settings
+    from lathe.training.encoder.encoder import Encoder
+    from lathe.transforms.chain import Chain
+
+Format = Literal["sentence-transformers", "static", "onnx", "faiss", "numpy"]
+Side = Literal["query", "document"]
+
+
+def export(
+    chain: Annotated[str, typer.Argument(help="NAME or NAME@VERSION")],
+    to: Annotated[Path, flag("--to", "Folder to create.")],
+    format_: Annotated[Format, flag("--format", "Software that will read it.")] = "sentence-transformers",
+    encoder: Annotated[
+        str | None,
+        flag("--encoder", "Encoder of the vectors that the chain takes. [default: the one it was fitted for]"),
+    ] = None,
+    dimensions: Annotated[int | None, flag("--dimensions", "Fewer dimensions, if the chain is nested.", min=1)] = None,
+    reader: Annotated[
+        Reader | None,
+        typer.Option("--for", help="Software that must give the same vectors as sentence-transformers; any is all."),
+    ] = None,
+    side: Annotated[
+        Side | None,
+        typer.Option(help="Side of a search to export, for a chain that maps queries otherwise than documents."),
+    ] = None,
+    source: Annotated[
+        str | None,
+        flag("--source", "Texts to fit a static model to and to measure it on. [default: pydoc:, Python's docstrings]"),
+    ] = None,
+) -> None:
+    """Write a chain for use by other software without Lathe; the export is checked before its folder appears.
+
+    sentence-transformers: encoder and chain as one model, which Text Embeddings Inference and vLLM read too; --for
+    refuses a chain for which they would give other vectors. static: a table of token vectors in place of the encoder,
+    far faster and less accurate; it is fitted to texts, and what it loses is measured on others. onnx: the chain alone,
+    and encoder, pooling and chain as one model. faiss: transforms for an IndexPreTransform, and for codes the index
+    that searches them. numpy: for chains that end in codes, one file that encodes, decodes and scores. A chain that
+    maps queries otherwise than documents is exported one side at a time.
+    """
+    settings, _ = load_state()
+    registry, _ = open_chains(write=False)
+    loaded = registry.load(chain)
+    folded = loaded.chain.fold(dimensions, side=_require_side(loaded, side) or "document")
+    folded.metadata = loaded.chain.metadata | ({} if side is None else {"side": side})
+    if format_ in ("faiss", "numpy") and encoder is not None:
+        raise BadValueError(f"an export of format {format_} has no encoder in it: leave --encoder out")
+    if reader is not None and format_ != "sentence-transformers":
+        raise BadValueError(f"--for chooses what reads an export of format sentence-transformers, not {format_}")
+    if source is not None and format_ != "static":
+        raise BadValueError(f"--source names texts for a static model, not for an export of format {format_}")
+    if format_ == "faiss":
+        from lathe.training.export.faiss_transforms import export_faiss
+
+        exported = export_faiss(folded, to, loaded.ref)
+    elif format_ == "numpy":
+        from lathe.training.export.numpy_codec import export_numpy
+
+        exported = export_numpy(folded, to, loaded.ref)
+    elif format_ == "onnx":
+        from lathe.training.export.onnx_graph import export_onnx
+
+        exported = export_onnx(folded, _load_export_encoder(folded, settings, encoder), to, loaded.ref)
+    elif format_ == "static":
+        from lathe.training.export.static_model import export_static
+
+        found = _load_export_encoder(folded, settings, encoder)
+        exported = export_static(folded, found, to, loaded.ref, source or "pydoc:")
+    else:
+        from lathe.training.export.sentence_transformers_folder import export_sentence_transformers
+
+        exported = export_sentence_transformers(
+            folded, _load_export_encoder(folded, settings, encoder), to, loaded.ref, reader or "sentence-transformers"
+        )
+    typer.echo(f"{exported.folder}: {', '.join(exported.files)}")
+    typer.echo(f"checked: within {exported.difference:.1e} of {loaded.ref}", err=True)
+
+
+def _require_side(loaded: "LoadedChain", side: Side | None) -> Side | None:
+    """Return the side of a chain to export; None for a chain that maps both sides alike.
+
+    Raises:
+        BadValueError: if a side is missing or not needed, or the documents end in codes, whose export would map
+            queries as documents.
+    """
+    chain = loaded.chain
+    if not chain.two_sided and side is not None:
+        raise BadValueError(f"{loaded.ref} maps queries and documents alike: leave --side out", param="side")
+    if chain.two_sided and side is None:
+        raise BadValueError(
+            f"{loaded.ref} maps queries otherwise than documents, and what reads an export cannot tell them apart: "
+            "export each for itself, with --side query and --side document",
+            param="side",
+        )
+    if chain.two_sided and side == "document" and chain.quantizer is not None:
+        raise BadValueError(
+            f"{loaded.ref} ends in {chain.quantizer.kind}: an export of its documents would map the queries that "
+            "search them as documents too; Lathe serves such a chain, but cannot export it",
+            param="side",
+        )
+    return side
+
+
+def _load_export_encoder(chain: "Chain", settings: "Settings", name: str | None) -> "Encoder | None":
+    """Load the named encoder, else the one the chain was fitted for, in float32 on the CPU; None if it has none."""
+    from lathe.training.encoder.encoder import Encoder
+
+    recorded = chain.metadata.get("encoder")
+    if name is not None:
+        spec = find_encoder(settings, name)
+    elif recorded is None:
+        return None
+    else:
+        spec = next((s for s in settings.specs if s.name == recorded["name"]), _build_recorded_spec(recorded))
+    if spec.upstream is not None:
+        raise BadValueError(
+            f"{spec.name} is behind an embeddings API, which no export can hold: export the chain alone, "
+            "--format faiss or numpy, or onnx with an encoder that is loaded here"
+        )
+    return Encoder(replace(spec, dtype="float32"), "cpu")
+
+
+def _build_recorded_spec(recorded: dict[str, Any]) -> EncoderSpec:
+    """Build the spec of the encoder that a chain's manifest records; it never runs the model's own code."""
+    if recorded.get("upstream"):
+        raise BadValueError(
+            f"the chain was fitted for {recorded['name']}, which is behind an embeddings API and not in the settings"
+        )
+    fields = {name: recorded[name] for name in EncoderSpec.__dataclass_fields__ if name in recorded}
+    return EncoderSpec(**(fields | {"trust_remote_code": False}))

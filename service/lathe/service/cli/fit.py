@@ -1,0 +1,291 @@
+"""`lathe fit`: fitting and certification of chains."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lathe.service.cli.engines import AddressOption, EngineOption, WorkersOption, open_engine
+from lathe.service.cli.options import (
+    SOURCE,
+    ProgressBar,
+    flag,
+    format_command_line,
+    load_encoder,
+    load_state,
+    open_chains,
+    parse_numbers,
+    parse_pairs,
+)
+from lathe.service.errors import BadValueError
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.gates import require_gates
+from lathe.training.reporting.text import MISSING, align_columns
+from lathe.training.sources.bad_shards import BadShards
+from lathe.transforms.artifact import Manifest
+from lathe.transforms.kinds import KINDS
+
+if TYPE_CHECKING:
+    from lathe.service.settings import Settings
+
+MEASURES = ("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress")
+"""Measures of a certificate that each corpus has."""
+
+
+def fit(
+    name: Annotated[str, flag("--name", "Name of the chain; a fit adds its next version.")],
+    source: Annotated[str, flag("--source", SOURCE)],
+    steps: Annotated[
+        str | None,
+        flag("--steps", f"Such as r2,geopres:128 or r2,geopres:128,nested=true. Kinds: {', '.join(KINDS)}."),
+    ] = None,
+    bytes: Annotated[  # noqa: A002 - the word of the flag
+        int | None,
+        flag(
+            "--bytes",
+            "Bytes per vector: adds codes of this size after the steps; weighting and codebooks are searched.",
+        ),
+    ] = None,
+    queries: Annotated[
+        str | None, flag("--queries", "Source of queries that will search the vectors, to weight codes and leanvec by.")
+    ] = None,
+    pairs: Annotated[
+        str | None,
+        flag(
+            "--pairs",
+            "FILE of texts with the fields query and document, or FILE#QUERY,DOCUMENT: a relevant document of each "
+            "query, for query_adapter. A fifth of the queries certifies the chain.",
+        ),
+    ] = None,
+    test_pairs: Annotated[
+        str | None, flag("--test-pairs", "Such a file of other queries that certifies the chain, with any steps.")
+    ] = None,
+    personal_data: Annotated[
+        bool,
+        flag(
+            "--personal-data",
+            "Queries and pairs hold personal data: nothing of their texts and vectors outlives the fit but learned "
+            "matrices.",
+        ),
+    ] = False,
+    encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
+    promote: Annotated[
+        bool | None,
+        typer.Option(
+            "--promote/--no-promote", envvar="LATHE_PROMOTE", help="Make it live. [default: if no version is]"
+        ),
+    ] = None,
+    gate: Annotated[
+        list[str] | None, flag("--gate", "MEASURE=VALUE the certificate must reach, such as local_spearman=0.9.")
+    ] = None,
+    out_of_domain: Annotated[
+        list[str] | None, flag("--out-of-domain", "NAME=SOURCE to certify on besides pydoc:.")
+    ] = None,
+    normalize: Annotated[bool, typer.Option(envvar="LATHE_NORMALIZE", help="Output unit vectors.")] = True,
+    seed: Annotated[int, flag("--seed", "Seed of the split into fitted and held-out rows.", min=0)] = 0,
+    transform: Annotated[Path | None, flag("--transform", "Write the source's transformed vectors: OUT.npy")] = None,
+    targets: Annotated[
+        str | None,
+        flag(
+            "--targets",
+            "FILE.npy, .parquet#COLUMN, .jsonl#FIELD: target vector of each row, for procrustes, low_rank_affine and "
+            "residual_mlp.",
+        ),
+    ] = None,
+    target_encoder: Annotated[
+        str | None, flag("--target-encoder", "Or the encoder whose vectors of the same texts are the targets.")
+    ] = None,
+    keep_moments: Annotated[
+        bool,
+        flag(
+            "--keep-moments", "Store mean and covariance of the rows with the chain, so that rows can be added later."
+        ),
+    ] = False,
+    add_to: Annotated[
+        str | None,
+        flag("--add-to", "NAME@VERSION: add the source's rows to those it was fitted on, instead of --steps."),
+    ] = None,
+    bad_shards: Annotated[
+        BadShards,
+        flag("--bad-shards", "What to do about a damaged file: refuse stops the fit, skip leaves the file out."),
+    ] = "refuse",
+    engine: EngineOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
+    as_json: Annotated[bool, flag("--json", "Print the result as JSON.")] = False,
+) -> None:
+    """Fit a chain on a source, certify it on held-out and out-of-domain text, and register it.
+
+    A running server serves it at once. If a fit was stopped, the same command continues: encoded rows are not encoded
+    again. For vectors (.npy), name the encoder that made them with --encoder: without it, the chain serves any vectors
+    of their width, and no texts.
+    """
+    from lathe.service.chains.names import require_name
+    from lathe.service.jobs.kinds.fit import run_fit
+    from lathe.training.sources.source import open_source
+    from lathe.transforms.chain import parse_steps
+
+    if (steps is None and bytes is None) == (add_to is None):
+        raise BadValueError("give --steps, --bytes or both, or --add-to with the version to continue from")
+    settings, home = load_state()
+    registry, size_routes = open_chains(write=True)
+    request = FitRequest(
+        name=name,
+        steps=[] if steps is None else [step.spec() for step in parse_steps(steps)],
+        source=source,
+        normalize=normalize,
+        gates=parse_numbers(gate, "--gate"),
+        promote=promote,
+        out_of_domain=parse_pairs(out_of_domain, "--out-of-domain"),
+        seed=seed,
+        targets=targets,
+        keep_moments=keep_moments,
+        add_to=add_to,
+        bad_shards=bad_shards,
+        bytes=bytes,
+        queries=queries,
+        pairs=pairs,
+        test_pairs=test_pairs,
+        personal_data=personal_data,
+    )
+    require_name(name)
+    require_gates(request.gates)
+    texts = open_source(source, bad_shards).kind() == "texts"
+    if add_to is not None:
+        encoder = encoder or _find_encoder_name(settings, registry.manifest(*registry.resolve(add_to)))
+        texts = False
+    with (
+        open_engine(engine, address, workers, settings) as by,
+        ProgressBar() as progress,
+    ):  # fails at once if there is no cluster
+        loaded = load_encoder(settings, encoder, not personal_data) if texts or encoder else None
+        target = load_encoder(settings, target_encoder, not personal_data) if target_encoder else None
+        result = run_fit(
+            request,
+            loaded,
+            registry,
+            size_routes,
+            home.vectors,
+            progress,
+            format_command_line(),
+            transform,
+            target,
+            engine=by,
+        )
+    typer.echo(json.dumps(result, indent=1) if as_json else format_fit_result(result))
+
+
+def _find_encoder_name(settings: "Settings", manifest: Manifest) -> str | None:
+    """Return the encoder of a chain version for `find_encoder`: its name if the settings have it, else its model.
+
+    None for a chain without an encoder.
+    """
+    description = manifest.get("encoder") or {}
+    configured = description.get("name") in {spec.name for spec in settings.specs}
+    return description.get("name" if configured else "model")
+
+
+def format_fit_result(result: dict[str, Any]) -> str:
+    """Format a fit's result as text: tables of its certificate, warnings, and whether the chain is live."""
+    certificate = result["certificate"]
+    lines = [
+        f"{result['chain']} fitted on {certificate['n_fit']:,} rows, measured on {certificate['n_heldout']:,} held out",
+        "",
+        align_columns(_build_certificate_rows(certificate)),
+    ]
+    if compared := certificate.get("compared_to"):
+        difference_rows = _build_difference_rows(certificate, compared)
+        lines += ["", f"difference to {compared['chain']} on the same rows", align_columns(difference_rows)]
+    if codes := certificate.get("codes"):
+        if trials := _build_trial_rows(codes):
+            lines += ["", align_columns(trials)]
+        lines += [f"Not tried: {name}, because {reason}." for name, reason in codes["not_tried"].items()]
+    if personal := certificate.get("personal_data"):
+        lines += ["", f"Kept of the personal data in {', '.join(personal['fields'])}: {personal['kept']}."]
+    lines += ["", *(f"Warning: {warning}" for warning in certificate["warnings"])]
+    if result["failed_gates"]:
+        lines.append(f"Not live: it fails {', '.join(result['failed_gates'])}.")
+    elif result["promoted"]:
+        dimensions = [f"dimensions: {route}" for route in result["size_routes"] if route != "nested"]
+        lines.append("It is live" + (f" and answers {', '.join(dimensions)}." if dimensions else "."))
+    else:
+        lines.append(f"It is not live: lathe chains promote {result['chain']}")
+    return "\n".join(lines)
+
+
+def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
+    """Build the table rows of a certificate, with a column for held-out rows and for each out-of-domain corpus.
+
+    Held-out rows alone have the recall at smaller sizes, the alignment to targets, mean norm, IsoScore and bytes per
+    vector before → after the chain, the weighting of codes, and parameters that were derived from the data, where the
+    certificate has them.
+    """
+    corpora = certificate["out_of_domain"]
+    rows = [["", "held out", *corpora]]
+    for measure in MEASURES:
+        rows.append([measure, *(_format_measure(one[measure]) for one in (certificate, *corpora.values()))])
+    for dimensions, measured in certificate.get("sizes", {}).items():
+        rows.append([f"recall_at_10, cut to {dimensions}", _format_measure(measured["recall_at_10"])])
+    for measure, value in certificate.get("alignment", {}).items():
+        rows.append([f"alignment {measure}", _format_measure(value)])
+    rows += _build_relevance_rows(certificate.get("relevance"))
+    for chosen in certificate.get("chosen", []):
+        rows += [[f"{chosen['kind']} {name}", _format_measure(v)] for name, v in chosen.items() if name != "kind"]
+    for measure in ("mean_norm", "isoscore", "bytes_per_vector"):
+        before, after = certificate[measure]["before"], certificate[measure]["after"]
+        rows.append([measure, f"{_format_measure(before)} → {_format_measure(after)}"])
+    if (codes := certificate.get("codes")) is not None:
+        rows.append(["codes", f"{codes['kind']}, weighting {codes['weighting']:g} by {codes['chosen_by']}"])
+    return rows
+
+
+def _build_relevance_rows(relevance: dict[str, Any] | None) -> list[list[str]]:
+    """Build the table rows of searches with known relevant documents: of held-out queries, then of each corpus."""
+    if relevance is None:
+        return []
+    searches = {f"{relevance['queries']:,} queries": relevance}
+    searches |= {f"halves of {name}": found for name, found in relevance["out_of_domain"].items()}
+    return [
+        [
+            f"{measure}, {name}",
+            f"{_format_measure(found[measure]['before'])} → {_format_measure(found[measure]['after'])}",
+        ]
+        + [f"{found[measure]['gain']:+.4f} ± {_format_measure(found[measure]['ci95'])}"]
+        for name, found in searches.items()
+        for measure in ("ndcg_at_10", "recall_at_10")
+    ]
+
+
+def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
+    """Build the table rows of the codes that were tried, none if none were."""
+    header = ["codes tried", "split-half retrieval", "ahead", "±", "compared with", "rows"]
+    rows = []
+    for trial in codes["tried"]:
+        against = trial["weighting"] if trial["kind"] != codes["tried"][0]["kind"] else codes["tried"][0]["weighting"]
+        name = f"{trial['kind']}, weighting {trial['weighting']:g}"
+        numbers = [f"{trial['retrieval']:.2f}", f"{trial['ahead']:+.2f}", f"{trial['ci95']:.2f}"]
+        rows.append([name, *numbers, f"codes, weighting {against:g}", f"{trial['rows']:,}"])
+    return [header, *rows] if rows else []
+
+
+def _build_difference_rows(certificate: dict[str, Any], compared: dict[str, Any]) -> list[list[str]]:
+    """Build the table rows of a certificate's measures minus those of the version that rows were added to."""
+    corpora = compared["out_of_domain"]
+    pairs = [(certificate, compared), *((certificate["out_of_domain"][name], corpora[name]) for name in corpora)]
+    rows = [["", "held out", *corpora]]
+    for measure in MEASURES:
+        rows.append([measure, *(_format_difference(new[measure], old[measure]) for new, old in pairs)])
+    for measure in ("mean_norm", "isoscore"):
+        rows.append([measure, _format_difference(certificate[measure]["after"], compared[measure]["after"])])
+    return rows
+
+
+def _format_measure(value: float | None) -> str:
+    """Format a measure: whole numbers unchanged, others with four decimals, None as a dash."""
+    return MISSING if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"
+
+
+def _format_difference(new: float | None, old: float | None) -> str:
+    """Format `new - old` with its sign and four decimals; a dash if either is None."""
+    return MISSING if new is None or old is None else f"{new - old:+.4f}"

@@ -1,0 +1,105 @@
+"""`lathe index export`: an index's items in a file, or in a table of PostgreSQL."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from lathe.service.cli.options import ProgressBar, flag, load_state
+from lathe.service.cli.pgvector import ColumnType, PostgresUrl, require_driver
+from lathe.service.errors import BadValueError, NotSupportedError
+from lathe.service.index.spec import Originals
+
+EXPORTED_ROWS = 1024
+"""Number of items read and written at once."""
+
+
+def export(
+    name: Annotated[str, typer.Argument(help="NAME")],
+    out: Annotated[
+        Path | None, flag("--out", "FILE.jsonl or .parquet: id, metadata, embedding; .npy: only the original vectors.")
+    ] = None,
+    to: Annotated[
+        Literal["pgvector"] | None, flag("--to", "Database to write to: id, metadata, embedding and reduced.")
+    ] = None,
+    table: Annotated[str | None, flag("--table", "TABLE or SCHEMA.TABLE. [default: the index's name]")] = None,
+    column_type: ColumnType = "vector",
+    originals: Annotated[
+        Originals, flag("--originals", "Dtype of the column of original vectors; none leaves it out.")
+    ] = "float32",
+    delete_others: Annotated[
+        bool, flag("--delete-others", "Delete rows of the table whose items are not in the index, at the end.")
+    ] = False,
+    postgres_url: PostgresUrl = None,
+) -> None:
+    """Write an index's items to a file or to a table of PostgreSQL; a server may go on serving the index.
+
+    lathe fit and lathe index import read the file. In a table, rows with the same id are replaced if they differ, and
+    other rows are left alone unless --delete-others is given. The same command completes an export that was
+    interrupted.
+    """
+    if (out is None) == (to is None):
+        raise BadValueError("give either --out FILE or --to pgvector", param="out")
+    if out is not None:
+        _export_to_file(name, out)
+    else:
+        _export_to_table(name, table or name, column_type, originals, postgres_url, delete_others)
+
+
+def _export_to_file(name: str, out: Path) -> None:
+    """Write an index's items to a file, and print how many there are."""
+    from lathe.service.index.backend import get_capabilities, read_items
+    from lathe.training.sources.writers import open_writer
+
+    settings, home = load_state()
+    backend = get_capabilities(settings)
+    if not backend.ordered and out.suffix == ".npy":
+        raise NotSupportedError(
+            f"{backend.name} returns items in no order, and an .npy has no ids: write .jsonl or .parquet"
+        )
+    written = 0
+    with (
+        read_items(settings, home, name, EXPORTED_ROWS) as items,
+        ProgressBar() as progress,
+        open_writer(out) as writer,
+    ):
+        for payloads, vectors in items.batches:
+            writer.write([_build_row(*payload, columns=out.suffix == ".parquet") for payload in payloads], vectors)
+            written += len(payloads)
+            progress(min(written / max(items.count, 1), 1.0), f"{written:,} of {items.count:,} items")
+    typer.echo(f"{out}: {written:,} items")
+
+
+def _export_to_table(
+    name: str,
+    table: str,
+    column_type: ColumnType,
+    originals: Originals,
+    postgres_url: str | None,
+    delete_others: bool,
+) -> None:
+    """Write an index's items to a table, and print how many there are and the statements that index the columns."""
+    require_driver()
+    from lathe.service.index.backend import read_items
+    from lathe.service.index.pgvector.connection import open_database
+    from lathe.service.index.pgvector.export import export_items, plan_columns
+    from lathe.service.index.pgvector.table import format_index_statement, parse_table_name
+
+    settings, home = load_state()
+    target = parse_table_name(table)
+    with read_items(settings, home, name, EXPORTED_ROWS) as items, ProgressBar() as progress:
+        columns = plan_columns(items.spec, items.artifact, column_type, originals)
+        with open_database(postgres_url) as connection:
+            written, changed, deleted = export_items(connection, target, columns, items, progress, delete_others)
+            searched = columns[-1].column  # the reduced one, if there is one
+            statement = format_index_statement(target, searched, items.spec.metric, connection)
+    also = f"; {deleted:,} other rows deleted" if delete_others else ""
+    typer.echo(f"{target}: {written:,} items, {changed:,} of them new or changed{also}")
+    typer.echo(statement)
+
+
+def _build_row(item: str, metadata: bytes | None, columns: bool) -> dict[str, Any]:
+    """Return an item as a row of a file; in a file with `columns`, whose type is fixed, the metadata is JSON text."""
+    content = (metadata or b"{}").decode()
+    return {"id": item, "metadata": content if columns else json.loads(content)}

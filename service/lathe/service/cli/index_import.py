@@ -1,0 +1,191 @@
+"""`lathe index import`: filling an index from vectors or texts in files."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lathe.service.cli.options import (
+    ProgressBar,
+    find_encoder,
+    flag,
+    load_encoder,
+    load_state,
+    open_chains,
+    parse_numbers,
+)
+from lathe.service.errors import BadValueError
+from lathe.service.index.spec import Metric, Originals
+from lathe.training.fitting.gates import UPPER_BOUNDS
+from lathe.training.reporting.text import align_columns, format_number
+
+if TYPE_CHECKING:
+    from lathe.service.index.importing import Cost
+    from lathe.service.settings import Settings
+    from lathe.training.encoder.text_encoder import TextEncoder
+
+MEASURE_NAMES = {
+    "recall_at_10": "recall@10",
+    "recall_at_10_rescored_4x": "  rescored 4×",
+    "local_spearman": "local Spearman",
+}
+"""Printed names of the measures of a chain's cost."""
+
+COMPARED = ("chain", "space_id", "raw_space_id", "metric", "text_field", "originals")
+"""Settings that an existing index must share with the command line."""
+
+
+class LazyEncoders:
+    """The encoders of the settings, each loaded when it is first used."""
+
+    def __init__(self, settings: "Settings") -> None:
+        self.settings = settings
+        self.loaded: dict[str, TextEncoder] = {}
+
+    def load(self, name: str | None) -> "TextEncoder":
+        """Return the encoder of that name or alias, the default one for None; load it if it is not loaded yet."""
+        spec = find_encoder(self.settings, name)
+        if spec.name not in self.loaded:
+            self.loaded[spec.name] = load_encoder(self.settings, name)
+        return self.loaded[spec.name]
+
+    def load_all(self) -> "list[TextEncoder]":
+        """Return all encoders of the settings, loading those that are not loaded yet."""
+        return [self.load(spec.name) for spec in self.settings.specs]
+
+
+def import_rows(
+    name: Annotated[str, flag("--name", "Name of the index; it is created if there is none.")],
+    source: Annotated[
+        str, flag("--source", "FILE.npy, .parquet#COLUMN, .jsonl#FIELD, .hdf5[#DATASET] or .faiss: vectors, or texts.")
+    ],
+    chain: Annotated[str, flag("--chain", "NAME or NAME@VERSION; none leaves vectors as they are.")] = "compact",
+    encoder: Annotated[str | None, flag("--encoder", "Encoder of the vectors, or of the texts.")] = None,
+    ids: Annotated[Path | None, flag("--ids", "File with one id per line, or a .npy of numbers.")] = None,
+    id_field: Annotated[
+        str | None, flag("--id-field", "The rows' field with the id. [default: id, _id, else the row's number]")
+    ] = None,
+    text_field: Annotated[str | None, flag("--text-field", "Store texts in the metadata under this name.")] = None,
+    dimensions: Annotated[int | None, flag("--dimensions", "Fewer dimensions, if the chain is nested.", min=1)] = None,
+    metric: Annotated[Metric, flag("--metric", "Similarity measure.")] = "cosine",
+    m: Annotated[int, flag("--m", "Links per node of the graph.", min=2, max=256)] = 16,
+    ef_construction: Annotated[
+        int, flag("--ef-construction", "Candidates examined when a node is linked.", min=1, max=10_000)
+    ] = 200,
+    originals: Annotated[
+        Originals, flag("--originals", "Dtype of the stored original vectors; none stores only the codes of the chain.")
+    ] = "float32",
+    gate: Annotated[
+        list[str] | None, flag("--gate", "MEASURE=VALUE the chain must reach, such as recall_at_10_rescored_4x=0.95.")
+    ] = None,
+    dry_run: Annotated[bool, flag("--dry-run", "Only measure and print what the chain costs.")] = False,
+    skip_zeros: Annotated[bool, flag("--skip-zeros", "Leave out rows whose vector is zero.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print the result as JSON.")] = False,
+) -> None:
+    """Fill an index from vectors or texts, after measuring and printing what the chain costs on those vectors.
+
+    If an import was stopped, the same command continues. An index that a server is serving belongs to that server:
+    import into a new index, which the server finds by itself, or send rows to /upsert.
+    """
+    import torch
+
+    from lathe.service.chains.names import RAW
+    from lathe.service.chains.resolve import ChainResolver
+    from lathe.service.index.backend import open_indexes
+    from lathe.service.index.importing import Ids, add_rows, measure_cost
+    from lathe.service.index.reducer import Reducer
+    from lathe.service.index.spec import require_same_settings
+    from lathe.service.index.spec_resolver import IndexRequest, SpecResolver
+    from lathe.training.sources.source import open_source
+
+    settings, home = load_state()
+    registry, size_routes = open_chains(write=True)
+    torch.set_num_threads(settings.threads)
+    encoders = LazyEncoders(settings)
+    opened = open_source(source)
+    width = opened.detect_kind()
+    specs = SpecResolver(registry, ChainResolver(registry, size_routes), encoders.load, encoders.load_all)
+    spec, artifact = specs.resolve_new(
+        IndexRequest(
+            chain=chain,
+            encoder=encoders.load(encoder).name if width is None or encoder else None,
+            width=width if chain == RAW and encoder is None else None,
+            dimensions=dimensions,
+            metric=metric,
+            m=m,
+            ef_construction=ef_construction,
+            originals=originals,
+            text_field=text_field,
+        )
+    )
+    reader = encoders.load(spec.encoder) if width is None else None
+    row_ids = Ids(ids, id_field, opened.count())
+    working = settings.model_copy(update={"job_threads": settings.threads})  # no requests share the cores
+    indexes = open_indexes(working, home, lambda _, texts: _encode_texts(reader, texts))
+    is_new = name not in indexes.names()
+    if not is_new and not dry_run:
+        indexes.require_owned(name)  # fails before the source is read
+    with ProgressBar() as progress:
+        cost = measure_cost(opened, reader, spec, Reducer(spec, artifact), progress)
+    typer.echo(_format_cost(cost, f"{opened.name}, {spec.width} → {spec.dimensions} through {spec.chain}"), err=as_json)
+    _require_gates(cost, parse_numbers(gate, "--gate"))
+    result: dict[str, Any] = {"index": name, "spec": spec.to_json(), "cost": asdict(cost)}
+    if not dry_run:
+        key = hashlib.sha256(
+            json.dumps([opened.content_key(reader.vectors_key if reader else None), str(ids), id_field]).encode()
+        ).hexdigest()
+        try:
+            index = indexes.create(name, spec, artifact)
+            require_same_settings(name, index.spec, {field: spec.to_json()[field] for field in COMPARED})
+            with ProgressBar() as progress:
+                result |= add_rows(index, opened, reader, row_ids, key, progress, skip_zeros)
+                index.wait_until_linked(progress)
+            result["count"] = index.describe()["count"]
+        except BaseException:
+            if is_new and name in indexes.names() and not indexes.get(name).describe()["count"]:
+                indexes.delete(name)
+            raise
+        finally:
+            indexes.close()
+        counts = {"zero rows left out": result["left_out"], "items replaced": result["replaced"]}
+        more = "".join(f"; {count:,} {what}" for what, count in counts.items() if count)
+        typer.echo(f"{name}: {result['count']:,} items in the space {spec.space_id}{more}", err=as_json)
+    if as_json:
+        typer.echo(json.dumps(result, indent=1))
+
+
+def _encode_texts(encoder: "TextEncoder | None", texts: list[str]) -> Any:
+    """Encode texts to vectors `(n, d)`; raise `BadValueError` without an encoder."""
+    if encoder is None:
+        raise BadValueError("texts need an encoder: name it with --encoder", param="encoder")
+    return encoder.encode(texts).vectors
+
+
+def _require_gates(cost: "Cost", gates: Mapping[str, float]) -> None:
+    """Raise `BadValueError` if a measure of the chain's quality is missing or does not reach its threshold in `gates`.
+
+    Thresholds of `UPPER_BOUNDS` are maxima, others minima. A gate that names no measure raises it too.
+    """
+    unknown = set(gates) - set(cost.quality)
+    if unknown:
+        raise BadValueError(f"there is no gate {', '.join(sorted(unknown))}; there are {', '.join(cost.quality)}")
+    failed = []
+    for key, bound in gates.items():
+        value = cost.quality[key]
+        if value is None or (value > bound if key in UPPER_BOUNDS else value < bound):
+            failed.append(f"{key} {bound} (it is {value})")
+    if failed:
+        raise BadValueError(f"nothing was written: on these vectors the chain does not reach {', '.join(failed)}")
+
+
+def _format_cost(cost: "Cost", title: str) -> str:
+    """Format what a chain costs as a table: its quality on a sample, and the bytes before and after it."""
+    rows = [[name, format_number(cost.quality[key], ".3f")] for key, name in MEASURE_NAMES.items()]
+    for name, sizes in (("bytes per vector", cost.bytes_per_vector), ("bytes of the graph", cost.graph_bytes)):
+        rows.append([name, f"{sizes['before']:,}", f"→ {sizes['after']:,}"])
+    table = align_columns([["", "", ""], *rows], left=(0, 2)).strip("\n")
+    return f"{title}, measured on {cost.sampled:,} of {cost.rows:,} rows\n{table}"

@@ -1,0 +1,112 @@
+"""The `lathe` command with all its subcommands."""
+
+import os
+import sqlite3
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from lathe.service.cli import (
+    advise,
+    chains,
+    diagnose,
+    doctor,
+    encoders,
+    evaluate,
+    export,
+    fit,
+    hub,
+    index,
+    pgvector,
+    serve,
+    stream,
+    train,
+    worker,
+)
+from lathe.service.errors import ServiceError, convert_error
+from lathe.training.errors import TrainingError
+from lathe.transforms.errors import TransformError
+
+app = typer.Typer(
+    name="lathe",
+    help="Compact, debiased text embeddings: fitted on your own text, versioned, measured.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # it would read [#FIELD] as markup, and cut long options
+    add_completion=False,
+)
+
+
+def show_version(requested: bool) -> None:
+    """Print the version and end the program, if requested."""
+    if requested:
+        from importlib.metadata import version
+
+        typer.echo(f"lathe {version('lathe')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Declare the options before any subcommand; does nothing itself."""
+
+
+app.command()(serve.serve)
+app.command()(worker.worker)
+app.command()(fit.fit)
+app.command()(advise.advise)
+app.command()(stream.embed)
+app.command()(stream.reduce)
+app.command()(export.export)
+app.command()(hub.push)
+app.command()(hub.pull)
+app.command()(evaluate.evaluate)
+app.add_typer(chains.app, name="chains")
+app.add_typer(encoders.app, name="encoders")
+app.add_typer(index.app, name="index")
+app.add_typer(pgvector.app, name="pgvector")
+app.add_typer(train.app, name="train")
+app.command()(diagnose.diagnose)
+app.command()(doctor.doctor)
+
+
+BLAS_WAIT = {"OPENBLAS_THREAD_TIMEOUT": "16"}
+"""Environment variable that lets NumPy's threads sleep after 2¹⁶ cycles without work. Without it, they wait at full
+speed for a tenth of a second after each product, on cores that encoders could use."""
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
+
+def main() -> None:
+    """Run the command line; print an expected error as one line and exit with status 1, or 130 after Ctrl-C.
+
+    Sets the environment variables in `BLAS_WAIT` that are not set, for this process and those it starts.
+    """
+    for name, value in BLAS_WAIT.items():
+        os.environ.setdefault(name, value)  # before NumPy is imported, which reads it once
+    try:
+        app()
+    except (ServiceError, TrainingError, TransformError, ValueError) as error:
+        _fail(str(error))
+    except sqlite3.Error as error:
+        _fail(convert_error(error).message)
+    except OSError as error:
+        _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
+    except SystemExit as ending:
+        if ending.code == INTERRUPTED:
+            _fail(
+                "stopped; what was encoded or trained is stored, and the same command continues from there", INTERRUPTED
+            )
+        raise
+
+
+def _fail(message: str, status: int = 1) -> NoReturn:
+    """Print an error message to stderr and exit with the status."""
+    typer.echo(f"lathe: {message}", err=True)
+    sys.exit(status)

@@ -1,0 +1,150 @@
+"""Functions that commands share: options, settings and state folder, encoders, progress bar."""
+
+import shlex
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import typer
+
+from lathe.service.errors import BadValueError
+from lathe.training.encoder.spec import EncoderSpec
+
+if TYPE_CHECKING:
+    from lathe.service.chains.registry import Registry
+    from lathe.service.chains.size_routes import SizeRoutes
+    from lathe.service.home import Home
+    from lathe.service.settings import Settings
+    from lathe.training.encoder.text_encoder import TextEncoder
+
+SOURCE = (
+    "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder of these, either at s3://… or any URL, "
+    "hf:DATASET/CONFIG:SPLIT#FIELD, or pydoc:"
+)
+"""Help text of options that take a source."""
+
+
+def flag(name: str, help_text: str, **more: Any) -> Any:
+    """Declare an option that can also be set by the environment variable `LATHE_…` of its name."""
+    return typer.Option(name, help=help_text, envvar=f"LATHE_{name.strip('-').replace('-', '_').upper()}", **more)
+
+
+def load_state() -> "tuple[Settings, Home]":
+    """Read the settings, and return them and the state folder; nothing is created or checked."""
+    from lathe.service.home import Home
+    from lathe.service.settings import read_settings
+
+    settings = read_settings()
+    return settings, Home(settings.home)
+
+
+def load_writable_state() -> "tuple[Settings, Home]":
+    """Read the settings, prepare the state folder for writing, and return both.
+
+    Raises:
+        ValueError: if the folder cannot be written, or is not safe to use.
+    """
+    settings, home = load_state()
+    home.require_writable()
+    return settings, home
+
+
+def open_chains(write: bool) -> "tuple[Registry, SizeRoutes]":
+    """Open the chains and size routes of the state folder, or those that replicas share; install the starter chains.
+
+    Args:
+        write: whether the command changes chains; without, a folder that cannot be written is only read.
+
+    Raises:
+        ValueError: if `write` is set and the folder cannot be written, or if the folder is not safe to use.
+        UnavailableError: if replicas share chains and Redis cannot be reached.
+    """
+    from lathe.service.registries import open_registry
+
+    settings, home = load_writable_state() if write else load_state()
+    if not write:
+        home.open()
+    return open_registry(home, settings.redis_url)
+
+
+def find_encoder(settings: "Settings", name: str | None) -> EncoderSpec:
+    """Return the spec of an encoder of the settings, or one for a model's folder or hub id; None: the default."""
+    if name is None:
+        return settings.specs[0]
+    known = {spec.model: spec for spec in reversed(settings.specs)} | {spec.name: spec for spec in settings.specs}
+    return known.get(name) or EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name, dtype=settings.dtype)
+
+
+def load_encoder(settings: "Settings", name: str | None, stored: bool = True) -> "TextEncoder":
+    """Load an encoder of the settings, or one by a model's folder or hub id; None: the default.
+
+    Sets torch's number of threads as the settings say. The vectors of an embeddings API are stored, and read from the
+    store, only if `stored`.
+    """
+    import torch
+
+    from lathe.training.encoder.opening import open_encoder
+
+    torch.set_num_threads(settings.threads)
+    store = settings.upstream_store if stored else None
+    return open_encoder(find_encoder(settings, name), settings.device, store)
+
+
+def format_command_line() -> str:
+    """Return the command line of this process for a chain's provenance, with paths shortened to their last part."""
+    return shlex.join(["lathe", *(Path(a).name if Path(a).exists() else a for a in sys.argv[1:])])
+
+
+def parse_pairs(values: list[str] | None, option: str) -> dict[str, str]:
+    """Parse the KEY=VALUE values of an option to a dictionary; `option` is its name, for errors.
+
+    Raises:
+        BadValueError: if a value is not of that form.
+    """
+    parsed = {}
+    for item in values or []:
+        key, sign, value = item.partition("=")
+        if not sign or not key or not value:
+            raise BadValueError(f"{option} takes KEY=VALUE, got {item!r}")
+        parsed[key] = value
+    return parsed
+
+
+def parse_numbers(values: list[str] | None, option: str) -> dict[str, float]:
+    """Parse the KEY=NUMBER values of an option to a dictionary; `option` is its name, for errors.
+
+    Raises:
+        BadValueError: if a value is not of that form.
+    """
+    parsed = {}
+    for key, value in parse_pairs(values, option).items():
+        try:
+            parsed[key] = float(value)
+        except ValueError:
+            raise BadValueError(f"{option} {key} takes a number, got {value!r}") from None
+    return parsed
+
+
+class ProgressBar:
+    """A progress bar on stderr; shows nothing if stderr is not a terminal."""
+
+    def __init__(self) -> None:
+        from tqdm import tqdm
+
+        self.bar = tqdm(
+            total=100, bar_format="{percentage:3.0f}% |{bar:30}| {desc}", file=sys.stderr, disable=None, leave=False
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.bar.close()
+
+    def __call__(self, fraction: float, message: str) -> None:
+        """Show the fraction of the work that is done, in [0, 1], and a message."""
+        self.bar.n = round(100 * fraction, 1)
+        self.bar.set_description_str(message)

@@ -1,0 +1,105 @@
+"""`lathe pgvector`: reducing the vectors of a table of PostgreSQL, and sampling them for a fit."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lathe.service.cli.options import ProgressBar, flag, open_chains
+from lathe.service.errors import NotSupportedError
+from lathe.service.index.pgvector.column_types import VectorType
+
+if TYPE_CHECKING:
+    from lathe.service.chains.resolve import Target
+
+app = typer.Typer(
+    help="Reduce the vectors of a table of PostgreSQL with pgvector.", no_args_is_help=True, rich_markup_mode=None
+)
+
+PostgresUrl = Annotated[
+    str | None,
+    flag(
+        "--postgres-url",
+        "Connection string. [default: libpq's variables, PGHOST, PGDATABASE, PGUSER, PGPASSWORD …]",
+    ),
+]
+ColumnType = Annotated[
+    VectorType, flag("--column-type", "Type of the reduced column; bit has the signs, to be searched by <~>.")
+]
+TableOption = Annotated[str, flag("--table", "TABLE or SCHEMA.TABLE.")]
+SourceColumn = Annotated[str, flag("--column", "Column of the full vectors, of vector or halfvec.")]
+
+
+def require_driver() -> None:
+    """Raise `NotSupportedError`, which names the extra, if psycopg cannot be imported."""
+    try:
+        import psycopg  # noqa: F401
+    except ImportError as error:
+        raise NotSupportedError(f"PostgreSQL takes psycopg ({error}): pip install 'lathe[pgvector]'") from None
+
+
+@app.command()
+def sample(
+    table: TableOption,
+    out: Annotated[Path, flag("--out", "FILE.npy, which lathe fit, advise and index plan read.")],
+    column: SourceColumn = "embedding",
+    rows: Annotated[int, flag("--rows", "Number of random rows.", min=1)] = 20_000,
+    postgres_url: PostgresUrl = None,
+) -> None:
+    """Write the vectors of random rows of a table to a file, to fit a chain on them."""
+    require_driver()
+    from lathe.service.index.pgvector.connection import open_database
+    from lathe.service.index.pgvector.reduction import find_full_vectors, read_sample
+    from lathe.service.index.pgvector.table import parse_table_name, require_table
+    from lathe.training.sources.writers import open_writer
+
+    name, written = parse_table_name(table), 0
+    with open_database(postgres_url) as connection, open_writer(out) as writer:
+        full = find_full_vectors(connection, require_table(connection, name), column)
+        for vectors in read_sample(connection, full, rows):
+            writer.write([{} for _ in vectors], vectors)
+            written += len(vectors)
+    typer.echo(f"{out}: {written:,} × {full.dimensions} of {name}.{column}")
+
+
+@app.command()
+def reduce(
+    table: TableOption,
+    chain: Annotated[str, flag("--chain", "NAME or NAME@VERSION.")],
+    column: SourceColumn = "embedding",
+    into: Annotated[str, flag("--into", "Column of the reduced vectors; it is added if it is missing.")] = "reduced",
+    dimensions: Annotated[int | None, flag("--dimensions", "Fewer dimensions, if the chain is nested.", min=1)] = None,
+    column_type: ColumnType = "vector",
+    postgres_url: PostgresUrl = None,
+) -> None:
+    """Reduce a column of full vectors into a smaller column of the same table, in batches, by primary key.
+
+    Rows that have a reduced vector are left alone: the same command continues after an interruption, and reduces rows
+    that were added since. Rows without a full vector get none. To reduce a row again, set its reduced vector to NULL.
+    """
+    require_driver()
+    from lathe.service.chains.resolve import ChainResolver
+    from lathe.service.index.pgvector.chain_columns import describe_space, require_searchable
+    from lathe.service.index.pgvector.connection import open_database
+    from lathe.service.index.pgvector.reduction import find_full_vectors, reduce_column
+    from lathe.service.index.pgvector.table import VectorColumn, format_index_statement, parse_table_name, require_table
+
+    name = parse_table_name(table)
+    with open_database(postgres_url) as connection, ProgressBar() as progress:
+        full = find_full_vectors(connection, require_table(connection, name), column)
+        target = ChainResolver(*open_chains(write=False)).resolve_for_vectors(full.dimensions, chain, dimensions)
+        require_searchable(target.chain, target.quantizer, column_type, "cosine")
+        wanted = VectorColumn(
+            into, column_type, target.dimensions, describe_space(target.space_id, target.chain, column_type)
+        )
+        rows = reduce_column(connection, full, wanted, target.apply, progress)
+        statement = format_index_statement(name, wanted, "cosine", connection)
+    left = {"without a vector": rows.without, "with a zero vector": rows.zero}
+    more = "".join(f"; {count:,} rows {what} left out" for what, count in left.items() if count)
+    typer.echo(f"{name}.{into}: {rows.written:,} rows{more}; {_format_reduction(target, full.dimensions)}")
+    typer.echo(statement)
+
+
+def _format_reduction(target: "Target", width: int) -> str:
+    """Format the dimensions before and after a chain, its name, and the space of the result."""
+    return f"{width} → {target.dimensions} through {target.chain}, space {target.space_id}"

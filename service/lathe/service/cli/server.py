@@ -1,0 +1,183 @@
+"""The server that `lathe serve` runs: shutdown, connection limits, and the greeting once it is ready."""
+
+import asyncio
+import gc
+import shlex
+import signal
+import socket
+import sys
+from functools import partial
+from threading import Timer
+from types import FrameType
+
+import typer
+import uvicorn
+
+from lathe.service import logs
+from lathe.service.app import create_app
+from lathe.service.http.connection import Connection, Limits, check_connections, get_descriptor_limit
+from lathe.service.processes.program import ProcessStarter
+from lathe.service.processes.torch_threads import limit_this_thread_to_one_core
+from lathe.service.services import Services
+from lathe.service.settings import Settings
+from lathe.training.encoder.allocator import keep_freed_blocks
+
+GREETING = """
+Lathe serves at {url}   (encoders: {encoders}; chains: {chains})
+{admin} Stop with Ctrl-C. Try:
+
+  curl {url}/embed -H 'content-type: application/json'{use} \\
+    -d '{{"inputs": "What is a lathe?"{size}}}'
+
+  curl {url}/v1/embeddings -H 'content-type: application/json'{use} \\
+    -d '{{"input": "What is a lathe?"{size}}}'
+
+  curl {url}/fit-transform -H 'content-type: application/json' \\
+    -H "authorization: Bearer {key}" \\
+    -d '{fit} "source": {{"path": "pydoc:"}}}}'
+"""
+
+
+EXTRA_SHUTDOWN_SECONDS = 2
+"""Seconds to send errors for requests that were not finished in time; then connections are closed."""
+
+
+class Server(uvicorn.Server):
+    """Server that ends event streams and late requests when it is asked to stop, and checks connection limits."""
+
+    def __init__(self, config: uvicorn.Config, services: Services) -> None:
+        super().__init__(config)
+        self.services = services
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin the shutdown on a signal: end event streams, and fail unfinished requests after `shutdown_seconds`."""
+        if not self.services.closing.is_set():
+            self.services.closing.set()
+            deadline = Timer(self.services.settings.shutdown_seconds, self.services.embedder.fail_unfinished)
+            deadline.daemon = True
+            deadline.start()
+        super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Check the limits of all connections once a second; uvicorn calls this ten times a second."""
+        if counter % 10 == 0:
+            check_connections(self.server_state.connections, asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
+
+
+def run_server(settings: Settings, processes: ProcessStarter, sockets: list[socket.socket]) -> None:
+    """Serve until a signal stops the server; exit with status 1 if it cannot start, with 0 after a signal.
+
+    First sets the process's memory allocator, torch threads, logging and signal handlers. Prints a greeting when ready.
+
+    Args:
+        settings: settings of the server.
+        processes: starts the processes of encoders and jobs.
+        sockets: sockets bound to the server's addresses, not listening yet.
+
+    Raises:
+        ValueError: if others could reach the server without keys or write to its state folder, or if the settings need
+            a package that is not installed.
+    """
+    keep_freed_blocks()
+    limit_this_thread_to_one_core(settings.threads)
+    logs.configure(settings.log_level)
+    app = create_app(settings, processes)
+    gc.freeze()  # the modules' 230,000 objects, which each full collection would otherwise look at, for 0.1 s
+    limits = Limits(settings.max_connections, settings.body_seconds, get_descriptor_limit())
+    config = uvicorn.Config(
+        app,
+        http=partial(Connection, limits=limits),  # type: ignore[arg-type]  # called like the class
+        ws="none",
+        backlog=limits.backlog,
+        log_config=None,
+        access_log=False,  # the service logs requests itself, without their paths
+        timeout_graceful_shutdown=settings.shutdown_seconds + EXTRA_SHUTDOWN_SECONDS,
+        server_header=False,
+    )
+    server = Server(config, app.state.services)
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn shuts down in order, then raises them again
+        signal.signal(number, lambda *_: sys.exit(0))
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # uvloop, if it is installed
+        runner.run(serve_and_greet(server, sockets, settings, app.state.services))
+    if not server.started:
+        sys.exit(1)
+
+
+async def serve_and_greet(
+    server: uvicorn.Server, sockets: list[socket.socket], settings: Settings, services: Services
+) -> None:
+    """Serve until the server stops; print the greeting once all encoders have loaded or failed."""
+    greeting = asyncio.create_task(_greet(server, settings, services))
+    try:
+        await server.serve(sockets)
+    finally:
+        greeting.cancel()
+
+
+async def _greet(server: uvicorn.Server, settings: Settings, services: Services) -> None:
+    """Wait until the server is ready; print warnings, its URL and example requests to stderr."""
+    for engine in services.embedder.engines.values():
+        await asyncio.to_thread(engine.settled.wait)
+    for warning in await asyncio.to_thread(list_start_warnings, services):
+        _print_to_stderr(f"Warning: {warning}")
+    while not server.started:
+        await asyncio.sleep(0.02)
+    _print_to_stderr(_format_greeting(settings, services, _find_bound_port(server) or settings.port))
+
+
+def list_start_warnings(services: Services) -> list[str]:
+    """Return what a user should know at the start: the warnings of `/health`, and live chains that cannot be read."""
+    warnings = services.list_warnings()
+    if services.home_problem:
+        warnings.append("fits and administration are off, because the state folder cannot be written")
+    for name in services.registry.names():
+        version = services.registry.live(name)
+        if version is not None:
+            problem = services.registry.describe_version(name, version).get("error")
+            warnings += [f"the chain {name} cannot be used: {problem}"] if problem else []
+    return warnings
+
+
+def _format_greeting(settings: Settings, services: Services, port: int) -> str:
+    """Return the greeting: URL, encoders, chains, where the admin key is, and three example requests for curl.
+
+    Keys that only the user knows are the placeholders `API_KEY` and `ADMIN_KEY`.
+    """
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    key_file = shlex.quote(str(services.home.admin_key))
+    if settings.admin_keys or services.home_problem:
+        admin, key = "Administration needs a key of LATHE_ADMIN_KEYS.", "ADMIN_KEY"
+    else:
+        admin, key = f"The admin key is in {key_file}.", f"$(cat {key_file})"
+    return GREETING.format(
+        url=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
+        admin=admin,
+        key=key,
+        use=" -H 'authorization: Bearer API_KEY'" if settings.api_keys else "",
+        size=_format_example_dimensions(services),
+        encoders=", ".join(services.embedder.engines),
+        chains=", ".join(services.registry.names()) or "none",
+        fit='{"name": "mine", "steps": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 96}],',
+    )
+
+
+def _format_example_dimensions(services: Services) -> str:
+    """Return the JSON field `dimensions` of the examples: the first size for which the default encoder has a chain.
+
+    Empty if it has none, or is not ready.
+    """
+    info = services.embedder.default.info
+    size_routes = services.size_routes.get_current().get(info.fingerprint, {}) if info else {}
+    return next((f', "dimensions": {size}' for size in size_routes if size.isdecimal()), "")
+
+
+def _print_to_stderr(text: str) -> None:
+    """Print text to stderr."""
+    typer.echo(text, err=True)
+
+
+def _find_bound_port(server: uvicorn.Server) -> int | None:
+    """Return the port that the server listens on, which the system selects for port 0; None if it has no socket."""
+    sockets = [socket for bound in server.servers for socket in bound.sockets]
+    return int(sockets[0].getsockname()[1]) if sockets else None

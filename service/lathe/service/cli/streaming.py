@@ -1,0 +1,150 @@
+"""Embedding and reduction of sources into files, batch by batch, for `lathe embed` and `lathe reduce`."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from lathe.service.chains.resolve import ChainResolver, Target
+from lathe.service.cli.engines import open_engine
+from lathe.service.cli.options import ProgressBar, load_encoder, load_state, open_chains
+from lathe.training.digests import digest
+from lathe.training.encoder.opening import open_encoder
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.errors import NotFiniteError, SourceError
+from lathe.training.fitting.encoding import encode_source, format_progress
+from lathe.training.sources.kinds import Batch
+from lathe.training.sources.raw import Record
+from lathe.training.sources.source import Source, open_source
+from lathe.training.sources.writers import open_writer
+from lathe.training.workspace import claim_workspace_folder
+from lathe.transforms.vectors import Vectors
+
+
+def embed_source(
+    source: str,
+    out: Path,
+    chain: str | None,
+    encoder: str | None,
+    dimensions: int | None,
+    prompt: str | None,
+    engine: str,
+    address: str | None,
+    workers: int | None,
+) -> None:
+    """Embed the texts of a source into a file, and print a summary; parameters are the options of `lathe embed`.
+
+    The local engine writes as it encodes. Others, such as Ray, first encode the whole source into a working folder,
+    from which a run that was stopped continues; then the file is written.
+
+    Raises:
+        SourceError: if the source holds vectors.
+    """
+    opened = open_source(source)
+    if opened.kind() != "texts":
+        raise SourceError(f"{source} holds vectors: use lathe reduce")
+    settings, home = load_state()
+    loaded = load_encoder(settings, encoder)
+    loaded.prompt(prompt)
+    target = ChainResolver(*open_chains(write=False)).resolve_for_encoder(loaded, chain, dimensions)
+
+    def embed_batch(batch: Batch) -> NDArray[np.float32]:
+        """Encode the texts of a batch, and apply the chain."""
+        return target.apply(loaded.encode(list(batch.values), prompt_name=prompt).vectors)
+
+    if engine == "local":
+        _write_file(opened, out, target, embed_batch)
+        return
+    if prompt is not None:  # workers load the encoder by its spec, and use its default prompt
+        loaded = open_encoder(replace(loaded.spec, default_prompt_name=prompt), loaded.device, settings.upstream_store)
+    with claim_workspace_folder(home.vectors, digest(opened.workspace_key(loaded.vectors_key), prompt)[:32]) as folder:
+        with open_engine(engine, address, workers, settings) as opened_engine, ProgressBar() as progress:
+            vectors = encode_source(opened, loaded, folder, progress, opened_engine).vectors
+        encoded = EncodedSource(vectors, loaded)
+        _write_file(opened, out, target, lambda batch: target.apply(encoded.take(batch)))
+
+
+class EncodedSource:
+    """Vectors of a source's texts, taken batch by batch in order.
+
+    Args:
+        vectors: `(n, d)` of all texts that are not blank.
+        encoder: encodes the blank texts.
+    """
+
+    def __init__(self, vectors: Vectors, encoder: TextEncoder) -> None:
+        self.vectors, self.encoder, self.taken = vectors, encoder, 0
+
+    def take(self, batch: Batch) -> NDArray[np.float32]:
+        """Return the vectors `(n, d)` of the next batch, and advance; blank texts are encoded now."""
+        texts = list(batch.values)
+        blank = np.array([not text.strip() for text in texts])
+        count = len(texts) - int(blank.sum())
+        vectors = np.empty((len(texts), self.vectors.shape[1]), np.float32)
+        vectors[~blank] = self.vectors[self.taken : self.taken + count]
+        if blank.any():
+            try:
+                vectors[blank] = self.encoder.encode([text for text in texts if not text.strip()]).vectors
+            except NotFiniteError as error:
+                raise NotFiniteError(error.reason, int(np.flatnonzero(blank)[error.position or 0])) from None
+        self.taken += count
+        return vectors
+
+
+def reduce_source(source: str, out: Path, chain: str, dimensions: int | None) -> None:
+    """Transform the vectors of a source into a file, and print a summary; parameters are those of `lathe reduce`.
+
+    Raises:
+        SourceError: if the source holds texts.
+    """
+    opened = open_source(source)
+    dimensions_in = opened.detect_kind()
+    if dimensions_in is None:
+        raise SourceError(f"{source} holds texts: use lathe embed")
+    target = ChainResolver(*open_chains(write=False)).resolve_for_vectors(dimensions_in, chain, dimensions)
+
+    def reduce_batch(batch: Batch) -> NDArray[np.float32]:
+        """Apply the chain to the vectors of a batch."""
+        return target.apply(np.asarray(batch.values, dtype=np.float32))
+
+    _write_file(opened, out, target, reduce_batch)
+
+
+def _write_file(source: Source, out: Path, target: Target, transform: Callable[[Batch], NDArray[np.float32]]) -> None:
+    """Write a source's fields and vectors to a file, show progress, and print a summary to stderr.
+
+    Args:
+        source: rows to read, batch by batch.
+        out: file to write; vectors are written as codes if the chain ends in a quantizer.
+        target: the chain with its dimensions and encoding of outputs; it is not applied here.
+        transform: returns the vectors of a batch after the chain.
+    """
+    total, written, started = source.count(), 0, time.monotonic()
+    with ProgressBar() as progress, open_writer(out) as writer:
+        for batch in source.batches():
+            try:
+                vectors = transform(batch)
+            except NotFiniteError as error:
+                raise error.at(f"row {written + (error.position or 0) + 1:,} of {source.name}") from None
+            writer.write(_build_records(batch, source.field), target.encode(vectors, as_codes=True))
+            written += len(batch)
+            progress(written / max(total, 1), format_progress(written, total, written, time.monotonic() - started))
+    typer.echo(f"{out}: {written:,} × {target.dimensions} through {target.chain}, space {target.space_id}", err=True)
+
+
+def _build_records(batch: Batch, field: str) -> list[Record]:
+    """Return the fields to write beside each vector: all of the source's row, except the vector that was read from it.
+
+    Args:
+        batch: rows of texts or vectors, with their fields if the source has any.
+        field: name of the field that held the input, dropped if that is a vector.
+    """
+    if not isinstance(batch.values, list):
+        return [{k: v for k, v in record.items() if k != field} for record in batch.records] or [
+            {} for _ in batch.values
+        ]
+    return batch.records or [{"text": text} for text in batch.values]

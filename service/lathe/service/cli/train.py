@@ -1,0 +1,149 @@
+"""`lathe train`: training of encoders on anchor–positive pairs."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lathe.service.cli.options import ProgressBar, find_encoder, flag, load_state
+from lathe.service.cli.synthesize import synthesize
+from lathe.training.errors import JobError
+from lathe.training.finetuning.regularizers.registry import METHODS
+
+if TYPE_CHECKING:
+    from lathe.service.settings import Settings
+    from lathe.training.encoder.spec import EncoderSpec
+    from lathe.training.finetuning.job import Job
+
+app = typer.Typer(
+    help="Train encoders on pairs by REZE or other methods, and compare the methods.", no_args_is_help=True
+)
+
+ConfigOption = Annotated[Path, flag("--config", "YAML file of the job; see docs/training.md.")]
+OutOption = Annotated[
+    Path | None,
+    flag("--out", "Folder for all results, from which a stopped run continues. [default: JOB-METHOD]"),
+]
+
+
+def _add_training_command(method: str) -> None:
+    """Add the command that trains by a method of the registry to `app`."""
+
+    @app.command(method, help=METHODS[method].help)
+    def train(config: ConfigOption, out: OutOption = None) -> None:
+        """Train by the method; its help text is the method's."""
+        _train(method, config, out)
+
+
+for name in reversed(METHODS):
+    _add_training_command(name)
+
+
+@app.command()
+def experiment(
+    config: ConfigOption,
+    out: OutOption = None,
+    processes: Annotated[
+        int | None,
+        flag("--processes", "Trainings at once, of one thread each. [default: one per core; 1 on a GPU]", min=1),
+    ] = None,
+) -> None:
+    """Compare REZE with other methods on targets, sizes and seeds, and write tables, figures and a report."""
+    _require_training_extra()
+    from lathe.training.encoder.devices import best_device
+    from lathe.training.finetuning.job import read_settings
+    from lathe.training.research.reze_experiment.report import format_terminal, write_report
+    from lathe.training.research.reze_experiment.run import run_experiment
+    from lathe.training.research.reze_experiment.settings import ExperimentSettings
+
+    settings, _ = load_state()
+    experiment_settings = read_settings(config, ExperimentSettings)
+    parallel = processes or (settings.threads if (settings.device or best_device()) == "cpu" else 1)
+    with ProgressBar() as progress:
+        spec = find_encoder(settings, experiment_settings.encoder)
+        folder = out or _default_folder(config, "experiment")
+        results = run_experiment(experiment_settings, spec, settings.device, folder, parallel, progress)
+        progress(1.0, "writing the report")
+        findings, files = write_report(results, folder)
+    typer.echo(format_terminal(results, findings))
+    typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
+
+
+@app.command()
+def mine(config: ConfigOption, out: OutOption = None) -> None:
+    """Mine the job's hard negatives and print statistics; a training into the same folder uses them."""
+    _require_training_extra()
+    from lathe.training.finetuning.job import Job, read_settings
+    from lathe.training.finetuning.mining_run import run_mining
+    from lathe.training.finetuning.parts import build_example_table, build_mining_table, build_rejection_table
+
+    settings, _ = load_state()
+    job = read_settings(config, Job)
+    folder = out or _default_folder(config, "mine")
+    with ProgressBar() as progress:
+        mined = run_mining(job, _find_mining_encoder(settings, job), settings.device, folder, progress)
+    for build_table in (build_mining_table, build_rejection_table, build_example_table):
+        typer.echo(build_table(mined).to_text() + "\n")
+    typer.echo(f"Pairs with their negatives, and the statistics, are in {folder / 'negatives'}", err=True)
+
+
+app.command()(synthesize)
+
+
+def _default_folder(config: Path, method: str) -> Path:
+    """Return the folder for the results of a command without --out: JOB-METHOD in the current folder."""
+    return Path(f"{config.stem}-{method}")
+
+
+def _train(method: str, config: Path, out: Path | None) -> None:
+    """Read a job, train, and print tables and a summary; under torchrun, only the first process prints."""
+    _require_training_extra()
+    import torch
+
+    from lathe.training.finetuning.job import Job, read_settings
+    from lathe.training.finetuning.report import build_source_table, summarize_offline_phase
+    from lathe.training.finetuning.run import get_process_rank, run_training
+
+    settings, _ = load_state()
+    job = read_settings(config, Job)
+    torch.set_num_threads(max(1, settings.threads // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    spec = find_encoder(settings, job.encoder)
+    with ProgressBar() as progress:
+        folder = out or _default_folder(config, method)
+        outcome = run_training(
+            method, job, spec, settings.device, folder, progress, _find_mining_encoder(settings, job)
+        )
+    if get_process_rank() > 0:
+        return
+    from lathe.training.finetuning.parts import build_mining_table
+    from lathe.training.finetuning.post_training_evaluation import build_category_table
+
+    typer.echo(build_source_table(outcome.mixture).to_text())
+    if outcome.mined:
+        typer.echo("\n" + build_mining_table(outcome.mined).to_text())
+    typer.echo("\n" + "\n".join(summarize_offline_phase(outcome.mixture, outcome.regularizer)))
+    for warning in outcome.warnings:
+        typer.echo(f"Note: {warning}")
+    trained = outcome.summary
+    if outcome.compared:
+        typer.echo("\n" + build_category_table(outcome.compared).to_text() + "\n")
+    best = f", step {trained['kept']:,} is kept" if trained["best"] is not None else ""
+    typer.echo(
+        f"Trained {trained['steps']:,} steps in {trained['seconds']:.0f} s{best}; the model is in {outcome.model}"
+    )
+    typer.echo(f"Serve it with: lathe encoders add NAME --model {outcome.model}", err=True)
+
+
+def _find_mining_encoder(settings: "Settings", job: "Job") -> "EncoderSpec":
+    """Return the spec of the encoder with which the job mines hard negatives; the default if it names none."""
+    return find_encoder(settings, job.negatives.model if job.negatives else None)
+
+
+def _require_training_extra() -> None:
+    """Raise `JobError` if the extra `training` is not installed; set TOKENIZERS_PARALLELISM to silence a warning."""
+    from importlib.util import find_spec
+
+    if find_spec("accelerate") is None or find_spec("datasets") is None:
+        raise JobError("training needs accelerate and datasets: pip install 'lathe[training]'")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -1,0 +1,188 @@
+"""Conversion of vectors to and from JSON, base64 and .npy; call it off the event loop, except for small responses."""
+
+import base64
+import binascii
+import io
+from array import array
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from lathe.service.errors import BadValueError, MalformedError, TooLargeError, WrongShapeError
+from lathe.transforms.npy import read_npy_header
+
+NPY = "application/x-npy"
+JSON = "application/json"
+
+MAX_DIMENSIONS = 16_384
+"""Maximum dimensions of a vector; encoders output up to 12,288. A fit squares them: 2 GB of second moments."""
+
+
+def dump_json(content: Any) -> bytes:
+    """Serialize the content to JSON bytes, writing NumPy arrays directly, without converting them to lists."""
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def dump_npy(vectors: NDArray[Any]) -> bytes:
+    """Serialize an array to the bytes of a .npy file."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.ascontiguousarray(vectors), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def dump_base64(rows: NDArray[Any]) -> list[str]:
+    """Encode each row's little-endian bytes as a base64 string, OpenAI's alternative to lists of numbers."""
+    little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
+    return [base64.b64encode(row.tobytes()).decode("ascii") for row in little]
+
+
+def parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
+    """Decode base64 rows, as `dump_base64` writes them, to `(n, dimensions)`; None takes those of the first row.
+
+    Raises:
+        WrongShapeError: if a row is not base64 of float32, or its dimensions differ.
+    """
+    decoded = []
+    for position, row in enumerate(rows):
+        try:
+            decoded.append(binascii.a2b_base64(row, strict_mode=True))
+        except (TypeError, ValueError):
+            raise _build_not_numbers_error(position) from None
+        count, rest = divmod(len(decoded[-1]), 4)
+        if rest:
+            raise _build_not_numbers_error(position)
+        dimensions = count if dimensions is None else dimensions
+        _require_dimensions(position, count, dimensions)
+    return np.frombuffer(b"".join(decoded), "<f4").reshape(len(rows), -1)
+
+
+def encode_rows(rows: NDArray[Any], encoding_format: str) -> Any:
+    """Return the rows for `dump_json`: a list of base64 strings for the format "base64", else the contiguous array."""
+    return dump_base64(rows) if encoding_format == "base64" else np.ascontiguousarray(rows)
+
+
+def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:
+    """Parse the vectors `(n, d)` of a .npy body to float32, checking the sizes in its header against the body.
+
+    Args:
+        body: bytes of the file.
+        max_rows: maximum number of rows.
+
+    Raises:
+        MalformedError: if the body is not a .npy file, or its length does not match its header.
+        WrongShapeError: if the array is not of floats in two dimensions, or rows are empty or over `MAX_DIMENSIONS`.
+        BadValueError, TooLargeError: as in `as_vectors`.
+    """
+    file = io.BytesIO(body)
+    try:
+        shape, fortran, dtype = read_npy_header(file)
+    except Exception as error:  # NumPy parses the header as Python source, with that parser's errors
+        raise MalformedError(f"the body is not a .npy file: {error!r}") from None
+    if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
+        raise WrongShapeError(f"vectors must be float16, float32 or float64, not {dtype}", param="vectors")
+    if len(shape) != 2 or bool in map(type, shape):
+        raise WrongShapeError(f"vectors must have the shape (n, d), not {shape}", param="vectors")
+    values = memoryview(body)[file.tell() :]
+    if min(shape) < 0 or shape[0] * shape[1] * dtype.itemsize != len(values):
+        raise MalformedError(
+            f"the .npy header names the shape {shape} of {dtype}, but {len(values)} bytes of values follow"
+        )
+    require_rows(shape[0], max_rows, "vectors")
+    _require_dimensions(0, shape[1], shape[1])  # NumPy cannot reshape an array without rows or dimensions
+    return _convert_finite(np.frombuffer(values, dtype=dtype).reshape(shape, order="F" if fortran else "C"))
+
+
+def as_vectors(values: list[Any], max_rows: int, dimensions: int | None = None) -> NDArray[np.float32]:
+    """Convert rows of parsed JSON to vectors `(n, d)` in float32.
+
+    Args:
+        values: lists of numbers, or base64 strings as `dump_base64` writes them.
+        max_rows: maximum number of rows.
+        dimensions: dimensions that each row must have; None for those of the first row.
+
+    Raises:
+        WrongShapeError: if rows differ in dimensions, are empty or over `MAX_DIMENSIONS`, or hold other than numbers.
+        BadValueError: if there are no rows, or numbers are NaN, inf or beyond float32.
+        TooLargeError: if there are more rows than allowed.
+    """
+    require_rows(len(values), max_rows, "vectors")
+    parse = parse_base64 if isinstance(values[0], str) else _parse_numbers
+    return _convert_finite(parse(values, dimensions))
+
+
+def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
+    """Convert lists of numbers to an array `(n, dimensions)`; None takes the dimensions of the first row.
+
+    Raises:
+        WrongShapeError: if a row is not a list of numbers, or its dimensions differ; nothing is allocated before its
+            lists have the right lengths.
+    """
+    if dimensions is None:
+        dimensions = len(rows[0]) if isinstance(rows[0], list) else 0
+    for position, row in enumerate(rows):
+        if not isinstance(row, list):
+            raise _build_not_numbers_error(position)
+        _require_dimensions(position, len(row), dimensions)
+    vectors = np.empty((len(rows), dimensions), np.float32)
+    for position, row in enumerate(rows):
+        try:
+            vectors[position] = array("f", row)  # refuses a row with a text, where NumPy would convert all to texts
+        except (TypeError, OverflowError):
+            raise _build_not_numbers_error(position) from None
+    maybe_bool = np.flatnonzero(((vectors == 0) | (vectors == 1)).any(axis=1))  # `array` accepts true as 1, false as 0
+    for position in maybe_bool.tolist():
+        if bool in map(type, rows[position]):
+            raise _build_not_numbers_error(position)
+    return vectors
+
+
+def _require_dimensions(position: int, found: int, dimensions: int) -> None:
+    """Raise `WrongShapeError` unless the row at a position has the required dimensions, from 1 to `MAX_DIMENSIONS`.
+
+    Args:
+        position: number of the row, for the error.
+        found: dimensions of the row.
+        dimensions: required dimensions.
+    """
+    if found == 0:
+        raise WrongShapeError(f"vector {position} holds no numbers", param="vectors")
+    if found != dimensions:
+        raise WrongShapeError(f"vector {position} has {found} dimensions and must have {dimensions}", param="vectors")
+    if found > MAX_DIMENSIONS:
+        raise WrongShapeError(
+            f"vector {position} has {found} dimensions; at most {MAX_DIMENSIONS} are allowed", param="vectors"
+        )
+
+
+def _build_not_numbers_error(position: int) -> WrongShapeError:
+    """Build the error for a row that holds something other than numbers, naming its position."""
+    return WrongShapeError(
+        f"vector {position} is not a list of numbers: vectors must be lists of numbers, or all of them base64 strings "
+        "of float32",
+        param="vectors",
+    )
+
+
+def _convert_finite(numbers: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Convert an array `(n, d)` to float32, without a copy if it is float32 already.
+
+    Raises:
+        BadValueError: if a number is NaN, inf or beyond float32.
+    """
+    with np.errstate(over="ignore"):
+        vectors = numbers.astype(np.float32, copy=False)
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        row = int((~finite).argmax())
+        raise BadValueError(f"vector {row} holds NaN, inf, or a number beyond float32", param="vectors")
+    return vectors
+
+
+def require_rows(count: int, max_rows: int, param: str) -> None:
+    """Raise `BadValueError` if the number of rows is 0, `TooLargeError` if it is over the maximum."""
+    if count == 0:
+        raise BadValueError(f"{param} must not be empty", param=param)
+    if count > max_rows:
+        raise TooLargeError(f"there are {count} {param}; at most {max_rows} are allowed in one request", param=param)

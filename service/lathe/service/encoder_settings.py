@@ -1,0 +1,227 @@
+"""The encoders that a server may host: those in the settings, and those that an operator added to the state folder.
+
+$LATHE_HOME/encoders.json   a JSON list like LATHE_ENCODERS, written by `lathe encoders add` and `remove`
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import orjson
+from filelock import FileLock
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
+from lathe.training.encoder.precision import Dtype
+from lathe.training.encoder.spec import (
+    DEFAULT_ENCODER,
+    UPSTREAM_PATHS,
+    Attention,
+    ChatTemplate,
+    EncoderSpec,
+    LongText,
+    UpstreamProtocol,
+    UpstreamSpec,
+)
+from lathe.training.endpoint import is_loopback, require_variable_name, split_address
+from lathe.training.locks import lock_file
+from lathe.transforms.files import replace_synced
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+"""Pattern of the name of a chain or an index."""
+
+ENCODER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
+"""Pattern of an encoder's name, which may have a tag, as in `nomic:latest`."""
+
+
+class UpstreamSettings(BaseModel):
+    """An embeddings API; see `lathe.training.encoder.spec.UpstreamSpec`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str
+    protocol: UpstreamProtocol
+    model: Annotated[str, Field(min_length=1)]
+    api_key_env: str | None = None
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    batch_size: Annotated[int, Field(ge=1, le=2048)] = UpstreamSpec.batch_size
+    concurrency: Annotated[int, Field(ge=1, le=256)] = UpstreamSpec.concurrency
+    requests_per_minute: Annotated[int, Field(ge=1)] | None = None
+    tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
+    timeout: Annotated[float, Field(gt=0, le=3600)] = UpstreamSpec.timeout
+    provider: Annotated[str, Field(min_length=1)] | None = None
+    price: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    probe_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = UpstreamSpec.probe_seconds
+
+    @field_validator("api_key_env")
+    @classmethod
+    def check_variable(cls, variable: str | None) -> str | None:
+        """Return the name of the variable; raise `ValueError`, without quoting it, if it is no name."""
+        return None if variable is None else require_variable_name(variable, "api_key_env")
+
+    @model_validator(mode="after")
+    def check_address(self) -> "UpstreamSettings":
+        """Return the settings; raise `ValueError` for an address of another form, or over which a key would leak."""
+        path = UPSTREAM_PATHS[self.protocol]
+        parts = split_address(self.url, "url", EXAMPLES[self.protocol])
+        if parts.path.rstrip("/").endswith(path):
+            raise ValueError(f"url is what {path} is added to, such as {EXAMPLES[self.protocol]}; leave {path} off")
+        if self.api_key_env is not None and parts.scheme != "https" and not is_loopback(parts.hostname or ""):
+            raise ValueError("a key is sent over https or to this machine only: write https:// in url")
+        return self
+
+
+EXAMPLES: dict[UpstreamProtocol, str] = {
+    "openai": "https://api.openai.com/v1",
+    "tei": "http://localhost:8080",
+    "ollama": "http://localhost:11434",
+    "cohere": "https://api.cohere.com/v2",
+}
+"""An address for each protocol, for messages."""
+
+LOADED_ONLY = (
+    "model",
+    "pooling",
+    "layer",
+    "dtype",
+    "attention",
+    "compile",
+    "chat_template",
+    "trust_remote_code",
+    "idle_seconds",
+)
+"""Settings of models that are loaded here, which an embeddings API has not."""
+
+
+class EncoderSettings(BaseModel):
+    """One encoder the server may host; see `lathe.training.encoder.spec.EncoderSpec`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(pattern=ENCODER_NAME_PATTERN)]
+    model: Annotated[str, Field(min_length=1)] | None = None
+    """A folder or a hub id; unset only with `upstream`."""
+    upstream: UpstreamSettings | None = None
+    """An embeddings API that encodes the texts in place of a model that is loaded."""
+    revision: str | None = None
+    pooling: Literal["mean", "cls", "max", "lasttoken"] | None = None
+    layer: Annotated[int, Field(ge=1)] | None = None
+    prompts: dict[str, str] = {}
+    default_prompt_name: str | None = None
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    dtype: Dtype | None = None
+    attention: Attention = "auto"
+    compile: bool = False
+    long_text: LongText = "truncate"
+    chat_template: ChatTemplate | None = None
+    trust_remote_code: bool = False
+    idle_seconds: Annotated[float, Field(ge=0)] | None = None
+    """Seconds without a request after which it is unloaded; 0 never; None takes LATHE_IDLE_SECONDS."""
+    load: bool = True
+    """Whether it is served from the start, or only once an admin asks for it."""
+
+    @model_validator(mode="after")
+    def check_combination(self) -> "EncoderSettings":
+        """Return the settings; raise `ValueError` unless they name a model, or an upstream with what goes with one."""
+        if self.upstream is None:
+            if self.model is None:
+                raise ValueError("name a model, or an upstream")
+            return self
+        misplaced = [name for name in LOADED_ONLY if getattr(self, name) != type(self).model_fields[name].default]
+        if misplaced:
+            raise ValueError(f"{', '.join(misplaced)} and upstream exclude each other: the API's model runs elsewhere")
+        if self.long_text == "mean":
+            raise ValueError("long_text may be truncate or error with upstream: an API does not say how it cuts texts")
+        return self
+
+    def build_spec(self, dtype: Dtype) -> EncoderSpec:
+        """Build the spec that the training package loads; `dtype` is used if these settings name none."""
+        fields = self.model_dump(exclude={"idle_seconds", "load", "dtype", "upstream"})
+        if self.upstream is None:
+            return EncoderSpec(**fields, dtype=self.dtype or dtype)
+        upstream = UpstreamSpec(**self.upstream.model_dump())
+        return EncoderSpec(**(fields | {"model": upstream.model}), dtype="float32", upstream=upstream)
+
+
+DEFAULT = EncoderSettings(name=DEFAULT_ENCODER.name, model=DEFAULT_ENCODER.model)
+
+
+class AddedEncoders:
+    """The encoders that were added to a state folder, stored in its `encoders.json`."""
+
+    def __init__(self, home: Path) -> None:
+        self.path = home / "encoders.json"
+
+    def read(self) -> list[EncoderSettings]:
+        """Read the added encoders from the file; return an empty list if there is no file.
+
+        Raises:
+            ValueError: if the file is damaged.
+        """
+        try:
+            return [EncoderSettings(**item) for item in orjson.loads(self.path.read_bytes())]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except (ValueError, TypeError, ValidationError) as error:
+            raise ValueError(f"{self.path.name} in the state folder cannot be read: {type(error).__name__}") from None
+
+    def add(self, encoder: EncoderSettings, others: set[str]) -> None:
+        """Append an encoder to the file, under its lock.
+
+        Args:
+            encoder: encoder to add.
+            others: names that the settings use already.
+
+        Raises:
+            ConflictError: if the name is in use.
+        """
+        with self._lock():
+            known = self.read()
+            if encoder.name in others | {item.name for item in known}:
+                raise ConflictError(f"the name {encoder.name} is in use by another encoder", param="name")
+            self._write([*known, encoder])
+
+    def remove(self, name: str) -> None:
+        """Remove an encoder from the file, under its lock.
+
+        Raises:
+            UnknownNameError: if no encoder of that name was added.
+        """
+        with self._lock():
+            known = self.read()
+            others = [item for item in known if item.name != name]
+            if len(others) == len(known):
+                raise UnknownNameError(f"no encoder {name!r} was added to the state folder", param="name")
+            self._write(others)
+
+    def _write(self, encoders: list[EncoderSettings]) -> None:
+        """Replace the file's content with these encoders, atomically."""
+        content = [encoder.model_dump(exclude_defaults=True) for encoder in encoders]
+        replace_synced(self.path, orjson.dumps(content, option=orjson.OPT_INDENT_2), private=True)
+
+    def _lock(self) -> FileLock:
+        """Return the lock that a process must hold to change the file; it is not acquired yet."""
+        return lock_file(self.path.with_name(f".{self.path.name}.lock"))
+
+
+def convert_settings_error(error: ValidationError) -> BadValueError:
+    """Convert pydantic's first error on an encoder's settings to a `BadValueError` of one line."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return BadValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Options of a worker process.
+
+    Attributes:
+        device: torch device; None selects the best available.
+        threads: number of CPU threads.
+        batch_tokens: maximum tokens of a batch, padding included; None selects by device.
+        seconds: seconds without reading or writing after which a worker is considered dead.
+    """
+
+    device: str | None = None
+    threads: int = 1
+    batch_tokens: int | None = None
+    seconds: float = 120.0

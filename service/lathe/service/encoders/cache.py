@@ -1,0 +1,129 @@
+"""In-memory LRU cache of text vectors as the encoder outputs them, before any chain, so that all chains share it."""
+
+import hashlib
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from cachetools import LRUCache
+from numpy.typing import NDArray
+from prometheus_client import Counter, Gauge
+
+from lathe.service.encoders.engine.encoder_info import EncoderInfo
+from lathe.service.encoders.engine.work import EncodeOptions
+
+ENTRY_BYTES = 300
+"""Bytes that an entry takes besides its floats, for the key, the objects and the place in the cache."""
+
+HITS = Counter("lathe_cache_hits", "Texts whose vectors were in the cache", ["encoder"])
+MISSES = Counter("lathe_cache_misses", "Texts whose vectors were not", ["encoder"])
+BYTES = Gauge("lathe_cache_bytes", "Bytes of cached vectors")
+
+
+@dataclass(frozen=True)
+class CachedVector:
+    """A text's encoder vector `(d,)`, before any chain, and its number of tokens, read and cut."""
+
+    vector: NDArray[np.float32]
+    tokens: int
+    cut: int = 0
+
+
+class SecondLevelCache(Protocol):
+    """A second-level cache, asked for vectors that this process has not cached."""
+
+    def get(self, keys: Sequence[bytes], normalized: bool, dimensions: int) -> list[CachedVector | None]:
+        """Return each key's entry in order, None where it is missing or has other dimensions; may block briefly."""
+
+    def put(
+        self,
+        keys: list[bytes],
+        vectors: NDArray[np.float32],
+        tokens: NDArray[np.int64],
+        cut: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Store the vectors by their keys, with the tokens read and cut, without blocking."""
+
+
+class VectorCache:
+    """An LRU cache of text vectors, bounded in bytes; 0 bytes turn it off.
+
+    Args:
+        max_bytes: memory that the entries may take.
+        second_level: second-level cache that replicas share; None without one.
+    """
+
+    def __init__(self, max_bytes: int, second_level: SecondLevelCache | None = None) -> None:
+        self.max_bytes = max_bytes
+        self.second_level = second_level
+        self.entries: LRUCache[bytes, CachedVector] = LRUCache(
+            max(max_bytes, 1), getsizeof=lambda entry: entry.vector.nbytes + ENTRY_BYTES
+        )
+        self.guard = threading.Lock()
+
+    def can_serve(self, options: EncodeOptions) -> bool:
+        """Return whether the cache may answer the request: it is on, and long texts are no error."""
+        return self.max_bytes > 0 and options.long_text != "error"
+
+    def compute_keys(self, encoder: EncoderInfo, options: EncodeOptions, texts: Iterable[str]) -> list[bytes]:
+        """Return each text's cache key, a hash of all that its vector depends on.
+
+        That is the text, the encoder's fingerprint and dtype, the prompt's text, truncation side and normalization,
+        and whether long texts are means.
+        """
+        prompt = encoder.find_prompt(options.prompt_name)
+        side = "mean" if options.long_text == "mean" else options.truncation_side
+        context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, side, options.normalize))
+        start = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16)
+        found = []
+        for text in texts:
+            digest = start.copy()
+            digest.update(text.encode("utf-8", "surrogatepass"))
+            found.append(digest.digest())
+        return found
+
+    def get(self, encoder: EncoderInfo, keys: list[bytes], normalized: bool) -> list[CachedVector | None]:
+        """Return the entry of each key, in order, None where missing; update the hit and miss counters.
+
+        Keys that are not in memory are looked up in the second-level cache, which may block, and kept in memory: do not
+        call this on the event loop if there is one.
+        """
+        with self.guard:
+            found = [self.entries.get(key) for key in keys]
+        missing = [index for index, entry in enumerate(found) if entry is None]
+        if self.second_level is not None and missing:
+            fetched = self.second_level.get([keys[index] for index in missing], normalized, encoder.dimensions)
+            for index, entry in zip(missing, fetched, strict=True):
+                found[index] = entry
+            self._store(
+                {keys[index]: entry for index, entry in zip(missing, fetched, strict=True) if entry is not None}
+            )
+        hits = sum(entry is not None for entry in found)
+        HITS.labels(encoder.name).inc(hits)
+        MISSES.labels(encoder.name).inc(len(found) - hits)
+        return found
+
+    def put(
+        self,
+        keys: list[bytes],
+        vectors: NDArray[np.float32],
+        tokens: NDArray[np.int64],
+        cut: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Store copies of the vectors `(n, d)`, also in the second-level cache; evicts the least recently used."""
+        rows = zip(keys, vectors, tokens, np.zeros_like(tokens) if cut is None else cut, strict=True)
+        self._store(
+            {key: CachedVector(row.copy(), int(read), int(lost)) for key, row, read, lost in rows}
+        )  # a view would keep its whole batch
+        if self.second_level is not None:
+            self.second_level.put(keys, vectors, tokens, cut)
+
+    def _store(self, entries: Mapping[bytes, CachedVector]) -> None:
+        """Add the entries to memory, except those larger than the whole cache, and update the size metric."""
+        with self.guard:
+            for key, entry in entries.items():
+                if entry.vector.nbytes + ENTRY_BYTES <= self.max_bytes:
+                    self.entries[key] = entry
+            BYTES.set(self.entries.currsize)

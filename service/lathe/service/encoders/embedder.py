@@ -1,0 +1,366 @@
+"""Computation of a response's vectors from a request's texts or vectors, through cache, encoder and chain."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client import Counter
+
+from lathe.service.chains.output_dtype import OutputDtype
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.resolve import ChainResolver, InputType, Target
+from lathe.service.encoders.cache import CachedVector, VectorCache
+from lathe.service.encoders.engine.encoder_info import EncoderInfo
+from lathe.service.encoders.engine.engine import Engine
+from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
+from lathe.service.encoders.model_names import ModelChoice, list_model_names, parse_model
+from lathe.service.encoders.observer import ObservedVectors, Observers
+from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
+from lathe.training.encoder.cutting import build_too_long_error, cut_by_words
+from lathe.training.encoder.long_texts import MAX_LONG_CHARACTERS, MAX_LONG_TOKENS
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import TooLongError
+
+CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["encoder", "chain"])
+
+
+class NotAtOnceError(Exception):
+    """A request cannot be begun on the event loop: a file must be read, a chain folded, or Redis asked."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Vectors `(n, k)` with the data for their response headers.
+
+    Attributes:
+        vectors: output of the chain, or the encoder's vectors without a chain.
+        target: chain, dimensions and space of the vectors.
+        tokens: number of tokens encoded or cached.
+        cut_tokens: number of tokens of the texts that the encoder does not read, estimated for very long ones; None
+            without texts.
+        timings: milliseconds by stage, `queue` and `inference`; empty if the encoder was not used.
+        raw: `(n, d)` before the chain, those of the cache first; None without a chain or without observers.
+        out_of_domain: mean percentile of the rows among the chain's held-out rows, for a header; None if not requested.
+    """
+
+    vectors: NDArray[np.float32]
+    target: Target
+    tokens: int = 0
+    timings: dict[str, float] = field(default_factory=dict)
+    raw: NDArray[np.float32] | None = None
+    out_of_domain: str | None = None
+    cut_tokens: int | None = None
+
+    def build_headers(self, as_codes: bool = False) -> dict[str, str]:
+        """Return the headers of a response with vectors; times are in milliseconds; `as_codes` as in `Target`."""
+        found = {
+            "x-space-id": self.target.space_id,
+            "x-chain": self.target.chain,
+            "x-dimensions": str(self.target.dimensions),
+            "x-input-type": self.target.input_type,
+            "x-output-dtype": self.target.choose_dtype(as_codes),
+            "x-queue-time": f"{self.timings.get('queue', 0.0):.3f}",
+            "x-inference-time": f"{self.timings.get('inference', 0.0):.3f}",
+        }
+        if self.cut_tokens is not None:
+            found |= {"x-tokens": str(self.tokens), "x-tokens-cut": str(self.cut_tokens)}
+        return found if self.out_of_domain is None else found | {"x-out-of-domain": self.out_of_domain}
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A request whose texts were found in the cache or are queued for the encoder.
+
+    Attributes:
+        encoder: name of the encoder.
+        target: chain and dimensions to transform the vectors to.
+        observers: receives the vectors for observers; None if there were none when the request came.
+        cache: stores the vectors of texts that are encoded.
+        keys: cache keys of the texts; empty if the cache is not used.
+        found: cached entry of each text, None where missing.
+        sizes: length of each text relative to the part that was looked up or encoded; 1 for a text that is whole.
+        missing: positions of the texts that were not cached.
+        work: encoding of the missing texts; None if there are none.
+        chain_waits: whether the vectors come without the chain, from an embeddings API.
+    """
+
+    encoder: str
+    target: Target
+    observers: Observers | None
+    cache: VectorCache
+    keys: list[bytes]
+    found: list[CachedVector | None]
+    sizes: list[float]
+    missing: list[int]
+    work: Work | None
+    chain_waits: bool = False
+
+    def wait_for_answer(self) -> Answer:
+        """Wait for the encoder if texts were missing, and return the vectors of all texts in order.
+
+        Caches the new vectors, counts the texts by chain, and passes the raw vectors to observers.
+        """
+        done = None if self.work is None else self.work.future.result()
+        CHAIN_TEXTS.labels(self.encoder, self.target.chain).inc(len(self.found))
+        cached = self._stack_cached()
+        if done is None:
+            tokens, cut = self._count_tokens(None)
+            vectors, raw = self.target.apply(cached), self._notify_observers(cached)
+            return Answer(vectors, self.target, tokens, raw=raw, cut_tokens=cut)
+        timings = {"queue": done.queue_ms, "inference": done.inference_ms}
+        raw = done.vectors if done.raw is None else done.raw
+        if self.keys:
+            self.cache.put([self.keys[index] for index in self.missing], raw, done.tokens, done.cut)
+        vectors = encoded = self.target.apply(done.vectors) if self.chain_waits else done.vectors
+        if len(self.missing) < len(self.found):
+            vectors = np.empty((len(self.found), self.target.dimensions), np.float32)
+            vectors[self.missing] = encoded
+            vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.target.apply(cached)
+        tokens, cut = self._count_tokens(done)
+        return Answer(vectors, self.target, tokens, timings, self._notify_observers(cached, raw), cut_tokens=cut)
+
+    def _stack_cached(self) -> NDArray[np.float32]:
+        """Return the cached vectors before the chain, `(n, d)`, in text order; `(0, 0)` if there are none."""
+        found = [entry.vector for entry in self.found if entry is not None]
+        return np.concatenate(found).reshape(len(found), -1) if found else np.empty((0, 0), np.float32)
+
+    def _notify_observers(self, *raw: NDArray[np.float32]) -> NDArray[np.float32] | None:
+        """Pass the encoder's vectors to the drift and shadow observers of the chain, and return them as one array.
+
+        Args:
+            raw: vectors before the chain, such as those from the cache and those just encoded; empty ones are left out.
+
+        Returns:
+            All rows `(n, d)`; None, and nothing is passed on, if the request has no chain or nothing observes.
+        """
+        loaded = self.target.loaded
+        if loaded is None or self.observers is None:
+            return None
+        parts = [rows for rows in raw if len(rows)]
+        together = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        self.observers.notify(ObservedVectors(self.encoder, loaded, together))
+        return together
+
+    def _count_tokens(self, done: EncodedTexts | None) -> tuple[int, int]:
+        """Return how many tokens of all texts were read, and how many cut; `done` holds those just encoded.
+
+        The tokens of a text that was cut before it was tokenized are estimated by those of the part.
+        """
+        counts = [(0, 0) if entry is None else (entry.tokens, entry.cut) for entry in self.found]
+        if done is not None:
+            lost = np.zeros_like(done.tokens) if done.cut is None else done.cut
+            for index, count in zip(self.missing, zip(done.tokens.tolist(), lost.tolist(), strict=True), strict=True):
+                counts[index] = count
+        read = sum(tokens for tokens, _ in counts)
+        total = sum(int((tokens + cut) * size) for (tokens, cut), size in zip(counts, self.sizes, strict=True))
+        return read, total - read
+
+
+def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) -> list[str]:
+    """Cut each text where the encoder certainly stops reading, so that less is hashed, stored and sent.
+
+    With `long_text` "mean", no text is cut.
+
+    Raises:
+        TooLongError: if a text would be cut and `long_text` is "error", or is too long even to be encoded as a mean.
+    """
+    if options.long_text == "mean":
+        for position, text in enumerate(texts):
+            if len(text) > MAX_LONG_CHARACTERS:
+                raise TooLongError(
+                    f"input {position} is {len(text):,} characters long; long_text mean takes {MAX_LONG_CHARACTERS:,} "
+                    f"characters and {MAX_LONG_TOKENS:,} tokens: divide it"
+                )
+        return texts
+    cut = [cut_by_words(text, encoder.max_length, options.truncation_side) for text in texts]
+    if options.long_text == "error":
+        for position, (text, part) in enumerate(zip(texts, cut, strict=True)):
+            if part is not None:
+                raise build_too_long_error(position, text, encoder.name, encoder.max_length)
+    return [text if part is None else part for text, part in zip(texts, cut, strict=True)]
+
+
+class Embedder:
+    """The served encoders by name, and the chains their vectors can go through."""
+
+    def __init__(
+        self,
+        engines: list[Engine],
+        registry: Registry,
+        resolver: ChainResolver,
+        cache: VectorCache,
+        observers: Observers,
+    ) -> None:
+        self.observers = observers
+        self.engines = {engine.spec.name: engine for engine in engines}
+        self.registry = registry
+        self.resolver = resolver
+        self.cache = cache
+
+    def add(self, engine: Engine) -> None:
+        """Start the engine and serve its encoder."""
+        engine.start()
+        self.engines = self.engines | {engine.spec.name: engine}  # replaced as a whole, because other threads read it
+
+    def remove(self, name: str) -> Engine:
+        """Stop serving an encoder and return its engine, which the caller must stop.
+
+        Raises:
+            UnknownNameError: if the encoder is not served.
+            ConflictError: if the encoder is the default.
+        """
+        engine = self.find_engine(name, param="encoder")
+        if engine is self.default:
+            raise ConflictError(f"{engine.spec.name} is the default encoder, which is always served", param="encoder")
+        self.engines = {key: other for key, other in self.engines.items() if other is not engine}
+        return engine
+
+    def find_spec(self, name: str) -> EncoderSpec | None:
+        """Return the spec of a served encoder; None if the encoder is not served."""
+        engine = self.engines.get(name)
+        return engine.spec if engine else None
+
+    def fail_unfinished(self) -> None:
+        """Answer all unfinished requests of all encoders with an error; called at shutdown."""
+        for engine in self.engines.values():
+            engine.fail_unfinished()
+
+    @property
+    def default(self) -> Engine:
+        """Engine for requests that name no encoder: the first one."""
+        return next(iter(self.engines.values()))
+
+    def find_engine(self, name: str | None, param: str = "model") -> Engine:
+        """Return the engine of an encoder, by its name or its model's name; the default if None.
+
+        Raises:
+            UnknownNameError: if there is no such encoder; the message lists the encoders.
+        """
+        if name is None:
+            return self.default
+        if name in self.engines:  # before the models, which may have the name of another encoder
+            return self.engines[name]
+        for engine in self.engines.values():
+            if name == engine.spec.model:
+                return engine
+        raise UnknownNameError(
+            f"there is no {param} {name!r}; there are: {', '.join(self.engines)}", param=param, code="model_not_found"
+        )
+
+    def parse_model(self, model: str | None) -> ModelChoice:
+        """Parse a request's `model`, `ENCODER[+CHAIN[@v]][:DIMENSIONS]`; see `lathe.service.encoders.model_names`."""
+        specs = [engine.spec for engine in self.engines.values()]
+        return parse_model(model, self.find_engine, {name for spec in specs for name in (spec.name, spec.model)})
+
+    def begin(
+        self,
+        texts: list[str],
+        engine: Engine,
+        chain: str | None,
+        dimensions: int | None,
+        options: EncodeOptions,
+        input_type: InputType = "document",
+        output_dtype: OutputDtype | None = None,
+        at_once: bool = False,
+    ) -> "Pending":
+        """Resolve the chain, look texts up in the cache and queue missing ones for the encoder, without waiting for it.
+
+        Texts are first cut to what the encoder can read. Only a chain that must be read from disk or folded, and a
+        second-level cache, may block.
+
+        Args:
+            texts: the texts.
+            engine: engine of the encoder.
+            chain: name or reference of the chain; None for raw vectors, or the chain that `dimensions` routes to.
+            dimensions: dimensions of the outputs; None for all.
+            options: how texts are encoded.
+            input_type: `query` takes the chain's map of queries, whose floats search what it maps documents to.
+            output_dtype: requested encoding of the outputs.
+            at_once: whether to raise an error instead of blocking, for callers on the event loop.
+
+        Raises:
+            NotAtOnceError: with `at_once`, if this might block.
+            ServiceError: for unknown names, dimensions, spaces or encodings that do not match, overload, or an encoder
+                that is not ready.
+            EncoderError: for a prompt name the encoder does not have.
+            TooLongError: for a text that is much too long if `long_text` is "error"; the worker checks shorter ones.
+        """
+        encoder = engine.require_ready()
+        encoder.find_prompt(options.prompt_name)  # an unknown one is refused even where the cache is off
+        wanted = (encoder, chain, dimensions, options.normalize, input_type)
+        if at_once and not (self.cache.second_level is None and self.resolver.resolves_at_once(*wanted)):
+            raise NotAtOnceError
+        target = self.resolver.resolve_for_encoder(*wanted)
+        target = target.require_output_dtype(output_dtype)
+        if target.folded is not None and not options.normalize:
+            # Chains take unit vectors; whether they give them is folded in.
+            options = replace(options, normalize=True)
+        if options.long_text is None:
+            options = replace(options, long_text=encoder.spec.long_text)
+        cut = cut_texts(texts, encoder, options)
+        sizes = [len(text) / max(len(part), 1) for text, part in zip(texts, cut, strict=True)]
+        texts = cut
+        keys: list[bytes] = []
+        found: list[CachedVector | None] = [None] * len(texts)
+        if self.cache.can_serve(options):
+            keys = self.cache.compute_keys(encoder, options, texts)
+            found = self.cache.get(encoder, keys, options.normalize)
+        missing = [index for index, entry in enumerate(found) if entry is None]
+        observers = (
+            self.observers if self.observers.active else None
+        )  # once: raw vectors come back only if they were asked for
+        work, chain_waits = None, engine.spec.upstream is not None
+        if missing:
+            uncached = texts if len(missing) == len(texts) else [texts[index] for index in missing]
+            keep_raw = bool(keys) or observers is not None
+            max_length = MAX_LONG_TOKENS if options.long_text == "mean" else encoder.max_length
+            applied = None if chain_waits else target.chain_ref
+            work = engine.queue.admit(uncached, options, max_length, applied, keep_raw, missing)
+        return Pending(engine.spec.name, target, observers, self.cache, keys, found, sizes, missing, work, chain_waits)
+
+    def reduce(
+        self,
+        vectors: NDArray[np.float32],
+        chain: str,
+        dimensions: int | None,
+        input_type: InputType = "document",
+        output_dtype: OutputDtype | None = None,
+    ) -> Answer:
+        """Transform the caller's vectors `(n, d)` by a chain, and pass them to observers if there are any.
+
+        Args:
+            vectors: the caller's vectors.
+            chain: name or reference of the chain.
+            dimensions: dimensions of the outputs; None for all.
+            input_type: `query` takes the chain's map of queries, whose floats search what it maps documents to.
+            output_dtype: requested encoding of the outputs.
+
+        Raises:
+            BadValueError: if the chain does not serve the dimensions, or outputs overflow float32 or cannot be encoded
+                as requested.
+            WrongShapeError: if the chain takes vectors of other dimensions.
+            UnknownNameError: if there is no such chain.
+            ArtifactError: if the chain's files are damaged.
+        """
+        target = self.resolver.resolve_for_vectors(vectors.shape[1], chain, dimensions, input_type)
+        target = target.require_output_dtype(output_dtype)
+        reduced = target.apply(vectors)
+        if not np.isfinite(reduced).all():
+            raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
+        if target.loaded is None or not self.observers.active:
+            return Answer(reduced, target)
+        self.observers.notify(ObservedVectors(None, target.loaded, vectors))
+        return Answer(reduced, target, raw=vectors)
+
+    def list_models(self) -> list[str]:
+        """List values of a request's `model`: encoders, with chains, and with sizes; see `list_model_names`."""
+        return list_model_names(self.engines, self.registry, self.resolver)
+
+    def require_model(self, model: str) -> None:
+        """Raise a `RequestError` unless a request's `model` names an encoder that serves its chain and dimensions.
+
+        While the encoder was never ready, only its name is checked.
+        """
+        choice = self.parse_model(model)
+        if choice.engine.info is not None:
+            self.resolver.resolve_for_encoder(choice.engine.info, choice.chain, choice.dimensions)

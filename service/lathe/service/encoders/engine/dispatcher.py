@@ -1,0 +1,280 @@
+"""The server's end of a worker process: texts leave the server here, and vectors come back.
+
+admission queue ──► Dispatcher ──► WorkerProcess ══╗ socket
+                        │                          ╠════════► `worker`, in the other process
+futures of requests ◄───┴──────◄── Reply ◄═════════╝
+"""
+
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Sized
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from lathe.service.encoder_settings import WorkerOptions
+from lathe.service.encoders.engine import framing, metrics
+from lathe.service.encoders.engine.admission_queue import NO_WAIT, AdmissionQueue, BatchWait
+from lathe.service.encoders.engine.encoder_info import EncoderInfo
+from lathe.service.encoders.engine.work import Part, PartResult, Reply
+from lathe.service.errors import ServiceError, UnavailableError
+from lathe.service.processes.program import ProcessStarter, Program, get_environment_without_keys
+from lathe.training.encoder.precision import Agreement
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import EncoderError, NotFiniteError, TooLongError
+from lathe.transforms.errors import ArtifactError
+
+ERRORS: dict[str, type[Exception]] = {
+    error.__name__: error for error in (TooLongError, NotFiniteError, EncoderError, ArtifactError)
+}
+"""Exceptions that a worker may report as the request's fault, by name; all others are faults of the worker."""
+
+
+class EncoderWorker(Protocol):
+    """What encodes the texts that a dispatcher sends it: a process with a model, or calls to an embeddings API."""
+
+    def wait_ready(self) -> EncoderInfo:
+        """Wait until texts can be encoded, and return what encodes them; raise `TrainingError` if nothing will."""
+
+    def send(self, parts: list[Part]) -> None:
+        """Send texts to encode; raise `OSError` if the worker has ended."""
+
+    def receive(self, seconds: float) -> Reply:
+        """Return the reply to the earliest unanswered `send`; raise `OSError` or `EOFError` if the worker has ended."""
+
+    def alive(self) -> bool:
+        """Return whether the worker has not ended."""
+
+    def stop(self) -> None:
+        """End the worker; a thread waiting for its reply gets an error."""
+
+
+class WorkerProcess:
+    """A process with a model, which ends when this process does."""
+
+    def __init__(self, spec: EncoderSpec, options: WorkerOptions, processes: ProcessStarter) -> None:
+        """Start the process and send it the spec; `wait_ready` waits for the model.
+
+        Args:
+            spec: spec of the encoder.
+            options: options of the process.
+            processes: starts the process.
+
+        Raises:
+            OSError: if the system starts no more processes.
+        """
+        ours, theirs = socket.socketpair()
+        threads = str(options.threads)
+        environment = get_environment_without_keys() | {
+            "OMP_NUM_THREADS": threads,
+            "RAYON_NUM_THREADS": threads,
+            "TOKENIZERS_PARALLELISM": "true",
+        }
+        try:
+            with theirs:
+                program = Program("lathe.service.encoders.engine.worker", (), environment, descriptor=theirs.fileno())
+                self.process = processes.start(program)
+        except OSError:
+            ours.close()
+            raise
+        limit = struct.pack("ll", int(options.seconds), 0)
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # of one read or write, within a message
+            ours.setsockopt(socket.SOL_SOCKET, option, limit)
+        self.connection = Connection(ours.detach())
+        self.spec = spec
+        try:
+            framing.send(self.connection, {"spec": spec.to_json(), "options": asdict(options)})
+        except OSError:
+            self.stop()
+            raise
+
+    def wait_ready(self) -> EncoderInfo:
+        """Wait without limit until the model is loaded, and return what was loaded.
+
+        Raises:
+            EncoderError: if the model cannot be loaded.
+            OSError, EOFError: if the process ended.
+        """
+        self.connection.poll(None)  # a download may take its time
+        head, _ = framing.receive(self.connection)
+        if head["state"] == "failed":
+            raise EncoderError(head["problem"])
+        reply = head["encoder"]
+        agreement = reply.pop("agreement")
+        return EncoderInfo(
+            spec=EncoderSpec(**reply.pop("spec")),
+            agreement=None if agreement is None else Agreement(**agreement),
+            **reply,
+        )
+
+    def send(self, parts: list[Part]) -> None:
+        """Send texts to encode to the process.
+
+        Raises:
+            OSError: if the process has ended.
+        """
+        framing.send(self.connection, {"parts": [build_message(part) for part in parts]})
+
+    def receive(self, seconds: float) -> Reply:
+        """Wait for the reply to the earliest unanswered `send`, and return it.
+
+        Errors that the worker reports of single parts are in the reply's `results`, and are not raised.
+
+        Raises:
+            TimeoutError: if there is no reply within `seconds`.
+            OSError, EOFError: if the process has ended.
+        """
+        if not self.connection.poll(seconds):
+            raise TimeoutError(f"no answer within {seconds:.0f} s")
+        head, arrays = framing.receive(self.connection)
+        left = iter(arrays)
+        results: list[PartResult | Exception] = []
+        for result in head["results"]:
+            if "error" in result:
+                results.append(_build_error(result, self.spec.name))
+                continue
+            vectors, tokens, cut = next(left), next(left), next(left)
+            results.append(PartResult(vectors, next(left) if result["raw"] else None, tokens, cut))
+        return Reply(results, [tuple(batch) for batch in head["batches"]], head["seconds"])
+
+    def alive(self) -> bool:
+        """Return whether the process is running."""
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """Kill the process and wait for its end; a thread waiting for its reply gets an error."""
+        self.process.kill()
+        self.process.wait()
+
+
+class Dispatcher:
+    """Passes texts from the admission queue to one worker process, and its vectors to the requests they are for.
+
+    Attributes:
+        sent: parts of each message that the worker has not answered, earliest first.
+        retiring: event that ends `run` once the worker has answered what it was sent.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        worker: EncoderWorker,
+        queue: AdmissionQueue,
+        peers: Sized,
+        stopping: threading.Event,
+        ahead: int,
+        timeout: float,
+        idle_seconds: float,
+        max_texts: int | None = None,
+    ) -> None:
+        """Store the arguments; `run` does the work.
+
+        Args:
+            name: name of the encoder.
+            worker: worker process, ready.
+            queue: admission queue of the encoder.
+            peers: dispatchers of all ready workers of the encoder, this one included.
+            stopping: event that ends `run`.
+            ahead: messages sent to the worker before the first is answered.
+            timeout: seconds without a reply after which the worker is considered dead.
+            idle_seconds: seconds between two checks of whether the idle worker is alive.
+            max_texts: maximum texts of a message, which is then not divided among idle workers; None for no maximum.
+        """
+        self.name = name
+        self.worker = worker
+        self.queue = queue
+        self.peers = peers
+        self.stopping = stopping
+        self.ahead = ahead
+        self.timeout = timeout
+        self.idle_seconds = idle_seconds
+        self.max_texts = max_texts
+        self.sent: deque[list[Part]] = deque()
+        self.retiring = threading.Event()
+
+    def run(self, window: int) -> None:
+        """Send queued texts to the worker and distribute its replies, until `stopping` or `retiring` is set.
+
+        Up to `ahead` messages, of about `window` tokens each, are sent before the first is answered.
+
+        Raises:
+            OSError, EOFError: when the worker has ended, or does not reply in time.
+        """
+        wait = NO_WAIT
+        while not self.stopping.is_set() and not (self.retiring.is_set() and not self.sent):
+            parts = self._take(window, wait)
+            if parts:
+                self._send(parts)
+            elif not self.sent and not self.worker.alive():
+                raise EOFError
+            if self.sent and (not parts or len(self.sent) >= self.ahead):
+                reply = self.worker.receive(self.timeout)
+                self._deliver(self.sent[0], reply)
+                answered = self.sent.popleft()
+                if self.max_texts is None:
+                    wait = BatchWait.after_batch(answered, reply.seconds)
+
+    def _take(self, window: int, wait: BatchWait) -> list[Part]:
+        """Take parts from the queue, waiting only if the worker has nothing to do; none once `retiring` is set."""
+        if self.retiring.is_set():
+            return []
+        seconds = 0.0 if self.sent else self.idle_seconds
+        return self.queue.take(window, seconds, NO_WAIT if self.sent else wait, self.max_texts)
+
+    def _send(self, parts: list[Part]) -> None:
+        """Send texts to the worker, and observe how long the requests waited whose first texts are among them."""
+        self.sent.append(parts)
+        self.worker.send(parts)
+        for part in parts:
+            if part.rows[0] == part.work.order[0]:  # later parts wait for the request's own
+                metrics.QUEUE_SECONDS.labels(self.name).observe(part.waited)
+
+    def _deliver(self, parts: list[Part], reply: Reply) -> None:
+        """Give each part's vectors or error, as the worker replied them in order, to its request; update the metrics.
+
+        Args:
+            parts: the texts that the worker was sent, by request.
+            reply: the worker's reply, with one result for each part.
+        """
+        self.queue.record_batch(sum(part.tokens for part in parts), reply.seconds, len(self.peers))
+        metrics.observe_batches(self.name, reply)
+        for part, result in zip(parts, reply.results, strict=True):
+            if isinstance(result, Exception):
+                part.work.fail(result)
+            else:
+                part.work.receive(part.rows, result)
+
+    def fail_sent(self, error: Exception) -> None:
+        """Fail, with the error, all requests that were sent to the worker and that it has not answered."""
+        for parts in list(self.sent):
+            for part in parts:
+                part.work.fail(error)
+
+
+def build_message(part: Part) -> dict[str, Any]:
+    """Return a part as JSON for the worker: texts, their positions in the request, options, chain, `keep_raw`."""
+    work = part.work
+    chain = None if work.chain is None else vars(work.chain) | {"folder": str(work.chain.folder)}
+    return {
+        "texts": [work.texts[row] for row in part.rows],
+        "positions": part.positions,
+        "options": vars(work.options),
+        "chain": chain,
+        "keep_raw": work.keep_raw,
+    }
+
+
+def _build_error(reply: dict[str, Any], name: str) -> Exception:
+    """Rebuild the exception that a worker reported; an unexpected one becomes an `UnavailableError`."""
+    if reply["error"] in ERRORS:
+        return ERRORS[reply["error"]](reply["message"])
+    return UnavailableError(f"the encoder {name} failed on this request ({reply['error']})", code="encoder_failed")
+
+
+def build_crash_error(name: str) -> ServiceError:
+    """Build the error for the requests of a worker that ended unexpectedly."""
+    return UnavailableError(
+        f"the encoder {name} crashed on this request or one beside it; it is being restarted", code="encoder_crashed"
+    )

@@ -1,0 +1,47 @@
+"""What is known of an encoder once a worker process has loaded it."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lathe.training.encoder.precision import Agreement
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.encoder.text_encoder import find_prompt
+
+
+@dataclass(frozen=True)
+class EncoderInfo:
+    """What a worker reports of the encoder it loaded, or of the embeddings API it asks."""
+
+    spec: EncoderSpec
+    fingerprint: str
+    dimensions: int
+    max_length: int
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+    device: str
+    batch_tokens: int
+    agreement: Agreement | None
+    warning: str | None = None
+    model_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name by which users select the encoder."""
+        return self.spec.name
+
+    def describe(self) -> dict[str, Any]:
+        """Return one JSON object of all fields, those of `spec` at its top level.
+
+        `agreement` is called `cosine_to_float32`: mean and minimum cosine to float32 vectors, None if not measured.
+        Of an `upstream`, only what users may know is returned; see `UpstreamSpec.describe`.
+        """
+        found = asdict(self)
+        spec, agreement = found.pop("spec"), found.pop("agreement")
+        if self.spec.upstream is not None:
+            spec["upstream"] = self.spec.upstream.describe()
+        described: dict[str, Any] = spec | found | {"cosine_to_float32": agreement}
+        return described
+
+    def find_prompt(self, prompt_name: str | None) -> str | None:
+        """Return the text of a prompt, by default that of the default prompt; as `Encoder.prompt`."""
+        return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)

@@ -1,0 +1,348 @@
+"""The life cycle of one encoder: a thread for each worker process starts it, feeds it and replaces it.
+
+  Engine ──┬──► Supervisor (thread) ──► worker process, and the `Dispatcher` that feeds it from the admission queue
+           └──► Supervisor (thread) ──► …
+
+States: loading ──► ready ◄──► restarting     (a worker crashed and no other is ready)
+            └─────► failed                    (the model cannot be loaded; retried with growing pauses)
+        ready ──► idle ──► waking ──► ready   (unloaded because nobody asked or others need the memory; loaded again)
+        stopped
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+from lathe.service.encoders.engine import metrics
+from lathe.service.encoders.engine.admission_queue import AdmissionQueue
+from lathe.service.encoders.engine.dispatcher import Dispatcher, EncoderWorker, build_crash_error
+from lathe.service.encoders.engine.encoder_info import EncoderInfo
+from lathe.service.errors import UnavailableError
+from lathe.training.encoder.encoder import WINDOW_BATCHES
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import EncoderError, TrainingError
+
+IDLE_SECONDS = 0.1
+"""Seconds between two checks of whether an idle worker is alive."""
+
+RETRY_SECONDS = (1.0, 60.0)
+"""First and longest pause in seconds before a worker that ended before it was ready is started again."""
+
+State = Literal["loading", "ready", "restarting", "failed", "idle", "waking", "stopped"]
+
+SERVING: tuple[State, ...] = ("ready", "idle", "waking")
+"""States in which requests are answered, perhaps after the model is loaded again."""
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """The worker processes of one encoder, and whether it is ready.
+
+    Attributes:
+        spec: spec of the encoder.
+        info: what a worker loaded; None before the first was ready.
+        problem: why the encoder is not ready; None while it is.
+        settled: event that is set once the encoder was ready, or failed, for the first time.
+        wanted: event that is clear while the encoder is to be unloaded.
+        unloaded: whether it was unloaded, and is not ready again.
+        last_used: time of the last request, in seconds of `time.monotonic`.
+        load_seconds: seconds that the last load took; 1 before the first.
+    """
+
+    def __init__(
+        self,
+        spec: EncoderSpec,
+        start_worker: Callable[[EncoderSpec], EncoderWorker],
+        queue: AdmissionQueue,
+        workers: int = 1,
+        ahead: int = 1,
+        timeout: float = 120.0,
+        retry_seconds: tuple[float, float] = RETRY_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
+        unload_seconds: float = 0.0,
+        hold: bool = True,
+        make_room: "Callable[[Engine], None]" = lambda _engine: None,
+        max_texts: int | None = None,
+        find_warning: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Store the configuration without starting anything.
+
+        Args:
+            spec: spec of the encoder.
+            start_worker: starts a process that loads the encoder, or connects to its embeddings API.
+            queue: admission queue of the requests.
+            workers: number of worker processes.
+            ahead: messages sent to a worker before the first is answered; 2 keeps a GPU busy.
+            timeout: seconds without a reply after which a worker is considered dead.
+            retry_seconds: first and longest pause before a worker that ended before it was ready is started again.
+            idle_seconds: seconds between two checks of whether an idle worker is alive.
+            unload_seconds: seconds without a request after which the encoder may be unloaded; 0 keeps it loaded.
+            hold: whether requests for an unloaded encoder wait until it is loaded; otherwise they are refused.
+            make_room: called with the engine before it loads its model.
+            max_texts: maximum texts of a message to a worker; None for no maximum.
+            find_warning: returns what is wrong although workers are ready; None if nothing is.
+        """
+        self.spec = spec
+        self.start_worker = start_worker
+        self.queue = queue
+        self.ahead = ahead
+        self.timeout = timeout
+        self.retry_seconds = retry_seconds
+        self.idle_seconds = idle_seconds
+        self.unload_seconds = unload_seconds
+        self.hold = hold
+        self.max_texts = max_texts
+        self.find_warning = find_warning
+        self.info: EncoderInfo | None = None
+        self.problem: str | None = None
+        self.settled = threading.Event()
+        self.stopping = threading.Event()
+        self.guard = threading.Lock()
+        self.wanted = threading.Event()
+        self.wanted.set()
+        self.unloaded = False
+        self.last_used = time.monotonic()
+        self.load_seconds = 1.0
+        self.make_room = make_room
+        self.queue.on_admit = self.wake
+        self.ready_dispatchers: set[Dispatcher] = set()
+        self.supervisors = [Supervisor(self, number) for number in range(workers)]
+
+    def start(self) -> None:
+        """Start the threads that start the workers and load the model; return at once."""
+        for supervisor in self.supervisors:
+            supervisor.thread.start()
+
+    def stop(self, seconds: float = 30.0) -> None:
+        """Finish accepted requests for up to `seconds`, answer the others with an error, and end the workers."""
+        deadline = time.monotonic() + seconds
+        while self.ready_dispatchers and self.queue.texts and time.monotonic() < deadline:
+            time.sleep(0.01)
+        with self.guard:  # or `register` could open the queue again
+            self.stopping.set()
+            self.queue.close(self._build_stop_error)
+            self.wanted.set()  # for supervisors that wait for it
+        self.fail_unfinished()
+        for supervisor in self.supervisors:
+            supervisor.stop()
+
+    def wake(self) -> None:
+        """Note that the encoder is used, and have it loaded again if it is unloaded; return at once."""
+        self.last_used = time.monotonic()
+        self.wanted.set()
+
+    def unload(self) -> bool:
+        """Have the workers end, which frees their memory, unless the encoder is in use; return whether they will.
+
+        Requests that come meanwhile have the encoder loaded again, and wait for that.
+        """
+        with self.guard:
+            all_ready = len(self.ready_dispatchers) == len(self.supervisors)
+            if self.stopping.is_set() or self.queue.texts or not all_ready or not self.wanted.is_set():
+                return False
+            self.wanted.clear()
+            self.unloaded = True
+            for dispatcher in self.ready_dispatchers:
+                dispatcher.retiring.set()
+        if self.queue.texts:  # of a request that was queued just before `wanted` was cleared
+            self.wanted.set()
+        log.info("the encoder %s is unloaded", self.spec.name)
+        metrics.UNLOADS.labels(self.spec.name).inc()
+        return True
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the model's weights in all its workers; 0 while it was never loaded."""
+        return 0 if self.info is None else self.info.model_bytes * len(self.supervisors)
+
+    def fail_unfinished(self) -> None:
+        """Answer all accepted, unfinished requests with an error."""
+        error = self._build_stop_error()
+        self.queue.fail_all(error)
+        with self.guard:
+            ready = list(self.ready_dispatchers)
+        for dispatcher in ready:
+            dispatcher.fail_sent(error)
+
+    def _build_stop_error(self) -> UnavailableError:
+        """Build the error for requests that are unfinished when the engine stops."""
+        return UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
+
+    @property
+    def state(self) -> State:
+        """State of the encoder: `stopped`, `ready` if any worker is, else `failed` if there is a problem.
+
+        Without a problem it is `loading` before any worker was ever ready, `restarting` after. An unloaded encoder is
+        `idle`, and `waking` while it is loaded again.
+        """
+        if self.stopping.is_set():
+            return "stopped"
+        if self.ready_dispatchers:
+            return "ready"
+        if self.unloaded:
+            return "waking" if self.wanted.is_set() else "idle"
+        if self.problem:
+            return "failed"
+        return "loading" if self.info is None else "restarting"
+
+    def require_ready(self) -> EncoderInfo:
+        """Return what the workers loaded, or had loaded before the encoder was unloaded if requests are held.
+
+        Raises:
+            UnavailableError: while the encoder is not ready. If it is unloaded, it is loaded again from now on.
+        """
+        info = self.info
+        self.last_used = time.monotonic()
+        if self.unloaded and info is not None:
+            if self.hold:
+                return info
+            self.wake()
+            raise UnavailableError(
+                f"the encoder {self.spec.name} was unloaded and is being loaded again",
+                code="not_ready",
+                retry_after=max(1, math.ceil(self.load_seconds)),
+            )
+        if info is None or not self.ready_dispatchers:
+            raise UnavailableError(self.problem or f"the encoder {self.spec.name} is {self.state}", code="not_ready")
+        return info
+
+    def build_dispatcher(self, worker: EncoderWorker) -> Dispatcher:
+        """Build the dispatcher that feeds a ready worker from the queue."""
+        return Dispatcher(
+            self.spec.name,
+            worker,
+            self.queue,
+            self.ready_dispatchers,
+            self.stopping,
+            self.ahead,
+            self.timeout,
+            self.idle_seconds,
+            self.max_texts,
+        )
+
+    def register(self, dispatcher: Dispatcher, info: EncoderInfo) -> None:
+        """Register a dispatcher whose worker is ready, store what it loaded, open the queue and set `settled`.
+
+        The problem is cleared. The queue of a stopping engine stays closed.
+
+        Raises:
+            EncoderError: if the model files changed while another worker is ready; if none is, that is only logged.
+        """
+        with self.guard:
+            if self.info is not None and self.info.fingerprint != info.fingerprint:
+                if self.ready_dispatchers:
+                    raise EncoderError(f"the files of {self.spec.name} changed: restart the server or this encoder")
+                log.warning("the files of %s changed; its vectors belong to another space now", self.spec.name)
+                self.queue.fail_all(
+                    UnavailableError(f"the files of {self.spec.name} changed; send the request again", code="changed")
+                )
+            self.info, self.problem, self.unloaded = info, None, False
+            self.ready_dispatchers.add(dispatcher)
+            if not self.stopping.is_set():
+                self.queue.open()
+        self.settled.set()
+
+    def unregister(self, dispatcher: Dispatcher | None, problem: str | None) -> None:
+        """Unregister a dispatcher whose worker ended; if no worker is ready, close the queue.
+
+        Args:
+            dispatcher: the dispatcher; None if the worker never was ready.
+            problem: why the worker never was ready; None if it was. It is stored if no worker is ready, and sets
+                `settled`.
+        """
+        with self.guard:
+            if dispatcher is not None:
+                self.ready_dispatchers.discard(dispatcher)
+            if not self.ready_dispatchers:
+                self.problem = problem or self.problem
+                if problem is not None and self.unloaded:  # requests that are held would wait for long
+                    self.unloaded = False
+                    self.queue.close(partial(UnavailableError, problem, code="not_ready"))
+                elif not self.stopping.is_set() and not self.unloaded:
+                    self.queue.close(partial(build_crash_error, self.spec.name))
+        if problem is not None:
+            self.settled.set()
+
+
+class Supervisor:
+    """Thread that keeps a worker process running: starts it, has a dispatcher feed it, and replaces it when it ends."""
+
+    def __init__(self, engine: Engine, number: int) -> None:
+        self.engine = engine
+        self.number = number
+        self.worker: EncoderWorker | None = None
+        self.thread = threading.Thread(target=self.run, name=f"{engine.spec.name}-{number}", daemon=True)
+
+    def stop(self) -> None:
+        """Kill the worker and wait up to 10 s for the thread to end."""
+        worker = self.worker
+        if worker is not None:
+            worker.stop()
+        if self.thread.is_alive():
+            self.thread.join(timeout=10)
+
+    def run(self) -> None:
+        """Run one worker after another until the engine stops; pause, longer each time, after one that was never ready.
+
+        While the encoder is not wanted, no worker is started. All supervisors but number 0 first wait until one has
+        loaded the encoder.
+        """
+        engine = self.engine
+        wait, longest = engine.retry_seconds
+        if self.number > 0:  # one loads first, which may download the model or fail
+            while engine.info is None and not engine.stopping.wait(0.05):
+                pass
+        while not engine.stopping.is_set():
+            engine.wanted.wait()
+            if engine.stopping.is_set():
+                return
+            problem = self._run_worker()
+            if problem is not None:
+                engine.stopping.wait(wait)
+                wait = min(2 * wait, longest)
+                continue
+            wait = engine.retry_seconds[0]
+            if not engine.unloaded:
+                metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
+
+    def _run_worker(self) -> str | None:
+        """Start a worker and dispatch texts to it until it ends; then fail its unanswered requests and kill it.
+
+        Returns:
+            Why the worker never was ready; None if it was. Either is logged, unless the engine is stopping or unloaded.
+        """
+        engine = self.engine
+        dispatcher: Dispatcher | None = None
+        problem: str | None = None
+        try:
+            if self.number == 0:
+                engine.make_room(engine)
+            begun = time.monotonic()
+            self.worker = engine.start_worker(engine.spec)
+            if engine.stopping.is_set():
+                raise EOFError
+            info = self.worker.wait_ready()
+            engine.load_seconds = time.monotonic() - begun
+            dispatcher = engine.build_dispatcher(self.worker)
+            engine.register(dispatcher, info)
+            dispatcher.run(WINDOW_BATCHES * info.batch_tokens)
+        except TrainingError as error:
+            log.error("the encoder %s cannot be loaded: %s", engine.spec.name, error)
+            problem = str(error)
+        except Exception as error:  # any: if the thread ended, requests would wait forever
+            if not engine.stopping.is_set():
+                log.error("a worker of %s ended: %s", engine.spec.name, type(error).__name__)
+            if dispatcher is None:
+                problem = f"the process that loads {engine.spec.name} ended before it was ready"
+        engine.unregister(dispatcher, problem)  # before the errors: who then asks again must not find it ready
+        if dispatcher is not None:
+            dispatcher.fail_sent(build_crash_error(engine.spec.name))
+        if self.worker is not None:
+            self.worker.stop()
+        self.worker = None
+        return problem

@@ -1,0 +1,161 @@
+"""Encoding by an embeddings API: what stands in the place of a worker process.
+
+admission queue ──► Dispatcher (a thread for each call at once) ──► UpstreamWorker ──► the encoder's `UpstreamEncoder`
+"""
+
+import threading
+import time
+from collections import deque
+
+import numpy as np
+
+from lathe.service.encoders.engine import metrics
+from lathe.service.encoders.engine.encoder_info import EncoderInfo
+from lathe.service.encoders.engine.work import EncodeOptions, Part, PartResult, Reply
+from lathe.training.encoder.spec import EncoderSpec, StoreSettings
+from lathe.training.encoder.upstream.calls import Usage
+from lathe.training.encoder.upstream.encoder import UpstreamEncoder, place_error
+from lathe.training.encoder.upstream.space import normalize_rows
+from lathe.training.encoder.upstream.store import StoredVector
+from lathe.training.errors import TrainingError
+
+PATIENCE_SECONDS = 10.0
+"""Seconds in which a failing call is tried again while its requests wait; after that they are answered with the
+error."""
+
+DEVICE = "upstream"
+"""Name of the device in descriptions of an encoder behind an API."""
+
+
+class UpstreamConnection:
+    """The `UpstreamEncoder` that all workers of an encoder share.
+
+    Args:
+        spec: spec of the encoder.
+        store: where vectors are stored; None stores none.
+    """
+
+    def __init__(self, spec: EncoderSpec, store: StoreSettings | None) -> None:
+        self.spec, self.store = spec, store
+        self.guard = threading.Lock()
+        self.encoder: UpstreamEncoder | None = None
+
+    def start_worker(self, _spec: EncoderSpec) -> "UpstreamWorker":
+        """Return a worker that encodes by this connection."""
+        return UpstreamWorker(self)
+
+    def open(self) -> UpstreamEncoder:
+        """Return the encoder, opened if it is not.
+
+        Raises:
+            TrainingError: if there is no key for the API, or stored vectors cannot be read.
+        """
+        with self.guard:
+            if self.encoder is None:
+                self.encoder = UpstreamEncoder(self.spec, self.store, PATIENCE_SECONDS, self._count)
+            return self.encoder
+
+    def close(self) -> None:
+        """Close the encoder, whose calls are cancelled; do nothing if it is not open."""
+        with self.guard:
+            encoder, self.encoder = self.encoder, None
+        if encoder is not None:
+            encoder.close()
+
+    def find_warning(self) -> str | None:
+        """Return what is wrong with the API or the stored vectors; None if nothing is."""
+        encoder = self.encoder
+        return None if encoder is None else encoder.problem
+
+    def _count(self, usage: Usage, amount: float) -> None:
+        """Count what was used of the API in the metrics."""
+        metrics.UPSTREAM[usage].labels(self.spec.name).inc(amount)
+
+
+class UpstreamWorker:
+    """Worker that encodes texts by calls to an embeddings API, one batch at a time; see `EncoderWorker`."""
+
+    def __init__(self, connection: UpstreamConnection) -> None:
+        self.connection = connection
+        self.encoder: UpstreamEncoder | None = None
+        self.sent: deque[list[Part]] = deque()
+
+    def wait_ready(self) -> EncoderInfo:
+        """Find out which space the API's vectors are of, and return what is known of the encoder.
+
+        Raises:
+            TrainingError: if that cannot be found out.
+        """
+        encoder = self.encoder = self.connection.open()
+        encoder.identify()
+        return EncoderInfo(
+            spec=encoder.spec,
+            fingerprint=encoder.fingerprint,
+            dimensions=encoder.dimensions,
+            max_length=encoder.max_length,
+            prompts=encoder.prompts,
+            default_prompt_name=encoder.default_prompt_name,
+            device=DEVICE,
+            batch_tokens=encoder.upstream.batch_size * encoder.max_length,
+            agreement=None,
+        )
+
+    def send(self, parts: list[Part]) -> None:
+        """Hold texts until `receive` asks for their vectors."""
+        self.sent.append(parts)
+
+    def receive(self, seconds: float) -> Reply:
+        """Ask the API for the vectors of the earliest texts held, and return them; its own time limits hold.
+
+        Parts with equal options share a call. An error is that of the parts whose texts it concerns.
+        """
+        parts, begun = self.sent.popleft(), time.perf_counter()
+        results: dict[int, PartResult | Exception] = {}
+        groups: dict[EncodeOptions, list[int]] = {}
+        for position, part in enumerate(parts):
+            groups.setdefault(part.work.options, []).append(position)
+        for options, positions in groups.items():
+            group = [parts[position] for position in positions]
+            results |= dict(zip(positions, self._encode_group(group, options), strict=True))
+        ordered = [results[position] for position in range(len(parts))]
+        done = [one for one in ordered if isinstance(one, PartResult)]
+        texts, tokens = sum(len(one.tokens) for one in done), sum(int(one.tokens.sum()) for one in done)
+        return Reply(ordered, [(texts, tokens, tokens)] if texts else [], time.perf_counter() - begun)
+
+    def _encode_group(self, parts: list[Part], options: EncodeOptions) -> list[PartResult | Exception]:
+        """Return the result of each of some parts with equal options."""
+        assert self.encoder is not None
+        texts = [part.work.texts[row] for part in parts for row in part.rows]
+        try:
+            prompt = self.encoder.prompt(options.prompt_name)
+            long_text = options.long_text or self.encoder.spec.long_text
+            found = self.encoder.encode_each(
+                texts, self.encoder.build_options(prompt, long_text, options.truncation_side)
+            )
+        except TrainingError as error:
+            return [error] * len(parts)
+        results, start = [], 0
+        for part in parts:
+            results.append(_build_result(part, found[start : start + len(part.rows)], options.normalize))
+            start += len(part.rows)
+        return results
+
+    def alive(self) -> bool:
+        """Return whether the connection is the one that this worker uses."""
+        return self.encoder is not None and self.encoder is self.connection.encoder
+
+    def stop(self) -> None:
+        """Close the connection, and so end the calls of all workers of the encoder."""
+        self.connection.close()
+
+
+def _build_result(part: Part, found: list[StoredVector | Exception], normalize: bool) -> PartResult | Exception:
+    """Return the vectors of a part, or its first error; a text's error names its position in the request."""
+    rows = []
+    for position, one in zip(part.positions, found, strict=True):
+        if isinstance(one, Exception):
+            return place_error(one, position)
+        rows.append(one)
+    vectors = np.stack([row.vector for row in rows])
+    tokens = np.array([row.tokens for row in rows], np.int64)
+    return PartResult(normalize_rows(vectors) if normalize else vectors, None, tokens)

@@ -1,0 +1,207 @@
+"""The encoding of a request's texts, split into parts that several workers can take."""
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Lock
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.service.chains.chain_ref import ChainRef
+from lathe.training.encoder.batching import estimate_tokens, sort_longest_first
+from lathe.training.encoder.cutting import DENSE_CHARACTERS
+from lathe.training.encoder.spec import LongText, Side
+
+SEARCHED_CHARACTERS_PER_TOKEN = 256
+"""Characters of a very long text that cost as much as a token: a worker may search all of them for what its model
+reads, and they are held until then. Requests in the queue thus hold at most 256 characters for each token allowed in
+it."""
+
+
+@dataclass(frozen=True)
+class EncodeOptions:
+    """How texts are encoded; texts with equal options share batches.
+
+    Attributes:
+        long_text: what becomes of texts that are too long; None takes the encoder's.
+    """
+
+    prompt_name: str | None = None
+    long_text: LongText | None = None
+    truncation_side: Side = "right"
+    normalize: bool = True
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """Vectors of a request's texts.
+
+    Attributes:
+        vectors: `(n, k)`, transformed by the chain if there is one.
+        raw: `(n, d)` before the chain, if requested and there is a chain; otherwise None.
+        tokens: `(n,)`, number of tokens of each text.
+        cut: `(n,)`, number of tokens of each text that were not read; None if all were.
+        queue_ms: milliseconds until a worker took the first of the texts.
+        inference_ms: milliseconds from then on.
+    """
+
+    vectors: NDArray[np.float32]
+    raw: NDArray[np.float32] | None
+    tokens: NDArray[np.int64]
+    queue_ms: float
+    inference_ms: float
+    cut: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """A worker's vectors of a part; fields as in `EncodedTexts`."""
+
+    vectors: NDArray[np.float32]
+    raw: NDArray[np.float32] | None
+    tokens: NDArray[np.int64]
+    cut: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A worker's reply to a list of parts.
+
+    Attributes:
+        results: result or error of each part.
+        batches: rows, tokens, and tokens with padding of each forward pass.
+        seconds: time the worker was busy.
+    """
+
+    results: list[PartResult | Exception]
+    batches: list[tuple[int, int, int]]
+    seconds: float
+
+
+@dataclass(eq=False)
+class Work:
+    """A request's texts, taken longest first, and the results received so far.
+
+    Attributes:
+        chain: chain to apply; None for raw vectors.
+        keep_raw: whether to return also the vectors before the chain.
+        max_length: maximum tokens that the encoder reads of a text, for the estimate.
+        positions: positions of the texts in the request, for messages; None if they are all of its texts.
+        future: receives the vectors or an error.
+        submitted: time of creation, in seconds of `perf_counter`.
+        tokens_estimated: estimated cost of the texts in tokens: those the encoder reads, and the search for them.
+    """
+
+    texts: list[str]
+    options: EncodeOptions
+    chain: ChainRef | None
+    keep_raw: bool
+    max_length: int
+    positions: list[int] | None = None
+    future: "Future[EncodedTexts]" = field(default_factory=Future)
+    submitted: float = field(default_factory=perf_counter)
+
+    def __post_init__(self) -> None:
+        self.estimates = [estimate_cost(text, self.max_length) for text in self.texts]
+        self.tokens_estimated = sum(self.estimates)
+        self.order = sort_longest_first(self.estimates)
+        self.taken = 0
+        self.tokens_waiting = self.tokens_estimated
+        self.begun: float | None = None
+        self.results: list[tuple[list[int], PartResult]] = []
+        self.missing = len(self.texts)
+        self.answering = Lock()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether texts are left to take, and the request is neither answered nor cancelled."""
+        return self.taken < len(self.texts) and not self.future.done()
+
+    def take(self, tokens: int, max_texts: int | None = None) -> "Part":
+        """Take the next texts as a part of about `tokens` estimated tokens, at least one and at most `max_texts`."""
+        now = perf_counter()
+        self.begun = self.begun or now
+        first, total = self.taken, 0
+        end = len(self.order) if max_texts is None else min(first + max_texts, len(self.order))
+        while self.taken < end and (self.taken == first or total < tokens):
+            total += self.estimates[self.order[self.taken]]
+            self.taken += 1
+        self.tokens_waiting -= total
+        return Part(self, self.order[first : self.taken], total, now - self.submitted)
+
+    def receive(self, rows: list[int], result: PartResult) -> None:
+        """Store the vectors of the texts at positions `rows`; after the last part, join all and resolve the future."""
+        with self.answering:
+            self.results.append((rows, result))
+            self.missing -= len(rows)
+            if self.missing > 0:
+                return
+            answer = self._join_results()  # before the future is taken: if this fails, `fail` can still answer
+            if self._claim_future():
+                self.future.set_result(answer)
+
+    def fail(self, error: Exception) -> None:
+        """Set the error on the future, unless it is resolved or cancelled."""
+        with self.answering:
+            if self._claim_future():
+                self.future.set_exception(error)
+
+    def _claim_future(self) -> bool:
+        """Return whether the future still waits for a result; if so, it can no longer be cancelled."""
+        return not self.future.done() and self.future.set_running_or_notify_cancel()
+
+    def _join_results(self) -> EncodedTexts:
+        """Join the results of all parts in the order of the texts."""
+        now = perf_counter()
+        begun = self.begun or now
+        rows, result = self.results[0]
+        if len(self.results) > 1:
+            rows = [row for some, _ in self.results for row in some]
+            parts = [part for _, part in self.results]
+            raws = [part.raw for part in parts if part.raw is not None]
+            cuts = [np.zeros_like(part.tokens) if part.cut is None else part.cut for part in parts]
+            result = PartResult(
+                np.concatenate([part.vectors for part in parts]),
+                np.concatenate(raws) if raws else None,
+                np.concatenate([part.tokens for part in parts]),
+                np.concatenate(cuts),
+            )
+        back = np.argsort(rows) if len(rows) > 1 else slice(None)
+        return EncodedTexts(
+            result.vectors[back],
+            None if result.raw is None else result.raw[back],
+            result.tokens[back],
+            1000 * (begun - self.submitted),
+            1000 * (now - begun),
+            None if result.cut is None else result.cut[back],
+        )
+
+
+def estimate_cost(text: str, max_length: int) -> int:
+    """Estimate a text's cost for a worker in tokens; a very long text also costs the search for what is read."""
+    searched = max(0, len(text) - DENSE_CHARACTERS * (max_length + 1))
+    return estimate_tokens(text, max_length) + searched // SEARCHED_CHARACTERS_PER_TOKEN
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some texts of a request, for one worker.
+
+    Attributes:
+        work: the texts of a request.
+        rows: positions of the part's texts among them.
+        tokens: estimated tokens of the texts.
+        waited: seconds since the request was submitted.
+    """
+
+    work: Work
+    rows: list[int]
+    tokens: int
+    waited: float
+
+    @property
+    def positions(self) -> list[int]:
+        """Positions of the texts in the request, of which the cache may have answered others."""
+        positions = self.work.positions
+        return self.rows if positions is None else [positions[row] for row in self.rows]

@@ -1,0 +1,137 @@
+"""Distribution of live vectors that go through chains to observers, besides the requests."""
+
+import logging
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client import Counter
+
+from lathe.service.chains.loaded_chain import LoadedChain
+
+MAX_WAITING = 64
+"""Default maximum number of requests whose vectors are queued: 2,048 rows of 384 dimensions each are 200 MB."""
+
+DROPPED = Counter("lathe_live_dropped", "Vectors that no observer saw, because too many waited")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ObservedVectors:
+    """The vectors of one request.
+
+    Attributes:
+        encoder: name of the encoder that made them; None for vectors a caller sent.
+        loaded: chain they went through.
+        raw: `(n, d)` before the chain, never changed.
+    """
+
+    encoder: str | None
+    loaded: LoadedChain
+    raw: NDArray[np.float32]
+
+
+Observer = Callable[[ObservedVectors], None]
+Work = Callable[[], None]
+
+
+class Observers:
+    """Distributor of vectors to observers, in a thread of its own; requests never wait for observers.
+
+    An observer that needs microseconds may run in the request's thread instead: waking another thread for each request,
+    and holding its vectors meanwhile, would cost more. It passes slower work to `submit`.
+
+    Args:
+        max_waiting: maximum number of queued pieces of work; more are dropped.
+    """
+
+    def __init__(self, max_waiting: int = MAX_WAITING) -> None:
+        self.max_waiting = max_waiting
+        self.queued_observers: tuple[Observer, ...] = ()
+        self.immediate_observers: tuple[Observer, ...] = ()
+        self.changing = threading.Lock()
+        self.waiting: deque[Work] = deque()
+        self.wakeup, self.stopping = threading.Event(), threading.Event()
+        self.thread: threading.Thread | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether there are observers."""
+        return bool(self.queued_observers or self.immediate_observers)
+
+    def add(self, observer: Observer, immediate: bool = False) -> None:
+        """Add an observer that is called with the vectors of each request, in the request's thread if `immediate`."""
+        with self.changing:
+            if immediate:
+                self.immediate_observers = (*self.immediate_observers, observer)
+            else:
+                self.queued_observers = (*self.queued_observers, observer)
+
+    def remove(self, observer: Observer) -> None:
+        """Stop calling an observer, immediate or not; an unknown one is ignored."""
+        with self.changing:
+            self.queued_observers = tuple(other for other in self.queued_observers if other != observer)
+            self.immediate_observers = tuple(other for other in self.immediate_observers if other != observer)
+
+    def start(self) -> None:
+        """Start the thread, which sleeps until there is work."""
+        self.stopping.clear()
+        self.thread = threading.Thread(target=self.run, name="observers", daemon=True)
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Finish queued work, then end the thread."""
+        if self.thread is not None:
+            self.stopping.set()
+            self.wakeup.set()
+            self.thread.join()
+            self.thread = None
+
+    def notify(self, seen: ObservedVectors) -> None:
+        """Call the immediate observers with a request's vectors now, and queue one call of the others.
+
+        If the queue is full, the vectors are counted as dropped. Errors of observers are logged, not raised.
+        """
+        for observer in self.immediate_observers:
+            _run_safely(partial(observer, seen))
+        if self.queued_observers and not self.submit(partial(self._call_observers, seen)):
+            DROPPED.inc(len(seen.raw))
+
+    def submit(self, work: Work) -> bool:
+        """Queue work for the observer thread; return False, and drop it, if the queue is full."""
+        if len(self.waiting) >= self.max_waiting:
+            return False
+        self.waiting.append(work)
+        if not self.wakeup.is_set():
+            self.wakeup.set()
+        return True
+
+    def run(self) -> None:
+        """Do queued work until the thread is stopped and the queue is empty."""
+        ended = False
+        while not ended:
+            self.wakeup.wait()
+            self.wakeup.clear()  # before the work, so that no later wakeup is lost
+            ended = self.stopping.is_set()
+            while self.waiting:
+                _run_safely(self.waiting.popleft())
+
+    def _call_observers(self, seen: ObservedVectors) -> None:
+        """Call each observer in this thread with one request's vectors."""
+        for observer in self.queued_observers:
+            _run_safely(partial(observer, seen))
+
+
+def _run_safely(work: Work) -> None:
+    """Do a piece of work and log any exception, so that neither other observers nor a request fail."""
+    try:
+        work()
+    except Exception as error:
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        log.error("an observer failed", extra={"error": type(error).__name__, "frames": frames})

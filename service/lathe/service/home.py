@@ -1,0 +1,237 @@
+"""The state folder: its paths, permissions and checks.
+
+$LATHE_HOME/
+├── admin.key     the generated admin key, mode 600
+├── encoders.json encoders added with `lathe encoders add`, see lathe.service.encoder_settings
+├── chains/       registry: <name>/<version>/, see lathe.service.chains.registry
+├── places.json   size routes: which chain answers which `dimensions`
+├── indexes/      <name>/, see lathe.service.index
+├── shared/       local replica of the chains and size routes in Redis, see lathe.service.redis
+├── id            random id of this state folder, in the names of queues that only its server reads
+├── jobs/         <id>/: request, state, log and result of each job
+├── upstream/     vectors that embeddings APIs answered, see lathe.training.encoder.upstream.store
+└── vectors/      vectors of running fits, and of out-of-domain text
+
+It holds callers' texts and vectors: folders have mode 700, files 600. The state folder and the folders directly in it
+may be links to other disks; deeper links are never followed when writing.
+"""
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from lathe.transforms.files import make_folder, write_synced
+
+PROBE = bytes(4096)
+"""Content of the file that tests the disk: on a full disk, an empty file could still be created."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """Paths in a state folder, and checks of whether the folder is safe and writable."""
+
+    root: Path
+
+    @property
+    def chains(self) -> Path:
+        """Folder of the registry."""
+        return self.root / "chains"
+
+    @property
+    def size_routes(self) -> Path:
+        """File with the size routes: which chain answers which `dimensions`."""
+        return self.root / "places.json"
+
+    @property
+    def shared(self) -> Path:
+        """Folder of the local replica of what servers share in Redis."""
+        return self.root / "shared"
+
+    @property
+    def indexes(self) -> Path:
+        """Folder with a folder for each index."""
+        return self.root / "indexes"
+
+    @property
+    def jobs(self) -> Path:
+        """Folder with a folder for each job."""
+        return self.root / "jobs"
+
+    @property
+    def vectors(self) -> Path:
+        """Folder for vectors during fits, the workspace folder."""
+        return self.root / "vectors"
+
+    @property
+    def upstream(self) -> Path:
+        """Folder for the vectors that embeddings APIs answered."""
+        return self.root / "upstream"
+
+    @property
+    def admin_key(self) -> Path:
+        """File with the generated admin key."""
+        return self.root / "admin.key"
+
+    @property
+    def id(self) -> Path:
+        """File with the id of the state folder."""
+        return self.root / "id"
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders directly in the state folder."""
+        return (self.chains, self.shared, self.indexes, self.jobs, self.upstream, self.vectors)
+
+    def open(self) -> str | None:
+        """Create missing folders, remove group and others' permissions, and test whether the folder can be written.
+
+        Returns:
+            Why the folder cannot be written; None if it can.
+
+        Raises:
+            ValueError: if the folder is not safe to use, see `require_safe`.
+        """
+        self.require_safe()
+        try:
+            if not self.root.exists():
+                make_folder(self.root, private=True)
+            for folder in self.folders:
+                if not folder.is_dir():
+                    make_folder(folder, private=True)
+        except OSError as error:
+            return _describe_write_error(error)
+        self.require_safe()  # another process may have created it first
+        for folder in (self.root, *self.folders):
+            _restrict_permissions(folder.resolve())
+        return self.find_write_problem()
+
+    def require_writable(self) -> None:
+        """Prepare the folder as `open` does; raise `ValueError` if it cannot be written or is not safe."""
+        if problem := self.open():
+            raise ValueError(f"{problem}: {self.root}; set LATHE_HOME to a folder that can be written")
+
+    def require_safe(self) -> None:
+        """Raise `ValueError` if every user can write to the state folder or a folder in it, or another user owns one.
+
+        The owner must be this process's user, or root, who can do anything anyway. Folders that are missing or cannot
+        be read are skipped: another error reports them.
+        """
+        for folder in (self.root, *self.folders):
+            with suppress(OSError):  # missing or unreadable
+                status = folder.stat()
+                if status.st_mode & stat.S_IWOTH:
+                    raise ValueError(
+                        f"every user of this machine can write to the state folder {folder}: check its content, "
+                        f"then chmod 700 {folder}, or set LATHE_HOME to a folder of its own, such as {folder / 'lathe'}"
+                    )
+                if status.st_uid not in (0, os.geteuid()):
+                    raise ValueError(
+                        f"the state folder {folder} belongs to user {status.st_uid}, and this is user {os.geteuid()}: "
+                        "run as that user, change its owner, or set LATHE_HOME to a folder of your own"
+                    )
+
+    def list_warnings(self) -> list[str]:
+        """Return a warning for each folder that its group can write to."""
+        writable = [folder for folder in (self.root, *self.folders) if _is_group_writable(folder)]
+        return [
+            f"the group {folder.stat().st_gid} can write to the state folder {folder}: its members can change what is "
+            "served"
+            for folder in writable
+        ]
+
+    def restrict_permissions(self) -> None:
+        """Remove group and others' permissions from all of this user's files and folders in it; links are skipped."""
+        for folder in self.folders:
+            for path in _walk(folder):
+                _restrict_permissions(path)
+        with suppress(OSError):
+            for path in self.root.iterdir():
+                _restrict_permissions(path)
+
+    def find_write_problem(self) -> str | None:
+        """Write a file to the folder and delete it; return why that failed, or None if it succeeded."""
+        probe = self.root / f".probe.{secrets.token_hex(4)}"
+        try:
+            write_synced(probe, PROBE, private=True)
+        except OSError as error:
+            return _describe_write_error(error)
+        finally:
+            with suppress(OSError):
+                probe.unlink(missing_ok=True)
+        return None
+
+    def read_or_create_admin_key(self) -> str:
+        """Return the generated admin key, creating its file with mode 600 if there is none.
+
+        Raises:
+            OSError: if the file can be neither read nor written.
+        """
+        return _read_or_create(self.admin_key, secrets.token_urlsafe(32))
+
+    def read_or_create_id(self) -> str:
+        """Return the id of this state folder, creating its file if missing; raise as `read_or_create_admin_key`."""
+        return _read_or_create(self.id, secrets.token_hex(8))
+
+
+def _read_or_create(path: Path, content: str) -> str:
+    """Return the file's text, stripped; if there is no file, first create it with `content` and mode 600.
+
+    If several processes create the file at once, all return the content of the first.
+    """
+    staging = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    if not path.exists():
+        write_synced(staging, content.encode() + b"\n", private=True)
+        try:
+            os.link(staging, path)  # unlike a rename, never replaces the file of another process
+        except FileExistsError:
+            pass
+        finally:
+            staging.unlink()
+    return path.read_text().strip()
+
+
+def _describe_write_error(error: OSError) -> str:
+    """Return a message that the state folder cannot be written; it is public, and so does not name the folder."""
+    return f"the state folder cannot be written: {error.strerror}"
+
+
+def _is_group_writable(folder: Path) -> bool:
+    """Return whether the group of a folder can write to it; False if the folder cannot be read."""
+    with suppress(OSError):
+        return bool(folder.stat().st_mode & stat.S_IWGRP)
+    return False
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Yield the path of every file and folder below a folder; links are yielded but not followed."""
+    for parent, folders, files in os.walk(folder):
+        yield from (Path(parent, name) for name in (*folders, *files))
+
+
+def _restrict_permissions(path: Path) -> None:
+    """Remove all group and others' permissions from a file or folder of this user; errors are ignored.
+
+    Left unchanged are links, files with several hard links, and what belongs to other users, such as the root of a
+    volume in Kubernetes.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    with suppress(OSError):
+        before = path.lstat()
+        plain = stat.S_ISDIR(before.st_mode) or (stat.S_ISREG(before.st_mode) and before.st_nlink == 1)
+        if not plain or not before.st_mode & 0o077 or before.st_uid != os.geteuid():
+            return
+        descriptor = os.open(path, flags)
+        try:
+            now = os.fstat(descriptor)
+            if (now.st_dev, now.st_ino, now.st_nlink) == (
+                before.st_dev,
+                before.st_ino,
+                before.st_nlink,
+            ):  # still the same file
+                os.fchmod(descriptor, stat.S_IMODE(now.st_mode) & ~0o077)
+        finally:
+            os.close(descriptor)

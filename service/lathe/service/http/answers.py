@@ -1,0 +1,45 @@
+"""Responses, serialized off the event loop."""
+
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lathe.service.codec import JSON, NPY, dump_json, dump_npy, encode_rows
+from lathe.service.encoders.embedder import Answer
+
+
+async def answer_json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Serialize the content, which may hold NumPy arrays, to a JSON response in a thread, off the event loop."""
+    return Response(await run_in_threadpool(dump_json, content), status, headers, media_type=JSON)
+
+
+async def answer_job(job_id: str) -> Response:
+    """Return the 202 response for a queued job: its id and the URL of its status, also in the `location` header."""
+    url = f"/jobs/{job_id}"
+    return await answer_json({"job_id": job_id, "status_url": url}, 202, {"location": url})
+
+
+def build_json_response(content: Any, headers: dict[str, str]) -> Response:
+    """Serialize the content, which may hold NumPy arrays, to a JSON response with status 200, in the calling thread."""
+    return Response(dump_json(content), 200, headers, media_type=JSON)
+
+
+def build_npy_response(answer: Answer) -> Response:
+    """Serialize vectors to a .npy response in the calling thread.
+
+    Without a requested encoding, documents are codes if the chain has a quantizer.
+    """
+    content = answer.target.encode(answer.vectors, as_codes=True)
+    return Response(dump_npy(content), 200, answer.build_headers(as_codes=True), media_type=NPY)
+
+
+def encode_answer(answer: Answer, encoding_format: str) -> Any:
+    """Return the rows of a JSON response for `dump_json`, in the requested encoding, else as floats."""
+    return encode_rows(answer.target.encode(answer.vectors, as_codes=False), encoding_format)
+
+
+def wants_npy(request: Request) -> bool:
+    """Return whether the request's `Accept` header names the .npy media type."""
+    return NPY in request.headers.get("accept", "").lower()

@@ -1,0 +1,83 @@
+"""Memory limit for the bodies of all requests in flight."""
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lathe.service.errors import OverloadedError
+from lathe.service.http.parse_queue import ParseMemory, ParseReservation
+
+FREE_BYTES = 65_536
+"""Bytes up to which a body is not counted and always accepted: most requests are that small."""
+
+
+class BodyMemory:
+    """Count of the bytes that the bodies of all requests hold, with its limit.
+
+    Attributes:
+        limit: maximum number of bytes.
+        held: bytes held now.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.held = 0
+
+
+class HeldBody:
+    """The bytes of a `BodyMemory` that one request's body holds."""
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self.memory = memory
+        self.counted = 0
+
+    def resize(self, size: int) -> None:
+        """Set the bytes that the body holds to `size`; 0 releases its memory. Up to `FREE_BYTES` are not counted.
+
+        Raises:
+            OverloadedError: if all bodies together would exceed the limit.
+        """
+        counted = size if size > FREE_BYTES else 0
+        more = counted - self.counted
+        if more > 0 and self.memory.held + more > self.memory.limit:
+            raise OverloadedError(
+                f"the bodies of all requests may hold {self.memory.limit} bytes (LATHE_BODY_MEMORY_BYTES), and this "
+                "one does not fit beside the others; try again"
+            )
+        self.memory.held += more
+        self.counted = counted
+
+
+class BodyMemoryMiddleware:
+    """Middleware that releases a request's parse memory when the response begins, and its body memory at the end.
+
+    Args:
+        app: handles the requests.
+        limit: bytes that all bodies may hold together.
+        parse_limit: bytes that bodies may take together while they are parsed.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, parse_limit: int) -> None:
+        self.app = app
+        self.body_memory = BodyMemory(limit)
+        self.parse_memory = ParseMemory(parse_limit)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app on an HTTP request with `held_body` and `parse_reservation` in its scope; pass other scopes on.
+
+        The reservation is released when the response begins, the body's memory when the app ends, also by an error.
+        """
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        held = scope["held_body"] = HeldBody(self.body_memory)
+        reservation = scope["parse_reservation"] = ParseReservation(self.parse_memory)
+
+        async def release_and_send(message: Message) -> None:
+            """Release the request's parse memory and send the message on."""
+            reservation.release()  # before the first byte is sent: no request waits for a client that reads slowly
+            await send(message)
+
+        try:
+            await self.app(scope, receive, release_and_send)
+        finally:
+            reservation.release()
+            held.resize(0)

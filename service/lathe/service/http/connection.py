@@ -1,0 +1,305 @@
+"""Limits on a connection, checked before the application sees a request.
+
+accepted ──► head of a request ──► its body ─────► answer ─────────► next head, or closed after 5 s
+  │ 503        │ 408 414 431         │ 408           │ closed
+  too many     HEAD_SECONDS          body_seconds    a client that takes less than SENT_BYTES
+  connections  HEAD_BYTES                            of it in SENT_SECONDS
+               HEADERS, LINE_BYTES
+
+Seconds count for the whole head or body: sending a byte now and then does not extend them. Deadlines are checked once a
+second (`check_connections`), so that requests set no timers.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from prometheus_client import Counter
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from lathe.service.codec import dump_json
+from lathe.service.errors import (
+    HeadTooLargeError,
+    MalformedError,
+    RequestTimeoutError,
+    ServiceError,
+    UnavailableError,
+    UriTooLongError,
+    error_body,
+)
+from lathe.service.http.joined_writes import JoinedWrites
+
+HEAD_BYTES = 65_536
+"""Maximum bytes of the request line and headers, of one parsed piece, and between two pieces of a body."""
+
+HEADERS = 100
+"""Maximum number of headers, as in Apache, gunicorn and hyper (which text-embeddings-inference uses)."""
+
+LINE_BYTES = 8_192
+"""Maximum bytes of a path with its query, as in Apache and nginx."""
+
+MAX_PIPELINED = 16
+"""Maximum requests that a connection may send ahead of the response to an earlier one; no normal client sends more."""
+
+HEAD_SECONDS = 30.0
+"""Seconds in which a request's head must be complete."""
+SENT_SECONDS, SENT_BYTES = 30.0, 1_000_000
+"""Seconds in which a client must take `SENT_BYTES` of a finished response, or the rest of it."""
+LINGER_SECONDS = 2.0
+"""Seconds in which a refused client can read why: closing at once, while it still sends, would reset the connection."""
+
+LOG_SECONDS = 60.0
+"""Minimum seconds between two log lines about refused connections."""
+
+REFUSED = Counter("lathe_connections_refused_total", "Connections ended before their request was served", ["reason"])
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Limits:
+    """Limits and counts that all connections of a server share.
+
+    Attributes:
+        connections: maximum number of open connections.
+        body_seconds: maximum seconds from the end of a request's head to the end of its body.
+        descriptors: maximum number of open files and sockets of this process; None if unknown.
+        logged_at: time of the last log line about refused connections, in seconds of `time.monotonic`.
+    """
+
+    connections: int
+    body_seconds: float
+    descriptors: int | None = None
+    logged_at: float = field(default=-LOG_SECONDS, repr=False)
+
+    @property
+    def spare(self) -> int:
+        """Number of descriptors that connections may not use: files are opened while requests are answered."""
+        return 0 if self.descriptors is None else self.descriptors // 8
+
+    @property
+    def backlog(self) -> int:
+        """Number of connections that may wait to be accepted; all of them are accepted before one can be refused."""
+        return 2048 if self.descriptors is None else max(16, min(2048, self.spare))
+
+    def are_reached(self, connections: int, descriptor: int) -> bool:
+        """Return whether one more connection is too many.
+
+        Args:
+            connections: number of open connections, including this one.
+            descriptor: descriptor of its socket. The system assigns the lowest free number, so it tells how full the
+                table is, whatever fills it.
+        """
+        return connections > self.connections or self.are_scarce(descriptor, self.spare)
+
+    def are_scarce(self, descriptor: int, spare: int) -> bool:
+        """Return whether fewer than `spare` descriptors are free above this one; False if the limit is unknown."""
+        return self.descriptors is not None and descriptor >= self.descriptors - spare
+
+    def log_refusal(self, connections: int) -> None:
+        """Log that connections are refused, at most once per `LOG_SECONDS`."""
+        now = time.monotonic()
+        if now - self.logged_at >= LOG_SECONDS:
+            self.logged_at = now
+            fields = {"connections": connections, "max_connections": self.connections, "descriptors": self.descriptors}
+            log.warning("too many connections; new ones are answered 503", extra=fields)
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that is ended when its requests are too large, too slow or too many.
+
+    Attributes:
+        deadline: time of the event loop by which the head or body in progress must be complete; None if neither is
+            awaited.
+        unread: bytes received since the last complete head or piece of a body.
+    """
+
+    def __init__(self, *arguments: Any, limits: Limits, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.limits = limits
+        self.deadline: float | None = None
+        self.unread = 0
+        self.progressed = False
+        self.refused = False
+        self.refusal: ServiceError | None = None
+        self.unsent, self.unsent_since = 0, 0.0
+
+    def connection_made(self, transport: Any) -> None:
+        """Accept a connection and start the time limit of its first head; answer 503 and log it if there are too many.
+
+        A refused connection is closed after `LINGER_SECONDS`, or at once if descriptors are nearly used up. Writes go
+        through `JoinedWrites`, which sends the head and the body of a response together.
+        """
+        super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
+        self.deadline = self.loop.time() + HEAD_SECONDS
+        descriptor = transport.get_extra_info("socket").fileno()
+        if self.limits.are_reached(len(self.connections), descriptor):
+            self.limits.log_refusal(len(self.connections))
+            self.refuse(
+                UnavailableError(
+                    "the server accepts no more connections (LATHE_MAX_CONNECTIONS, or its limit of open files)",
+                    code="too_many_connections",
+                )
+            )
+            if self.limits.are_scarce(descriptor, self.limits.spare // 2):
+                transport.close()  # refused connections that linger would use up the descriptors
+
+    def data_received(self, data: bytes) -> None:
+        """Parse received bytes in pieces of at most `HEAD_BYTES`; refuse a head that exceeds the limit.
+
+        The first bytes after a request start the time limit of the next head. After a refusal, bytes are dropped.
+        """
+        if self.deadline is None:
+            self.deadline = self.loop.time() + HEAD_SECONDS
+        for piece in _split(data):
+            if self.refused or self.transport.is_closing():
+                return
+            super().data_received(piece)
+            self.unread = 0 if self.progressed else self.unread + len(piece)
+            self.progressed = False
+            if self.unread > HEAD_BYTES:
+                self.refuse(HeadTooLargeError(f"the request line and headers are larger than {HEAD_BYTES} bytes"))
+
+    def on_headers_complete(self) -> None:
+        """Start the request and the time limit of its body.
+
+        Raises:
+            ServiceError: for over `HEADERS` headers, a path and query over `LINE_BYTES`, or over `MAX_PIPELINED`
+                requests sent ahead. It is stored as `refusal`; the parser then stops and calls `send_400_response`.
+        """
+        self.progressed = True
+        if len(self.headers) > HEADERS:
+            self.refusal = HeadTooLargeError(
+                f"this request has {len(self.headers)} headers; at most {HEADERS} are allowed"
+            )
+        elif len(self.url) > LINE_BYTES:
+            self.refusal = UriTooLongError(
+                f"path and query have {len(self.url)} bytes; at most {LINE_BYTES} are allowed"
+            )
+        elif len(self.pipeline) >= MAX_PIPELINED:
+            self.refusal = MalformedError(
+                f"at most {MAX_PIPELINED} requests may be sent before the response to an earlier one",
+                code="too_many_pipelined",
+            )
+        if self.refusal is not None:
+            raise self.refusal
+        super().on_headers_complete()
+        self.headers = []  # the request has its own; those that follow a chunked body must not join them
+        self.deadline = self.loop.time() + self.limits.body_seconds
+
+    def on_body(self, body: bytes) -> None:
+        """Pass a piece of a body on, and note that the request progresses."""
+        self.progressed = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request, and clear the deadline until the next request begins."""
+        self.progressed = True
+        self.deadline = None
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a request that cannot be parsed (400) or exceeded a limit, with the error of that limit."""
+        self.refuse(self.refusal or MalformedError(msg, code="malformed_request"))
+
+    def refuse(self, error: ServiceError) -> None:
+        """Count the refusal, send the error as a response, and set the deadline to close after `LINGER_SECONDS`.
+
+        If the response to a request has begun, or its whole body was received, close at once without the error. A
+        request whose body is incomplete is ended as if its client had disconnected. A second refusal does nothing.
+        """
+        if self.refused:
+            return
+        self.refused = True
+        REFUSED.labels(error.code).inc()
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self.cycle.response_started or not self.cycle.more_body:  # another response has begun
+                self.transport.close()
+                return
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        self.deadline = self.loop.time() + LINGER_SECONDS
+        self.flow.resume_reading()  # further bytes are dropped; unread, they would reset the connection
+        self.transport.write(_serialize_response(error))
+        self.transport.write_eof()
+
+    def check(self, now: float) -> None:
+        """End the connection past a deadline, or if its client reads too slowly; called once a second."""
+        if self.deadline is not None and now > self.deadline:
+            self._time_out()
+        elif now - self.unsent_since > SENT_SECONDS:
+            self._check_response(now)
+
+    def _time_out(self) -> None:
+        """End a connection past its deadline: with 408, silently if nothing was requested, at once if it was refused.
+
+        Do nothing while the server itself keeps the request waiting.
+        """
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if self.refused:
+            self.transport.abort()
+        elif answering and (not self.cycle.more_body or self.flow.read_paused):
+            return
+        elif answering:
+            seconds = self.limits.body_seconds
+            self.refuse(RequestTimeoutError(f"the body was not complete after {seconds:g} s (LATHE_BODY_SECONDS)"))
+        elif self.unread:
+            self.refuse(RequestTimeoutError(f"the headers were not complete after {HEAD_SECONDS:g} s"))
+        else:  # no request has begun, or it was answered before its body came
+            REFUSED.labels("idle").inc()
+            self.transport.close()
+
+    def _check_response(self, now: float) -> None:
+        """Abort and count the connection if its client took under `SENT_BYTES` of a response since the last check.
+
+        Only finished responses count. Their unsent bytes and the time `now` are stored for the next check.
+        """
+        earlier, self.unsent_since = self.unsent, now
+        self.unsent = 0
+        if self.cycle is not None and self.cycle.response_complete:
+            self.unsent = self.transport.get_write_buffer_size()
+        if earlier and self.unsent and earlier - self.unsent < SENT_BYTES:
+            REFUSED.labels("unread_answer").inc()
+            self.transport.abort()
+
+
+def _split(data: bytes) -> Iterable[Any]:
+    """Return the data in pieces of at most `HEAD_BYTES`, without copying it."""
+    if len(data) <= HEAD_BYTES:
+        return (data,)
+    view = memoryview(data)
+    return (view[start : start + HEAD_BYTES] for start in range(0, len(data), HEAD_BYTES))
+
+
+def _serialize_response(error: ServiceError) -> bytes:
+    """Serialize an error to the bytes of an HTTP/1.1 response that closes its connection."""
+    body = dump_json(error_body(error))
+    lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", "content-type: application/json"]
+    lines += [f"content-length: {len(body)}", "connection: close"]
+    if error.retry_after:
+        lines.append(f"retry-after: {error.retry_after}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def check_connections(connections: Iterable[object], now: float) -> None:
+    """End each `Connection` that is past its deadline or whose client reads too slowly; skip other objects.
+
+    `now` is the time of the event loop.
+    """
+    for connection in tuple(connections):
+        if isinstance(connection, Connection):
+            connection.check(now)
+
+
+def get_descriptor_limit() -> int | None:
+    """Return how many files and sockets this process may have open; None if unlimited or unknown."""
+    with suppress(ImportError, OSError):  # not on Windows
+        import resource
+
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return None if soft == resource.RLIM_INFINITY else soft
+    return None

@@ -1,0 +1,202 @@
+"""Reading, parsing and validation of JSON request bodies, within limits of size and memory.
+
+`read_json`, on the event loop:                      `validate_json`, in the thread where the route uses the body:
+bytes in ──► whole body ──► memory to parse it ──►   parse ──► validate
+413 429 499  `body_memory`  `parse_queue`            400 413   400 422
+"""
+
+from typing import Any, TypeVar
+
+import numpy as np
+import orjson
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from lathe.service.codec import JSON
+from lathe.service.errors import (
+    BadValueError,
+    ClientGoneError,
+    MalformedError,
+    ServiceError,
+    TooLargeError,
+    UnsupportedTypeError,
+    WrongShapeError,
+)
+from lathe.service.http.body_memory import HeldBody
+from lathe.service.http.parse_queue import ParseReservation
+from lathe.service.http.schemas import Body
+from lathe.service.settings import Settings
+
+DRAINED_BODIES = 8
+"""Multiple of the size limit up to which an oversized body is read and discarded: a client that is still sending would
+otherwise see its connection cut instead of the 413."""
+
+FREE_CONTAINERS = 131_072
+BYTES_PER_CONTAINER = 32
+"""A JSON body may hold `FREE_CONTAINERS` lists and objects, plus one for every `BYTES_PER_CONTAINER` of its bytes.
+
+Parsed, an empty list takes 64 bytes and the smallest object 192, of 3 and 7 bytes of JSON: a body of nothing else would
+take 30 times its size. Numbers and texts take at most 16 times their size, and need no limit of their own."""
+
+BYTES_PER_VALUE = 40
+"""Bytes of a Python integer or float, and of its slot in a list."""
+
+BYTES_PER_CHARACTER = 4
+"""Bytes per character of a Python string with a character beyond U+FFFF; every byte could be a character."""
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+async def read_json(request: Request, settings: Settings, any_content_type: bool = False) -> bytes:
+    """Read the whole body of a JSON request, and wait until there is memory to parse it; return it unparsed.
+
+    The memory is reserved until the response begins, or until `release_parse_memory`. Parsing and using the body take
+    time: pass it to a function in another thread, which begins with `validate_json`. A route that then waits must keep
+    no name for the body, or the body is not freed meanwhile.
+
+    Args:
+        request: request whose body is read.
+        settings: settings with the size limit.
+        any_content_type: whether to accept other content types than JSON; only for requests that change no state.
+
+    Raises:
+        ServiceError: 413 if too large, 415 for another content type, 429 without memory for it, 499 if the client
+            disconnected.
+    """
+    if not any_content_type:
+        require_json_type(request)
+    body = await read_body(request, settings)
+    await reserve_parse_memory(request, body)
+    return body
+
+
+def require_json_type(request: Request) -> None:
+    """Raise `UnsupportedTypeError` unless the request's content type is JSON.
+
+    A web page can make a browser send text, forms and bodies without a content type to any server, without a preflight
+    request, but not JSON.
+    """
+    content_type = request.headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != JSON:
+        raise UnsupportedTypeError(f"the content-type must be {JSON}, not {content_type[:80] or 'missing'}")
+
+
+async def read_body(request: Request, settings: Settings) -> bytes:
+    """Read the whole request body and return its bytes, counting them against the memory for all bodies.
+
+    Raises:
+        TooLargeError: if the body is over the size limit; up to `DRAINED_BODIES` times the limit is read and discarded.
+        OverloadedError: if the bodies of all requests together would exceed their memory limit.
+        ClientGoneError: if the client disconnected before the body was complete.
+    """
+    limit = settings.max_body_bytes
+    held: HeldBody = request.scope["held_body"]
+    chunks: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size <= limit:
+                held.resize(size)
+                chunks.append(chunk)
+            elif size > limit * DRAINED_BODIES:
+                break
+            else:
+                chunks.clear()
+                held.resize(0)
+    except ClientDisconnect:
+        raise ClientGoneError from None
+    if size > limit:
+        raise TooLargeError(f"the body is larger than {limit} bytes")
+    return b"".join(chunks)
+
+
+async def reserve_parse_memory(request: Request, body: bytes) -> None:
+    """Wait until there is memory to parse the body, and reserve it until the response begins."""
+    reservation: ParseReservation = request.scope["parse_reservation"]
+    await reservation.wait(estimate_parsed_bytes(body))
+
+
+def release_parse_memory(request: Request) -> None:
+    """Release the memory reserved for parsing the request's body; what is left of the body must have other limits."""
+    reservation: ParseReservation = request.scope["parse_reservation"]
+    reservation.release()
+
+
+def estimate_parsed_bytes(body: bytes) -> int:
+    """Return an upper bound of the bytes that a JSON body takes when parsed; each comma is counted as a value."""
+    return BYTES_PER_CHARACTER * len(body) + BYTES_PER_VALUE * body.count(b",")
+
+
+def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
+    """Parse a JSON object and validate it by the schema.
+
+    Raises:
+        MalformedError: if the body is not valid JSON.
+        TooLargeError: if the body holds too many lists and objects for its size.
+        WrongShapeError: if the body is no JSON object, or a field has a wrong type or is missing.
+        BadValueError: if a field has a wrong value.
+    """
+    content = parse_json(body)
+    if not isinstance(content, dict):
+        raise WrongShapeError(f"the body must be a JSON object, got {type(content).__name__}")
+    try:
+        return schema.model_validate(content)
+    except ValidationError as error:
+        raise convert_validation_error(error) from None
+
+
+def parse_json(body: bytes) -> Any:
+    """Parse a JSON body; if a key is repeated, its last value counts.
+
+    Raises:
+        MalformedError: if the body is not valid JSON; NaN and Infinity are not.
+        TooLargeError: if the body has so many lists and objects that it would take many times its size in memory.
+    """
+    _require_few_containers(body)
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise MalformedError(f"the body is not JSON: {error.msg} at character {error.pos}") from None
+
+
+def _require_few_containers(body: bytes) -> None:
+    """Raise `TooLargeError` if an unparsed JSON body holds more lists and objects than its size allows."""
+    allowed = FREE_CONTAINERS + len(body) // BYTES_PER_CONTAINER
+    if body.count(b"[") + body.count(b"{") <= allowed:  # brackets inside texts count here, so this only clears a body
+        return
+    containers = count_containers(body)
+    if containers > allowed:
+        raise TooLargeError(f"the body holds {containers} lists and objects; one of its size may hold {allowed}")
+
+
+def count_containers(body: bytes) -> int:
+    """Count the lists and objects of an unparsed JSON body by the opening brackets outside its strings."""
+    unescaped = body.replace(rb"\\", b"  ").replace(rb"\"", b"  ")  # what is left of the quotes begins or ends a text
+    characters = np.frombuffer(unescaped, np.uint8)
+    outside = np.cumsum(characters == ord('"'), dtype=np.uint8) % 2 == 0
+    return int(np.count_nonzero(outside & ((characters == ord("[")) | (characters == ord("{")))))
+
+
+def convert_validation_error(error: ValidationError) -> ServiceError:
+    """Convert a pydantic error to a `ServiceError` on one field: 400 for a wrong value, 422 for a wrong type.
+
+    Of several problems, the first with a wrong value is reported, else the first. A missing field counts as a type.
+    """
+    details = error.errors(include_url=False, include_input=False)
+    # Of a union's alternatives the value error says most; else the first.
+    detail = next((d for d in details if not _is_type_problem(d["type"])), details[0])
+    field = ".".join(str(part) for part in detail["loc"] if not _is_union_branch(part)) or None
+    message = f"{field or 'the body'}: {detail['msg'].removeprefix('Value error, ')}"
+    error_type = WrongShapeError if _is_type_problem(detail["type"]) else BadValueError
+    return error_type(message, param=field)
+
+
+def _is_union_branch(part: int | str) -> bool:
+    """Return whether a part of a pydantic error location names a branch of a union instead of a field."""
+    return isinstance(part, str) and ("[" in part or part in {"str", "int"})
+
+
+def _is_type_problem(error_type: str) -> bool:
+    """Return whether a pydantic error type is about a wrong type or a missing field, not about a value."""
+    return error_type.endswith(("_type", "_parsing")) or error_type in {"missing", "int_from_float"}

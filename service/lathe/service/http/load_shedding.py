@@ -1,0 +1,48 @@
+"""Load shedding: texts are refused before they are read while no encoder can accept them.
+
+Reading, routing and checking a request costs most of a millisecond. A server that is sent several times what its
+encoders can do would spend its cores on that, and accepted requests would wait behind the bodies of others.
+"""
+
+from types import SimpleNamespace
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lathe.service.encoders.embedder import Embedder
+from lathe.service.errors import OverloadedError
+from lathe.service.http.middleware import send_error
+
+DRAINED_BYTES = 256_000_000
+"""Maximum bytes of a refused request's body that are read and discarded, so that the client can read the response."""
+TAKES_TEXTS = frozenset({"/", "/embed", "/v1/embeddings"})
+"""Paths of the routes that only encode texts."""
+
+
+class SheddingMiddleware:
+    """Middleware that answers 429 while every encoder's admission queue is full, before keys or cache are read."""
+
+    def __init__(self, app: ASGIApp, embedder: Embedder) -> None:
+        self.app = app
+        self.embedder = embedder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 429 to a POST to a path of `TAKES_TEXTS` while all queues are full; pass other requests on.
+
+        The body of a refused request is first read and discarded, up to `DRAINED_BYTES`. The response says when to try
+        again.
+        """
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in TAKES_TEXTS:
+            await self.app(scope, receive, send)
+            return
+        queues = [engine.queue for engine in self.embedder.engines.values()]
+        if not all(queue.full for queue in queues):
+            await self.app(scope, receive, send)
+            return
+        scope["route"] = SimpleNamespace(path=scope["path"])  # what metrics and logs call it
+        left = DRAINED_BYTES
+        while left > 0 and (message := await receive()).get("more_body"):  # else the client sees its connection cut
+            left -= len(message["body"])
+        seconds = min(queue.estimate_retry_seconds() for queue in queues)
+        await send_error(
+            OverloadedError(f"the queues of all encoders are full; try again in {seconds} s", retry_after=seconds), send
+        )

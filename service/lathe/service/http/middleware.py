@@ -1,0 +1,151 @@
+"""Middleware around every request: request id, metrics, log line, and an error response for unhandled exceptions."""
+
+import logging
+import random
+import re
+import time
+import traceback
+from typing import Any
+from urllib.parse import urlsplit
+
+from prometheus_client import Counter, Histogram
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lathe.service.codec import dump_json
+from lathe.service.errors import ServiceError, convert_error, error_body
+from lathe.service.logs import log_context
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"})
+"""HTTP methods that metrics distinguish; the parser knows thirty more, and callers choose them."""
+
+REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+BYTES = re.compile(rb"[0-9]{1,18}")
+UNKNOWN = "unknown"
+"""Route label of requests that match no route, or a route with another method, which would each add a metric series."""
+LOGGED_HEADERS = {b"x-chain": "chain", b"x-dimensions": "dimensions"}
+
+REQUESTS = Counter("lathe_requests_total", "Requests answered", ["method", "route", "status"])
+SECONDS = Histogram("lathe_request_seconds", "Time from the first byte in to the last byte out", ["method", "route"])
+
+log = logging.getLogger(__name__)
+
+
+class RequestMiddleware:
+    """Middleware that gives each request an id, counts and logs it, and answers 500 for an unhandled exception."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app on an HTTP request, then update the metrics and log the request; pass other scopes on.
+
+        An unhandled exception is logged and, if no response has begun, answered with the error it converts to. Log
+        lines of the request hold its id.
+        """
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        exchange = Exchange(scope, send)
+        with log_context(request_id=exchange.request_id):
+            try:
+                await self.app(scope, receive, exchange.send)
+            except Exception as error:
+                log_failure(error)
+                if exchange.status == 0:
+                    await send_error(convert_error(error), exchange.send)
+            finally:
+                exchange.end()
+
+
+class Exchange:
+    """A request and the state of its response, for metrics and the log, which get no texts, paths, queries or keys.
+
+    Attributes:
+        request_id: id the client sent, if valid, else a random one.
+        status: status of the response; 0 until it begins.
+    """
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.scope = scope
+        self.send_to_client = send
+        self.request_headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.response_headers: dict[bytes, bytes] = {}
+        client_id = self.request_headers.get(b"x-request-id", b"")
+        self.request_id = client_id.decode() if REQUEST_ID.fullmatch(client_id) else generate_id()
+        self.status = 0
+        self.begun = time.perf_counter()
+
+    async def send(self, message: Message) -> None:
+        """Send a response message on, adding the header `x-request-id` and making redirects relative to this server."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
+            if 300 <= self.status < 400:
+                headers = [(name, remove_host(value) if name == b"location" else value) for name, value in headers]
+            self.response_headers = dict(headers)
+            message["headers"] = headers
+        await self.send_to_client(message)
+
+    def end(self) -> None:
+        """Update the request metrics and log one line, at debug level for health and metrics requests."""
+        method, route = self.scope["method"], get_route(self.scope) or UNKNOWN
+        seconds = time.perf_counter() - self.begun
+        labels = method if method in METHODS else "other", UNKNOWN if self.status == 405 else route
+        REQUESTS.labels(*labels, str(self.status)).inc()
+        SECONDS.labels(*labels).observe(seconds)
+        level = logging.DEBUG if is_probe(route) else logging.INFO
+        if log.isEnabledFor(level):
+            fields = {"method": method, "route": route, "status": self.status, "milliseconds": round(seconds * 1000, 3)}
+            log.log(level, "request", extra=fields | self.collect_sizes())
+
+    def collect_sizes(self) -> dict[str, Any]:
+        """Return log fields: the request's length in bytes, and chain and dimensions of the response, if in headers."""
+        length = self.request_headers.get(b"content-length", b"")
+        fields: dict[str, Any] = {"bytes_in": int(length)} if BYTES.fullmatch(length) else {}
+        for header, name in LOGGED_HEADERS.items():
+            if header in self.response_headers:
+                value = self.response_headers[header].decode("latin-1")
+                fields[name] = int(value) if value.isdecimal() else value
+        return fields
+
+
+def generate_id() -> str:
+    """Return 128 random bits as 32 hexadecimal digits: no secret, so no system call asks the kernel for them."""
+    return f"{random.getrandbits(128):032x}"  # noqa: S311
+
+
+def get_route(scope: Scope) -> str | None:
+    """Return the path template of the matched route, None if none matched; never the raw path, which callers choose."""
+    return getattr(scope.get("route"), "path", None)
+
+
+def remove_host(location: bytes) -> bytes:
+    """Return the path and query of a redirect's location, without scheme and host, which the caller could choose."""
+    _, _, path, query, _ = urlsplit(location)
+    return b"/" + path.lstrip(b"/") + (b"?" + query if query else b"")
+
+
+def is_probe(path: str) -> bool:
+    """Return whether a path is of health checks or metrics, which monitors request every few seconds."""
+    return path == "/metrics" or is_health(path)
+
+
+def is_health(path: str) -> bool:
+    """Return whether a path is of health checks, which are allowed under any `Host`."""
+    return path == "/health" or path.startswith("/health/")
+
+
+def log_failure(error: Exception) -> None:
+    """Log an unhandled exception's type and stack, without its message, which may quote what a caller sent."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("request failed", extra={"error": type(error).__name__, "frames": frames})
+
+
+async def send_error(error: ServiceError, send: Send) -> None:
+    """Send an error as a complete JSON response."""
+    body = dump_json(error_body(error))
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if error.retry_after:
+        headers.append((b"retry-after", str(error.retry_after).encode()))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

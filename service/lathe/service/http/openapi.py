@@ -1,0 +1,86 @@
+"""OpenAPI descriptions of bodies and responses that routes read and write themselves."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from lathe.service.codec import JSON
+from lathe.service.http.schemas import Body
+
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+"""OpenAPI media type of bytes, such as a .npy file."""
+
+OUT_OF_DOMAIN = "x-out-of-domain"
+
+VECTOR_HEADERS = {
+    name: {"schema": {"type": "string"}, "description": text}
+    for name, text in {
+        "x-space-id": "vectors with the same id are comparable",
+        "x-chain": "name@version, or none",
+        "x-dimensions": "of each vector, as floats",
+        "x-input-type": "side of a search that the vectors stand on: query or document",
+        "x-output-dtype": "float, int8, uint8, binary, ubinary or codes",
+        "x-tokens": "of the texts that were read, as in `usage`",
+        "x-tokens-cut": "of the texts that were not read; estimated for very long texts",
+        "x-request-id": "as sent, or made",
+        "x-queue-time": "milliseconds",
+        "x-inference-time": "milliseconds",
+        OUT_OF_DOMAIN: "if asked for: the mean percentile of the rows among those held out when the chain was fitted, "
+        "0.500 as fitted; or unknown",
+    }.items()
+}
+"""OpenAPI headers of a response with vectors."""
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorAnswer(BaseModel):
+    """Every error's body."""
+
+    error: ErrorDetail
+    error_type: str
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer} for status in (400, 401, 403, 404, 409, 413, 415, 422, 429, 503)
+}
+"""OpenAPI responses that any route may give besides its own; declared instead of FastAPI's validation error."""
+
+
+def describe_body(schema: type[Body], **more: Any) -> dict[str, Any]:
+    """Return the OpenAPI `requestBody` of a route that reads its body itself; `more` adds media types."""
+    json_schema = schema.model_json_schema()
+    content = {JSON: {"schema": _inline_references(json_schema, json_schema.pop("$defs", {}))}} | more
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _inline_references(json_schema: Any, definitions: dict[str, Any]) -> Any:
+    """Return the JSON schema with each `$ref` replaced by its definition.
+
+    FastAPI collects only the definitions of models that it reads itself.
+    """
+    if isinstance(json_schema, list):
+        return [_inline_references(part, definitions) for part in json_schema]
+    if not isinstance(json_schema, dict):
+        return json_schema
+    if "$ref" in json_schema:
+        return _inline_references(definitions[json_schema["$ref"].rpartition("/")[2]], definitions)
+    return {key: _inline_references(value, definitions) for key, value in json_schema.items()}
+
+
+def describe_vectors_response(schema: dict[str, Any], **more: Any) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI `responses` of a route that answers with vectors: 200 with its headers, and the errors.
+
+    Args:
+        schema: JSON schema of the JSON body.
+        more: other media types of the body, by name.
+    """
+    content = {JSON: {"schema": schema}} | more
+    return {**ERRORS, 200: {"description": "Vectors", "headers": VECTOR_HEADERS, "content": content}}

@@ -1,0 +1,56 @@
+"""Advice on vectors, as a job."""
+
+from importlib.util import find_spec
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lathe.service.chains.names import require_name
+from lathe.service.errors import BadValueError, NotSupportedError
+from lathe.service.http.answers import answer_job
+from lathe.service.http.json_body import read_json, validate_json
+from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.schemas import AdviseBody
+from lathe.service.jobs.kinds.advise import build_advice_job
+from lathe.service.jobs.sources import receive, require_distinct
+from lathe.service.jobs.store import Job
+from lathe.service.services import ADMIN, Services, ServicesDep
+from lathe.training.advice.request import AdviceRequest
+
+router = APIRouter(tags=["jobs"], responses=ERRORS)
+
+
+@router.post("/advise", dependencies=ADMIN, openapi_extra=describe_body(AdviseBody), status_code=202)
+async def advise(request: Request, services: ServicesDep) -> Response:
+    """Queue advice on what to do to vectors; answer 202 with the URL of the job."""
+    services.require_writable()
+    job = await run_in_threadpool(_create_advice_job, services, await read_json(request, services.settings))
+    return await answer_job(job.id)
+
+
+def _create_advice_job(services: Services, json_body: bytes) -> Job:
+    """Check an advice request as far as possible before the work begins, then queue its job with the data sent.
+
+    Raises:
+        NotSupportedError: if the extra `evaluation` is not installed.
+        ServiceError, TrainingError: if the body, the name in `fit`, the encoder or the source is not valid, too few
+            distinct rows were sent, or an encoder is named for vectors without `fit`.
+    """
+    body = validate_json(json_body, AdviseBody)
+    if find_spec("matplotlib") is None:
+        raise NotSupportedError("advice needs the extra `evaluation`: pip install 'lathe[evaluation]'")
+    if body.fit is not None:
+        require_name(body.fit, param="fit")
+    engine = services.embedder.find_engine(body.encoder, param="encoder")
+    source = receive(body.source, services.settings.data_root)
+    require_distinct(source, "advice")
+    needs_encoder = source.texts or body.encoder is not None
+    if not source.texts and body.encoder is not None and body.fit is None:
+        raise BadValueError(
+            "the source holds vectors: leave `encoder` out, or name a chain to `fit` for that encoder", param="encoder"
+        )
+    advice_request = AdviceRequest(source.path, body.keep, body.rows, body.seed)
+    content = build_advice_job(advice_request, engine.spec if needs_encoder else None, body.fit, source.files)
+    return services.jobs.submit("advise", content, source.files)

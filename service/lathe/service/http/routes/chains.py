@@ -1,0 +1,89 @@
+"""Chains: listing, promotion, rollback and deletion of their versions."""
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lathe.service.chains.gates import promote_with_gates
+from lathe.service.chains.names import require_number
+from lathe.service.chains.pointer import Pointer
+from lathe.service.http.answers import answer_json
+from lathe.service.http.json_body import read_json, validate_json
+from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.schemas import PromoteBody
+from lathe.service.services import ADMIN, USE, Services, ServicesDep
+
+router = APIRouter(prefix="/chains", tags=["chains"], responses=ERRORS)
+
+
+@router.get("", dependencies=USE)
+async def list_chains(services: ServicesDep) -> Response:
+    """List all chains, each with its versions."""
+    return await answer_json(await run_in_threadpool(_describe_chains, services))
+
+
+@router.get("/{name}", dependencies=USE)
+async def show_chain(name: str, services: ServicesDep) -> Response:
+    """Show steps, provenance and certificate of a chain's live version, or of `name@version`."""
+    return await answer_json(await run_in_threadpool(_describe_chain, name, services))
+
+
+@router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=describe_body(PromoteBody))
+async def promote(name: str, request: Request, services: ServicesDep) -> Response:
+    """Make a version live, if it passes the gates of its fit, of its shadow on this server and of this request."""
+    services.require_writable()
+    pointer = await run_in_threadpool(_promote, name, services, await read_json(request, services.settings))
+    return await answer_json(_describe_pointer(name, pointer))
+
+
+@router.post("/{name}/rollback", dependencies=ADMIN)
+async def rollback(name: str, services: ServicesDep) -> Response:
+    """Make the version live that was live before."""
+    services.require_writable()
+    return await answer_json(_describe_pointer(name, await run_in_threadpool(services.size_routes.rollback, name)))
+
+
+@router.delete("/{name}/{version}", dependencies=ADMIN)
+async def delete(name: str, version: str, services: ServicesDep) -> Response:
+    """Delete a version permanently."""
+    services.require_writable()
+    number = require_number(version, "version")
+    await run_in_threadpool(services.registry.delete, name, number)
+    return await answer_json({"deleted": f"{name}@{number}"})
+
+
+def _promote(name: str, services: Services, json_body: bytes) -> Pointer:
+    """Make a version live if it passes its gates, or by force; return the pointer to the live and earlier versions.
+
+    Gates are thresholds on measured quality: those of its fit and the request, and of its running shadow comparison.
+
+    Raises:
+        ServiceError: if the body is not valid.
+        ConflictError: if the version fails a gate and is not forced.
+    """
+    body = validate_json(json_body, PromoteBody)
+    missed = services.shadows.find_failed_gates(name, body.version)
+    return promote_with_gates(services.size_routes, name, body.version, body.gates, body.force, missed)
+
+
+def _describe_chains(services: Services) -> list[dict[str, object]]:
+    """Describe every chain, as `_describe_chain` does."""
+    return [_describe_chain(name, services) for name in services.registry.names()]
+
+
+def _describe_chain(ref: str, services: Services) -> dict[str, object]:
+    """Describe a chain's version with whether live traffic makes it stale, and the version that shadows it, if any."""
+    description = services.registry.describe(ref)
+    stale = services.drift.is_stale(f"{description['name']}@{description['version']}")
+    return description | {"stale": stale, "shadow": services.shadows.get_candidate_version(description["name"])}
+
+
+def _describe_pointer(name: str, pointer: Pointer) -> dict[str, object]:
+    """Return the JSON of a chain's pointer: its live version, earlier ones, and the gates it was forced past."""
+    return {
+        "name": name,
+        "live": pointer.live,
+        "earlier": list(pointer.earlier),
+        "forced": list(pointer.overridden_gates),
+    }

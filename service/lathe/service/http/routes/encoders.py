@@ -1,0 +1,113 @@
+"""Encoders: serving them, and the size routes of their vectors."""
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lathe.service.chains.names import require_number
+from lathe.service.encoders.engine.engine import SERVING, Engine
+from lathe.service.errors import UnavailableError, UnknownNameError
+from lathe.service.http.answers import answer_json
+from lathe.service.http.encoder_descriptions import describe_encoders
+from lathe.service.http.json_body import read_json, validate_json
+from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.schemas import SizeRouteBody
+from lathe.service.services import ADMIN, USE, Services, ServicesDep
+
+router = APIRouter(prefix="/encoders", tags=["encoders"], responses=ERRORS)
+
+
+@router.get("", dependencies=USE)
+async def list_encoders(services: ServicesDep) -> Response:
+    """List the served encoders, with their state and size routes."""
+    return await answer_json(await run_in_threadpool(describe_encoders, services))
+
+
+@router.put("/{name}", dependencies=ADMIN, status_code=202)
+async def add_encoder(name: str, services: ServicesDep) -> Response:
+    """Serve an encoder that the settings or the state folder name; answer 202 while it loads, 200 once it is ready."""
+    engine = services.embedder.engines.get(name)
+    if engine is None:
+        engine = await run_in_threadpool(_start_encoder, name, services)
+    return await answer_json(_describe_state(engine), 200 if engine.state in SERVING else 202)
+
+
+@router.delete("/{name}", dependencies=ADMIN)
+async def remove_encoder(name: str, services: ServicesDep) -> Response:
+    """Stop serving an encoder until it is added again or the server restarts; accepted requests are finished."""
+    engine = await run_in_threadpool(_stop_encoder, name, services)
+    return await answer_json(_describe_state(engine))
+
+
+def _start_encoder(name: str, services: Services) -> Engine:
+    """Start an encoder's engine and serve it; return the engine, which still loads, or the one served already.
+
+    Raises:
+        UnknownNameError: if neither the settings nor the state folder name the encoder.
+        UnavailableError: if the state folder's list of encoders is damaged.
+    """
+    try:
+        spec = services.settings.find_encoder_spec(name)
+    except ValueError as error:  # the file of added encoders is damaged
+        raise UnavailableError(str(error), code="state_unreadable") from None
+    if spec is None:
+        names = ", ".join(spec.name for spec in services.settings.specs)
+        raise UnknownNameError(
+            f"there is no encoder {name!r} in the settings or the state folder; there are: {names} "
+            "(to add one, run `lathe encoders add` on the server's machine)",
+            param="encoder",
+        )
+    with services.changing_encoders:
+        if name not in services.embedder.engines:
+            services.embedder.add(services.make_engine(spec))
+            services.residency.start()
+        return services.embedder.engines[name]
+
+
+def _stop_encoder(name: str, services: Services) -> Engine:
+    """Stop serving an encoder, wait up to `shutdown_seconds` for its accepted requests, and stop its workers.
+
+    Raises:
+        UnknownNameError: if the encoder is not served.
+        ConflictError: if the encoder is the default.
+    """
+    with services.changing_encoders:
+        engine = services.embedder.remove(name)
+    engine.stop(services.settings.shutdown_seconds)
+    return engine
+
+
+def _describe_state(engine: Engine) -> dict[str, Any]:
+    """Return the name and the state of an engine's encoder."""
+    return {"name": engine.spec.name, "state": engine.state}
+
+
+@router.put("/{name}/dimensions/{dimensions}", dependencies=ADMIN, openapi_extra=describe_body(SizeRouteBody))
+async def set_size_route(name: str, dimensions: str, request: Request, services: ServicesDep) -> Response:
+    """Set the chain that answers requests for this number of dimensions of the encoder's vectors."""
+    services.require_writable()
+    route = await run_in_threadpool(
+        _assign_size_route, name, dimensions, services, await read_json(request, services.settings)
+    )
+    return await answer_json(route)
+
+
+def _assign_size_route(name: str, value: str, services: Services, json_body: bytes) -> dict[str, Any]:
+    """Let a chain answer requests for a number of dimensions of an encoder's vectors, instead of an earlier chain.
+
+    Return encoder, dimensions and chain as JSON.
+
+    Raises:
+        ServiceError: if the body or the number of dimensions is not valid, the encoder is unknown or not ready, or the
+            chain does not serve its vectors in these dimensions.
+    """
+    body = validate_json(json_body, SizeRouteBody)
+    dimensions = require_number(value, "dimensions")
+    engine = services.embedder.find_engine(name)
+    encoder = engine.require_ready()
+    services.embedder.resolver.resolve_for_encoder(encoder, body.chain, dimensions)
+    services.size_routes.assign(encoder.fingerprint, str(dimensions), body.chain, replace=True)
+    return {"encoder": engine.spec.name, "dimensions": dimensions, "chain": body.chain}

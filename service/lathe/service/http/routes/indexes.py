@@ -1,0 +1,280 @@
+"""Creation, filling, reading, deletion and reindexing of indexes."""
+
+import asyncio
+from concurrent.futures import Future
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lathe.service.chains.names import require_name
+from lathe.service.codec import require_rows
+from lathe.service.errors import BadValueError, ConflictError, NotSupportedError, UnavailableError, WrongShapeError
+from lathe.service.http.answers import answer_job, answer_json
+from lathe.service.http.index_vectors import (
+    encode_body_texts,
+    get_space_id,
+    parse_body_vectors,
+    require_space,
+    require_space_id,
+)
+from lathe.service.http.json_body import read_json, validate_json
+from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.schemas import GetBody, IdsBody, IndexBody, ReindexBody, UpsertBody
+from lathe.service.index.items import require_ids, require_small_response
+from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
+from lathe.service.index.spec import IndexSpec, require_same_settings
+from lathe.service.index.spec_resolver import IndexRequest, ReindexRequest, SpecResolver
+from lathe.service.jobs.inputs import FILE_OF_NEW_TEXTS
+from lathe.service.jobs.requests import ReindexJob
+from lathe.service.jobs.store import Job
+from lathe.service.services import ADMIN, USE, Services, ServicesDep
+from lathe.transforms.artifact import MANIFEST, TENSORS
+
+router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
+
+MAX_MOVES = 5
+"""How often an upsert is encoded again because the index moved to another encoder meanwhile."""
+
+Metadata = list[dict[str, Any] | None]
+
+
+@router.get("", dependencies=USE)
+async def list_indexes(services: ServicesDep) -> Response:
+    """List all indexes."""
+    return await answer_json(await run_in_threadpool(services.indexes.describe))
+
+
+@router.get("/{name}", dependencies=USE)
+async def show_index(name: str, services: ServicesDep) -> Response:
+    """Show an index, `{name, count, chain, space_id, dimensions, state, …}`, with its size and its snapshot's age.
+
+    In the state folder, `memory` says the bytes of each part: `anonymous` is memory of the process, `page_cache` lists
+    mapped files, which the system may drop from memory.
+    """
+    index = await run_in_threadpool(services.indexes.get, name)
+    return await answer_json(await run_in_threadpool(index.describe))
+
+
+@router.put("/{name}", dependencies=ADMIN, openapi_extra=describe_body(IndexBody))
+async def create_index(name: str, request: Request, services: ServicesDep) -> Response:
+    """Create an index; if it exists with these settings, change nothing."""
+    services.require_indexes_writable()
+    index = await run_in_threadpool(_create_index, name, services, await read_json(request, services.settings))
+    return await answer_json(await run_in_threadpool(index.describe))
+
+
+@router.delete("/{name}", dependencies=ADMIN)
+async def delete_index(name: str, services: ServicesDep) -> Response:
+    """Delete an index and its items, and cancel its reindexing."""
+    services.require_indexes_writable()
+    await run_in_threadpool(services.indexes.require_owned, name)
+    for job in await run_in_threadpool(_list_reindex_jobs, services, name):
+        await run_in_threadpool(services.jobs.cancel, job.id)
+    await run_in_threadpool(services.indexes.delete, name)
+    return await answer_json({"deleted": name})
+
+
+@router.post("/{name}/upsert", dependencies=USE, openapi_extra=describe_body(UpsertBody))
+async def upsert(name: str, request: Request, services: ServicesDep) -> Response:
+    """Insert items, replacing those with the same ids; either all of them or none."""
+    services.require_indexes_writable()
+    body, index = await run_in_threadpool(_check_upsert, name, services, await read_json(request, services.settings))
+    space_id = get_space_id(body, request)
+    for _ in range(MAX_MOVES):
+        spec = index.spec
+        if body.vectors is not None:
+            require_space_id(space_id, spec)
+        require_space(space_id, spec, originals_only=body.vectors is not None)
+        if body.texts is not None:
+            vectors = await encode_body_texts(request, body, spec, services)
+        else:
+            vectors = await run_in_threadpool(parse_body_vectors, body, spec, services)
+        metadata = _list_metadata(body, spec)
+        try:
+            writing = index.upsert(body.ids, vectors, metadata, spec.raw_space_id)
+            change: Change = await asyncio.wrap_future(writing)
+        except SpaceMovedError:
+            if body.vectors is not None:
+                require_space(spec.raw_space_id, index.spec, originals_only=True)
+            continue  # the index moved to another encoder meanwhile: the texts are encoded by that
+        return await answer_json({"upserted": len(body.ids), "sequence": change.sequence})
+    raise UnavailableError(f"the index moved to another encoder {MAX_MOVES} times during this request; try again")
+
+
+@router.post("/{name}/delete", dependencies=USE, openapi_extra=describe_body(IdsBody))
+async def delete(name: str, request: Request, services: ServicesDep) -> Response:
+    """Delete items by their ids; ids that do not exist are ignored."""
+    services.require_indexes_writable()
+    deleting = await run_in_threadpool(_queue_delete, name, services, await read_json(request, services.settings))
+    change = await asyncio.wrap_future(deleting)
+    return await answer_json({"deleted": change.removed, "sequence": change.sequence})
+
+
+@router.post("/{name}/get", dependencies=USE, openapi_extra=describe_body(GetBody))
+async def get(name: str, request: Request, services: ServicesDep) -> Response:
+    """Return items by their ids, in that order; null for an id that does not exist."""
+    items = await run_in_threadpool(
+        _get_items, name, services, await read_json(request, services.settings, any_content_type=True)
+    )
+    return await answer_json({"items": items})
+
+
+@router.post("/{name}/reindex", dependencies=ADMIN, openapi_extra=describe_body(ReindexBody), status_code=202)
+async def reindex(name: str, request: Request, services: ServicesDep) -> Response:
+    """Queue the rebuilding of an index by another chain, encoder or graph, or of its graph alone; it serves meanwhile.
+
+    Answers 202 with the URL of the job.
+    """
+    services.require_writable()
+    job = await run_in_threadpool(_create_reindex_job, name, services, await read_json(request, services.settings))
+    return await answer_job(job.id)
+
+
+def _create_index(name: str, services: Services, json_body: bytes) -> SearchIndex:
+    """Create an index, or return the existing one if it has the settings that the body names.
+
+    Raises:
+        ConflictError: if it has others; a chain without a version stands for whichever version the index has.
+        ServiceError: if the body, the name or the settings are not valid.
+    """
+    body = validate_json(json_body, IndexBody)
+    require_name(name, "an index")
+    if name not in services.indexes.names():
+        services.indexes.create(name, *_build_specs(services).resolve_new(IndexRequest(**body.model_dump())))
+    index = services.indexes.get(name)
+    spec = index.spec
+    requested = {key: value for key in body.model_fields_set if (value := getattr(body, key)) is not None}
+    if spec.chain.partition("@")[0] == body.chain.removesuffix("@live"):  # an index keeps the version it began with
+        del requested["chain"]
+    if "encoder" in requested and spec.encoder is not None:
+        requested["encoder"] = services.embedder.find_engine(requested["encoder"], param="encoder").spec.name
+    require_same_settings(name, spec, requested)
+    return index
+
+
+def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[UpsertBody, SearchIndex]:
+    """Check the ids and the numbers of items of an upsert; return its parsed body and the index.
+
+    Raises:
+        ServiceError: if the body is not valid.
+        UnknownNameError: if there is no such index.
+        BadValueError: if there are no ids, or one is repeated or not valid.
+        TooLargeError: if there are more than `max_vectors`.
+        WrongShapeError: if the numbers of ids, items and metadata differ.
+    """
+    body = validate_json(json_body, UpsertBody)
+    index = services.indexes.get(name)
+    require_rows(len(body.ids), services.settings.max_vectors, "ids")
+    require_ids(body.ids)
+    _require_equal_counts(body)
+    return body, index
+
+
+def _queue_delete(name: str, services: Services, json_body: bytes) -> Future[Change]:
+    """Check the number of ids, queue the deletion of their items, and return its future; repeated ids count once.
+
+    Raises:
+        ServiceError: if the body is not valid.
+        UnknownNameError: if there is no such index.
+        BadValueError: if there are no ids.
+        TooLargeError: if there are more than `max_vectors`, repeated ones included.
+    """
+    body = validate_json(json_body, IdsBody)
+    index = services.indexes.get(name)
+    require_rows(len(body.ids), services.settings.max_vectors, "ids")
+    return index.delete(list(dict.fromkeys(body.ids)))
+
+
+def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str, Any] | None]:
+    """Read items by their ids, None where there is none.
+
+    Raises:
+        ServiceError: if the body is not valid.
+        UnknownNameError: if there is no such index.
+        BadValueError: if there are no ids.
+        TooLargeError: if there are more than `max_vectors`, or the items are too large for one response.
+    """
+    body = validate_json(json_body, GetBody)
+    index = services.indexes.get(name)
+    require_rows(len(body.ids), services.settings.max_vectors, "ids")
+    items = index.get(body.ids, body.vectors)
+    require_small_response(items)
+    return items
+
+
+def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
+    """Check a reindex request as far as possible before the work begins, then queue its job with any new texts.
+
+    Raises:
+        NotSupportedError: if the backend of the indexes cannot reindex.
+        BadValueError: if there are texts, but no other encoder.
+        ConflictError: if the index is being reindexed already.
+        ServiceError: if the body or the settings are not valid.
+    """
+    body = validate_json(json_body, ReindexBody)
+    index = services.indexes.get(name)
+    backend = services.indexes.capabilities
+    if not backend.reindexing:
+        raise NotSupportedError(
+            f"an index in {backend.name} cannot be reindexed in place: export it with `lathe index export {name}`, "
+            "create another with the settings you want, and import into that"
+        )
+    request = ReindexRequest(**body.model_dump(exclude={"texts"}))
+    spec, artifact, encoder = _build_specs(services).resolve_reindexed(request, index)
+    if body.texts and encoder is None:
+        raise BadValueError("texts are encoded again only by another encoder: name it in `encoder`", param="texts")
+    files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
+    if body.texts:
+        files[FILE_OF_NEW_TEXTS] = orjson.dumps(body.texts)
+    content = {
+        "index": name,
+        "spec": spec.to_json(),
+        "encoder": encoder.spec.to_json() if encoder else None,
+        "text_field": spec.text_field or "text",
+    }
+    with services.submitting_reindex:  # of two requests at once, the second sees the first's job
+        if _list_reindex_jobs(services, name):
+            raise ConflictError(f"the index {name} is being reindexed already", param="name")
+        return services.jobs.submit("reindex", content, files)
+
+
+def _list_reindex_jobs(services: Services, name: str) -> list[Job]:
+    """List the jobs that are reindexing an index, queued ones included."""
+    jobs = [job for job in services.jobs.list() if job.kind == "reindex" and not job.ended]
+    requests = [(job, services.jobs.read_request(job.id)) for job in jobs]
+    return [job for job, request in requests if isinstance(request, ReindexJob) and request.index == name]
+
+
+def _build_specs(services: Services) -> SpecResolver:
+    """Build the resolver of requests to index settings, with the server's chains and encoders."""
+    embedder = services.embedder
+    return SpecResolver(
+        services.registry,
+        embedder.resolver,
+        lambda name: embedder.find_engine(name, param="encoder").require_ready(),
+        lambda: [engine.require_ready() for engine in embedder.engines.values()],
+    )
+
+
+def _require_equal_counts(body: UpsertBody) -> None:
+    """Raise `WrongShapeError` if there are not as many texts or vectors, and metadata if any, as ids."""
+    items = [body.texts] if isinstance(body.texts, str) else body.texts or body.vectors or []
+    counts = {"ids": len(body.ids)} | ({"texts or vectors": len(items)} if items else {})  # none is another error
+    if body.metadata is not None:
+        counts["metadata"] = len(body.metadata)
+    if len(set(counts.values())) > 1:
+        numbers = ", ".join(f"{count} {what}" for what, count in counts.items())
+        raise WrongShapeError(f"there are {numbers}: give as many of each", param="ids")
+
+
+def _list_metadata(body: UpsertBody, spec: IndexSpec) -> Metadata:
+    """Return the metadata of each item, None without; add the item's text if the index stores texts."""
+    metadata: Metadata = list(body.metadata) if body.metadata is not None else [None] * len(body.ids)
+    if spec.text_field is not None and body.texts is not None:
+        texts = [body.texts] if isinstance(body.texts, str) else body.texts
+        metadata = [(fields or {}) | {spec.text_field: text} for text, fields in zip(texts, metadata, strict=True)]
+    return metadata

@@ -1,0 +1,101 @@
+"""Reduction of the caller's own vectors by a chain."""
+
+from typing import Any, get_args
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lathe.service.chains.names import require_number
+from lathe.service.chains.output_dtype import OutputDtype
+from lathe.service.chains.resolve import InputType
+from lathe.service.codec import NPY, as_vectors, parse_npy
+from lathe.service.encoders.embedder import Answer
+from lathe.service.errors import BadValueError
+from lathe.service.http.answers import build_json_response, build_npy_response, encode_answer, wants_npy
+from lathe.service.http.json_body import read_body, read_json, validate_json
+from lathe.service.http.openapi import BINARY, describe_body, describe_vectors_response
+from lathe.service.http.out_of_domain import DRIFT_PARAMETERS, measure_out_of_domain, wants_out_of_domain
+from lathe.service.http.schemas import ReduceBody
+from lathe.service.services import USE, Services, ServicesDep
+
+router = APIRouter(dependencies=USE, tags=["vectors"])
+
+QUERY_PARAMETERS = [
+    {"name": "chain", "in": "query", "schema": {"type": "string"}, "description": "for npy bodies"},
+    {"name": "dimensions", "in": "query", "schema": {"type": "integer"}, "description": "for npy bodies"},
+    *(
+        {
+            "name": name,
+            "in": "query",
+            "schema": {"type": "string", "enum": list(get_args(choices))},
+            "description": "for npy bodies",
+        }
+        for name, choices in (("input_type", InputType), ("output_dtype", OutputDtype))
+    ),
+]
+
+
+@router.post(
+    "/reduce",
+    openapi_extra=describe_body(ReduceBody, **{NPY: BINARY}) | {"parameters": [*QUERY_PARAMETERS, *DRIFT_PARAMETERS]},
+    responses=describe_vectors_response({"type": "object"}, **{NPY: BINARY}),
+    summary="Transform vectors by a chain",
+)
+async def reduce(request: Request, services: ServicesDep) -> Response:
+    """Transform the vectors of a JSON or .npy body by a chain; return JSON, or a .npy file if `Accept` asks for it."""
+    # All in one change of threads, which costs more than a small product.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NPY:
+        return await run_in_threadpool(_reduce_npy, request, services, await read_body(request, services.settings))
+    json_body = await read_json(request, services.settings, any_content_type=True)
+    return await run_in_threadpool(_reduce_json, request, services, json_body)
+
+
+def _reduce_json(request: Request, services: Services, json_body: bytes) -> Response:
+    """Parse a JSON body, transform its vectors, and return the response."""
+    body = validate_json(json_body, ReduceBody)
+    vectors = as_vectors(body.vectors, services.settings.max_vectors)
+    answer = services.embedder.reduce(vectors, body.chain, body.dimensions, body.input_type, body.output_dtype)
+    return _respond(request, answer)
+
+
+def _reduce_npy(request: Request, services: Services, body: bytes) -> Response:
+    """Transform the vectors of a .npy body by the chain in the query, and return the response.
+
+    Raises:
+        BadValueError: if the query names no chain, `dimensions` is not a number from 1, or another value is unknown.
+    """
+    chain = request.query_params.get("chain")
+    if not chain:
+        raise BadValueError("name the chain of a npy body in the query: /reduce?chain=NAME", param="chain")
+    value = request.query_params.get("dimensions")
+    dimensions = None if value is None else require_number(value, "dimensions")
+    if dimensions == 0:
+        raise BadValueError("dimensions must be at least 1", param="dimensions")
+    vectors = parse_npy(body, services.settings.max_vectors)
+    input_type: InputType = _read_choice(request, "input_type", get_args(InputType)) or "document"
+    output_dtype: OutputDtype | None = _read_choice(request, "output_dtype", get_args(OutputDtype))
+    return _respond(request, services.embedder.reduce(vectors, chain, dimensions, input_type, output_dtype))
+
+
+def _read_choice(request: Request, name: str, choices: tuple[Any, ...]) -> Any:
+    """Return a query parameter that has one of some values, None if it is missing; raise `BadValueError` for others."""
+    value = request.query_params.get(name)
+    if value is not None and value not in choices:
+        raise BadValueError(f"{name} must be one of {', '.join(choices)}, not {value[:40]!r}", param=name)
+    return value
+
+
+def _respond(request: Request, answer: Answer) -> Response:
+    """Serialize the vectors to a response: .npy or JSON, with the header `x-out-of-domain`, as the request asks."""
+    answer = measure_out_of_domain(answer) if wants_out_of_domain(request) else answer
+    if wants_npy(request):
+        return build_npy_response(answer)
+    content = {
+        "vectors": encode_answer(answer, "float"),
+        "dimensions": answer.target.dimensions,
+        "chain": answer.target.chain,
+        "space_id": answer.target.space_id,
+    }
+    return build_json_response(content, answer.build_headers())

@@ -1,0 +1,153 @@
+"""Search in an index; besides encoding, two steps off the event loop: checks of the request, and the search."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lathe.service.errors import BadValueError, ConflictError, TooLargeError
+from lathe.service.http.answers import build_json_response
+from lathe.service.http.index_vectors import (
+    encode_body_texts,
+    get_space_id,
+    parse_body_vectors,
+    require_space,
+    require_space_id,
+)
+from lathe.service.http.json_body import read_json, validate_json
+from lathe.service.http.openapi import ERRORS, VECTOR_HEADERS, describe_body
+from lathe.service.http.schemas import SearchBody
+from lathe.service.index.bridge import Bridge
+from lathe.service.index.filters import Filter, parse_filter
+from lathe.service.index.items import require_small_response
+from lathe.service.index.protocol import SearchIndex, Serving
+from lathe.service.index.query import Query
+from lathe.service.index.reducer import Vectors
+from lathe.service.index.spec import IndexSpec
+from lathe.service.services import USE, Services, ServicesDep
+
+router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
+
+MAX_RESULTS = 1_000_000
+"""Maximum queries times candidates of one request."""
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """A checked search request.
+
+    Attributes:
+        body: body of the request.
+        serving: state of the index that is searched, even if the index changes meanwhile.
+        bridge: maps queries of another encoder to the space of the index; None for queries of its own encoder.
+        filter: filter of the items; None without one.
+        reduced: whether the queries are reduced by the index's chain already.
+    """
+
+    body: SearchBody
+    serving: Serving
+    bridge: Bridge | None
+    filter: Filter | None
+    reduced: bool
+
+    @property
+    def query_spec(self) -> IndexSpec:
+        """Settings whose encoder and space the queries are of: the bridge's, else the index's."""
+        return self.serving.spec if self.bridge is None else self.bridge.spec
+
+
+@router.post(
+    "/{name}/search",
+    dependencies=USE,
+    openapi_extra=describe_body(SearchBody),
+    responses={200: {"description": "Items", "headers": VECTOR_HEADERS}},
+)
+async def search(name: str, request: Request, services: ServicesDep) -> Response:
+    """Return the nearest items to each query, best first."""
+    checked = await run_in_threadpool(
+        _check_search, name, request, services, await read_json(request, services.settings, any_content_type=True)
+    )
+    has_texts = checked.body.texts is not None
+    queries = await encode_body_texts(request, checked.body, checked.query_spec, services) if has_texts else None
+    return await run_in_threadpool(_search_and_respond, checked, queries, services)
+
+
+def _check_search(name: str, request: Request, services: Services, json_body: bytes) -> SearchRequest:
+    """Check a search's parameters, and that its queries belong to the vectors of the index; return it with the index.
+
+    Queries may be texts, vectors of the index's encoder, vectors reduced by its chain or, while the index moves to
+    another encoder, vectors of that one; reduced ones cannot be rescored.
+
+    Raises:
+        ServiceError: if the body or a parameter is not valid, or the queries belong to another encoder or chain.
+    """
+    body = validate_json(json_body, SearchBody)
+    if body.ef is not None and body.ef < body.k:
+        raise BadValueError(f"ef ({body.ef}) must be at least k ({body.k})", param="ef")
+    item_filter = parse_filter(body.filter) if body.filter is not None else None
+    index = services.indexes.get(name)
+    serving = index.get_serving()
+    bridge = _find_bridge(body.encoder, index, serving.spec)
+    if bridge is None and body.encoder is not None:
+        _require_own_encoder(body.encoder, name, serving.spec, services)
+    spec = serving.spec if bridge is None else bridge.spec
+    space_id = get_space_id(body, request)
+    if body.vectors is not None:
+        require_space_id(space_id, spec)
+    require_space(space_id, spec, originals_only=bridge is not None and body.texts is None)
+    reduced = body.texts is None and space_id == spec.space_id != spec.raw_space_id
+    if reduced and body.rescore is not None:
+        raise BadValueError("reduced queries cannot be rescored: send the encoder's own vectors", param="rescore")
+    return SearchRequest(body, serving, bridge, item_filter, reduced)
+
+
+def _search_and_respond(checked: SearchRequest, queries: Vectors | None, services: Services) -> Response:
+    """Search the index and return the response; queries of another encoder are first mapped to the index's space.
+
+    Args:
+        checked: the request.
+        queries: the encoded texts `(q, d)`; None takes the vectors of the request's body.
+        services: components of the server.
+
+    Raises:
+        ServiceError: if the vectors are not valid, or there would be too many results or bytes.
+    """
+    body, bridge, spec = checked.body, checked.bridge, checked.serving.spec
+    if queries is None:
+        queries = parse_body_vectors(body, checked.query_spec, services, checked.reduced)
+    if len(queries) * body.k * (body.rescore or 1) > MAX_RESULTS:
+        raise TooLargeError(f"queries × k × rescore may be at most {MAX_RESULTS:,}", param="k")
+    vectors = queries if bridge is None else bridge(queries)
+    results = checked.serving.search(Query(vectors, body.k, body.ef, body.rescore, checked.filter, checked.reduced))
+    require_small_response(item for items in results for item in items)
+    content: dict[str, Any] = {"results": results, "space_id": spec.space_id, "chain": spec.chain}
+    if bridge is not None:
+        content["aligned"] = bridge.describe()
+    headers = {"x-space-id": spec.space_id, "x-chain": spec.chain, "x-dimensions": str(spec.dimensions)}
+    return build_json_response(content, headers)
+
+
+def _find_bridge(encoder: str | None, index: SearchIndex, spec: IndexSpec) -> Bridge | None:
+    """Return the bridge that maps queries of the encoder an index is moving to, to the space it still serves.
+
+    None if the index is not moving to this encoder, has moved already, or has no fitted bridge yet.
+    """
+    bridge = index.bridge
+    if bridge is None or encoder != bridge.spec.encoder or bridge.spec.generation == spec.generation:
+        return None
+    return bridge
+
+
+def _require_own_encoder(encoder: str, name: str, spec: IndexSpec, services: Services) -> None:
+    """Raise `ConflictError` if queries are of another encoder than the index's vectors."""
+    engine = services.embedder.find_engine(encoder, param="encoder")
+    if engine.require_ready().fingerprint != spec.encoder_fingerprint:
+        raise ConflictError(
+            f"the index {name} holds vectors of {spec.encoder or 'another encoder'} (space {spec.raw_space_id}), "
+            f"not of {encoder}; reindex it with that encoder",
+            param="encoder",
+            code="space_mismatch",
+        )

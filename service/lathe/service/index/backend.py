@@ -1,0 +1,119 @@
+"""Choice of the backend that stores the indexes: the state folder or Milvus.
+
+A server opens the indexes with `open_indexes`. Commands read them with `describe_indexes` and `read_items`, which own
+no index, so that a server goes on serving it.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lathe.service.errors import ServiceError, convert_error
+from lathe.service.home import Home
+from lathe.service.index.embedded.backup import require_index
+from lathe.service.index.embedded.index import Texts
+from lathe.service.index.embedded.indexes import EmbeddedIndexes, list_index_folders
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.milvus.indexes import MilvusIndexes
+from lathe.service.index.protocol import Artifact, Capabilities, Payload, SearchIndexes
+from lathe.service.index.reducer import Vectors
+from lathe.service.index.spec import IndexSpec, require_originals
+from lathe.service.settings import Settings
+
+
+def refuse_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
+    """Raise `NotImplementedError`: the encoder of processes that open indexes and write no texts."""
+    raise NotImplementedError
+
+
+def open_indexes(settings: Settings, home: Home, encode: Texts = refuse_texts) -> SearchIndexes:
+    """Return the indexes of the backend that the settings choose: Milvus if `index_url` is set, else the state folder.
+
+    Args:
+        settings: settings of the server.
+        home: state folder.
+        encode: encodes texts with the encoder that an index names.
+    """
+    if settings.index_url:
+        return MilvusIndexes(settings.index_url, settings.index_token)
+    return EmbeddedIndexes(home.indexes, settings.threads, settings.job_threads, encode)
+
+
+def get_capabilities(settings: Settings) -> Capabilities:
+    """Return what the backend that the settings choose supports, without opening it."""
+    return MilvusIndexes.capabilities if settings.index_url else EmbeddedIndexes.capabilities
+
+
+def find_problem(settings: Settings, home: Home) -> str | None:
+    """List the indexes, and return why their backend cannot be reached; None if it can."""
+    with closing(open_indexes(settings, home)) as indexes:
+        try:
+            indexes.names()
+        except ServiceError as error:
+            return error.message
+    return None
+
+
+def describe_indexes(settings: Settings, home: Home) -> list[dict[str, Any]]:
+    """Describe all indexes without owning them; one that cannot be read is described by its error."""
+    if get_capabilities(settings).in_state_folder:
+        return [describe_folder(folder) for folder in list_index_folders(home.indexes)]
+    with closing(open_indexes(settings, home)) as indexes:
+        return indexes.describe()
+
+
+def describe_folder(folder: Path) -> dict[str, Any]:
+    """Describe the index in a folder from its SQLite file, opened read-only: name, counts, settings and file size.
+
+    If the file cannot be read, return name and error instead.
+    """
+    try:
+        with closing(IndexRecord(folder / "record.db", read_only=True)) as record:
+            return {
+                "name": folder.name,
+                **record.count_items(),
+                **record.spec.to_json(),
+                "record_bytes": record.measure_bytes(),
+            }
+    except Exception as error:
+        return {"name": folder.name, "error": convert_error(error).message}
+
+
+@dataclass(frozen=True)
+class StoredItems:
+    """Items of an index that is opened without owning it.
+
+    Attributes:
+        spec: settings of the index.
+        artifact: manifest and tensors of its chain.
+        count: number of items.
+        batches: ids and metadata, and original vectors `(n, d)`, batch by batch.
+    """
+
+    spec: IndexSpec
+    artifact: Artifact
+    count: int
+    batches: Iterator[tuple[list[Payload], Vectors]]
+
+
+@contextmanager
+def read_items(settings: Settings, home: Home, name: str, batch_rows: int) -> Iterator[StoredItems]:
+    """Open an index without owning it, for the block, and yield its settings, chain and items.
+
+    Raises:
+        UnknownNameError: if the index does not exist.
+        ConflictError: if it stores no original vectors.
+    """
+    if get_capabilities(settings).in_state_folder:
+        require_index(home.indexes / name)
+        with closing(IndexRecord(home.indexes / name / "record.db", read_only=True)) as record:
+            require_originals(record.spec, "an export")
+            spec = record.spec
+            artifact = record.read_artifact(spec.chain)
+            yield StoredItems(spec, artifact, record.count_items()["count"], record.scan(batch_rows))
+        return
+    with closing(open_indexes(settings, home)) as indexes:
+        index = indexes.get(name)
+        yield StoredItems(index.spec, index.read_artifact(), index.describe()["count"], index.scan(batch_rows))

@@ -1,0 +1,100 @@
+"""Alignment for queries of the encoder that an index is moving to, while it still holds the vectors of the old one.
+
+A re-embedding first encodes some of the index's texts with the new encoder. Their old and new vectors are the pairs
+that the alignment is fitted on; until the move is done it maps new queries to the old space.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lathe.service.index.reducer import Vectors
+from lathe.service.index.spec import IndexSpec, parse_spec
+from lathe.transforms.chain import Chain
+from lathe.transforms.files import replace_synced
+from lathe.transforms.linear import LowRankAffine
+from lathe.transforms.quality import cross_recall_at_k
+from lathe.transforms.vectors import FloatArray
+
+ALIGNMENT_FOLDER = "alignment"
+"""Name of the folder of the alignment in that of a generation; also the stem of its JSON file."""
+MIN_PAIRS = 60
+"""Minimum number of pairs to fit an alignment."""
+HELDOUT_SHARE = 5
+"""Interval of held-out pairs: every fifth one is used to measure the recall."""
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """Fitted alignment from a new encoder to the space that an index serves.
+
+    Attributes:
+        spec: settings that the index is moving to.
+        chain: maps vectors of the new encoder to the space of the current originals.
+        pairs: number of pairs that the alignment was fitted on.
+        recall_at_10: recall@10 of the mapped queries against those of the old encoder, on held-out pairs; None if there
+            were too few.
+    """
+
+    spec: IndexSpec
+    chain: Chain
+    pairs: int
+    recall_at_10: float | None
+
+    def __call__(self, vectors: Vectors) -> Vectors:
+        """Map vectors `(n, d)` of the new encoder to the space of the current originals."""
+        mapped: Vectors = self.chain.floats(vectors)
+        return mapped
+
+    def describe(self) -> dict[str, Any]:
+        """Return encoder, space, number of pairs and recall as a dict, for responses."""
+        return {
+            "encoder": self.spec.encoder,
+            "raw_space_id": self.spec.raw_space_id,
+            "pairs": self.pairs,
+            "recall_at_10": self.recall_at_10,
+        }
+
+
+def fit_bridge(new: FloatArray, old: FloatArray, spec: IndexSpec, folder: Path) -> None:
+    """Fit the linear map from a new encoder's vectors to the old one's, and save it in the new generation's folder.
+
+    Queries by the new encoder can search the old vectors through it while an index is re-embedded. Every fifth pair is
+    held out to measure the recall. If fewer than 60 pairs remain, nothing is saved, because the map would mislead.
+
+    Args:
+        new: vectors of texts by the new encoder `(n, d)`.
+        old: vectors of the same texts by the old encoder `(n, k)`.
+        spec: settings that the index is moving to; saved beside the map, to know later what it was fitted for.
+        folder: folder of the new generation.
+    """
+    held_out = slice(None, None, HELDOUT_SHARE)
+    fitted_on = [row for row in range(len(new)) if row % HELDOUT_SHARE]
+    if len(fitted_on) < MIN_PAIRS:
+        return
+    chain = Chain([LowRankAffine()]).fit(new[fitted_on], targets=old[fitted_on])
+    mapped = chain.transform(new[held_out])
+    recall = cross_recall_at_k(mapped, old[held_out], 10) if len(mapped) > 10 else None
+    chain.save(folder / ALIGNMENT_FOLDER)
+    replace_synced(
+        folder / f"{ALIGNMENT_FOLDER}.json",
+        json.dumps({"spec": spec.to_json(), "pairs": len(fitted_on), "recall_at_10": recall}).encode(),
+    )
+
+
+def load_bridge(folder: Path) -> Bridge | None:
+    """Load the map from a new encoder's vectors to the old one's that `fit_bridge` saved in a new generation's folder.
+
+    Return None if there is none yet.
+
+    Raises:
+        ArtifactError: if the files of the map are damaged.
+        ValueError, KeyError: if the JSON file beside them is.
+    """
+    try:
+        content = json.loads((folder / f"{ALIGNMENT_FOLDER}.json").read_bytes())
+    except FileNotFoundError:
+        return None
+    chain = Chain.load(folder / ALIGNMENT_FOLDER).fold()
+    return Bridge(parse_spec(content["spec"]), chain, content["pairs"], content["recall_at_10"])

@@ -1,0 +1,82 @@
+"""Checks of the records of indexes for damage, one after another, while they serve."""
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from lathe.service.index.embedded.schema import find_damage
+
+STOP_SECONDS = 5.0
+"""Number of seconds to wait for a running check to stop; it notices within milliseconds, but for a slow disk."""
+
+log = logging.getLogger(__name__)
+
+
+class RecordChecks:
+    """Thread that checks records; a result is kept until its index is opened again or deleted.
+
+    Args:
+        check: returns what is wrong with a record or None, and calls its second argument to learn whether to give up;
+            see `find_damage`.
+    """
+
+    def __init__(self, check: Callable[[Path, Callable[[], bool]], str | None] = find_damage) -> None:
+        self.check = check
+        self.waiting: dict[str, Path] = {}
+        self.results: dict[str, str | None] = {}
+        self.changed = threading.Condition()
+        self.stopping = False
+        self.thread = threading.Thread(target=self._run, name="record-checks", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, which checks all queued records and then waits for more."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, interrupting a running check; wait for it at most 5 s."""
+        with self.changed:
+            self.stopping = True
+            self.changed.notify_all()
+        if self.thread.is_alive():
+            self.thread.join(STOP_SECONDS)
+
+    def queue(self, name: str, path: Path) -> None:
+        """Let the thread check an index's SQLite file for damage, discarding the last result; return at once."""
+        with self.changed:
+            self.waiting[name] = path
+            self.results.pop(name, None)
+            self.changed.notify_all()
+
+    def cancel(self, name: str) -> None:
+        """Cancel the check of an index and discard its result."""
+        with self.changed:
+            self.waiting.pop(name, None)
+            self.results.pop(name, None)
+
+    def list_damaged(self) -> dict[str, str]:
+        """Return what is wrong with each damaged record, by the name of its index."""
+        with self.changed:
+            return {name: damage for name, damage in self.results.items() if damage is not None}
+
+    def _is_obsolete(self, name: str, path: Path) -> bool:
+        """Return whether a check can stop: the index was deleted or opened again, or the server is stopping."""
+        return self.stopping or self.waiting.get(name) is not path
+
+    def _run(self) -> None:
+        """Check the queued records one by one until stopped; damage is stored and logged."""
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.stopping or self.waiting)
+                if self.stopping:
+                    return
+                name, path = next(iter(self.waiting.items()))
+            damage = self.check(path, partial(self._is_obsolete, name, path))
+            with self.changed:
+                if self._is_obsolete(name, path):
+                    continue
+                del self.waiting[name]
+                self.results[name] = damage
+            if damage is not None:
+                log.error("the record of the index %s is damaged: %s", name, damage)

@@ -1,0 +1,186 @@
+"""HNSW graph by FAISS, over codes or floats: a node of codes takes a tenth of what one of full float vectors takes."""
+
+from importlib import import_module
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.service.index.embedded.exact import rank_rows
+from lathe.service.index.embedded.graph_lock import GraphLock
+from lathe.service.index.embedded.graphs.graph import Found
+from lathe.service.index.embedded.graphs.link_bytes import LinkBytes
+from lathe.service.index.embedded.graphs.scoring import RowScoring
+from lathe.service.index.embedded.rows import GROWTH
+from lathe.service.index.reducer import Vectors
+from lathe.service.index.spec import IndexSpec
+
+ADDED_ROWS = 4096
+"""Number of rows that are added at once."""
+MIN_SHARE = 1 / 8
+"""Minimum number of lacking rows, as a share of the covered ones, to decode the covered rows to `LinkBytes`.
+
+Fewer are linked by comparing codes, which is slower for each row but needs no decoding."""
+
+
+class FaissGraph:
+    """HNSW graph over codes or floats; see `Graph`.
+
+    Rows are linked to the rows whose decoded vectors are nearest by Euclidean distance. While many codes are added, the
+    decoded vectors are also stored as bytes; few are linked by comparing codes, which takes five times as long.
+    Searches compare float queries with codes by inner products. FAISS leaves norms out of these, so each candidate's
+    score is then corrected by two factors of its row.
+
+    Args:
+        spec: settings of the index.
+        scoring: how FAISS scores the rows.
+        threads: number of threads for a search.
+    """
+
+    def __init__(self, spec: IndexSpec, scoring: RowScoring, threads: int) -> None:
+        self.faiss: Any = import_module("faiss")  # its types lack what its classes have
+        self.spec = spec
+        self.scoring = scoring
+        self.engine = scoring.engine
+        self.metric = self.faiss.METRIC_L2 if scoring.by_distance else self.faiss.METRIC_INNER_PRODUCT
+        self.threads = threads
+        self.covered = 0
+        self.index: Any = None
+        self.links: LinkBytes | None = None  # while many rows are added
+        self.factors = np.empty((0, 2), np.float32)  # of the covered rows, and space for more
+        self.lock = GraphLock(lambda _: None)  # FAISS takes the effort with each search
+
+    def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
+        """Add rows that follow the covered ones; searches wait meanwhile."""
+        if self.links is None and lacking >= MIN_SHARE * self.covered:
+            self.links = self._create_links()
+        for start in range(0, len(rows), ADDED_ROWS):
+            codes = rows[start : start + ADDED_ROWS]
+            factors, vectors = self.scoring.compute_factors(codes), self.scoring.decode(codes)
+            with self.lock.writing():
+                if self.index is None:
+                    self.index = self.scoring.create_graph(self.spec.m)
+                    self.index.hnsw.efConstruction = self.spec.ef_construction
+                self.faiss.omp_set_num_threads(threads)
+                try:
+                    self._add(codes, vectors)
+                    self._append_factors(factors)
+                except BaseException:  # codes without links, or links without codes, would shift all later rows
+                    self._clear()
+                    raise
+        if len(rows) == lacking:
+            self.links = None
+
+    def _clear(self) -> None:
+        """Drop all rows, so that the graph is built again from the first one."""
+        self.index, self.links, self.covered = None, None, 0
+        self.factors = np.empty((0, 2), np.float32)
+
+    def _create_links(self) -> LinkBytes | None:
+        """Return the storage by which rows are linked, with the covered rows; None if they are linked as they are."""
+        links = self.scoring.create_links()
+        if links is not None and self.covered:
+            codes = self.faiss.vector_to_array(self.faiss.downcast_index(self.index.storage).codes)
+            for part in np.split(codes.reshape(self.covered, -1), range(ADDED_ROWS, self.covered, ADDED_ROWS)):
+                links.storage.add(links.convert(self.scoring.decode(part)))
+        return links
+
+    def _add(self, codes: NDArray[Any], vectors: Vectors) -> None:
+        """Add rows `(n, width)`, which decode to vectors `(n, k)`, to the storage, and link them."""
+        storage = self.faiss.downcast_index(self.index.storage)
+        self._set_metric(self.faiss.METRIC_L2)
+        if self.links is None:
+            self.scoring.prepare_comparisons(storage)
+            self.index.add(vectors)
+        else:
+            storage.add_sa_codes(np.ascontiguousarray(codes))
+            self.index.storage, self.index.d = self.links.storage, self.links.width
+            try:
+                self.index.add(self.links.convert(vectors))
+            finally:
+                self.index.storage, self.index.d = storage, storage.d
+        self._set_metric(self.metric)
+
+    def _append_factors(self, factors: NDArray[np.float32]) -> None:
+        """Count rows as covered, and store their factors `(n, 2)`; grow the space by more than they need if it is full.
+
+        A search that began before reads only the rows that were covered then.
+        """
+        wanted = self.covered + len(factors)
+        if wanted > len(self.factors):
+            grown = np.zeros((max(wanted, int(GROWTH * len(self.factors))), 2), np.float32)
+            grown[: self.covered] = self.factors[: self.covered]
+            self.factors = grown
+        self.factors[self.covered : wanted] = factors
+        self.covered = wanted
+
+    def _set_metric(self, metric: int) -> None:
+        """Set the metric by which FAISS compares: Euclidean distance to link rows, `self.metric` to search."""
+        self.index.metric_type = self.index.storage.metric_type = metric
+        self.index.hnsw.is_similarity = metric == self.faiss.METRIC_INNER_PRODUCT
+
+    def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
+        """Return the k nearest rows and scores; −1 with score −inf where fewer are reached, None if it has fewer."""
+        mapped, shift = self.scoring.map_queries(queries)
+        with self.lock.searching(0):  # the same for all: searches of any effort run together
+            covered, factors = self.covered, self.factors
+            if k > covered:
+                return None
+            self.faiss.omp_set_num_threads(self.threads)
+            # All that the search has examined is ranked again, because the correction changes the order.
+            wanted = min(max(k, ef), covered)
+            effort = self.faiss.SearchParametersHNSW(efSearch=wanted)
+            products, rows = self.index.search(mapped, wanted, params=effort)
+        if self.scoring.by_distance:
+            scores = -np.sqrt(np.maximum(products, 0))
+        else:
+            scores = factors[rows, 0] * products + factors[rows, 1] * shift[:, None]
+        scores[rows < 0] = -np.inf
+        best, values = rank_rows(rows, scores, k)
+        return best, values.astype(np.float32, copy=False), covered
+
+    def save(self, file: IO[bytes]) -> None:
+        """Write the graph and the factors of its rows to an open, empty file."""
+        failures: list[OSError] = []
+
+        def write(payload: bytes) -> int:
+            try:
+                return file.write(payload)
+            except OSError as error:  # FAISS would raise another that hides it
+                failures.append(error)
+                raise
+
+        try:
+            self.faiss.write_index(self.index, self.faiss.PyCallbackIOWriter(write))
+        except Exception:
+            if failures:
+                raise failures[0] from None
+            raise
+        file.write(self.factors[: self.covered].tobytes())
+        file.flush()
+
+    def load(self, file: IO[bytes], covered: int) -> None:
+        """Replace the graph by the one of `covered` rows in a file that `save` wrote."""
+        file.seek(0)
+        self.links = None
+        reader = self.faiss.PyCallbackIOReader(file.read, 1 << 20)
+        self.index = self.faiss.read_index(reader, self.faiss.IO_FLAG_PQ_SKIP_SDC_TABLE)
+        file.seek(-8 * covered, 2)
+        self.factors = np.frombuffer(file.read(), np.float32).reshape(covered, 2)
+        self.covered = covered
+
+    def estimate_bytes(self, rows: int) -> int:
+        """Return the bytes of codes, factors and links of so many rows: 2 m links, and m more on each higher level."""
+        m = self.spec.m
+        return rows * (self.scoring.code_bytes + 8 + 4 * (2 * m + m // (m - 1)) + 12)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of codes, links, factors, and of the storage and tables that link rows, in bytes; 0 while empty."""
+        if self.index is None:
+            return 0
+        hnsw = self.index.hnsw
+        graph = 4 * hnsw.neighbors.size() + 8 * hnsw.offsets.size() + 4 * hnsw.levels.size()
+        linking = self.scoring.comparison_bytes(self.faiss.downcast_index(self.index.storage))
+        linking += self.links.bytes if self.links else 0
+        return int(self.covered * self.scoring.code_bytes + self.factors.nbytes + graph + linking)

@@ -1,0 +1,71 @@
+"""Protocol of the graphs that find candidates."""
+
+from typing import IO, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.service.index.reducer import Vectors
+
+Found = tuple[NDArray[np.int64], NDArray[np.float32], int]
+"""Row numbers `(q, k)`, best first, their scores `(q, k)`, and the number of rows in the graph during the search.
+
+A graph that reaches fewer than k rows either fills up with row −1 and score −inf, or returns None."""
+
+
+class Graph(Protocol):
+    """Graph, or another structure that finds near rows, over rows 0 … `covered` - 1.
+
+    A graph takes the rows of the row file in their order, floats or codes, and numbers them from 0. Rows are never
+    removed: a deleted row stays, because paths to other rows lead through it, and the caller leaves it out of the
+    results. One thread extends, saves and loads; any number may search meanwhile.
+
+    Attributes:
+        engine: name of the engine, and last part of the name of the graph's file. An engine that cannot read the files
+            of another, or of an earlier version of itself, has another name.
+        covered: number of rows in the graph.
+    """
+
+    engine: str
+    covered: int
+
+    def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
+        """Add rows that follow the covered ones; searches meanwhile wait, or use the rows covered before.
+
+        Args:
+            rows: the rows `(n, k)`.
+            threads: number of threads.
+            lacking: number of rows that the graph lacks, including `rows`; it may be extended by the others next.
+        """
+
+    def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
+        """Return the k nearest rows to each query; None if the graph has fewer than k rows, or cannot reach k.
+
+        Args:
+            queries: reduced queries `(q, d)`, as floats, of norm 1 for cosine.
+            k: number of rows per query.
+            ef: effort of the search: how many candidates are examined, at least.
+
+        Returns:
+            Rows with scores as of exact search: inner products, or negated Euclidean distances for l2.
+        """
+
+    def save(self, file: IO[bytes]) -> None:
+        """Write the graph to an open, empty file; searches may go on, but the graph must not be extended meanwhile.
+
+        Raises:
+            OSError: if the disk is full.
+        """
+
+    def load(self, file: IO[bytes], covered: int) -> None:
+        """Replace the graph by the one of `covered` rows in a file that `save` wrote.
+
+        The caller must have checked the file's digest.
+        """
+
+    def estimate_bytes(self, rows: int) -> int:
+        """Return an estimate of the memory in bytes that the graph takes with this number of rows."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the graph in bytes, without row files that it shares; 0 while empty."""

@@ -1,0 +1,109 @@
+"""HNSW graph over floats, by hnswlib (extra `index`)."""
+
+import errno
+import os
+from collections.abc import Callable
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.service.index.embedded.graph_lock import GraphLock
+from lathe.service.index.embedded.graphs.graph import Found
+from lathe.service.index.reducer import Vectors
+from lathe.service.index.spec import IndexSpec
+
+MIN_ROWS = 1024
+"""Minimum number of rows that a graph has space for."""
+GROWTH = 1.5
+"""Factor by which the capacity of a full graph grows."""
+SEED = 100
+"""Seed of hnswlib's random levels."""
+LINK_BYTES = 4
+"""Size of one link of the graph, in bytes."""
+DECODED_ROWS = 4096
+"""Number of rows that are decoded and added at once."""
+
+
+def estimate_float_graph(rows: int, dimensions: int, m: int) -> int:
+    """Return an estimate of a graph's bytes: for each row its floats, 2 m links, and 16 more."""
+    return rows * (4 * dimensions + LINK_BYTES * 2 * m + 16)
+
+
+class HnswGraph:
+    """HNSW graph over floats; see `Graph`. Rows that hold codes are decoded to floats.
+
+    Args:
+        spec: settings of the index.
+        decode: converts rows of the row file to floats `(n, d)`.
+        threads: number of threads for a search.
+    """
+
+    engine = "hnsw"
+
+    def __init__(self, spec: IndexSpec, decode: Callable[[NDArray[Any]], Vectors], threads: int) -> None:
+        import hnswlib
+
+        self.spec = spec
+        self.decode = decode
+        self.threads = threads
+        self.covered = 0
+        self.index: Any = hnswlib.Index("l2" if spec.metric == "l2" else "ip", spec.dimensions)
+        self.lock = GraphLock(self._set_ef)
+        self.started = False
+
+    def _set_ef(self, ef: int) -> None:
+        """Set the size of the candidate list of searches, which hnswlib does not save."""
+        self.index.set_ef(ef)
+
+    def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
+        """Add rows that follow the covered ones, a block at a time, growing the capacity if needed."""
+        for start in range(0, len(rows), DECODED_ROWS):
+            self._add(self.decode(rows[start : start + DECODED_ROWS]), threads)
+
+    def _add(self, vectors: Vectors, threads: int) -> None:
+        """Add the vectors `(n, d)` of the rows that follow the covered ones; searches wait meanwhile."""
+        wanted = self.covered + len(vectors)
+        with self.lock.writing():
+            if not self.started:
+                self.index.init_index(max(MIN_ROWS, wanted), self.spec.m, self.spec.ef_construction, SEED)
+                self.started = True
+            if wanted > self.index.get_max_elements():
+                self.index.resize_index(max(wanted, int(GROWTH * self.index.get_max_elements())))
+            self.index.add_items(vectors, np.arange(self.covered, wanted), num_threads=threads)
+            self.covered = wanted
+
+    def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
+        """Return the k nearest rows with scores and the row count; None if it has or reaches fewer than k rows."""
+        with self.lock.searching(ef):
+            covered = self.covered
+            if k > covered:
+                return None
+            try:
+                rows, distances = self.index.knn_query(queries, k, num_threads=self.threads)
+            except RuntimeError:  # fewer than k nodes can be reached from its entry
+                return None
+        if self.spec.metric == "l2":
+            return rows.astype(np.int64), -np.sqrt(np.maximum(distances, 0)), covered
+        return rows.astype(np.int64), 1 - distances, covered
+
+    def save(self, file: IO[bytes]) -> None:
+        """Write the graph to an open, empty file; raise `OSError` if the disk is full."""
+        self.index.save_index(f"/dev/fd/{file.fileno()}")  # hnswlib takes paths only, and would follow a link
+        if os.fstat(file.fileno()).st_size != self.index.index_file_size():  # it does not say that a write failed
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def load(self, file: IO[bytes], covered: int) -> None:
+        """Replace the graph by the one of `covered` rows in a file that `save` wrote."""
+        file.seek(0)  # where /dev/fd duplicates the descriptor, reading begins at its position
+        self.index.load_index(f"/dev/fd/{file.fileno()}", max_elements=max(MIN_ROWS, int(covered * GROWTH)))
+        self.covered, self.started = covered, True
+
+    def estimate_bytes(self, rows: int) -> int:
+        """Return an estimate of the bytes of floats and links of this number of rows."""
+        return estimate_float_graph(rows, self.spec.dimensions, self.spec.m)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of vectors and lowest-level links for the whole capacity, in bytes; 0 while empty."""
+        return int(self.index.index_file_size()) if self.covered else 0

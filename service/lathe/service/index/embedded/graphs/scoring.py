@@ -1,0 +1,201 @@
+"""How FAISS scores rows: codes as a product quantizer or as a byte for each dimension, or floats."""
+
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.service.index.embedded.graphs.link_bytes import LinkBytes
+from lathe.service.index.embedded.vector_formats import CodeFormat, VectorFormat
+from lathe.service.index.reducer import Vectors
+from lathe.training.export.faiss_codes import BYTE, build_code_index
+from lathe.transforms.codes import Int8, TransformCoding
+from lathe.transforms.errors import InputError
+
+
+class RowScoring(ABC):
+    """How FAISS stores rows of one format, and how its inner products with queries become exact scores.
+
+    The score of a row is `factors[row, 0]` · inner product + `factors[row, 1]` · shift of the query; see
+    `compute_factors` and `map_queries`. By default queries are not mapped, and codes are compared directly.
+
+    Attributes:
+        engine: name of the graph's engine.
+        code_bytes: number of bytes of a row.
+        by_distance: whether scores are negated Euclidean distances instead; then there are no factors.
+    """
+
+    engine: str = "codes"
+    code_bytes: int
+    by_distance: bool = False
+
+    @abstractmethod
+    def create_graph(self, m: int) -> Any:
+        """Return FAISS's empty graph, with `m` links per node, whose storage is fitted."""
+
+    @abstractmethod
+    def decode(self, rows: NDArray[Any]) -> Vectors:
+        """Decode rows `(n, width)` to the floats `(n, k)` that FAISS encodes to the same codes."""
+
+    @abstractmethod
+    def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the two factors of each row's score, `(n, 2)`."""
+
+    def create_links(self) -> LinkBytes | None:
+        """Return an empty storage by which many rows are linked; None if the codes themselves are compared as fast."""
+        return None
+
+    def prepare_comparisons(self, storage: Any) -> None:  # noqa: B027
+        """Prepare the storage of a graph for comparisons of its codes with each other."""
+
+    def comparison_bytes(self, storage: Any) -> int:
+        """Return the bytes of tables that comparisons of codes with each other use, whatever the number of rows."""
+        return 0
+
+    def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
+        """Return reduced queries `(q, d)` as FAISS takes them, `(q, k)`, and the shift of each, `(q,)`."""
+        return np.ascontiguousarray(queries), np.zeros(len(queries), np.float32)
+
+
+class ProductScoring(RowScoring):
+    """Codes of `codes` and `product_codes`, as a product quantizer of 256 centroids for each byte.
+
+    Coordinates are scaled by the lengths of their axes, so that distances between codes are those of the vectors that
+    they stand for, as far as the axes are orthogonal.
+    """
+
+    def __init__(self, vectors: CodeFormat, step: TransformCoding) -> None:
+        self.vectors = vectors
+        self.step = step
+        self.code_bytes = step.bytes
+        centroids, places = (found.cpu().numpy() for found in step.product_centroids())
+        self.places = places
+        decoder = step.decoder.cpu().numpy()
+        lengths = np.linalg.norm(decoder, axis=1)
+        self.axes = np.vstack([decoder / lengths[:, None], step.mean.cpu().numpy()]).T.copy()
+        scale = np.zeros(BYTE * step.bytes, np.float32)
+        scale[places] = lengths
+        self.centroids = centroids * scale.reshape(step.bytes, 1, BYTE)
+
+    def create_graph(self, m: int) -> Any:
+        """Return a graph over a product quantizer with the step's centroids."""
+        faiss: Any = import_module("faiss")
+        graph = faiss.IndexHNSWPQ(BYTE * self.code_bytes, self.code_bytes, m)
+        quantizer = faiss.downcast_index(graph.storage).pq
+        faiss.copy_array_to_vector(self.centroids.ravel(), quantizer.centroids)
+        graph.is_trained = graph.storage.is_trained = True
+        return graph
+
+    def create_links(self) -> LinkBytes:
+        """Return an empty storage of the coordinates."""
+        return LinkBytes(self.places, float(np.abs(self.centroids).max()))
+
+    def prepare_comparisons(self, storage: Any) -> None:
+        """Compute the table of distances between the 256 centroids of each code byte, unless it was computed."""
+        if not self.comparison_bytes(storage):
+            storage.pq.compute_sdc_table()
+
+    def comparison_bytes(self, storage: Any) -> int:
+        """Return the bytes of the table of centroid distances, 262 kB for each code byte; 0 before it is computed."""
+        return int(4 * storage.pq.sdc_table.size())
+
+    def decode(self, rows: NDArray[Any]) -> Vectors:
+        """Return the concatenated centroids of a row's bytes."""
+        centroids: Vectors = self.centroids[np.arange(self.code_bytes), rows]
+        return centroids.reshape(len(rows), -1)
+
+    def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return the norm factor and 1, over the norm of the decoded vector for cosine; zeros for a zero vector."""
+        factors = np.stack([self.step.norm_factors(rows), np.ones(len(rows), np.float32)], axis=1)
+        factors[~rows.any(axis=1)] = 0
+        return _divide_by_norms(factors, self.vectors, rows)
+
+    def map_queries(self, queries: Vectors) -> tuple[Vectors, NDArray[np.float32]]:
+        """Return the queries in the coordinates of the product quantizer, `(q, k)`, and as shift ⟨q, μ⟩, `(q,)`."""
+        products = queries @ self.axes
+        coordinates = np.zeros((len(queries), BYTE * self.code_bytes), np.float32)
+        coordinates[:, self.places] = products[:, :-1]
+        return coordinates, products[:, -1]
+
+
+class ByteScoring(RowScoring):
+    """Codes of `int8`: a byte for each dimension, with a range for each dimension."""
+
+    def __init__(self, vectors: CodeFormat, step: Int8) -> None:
+        self.vectors = vectors
+        self.step = step
+        self.code_bytes = vectors.width
+
+    def create_graph(self, m: int) -> Any:
+        """Return a graph over FAISS's scalar quantizer of 8 bits with the step's ranges."""
+        faiss: Any = import_module("faiss")
+        graph = faiss.IndexHNSWSQ(self.code_bytes, faiss.ScalarQuantizer.QT_8bit, m)
+        fitted = build_code_index(faiss, self.step)  # named, or it would be freed before its ranges are copied
+        faiss.downcast_index(graph.storage).sq = fitted.index.sq
+        graph.is_trained = graph.storage.is_trained = True
+        return graph
+
+    def decode(self, rows: NDArray[Any]) -> Vectors:
+        """Return the decoded values of codes."""
+        decoded: Vectors = self.step.inverse_transform(self.vectors.reducer.view_codes(rows))
+        return np.ascontiguousarray(decoded)
+
+    def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return 1, over the norm of the decoded vector for cosine, and 0."""
+        factors = np.stack([np.ones(len(rows), np.float32), np.zeros(len(rows), np.float32)], axis=1)
+        return _divide_by_norms(factors, self.vectors, rows)
+
+
+class FloatScoring(RowScoring):
+    """Rows of floats, or of codes that FAISS cannot score, which are decoded to floats.
+
+    Args:
+        vectors: format of the rows.
+        dimensions: number of floats of a row.
+    """
+
+    engine = "faiss"
+
+    def __init__(self, vectors: VectorFormat, dimensions: int) -> None:
+        self.vectors = vectors
+        self.dimensions = dimensions
+        self.code_bytes = 4 * dimensions
+        self.by_distance = vectors.metric == "l2"
+
+    def create_graph(self, m: int) -> Any:
+        """Return a graph over floats."""
+        faiss: Any = import_module("faiss")
+        return faiss.IndexHNSWFlat(self.dimensions, m)
+
+    def decode(self, rows: NDArray[Any]) -> Vectors:
+        """Return the floats of rows."""
+        return np.ascontiguousarray(self.vectors.decode(rows))
+
+    def compute_factors(self, rows: NDArray[Any]) -> NDArray[np.float32]:
+        """Return 1 and 0 for each row."""
+        return np.tile(np.array([1, 0], np.float32), (len(rows), 1))
+
+
+def _divide_by_norms(factors: NDArray[np.float32], vectors: CodeFormat, rows: NDArray[Any]) -> NDArray[np.float32]:
+    """Divide factors `(n, 2)` by the norms of the decoded codes, if the metric is cosine."""
+    if vectors.metric != "cosine":
+        return factors
+    norms = vectors.quantizer.decoded_norms(vectors.reducer.view_codes(rows))
+    norms[norms == 0] = 1
+    divided: NDArray[np.float32] = factors / norms[:, None]
+    return divided
+
+
+def choose_scoring(vectors: CodeFormat) -> RowScoring | None:
+    """Return how FAISS scores the codes of a format; None if it cannot: bits, coordinates that cross bytes, l2."""
+    if vectors.metric == "l2":
+        return None
+    if isinstance(vectors.quantizer, Int8):
+        return ByteScoring(vectors, vectors.quantizer)
+    if isinstance(vectors.quantizer, TransformCoding):
+        with suppress(InputError):  # coordinates that cross bytes are no product quantizer
+            return ProductScoring(vectors, vectors.quantizer)
+    return None

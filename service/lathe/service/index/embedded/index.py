@@ -1,0 +1,333 @@
+"""Embedded index in use: its record, the generation that serves, and the maintenance thread."""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from lathe.service.errors import ServiceError, UnavailableError, UnknownNameError
+from lathe.service.index.bridge import Bridge
+from lathe.service.index.embedded.description import describe_state, list_hints, measure_bytes, measure_memory
+from lathe.service.index.embedded.generation import Generation
+from lathe.service.index.embedded.opening import open_generation
+from lathe.service.index.embedded.payloads import PayloadCache, wrap_json
+from lathe.service.index.embedded.record import IndexRecord, RecordWrite
+from lathe.service.index.embedded.serving import GenerationServing
+from lathe.service.index.embedded.snapshot import Snapshots
+from lathe.service.index.items import get_text, serialize_metadata
+from lathe.service.index.protocol import Artifact, Change, Payload, SpaceMovedError
+from lathe.service.index.reducer import Reducer, Vectors, require_float16
+from lathe.service.index.spec import IndexSpec, require_originals
+from lathe.transforms.progress import Progress
+
+POLL_SECONDS = 0.1
+"""Number of seconds between checks while waiting for the graph."""
+
+Texts = Callable[[IndexSpec, list[str]], Vectors]
+"""Function that encodes texts with the encoder that a spec names."""
+
+
+class EmbeddedIndex:
+    """Embedded index that this process owns.
+
+    The constructor opens the record, and restores the serving generation from its snapshot or rebuilds it.
+
+    Args:
+        name: name of the index.
+        folder: folder of the index.
+        lock: acquired lock of the index.
+        threads: number of threads for a search.
+        job_threads: number of threads for adding rows to the graph.
+        encode: encodes texts with the encoder that a spec names.
+        exact_rows: number of candidate rows up to which its generations search exactly; None for their own choice.
+
+    Attributes:
+        generation: generation that serves; always replaced as a whole.
+        bridge: alignment for queries of the encoder that the index is moving to; None if there is none.
+        required_text_field: during a re-embedding, the metadata field that must hold an item's text; else None.
+        exact_rows: the number given for new generations, or None.
+        rows_added: event that is set when rows were added.
+        stopping: event that is set when the index is being closed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        lock: FileLock,
+        threads: int,
+        job_threads: int,
+        encode: Texts,
+        exact_rows: int | None = None,
+    ) -> None:
+        self.name = name
+        self.folder = folder
+        self.lock = lock
+        self.threads = threads
+        self.job_threads = job_threads
+        self.encode = encode
+        self.exact_rows = exact_rows
+        self.record = IndexRecord(folder / "record.db")
+        self.snapshots = Snapshots()
+        with ExitStack() as opened:
+            opened.enter_context(closing(self.record))
+            self.generation = self._open_generation(self.record.spec)
+            opened.pop_all()
+        self.bridge: Bridge | None = None
+        self.required_text_field: str | None = None
+        self.moving_folder: Path | None = None
+        self.lacks_rows = False
+        self.deleted = False
+        self.payloads = PayloadCache(self.record)
+        self.changing = threading.Lock()
+        self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"index-{name}")
+        self.rows_added = threading.Event()
+        self.stopping = threading.Event()
+        self.maintenance: threading.Thread | None = None
+
+    def start(self, maintain: Callable[[], None]) -> None:
+        """Start the maintenance thread, which runs `maintain`; that must return soon after `stopping` is set."""
+        self.maintenance = threading.Thread(target=maintain, name=f"maintenance-{self.name}", daemon=True)
+        self.maintenance.start()
+
+    def close(self, snapshot: bool = True, release: bool = True) -> None:
+        """Finish accepted writes, stop the maintenance thread, and close all files.
+
+        Args:
+            snapshot: whether to write a snapshot.
+            release: whether to release the lock of the index.
+        """
+        self.stopping.set()
+        self.writer.shutdown(wait=True)
+        self.rows_added.set()
+        if self.maintenance is not None:
+            self.maintenance.join()
+        if snapshot:
+            with suppress(OSError):
+                self.snapshots.write(self.generation)
+        self.generation.close()
+        self.record.close()
+        if release:
+            self.lock.release()
+
+    # ── opening ──────────────────────────────────────────────────────────────────────────────
+
+    def _open_generation(self, spec: IndexSpec) -> Generation:
+        """Open the generation of a spec, and remember its snapshot."""
+        folder = self.folder / f"graph-{spec.generation}"
+        reducer = Reducer(spec, self.record.read_artifact(spec.chain))
+
+        def create() -> Generation:
+            return Generation(folder, spec, self.record, reducer, self.threads, self.exact_rows)
+
+        generation, restored = open_generation(self.name, folder, create)
+        if restored is not None:
+            self.snapshots.record(restored)
+        return generation
+
+    # ── writes, all by the one writer thread ─────────────────────────────────────────────────
+
+    def upsert(
+        self,
+        ids: Sequence[str],
+        vectors: Vectors,
+        metadata: Sequence[Mapping[str, Any] | None],
+        raw_space_id: str | None,
+        note: Mapping[str, Any] | None = None,
+    ) -> "Future[Change]":
+        """Queue the insertion of items with original vectors, replacing items with the same ids, and return a future.
+
+        All items are written or none. Writes run one after another in a thread, so callers need not hold a thread while
+        they wait.
+
+        Args:
+            ids: valid, distinct ids; see `require_ids`.
+            vectors: original vectors `(n, d)`.
+            metadata: metadata of each item.
+            raw_space_id: space of the vectors; None if unknown.
+            note: meta values to write in the same transaction.
+
+        Raises:
+            SpaceMovedError: if the index has moved to another encoder.
+            ServiceError: if the vectors or metadata cannot be stored, or the index is being closed.
+            OSError, sqlite3.Error: if the write fails; nothing is written then.
+        """
+        return self.run_in_writer(self._write_items, ids, vectors, metadata, raw_space_id, note)
+
+    def _write_items(
+        self,
+        ids: Sequence[str],
+        vectors: Vectors,
+        metadata: Sequence[Mapping[str, Any] | None],
+        raw_space_id: str | None,
+        note: Mapping[str, Any] | None,
+    ) -> RecordWrite:
+        """Check items, write them to the record, append their rows and mark replaced ones as dead.
+
+        Runs in the writer thread, with the arguments and errors of `upsert`. Rows that a failed write left out are
+        added first. The maintenance thread is woken.
+
+        Raises:
+            SpaceMovedError: if `raw_space_id` is given and differs from the index's.
+            ConflictError: if the index is being re-embedded and an item has no text.
+        """
+        generation = self.recover_generation()
+        spec = generation.spec
+        if raw_space_id not in (None, spec.raw_space_id):
+            raise SpaceMovedError
+        if spec.originals == "float16":
+            require_float16(vectors)
+        payloads = [serialize_metadata(position, given) for position, given in enumerate(metadata)]
+        if self.required_text_field is not None:
+            for item, metadata_json in zip(ids, payloads, strict=True):
+                get_text(item, metadata_json, self.required_text_field)
+        new = generation.convert(vectors)
+        generation.rows.reserve(len(ids))  # all that can fail comes before the record is written
+        with self.changing:
+            self.lacks_rows = True
+            written = self.record.upsert(ids, new.recorded, metadata, payloads, spec, note)
+            generation.rows.append(written.labels, new.halves, new.compact, written.dead)
+            self.lacks_rows = False
+        self.rows_added.set()
+        return written
+
+    def delete(self, ids: Sequence[str]) -> "Future[Change]":
+        """Queue the deletion of the items with these ids, and return a future; unknown ids are ignored."""
+        return self.run_in_writer(self._delete_items, ids)
+
+    def run_in_writer(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        """Queue a function call in the writer thread, and return its future.
+
+        Raises:
+            UnavailableError: if the index is being closed.
+            UnknownNameError: if the index was deleted.
+        """
+        try:
+            return self.writer.submit(work, *arguments)
+        except RuntimeError:
+            raise self._build_closing_error() from None
+
+    def _build_closing_error(self) -> ServiceError:
+        """Return the error for requests that come while the index is being closed or deleted."""
+        if self.deleted:
+            return UnknownNameError(f"the index {self.name} was deleted", param="name")
+        return UnavailableError(f"the index {self.name} is being closed", code="closing")
+
+    @contextmanager
+    def translate_closing_errors(self) -> Iterator[None]:
+        """Run the block; once the index is closing, replace errors of SQLite and of files by one that says so."""
+        try:
+            yield
+        except (sqlite3.Error, OSError):
+            if self.stopping.is_set():
+                raise self._build_closing_error() from None
+            raise
+
+    def _delete_items(self, ids: Sequence[str]) -> RecordWrite:
+        """Delete items from the record and mark their rows as dead, in the writer thread."""
+        generation = self.recover_generation()
+        with self.changing:
+            self.lacks_rows = True
+            written = self.record.delete(ids)
+            generation.rows.mark_dead(written.dead)
+            self.lacks_rows = False
+        return written
+
+    def recover_generation(self) -> Generation:
+        """Replay recorded rows that the serving generation lacks since a write failed, then return the generation."""
+        if self.lacks_rows:  # a write failed: it may have been recorded, and its rows not added
+            self.generation.replay()
+            self.lacks_rows = False
+        return self.generation
+
+    # ── reads ────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def spec(self) -> IndexSpec:
+        """Settings of the generation that serves."""
+        return self.generation.spec
+
+    def read_artifact(self) -> Artifact:
+        """Return manifest and tensors of the chain of the generation that serves; None for raw vectors.
+
+        Raises:
+            UnavailableError: if the record does not have the chain, because the index cuts over at this moment.
+        """
+        return self.record.read_artifact(self.spec.chain)
+
+    def get_serving(self) -> GenerationServing:
+        """Return the current generation to search in; it stays the same if the index changes."""
+        return GenerationServing(self.generation, self.payloads, self.changing, self.translate_closing_errors)
+
+    def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
+        """Return the items with these ids, with original vectors on request; None for an id that does not exist.
+
+        Raises:
+            ConflictError: if original vectors are requested, and the index stores none.
+        """
+        if vectors:
+            require_originals(self.spec, "`vectors`", "vectors")
+        with self.translate_closing_errors():
+            found = self.record.find_items(ids)
+            labels = [label for label, _ in found.values()] if vectors else []
+            try:
+                originals = self.record.read_originals(labels, self.generation.spec)
+            except sqlite3.OperationalError:  # a cutover to another encoder has just dropped the table
+                originals = self.record.read_originals(labels, self.record.spec)
+        items: list[dict[str, Any] | None] = []
+        for item in ids:
+            if item not in found:
+                items.append(None)
+                continue
+            label, metadata = found[item]
+            content: dict[str, Any] = {"id": item, "metadata": wrap_json(metadata)}
+            items.append(content | ({"vector": originals[label]} if label in originals else {}))
+        return items
+
+    def read_note(self, key: str) -> Any:
+        """Return the value that a write stored under the key; None if there is none."""
+        return self.record.read_meta(key)
+
+    def delete_note(self, key: str) -> None:
+        """Set the value that a write stored under the key to null, which reads like a missing one."""
+        self.record.write_meta({key: None})
+
+    def scan(self, max_items: int) -> Iterator[tuple[list[Payload], Vectors]]:
+        """Yield all items of one consistent moment in batches: ids and metadata, and original vectors `(n, d)`.
+
+        Raises:
+            ConflictError: if the index stores no originals.
+        """
+        require_originals(self.spec, "reading all items")
+        return self.record.scan(max_items)
+
+    def wait_until_linked(self, on_progress: Progress) -> None:
+        """Block until the graph contains every row, reporting progress; return at once without a graph."""
+        while self.generation.graph is not None and self.generation.covered < self.generation.rows.count:
+            linked, total = self.generation.covered, self.generation.rows.count
+            on_progress(linked / total, f"{linked:,} of {total:,} rows in the graph")
+            time.sleep(POLL_SECONDS)
+
+    def describe(self) -> dict[str, Any]:
+        """Return settings, counts, sizes in bytes, state and notes of the index as a dict."""
+        generation = self.generation
+        spec, rows = generation.spec, generation.rows
+        with self.translate_closing_errors():
+            sequence, record_bytes = self.record.read_meta("sequence"), self.record.measure_bytes()
+        return {
+            **spec.describe(self.name, rows.count - rows.dead, describe_state(generation)),
+            "deleted": rows.dead,
+            "in_graph": generation.covered,
+            "sequence": sequence,
+            "bytes": measure_bytes(generation, record_bytes),
+            "memory": measure_memory(generation, self.payloads.bytes),
+            "snapshot_age_seconds": self.snapshots.compute_age(),
+            "notes": [*generation.notes, *list_hints(generation)],
+            "moving_to": None if self.bridge is None else self.bridge.describe(),
+        }

@@ -1,0 +1,253 @@
+"""Indexes stored in the state folder."""
+
+import secrets
+import shutil
+import threading
+import time
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lathe.service.chains.names import is_name, require_name
+from lathe.service.errors import ConflictError, UnavailableError, UnknownNameError, convert_error
+from lathe.service.index.embedded.checks import RecordChecks
+from lathe.service.index.embedded.index import EmbeddedIndex, Texts
+from lathe.service.index.embedded.maintenance import Maintainer
+from lathe.service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.protocol import Artifact, Capabilities
+from lathe.service.index.spec import IndexSpec
+from lathe.transforms.files import make_folder, make_root, sync_folder
+
+SWEPT_SECONDS = 3600.0
+"""Age in seconds at which leftovers of a killed operation are deleted."""
+
+
+class EmbeddedIndexes:
+    """All indexes in a folder, opened on demand and kept open; an open index belongs to this process.
+
+    Args:
+        root: folder of all indexes.
+        threads: number of threads for a search.
+        job_threads: number of threads for adding rows to graphs.
+        encode: encodes texts with the encoder that an index names.
+
+    Attributes:
+        ready: event that is set once every index that can be opened at the start is open.
+        unopened: why an index could not be opened, by name.
+    """
+
+    capabilities = Capabilities(name="embedded", in_state_folder=True, reindexing=True, ordered=True, backup_tool=None)
+
+    def __init__(self, root: Path, threads: int, job_threads: int, encode: Texts) -> None:
+        self.root = root
+        self.threads = threads
+        self.job_threads = job_threads
+        self.encode = encode
+        self.opened: dict[str, EmbeddedIndex] = {}
+        self.changing = threading.Lock()
+        self.opening: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self.ready = threading.Event()
+        self.closed = False
+        self.unopened: dict[str, str] = {}
+        self.checks = RecordChecks()
+
+    def start(self) -> None:
+        """Start opening all indexes in a thread, so that the first search need not wait; return at once."""
+        threading.Thread(target=self.open_all, name="indexes", daemon=True).start()
+
+    def open_all(self) -> None:
+        """Delete leftovers, open every index that can be opened, set `ready`, and start checking records for damage."""
+        _delete_leftovers(self.root)
+        self.unopened |= {name: "its record.db is missing" for name in list_folders_without_record(self.root)}
+        for name in self.names():
+            with suppress(Exception):
+                self.get(name)
+        self.ready.set()
+        self.checks.start()  # it reads every record as a whole, so nothing waits for it
+
+    def warnings(self) -> list[str]:
+        """Return messages about unopened and damaged indexes, from the last check; nothing is read now."""
+        damaged = [f"the index {name} is damaged: {damage}" for name, damage in self.checks.list_damaged().items()]
+        return [f"the index {name} cannot be opened: {why}" for name, why in self.unopened.copy().items()] + damaged
+
+    def count_states(self) -> dict[str, int]:
+        """Return the number of open, damaged and unavailable indexes."""
+        damaged = len(self.checks.list_damaged())
+        return {"open": len(self.opened) - damaged, "damaged": damaged, "unavailable": len(self.unopened)}
+
+    def close(self) -> None:
+        """Stop the checks and close all indexes; later attempts to open one fail."""
+        with self.changing:
+            self.closed = True
+            opened, self.opened = self.opened, {}
+        self.checks.stop()
+        for index in opened.values():
+            index.close()
+
+    def names(self) -> list[str]:
+        """Return the names of all indexes."""
+        return [folder.name for folder in list_index_folders(self.root)]
+
+    def get(self, name: str) -> EmbeddedIndex:
+        """Return the open index of that name, opening it first if necessary.
+
+        If its record cannot be read, the reason is kept for `warnings`.
+
+        Raises:
+            UnknownNameError: if there is no such index.
+            ConflictError: if another process owns it.
+            UnavailableError: if its record cannot be read, or the server is stopping.
+        """
+        found = self.opened.get(name)
+        if found is not None:
+            return found
+        folder = self.root / name
+        if not is_name(name) or not (folder / "record.db").exists():
+            self.unopened.pop(name, None)
+            known = ", ".join(self.names()) or "none yet"
+            raise UnknownNameError(f"there is no index {name[:80]!r}; there are: {known}", param="name")
+        with self.get_opening_lock(name):
+            if name in self.opened:
+                return self.opened[name]
+            try:
+                return self._open(name, folder)
+            except (UnknownNameError, ConflictError):  # deleted meanwhile, or owned by another process
+                self.unopened.pop(name, None)
+                raise
+            except Exception as error:
+                self.unopened[name] = convert_error(error).message
+                raise
+
+    def _open(self, name: str, folder: Path) -> EmbeddedIndex:
+        """Lock an index, open it, queue the check of its record, and start its maintenance thread; errors as `get`."""
+        lock = acquire_index(folder, name)
+        try:
+            _require_not_deleted(folder)
+            index = EmbeddedIndex(name, folder, lock, self.threads, self.job_threads, self.encode)
+        except BaseException:
+            lock.release()
+            raise
+        with self.changing:
+            if not self.closed:
+                self.opened[name] = index
+                self.unopened.pop(name, None)
+                self.checks.queue(name, folder / "record.db")
+                index.start(Maintainer(index).run)
+                return index
+        index.close()
+        raise UnavailableError("the server is stopping", code="closing")
+
+    def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> EmbeddedIndex:
+        """Create an index and return it; if the name exists already, return that index unchanged.
+
+        Args:
+            name: name of the index.
+            spec: settings of the index.
+            artifact: manifest and tensors of its chain; None for raw vectors.
+
+        Raises:
+            BadValueError: if no index can have that name.
+        """
+        require_name(name, "an index")
+        if name not in self.names():
+            self.create_folder(name, spec, artifact)
+        return self.get(name)
+
+    def create_folder(self, name: str, spec: IndexSpec, artifact: Artifact) -> None:
+        """Create a new index's folder and record atomically; keep the folder of another request that was faster."""
+        staging = self.root / f".{name}.{secrets.token_hex(6)}"
+        try:
+            make_root(self.root)
+            make_folder(staging)
+            IndexRecord.create(staging / "record.db", spec, artifact).close()
+            try:
+                staging.rename(self.root / name)
+            except OSError:
+                if name not in self.names():  # else another request was faster; the caller compares settings
+                    raise
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        sync_folder(self.root)
+
+    def delete(self, name: str) -> None:
+        """Delete an index permanently, also one whose record is damaged.
+
+        Raises:
+            UnknownNameError: if there is no such index, also if another request deleted it first.
+            ConflictError: if another process owns it.
+        """
+        self.require_owned(name)
+        with self.get_opening_lock(name):
+            with self.changing:
+                index = self.opened.pop(name, None)
+            self.checks.cancel(name)
+            lock = acquire_index(self.root / name, name) if index is None else index.lock
+            try:
+                if index is None:
+                    _require_not_deleted(self.root / name)  # another request may have deleted it
+                else:
+                    index.deleted = True
+                    index.close(snapshot=False, release=False)
+                doomed = self.root / f".{name}.{secrets.token_hex(6)}"
+                (self.root / name).rename(doomed)
+                sync_folder(self.root)
+                self.unopened.pop(name, None)
+            finally:
+                lock.release()
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def get_opening_lock(self, name: str) -> threading.Lock:
+        """Return the lock that must be held while the index of that name is opened or deleted."""
+        with self.changing:
+            return self.opening[name]
+
+    def require_owned(self, name: str) -> None:
+        """Open the index; raise if it does not exist or another process owns it, but not if its record is damaged."""
+        try:
+            self.get(name)
+        except (UnknownNameError, ConflictError):
+            raise
+        except Exception:
+            with self.get_opening_lock(name):
+                acquire_index(self.root / name, name).release()
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return a description of every index; one that cannot be opened is described by its error."""
+        described: list[dict[str, Any]] = []
+        for name in self.names():
+            try:
+                described.append(self.get(name).describe())
+            except UnknownNameError:
+                continue  # deleted since the names were read
+            except Exception as error:
+                state = "owned elsewhere" if isinstance(error, ConflictError) else "unavailable"
+                described.append({"name": name, "state": state, "error": convert_error(error).message})
+        return described
+
+
+def _require_not_deleted(folder: Path) -> None:
+    """Raise `UnknownNameError` if the index was deleted while this process waited for its lock."""
+    if not (folder / "record.db").exists():
+        raise UnknownNameError(f"the index {folder.name} was deleted", param="name")
+
+
+def _delete_leftovers(root: Path) -> None:
+    """Delete temporary folders, older than an hour, of killed creations, restorations and deletions."""
+    for folder in root.glob(".*.*") if root.is_dir() else ():
+        if folder.is_dir() and time.time() - folder.stat().st_mtime > SWEPT_SECONDS:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def list_folders_without_record(root: Path) -> list[str]:
+    """Return the names of folders that would be indexes if they had a record."""
+    there = root.iterdir() if root.is_dir() else ()
+    return [f.name for f in there if is_name(f.name) and f.is_dir() and not (f / "record.db").exists()]
+
+
+def list_index_folders(root: Path) -> list[Path]:
+    """Return the folders of all indexes, sorted by name."""
+    if not root.is_dir():
+        return []
+    return sorted(f for f in root.iterdir() if is_name(f.name) and (f / "record.db").exists())

@@ -1,0 +1,414 @@
+"""Record of an index: everything that cannot be rebuilt, in one SQLite file.
+
+meta         spec, sequence (number of writes), last_label (last label given), notes of imports
+items        label → id, metadata       a label stands for one version of one item, for ever
+vectors_<n>  label → original vector    re-embedding fills the next table, then drops this one; without
+                                        originals: label → code
+fields       name, value → label        what filters look up
+tombstones   labels of items that were deleted or replaced, with the sequence of that write
+chains       the chain's artifact, so that the index needs no registry
+
+WAL with synchronous=FULL: a write is on the disk when its transaction returns, whole or not at all.
+"""
+
+import queue
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.service.chains.names import RAW
+from lathe.service.errors import UnavailableError
+from lathe.service.index.embedded.filter_work import FilterWork
+from lathe.service.index.embedded.rows import Labels
+from lathe.service.index.embedded.schema import (
+    BUSY_SECONDS,
+    TABLES,
+    build_where,
+    placeholders,
+    read_meta,
+    read_spec,
+    require_readable,
+    slice_parameters,
+    write_meta_values,
+    write_spec,
+)
+from lathe.service.index.fields import list_entries
+from lathe.service.index.filters import Condition
+from lathe.service.index.protocol import Artifact, Change, Payload
+from lathe.service.index.spec import IndexSpec
+from lathe.transforms.files import create_file
+
+
+@dataclass(frozen=True)
+class RecordWrite(Change):
+    """Outcome of a write to the record, with the labels needed to update the rows.
+
+    Attributes:
+        labels: labels of the new versions, in the order of the ids.
+        dead: labels of the versions that were replaced or deleted.
+    """
+
+    labels: Labels
+    dead: Labels
+
+
+class IndexRecord:
+    """SQLite file of an index, for any number of concurrent readers and one writer at a time.
+
+    Args:
+        path: existing file.
+        read_only: whether to open it for reading only.
+
+    Raises:
+        UnavailableError: if the file is not a record that can be read.
+    """
+
+    def __init__(self, path: Path, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self.idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        self.writing = threading.Lock()
+        self.closed = False
+        require_readable(path)
+        self.writer = self.connect()
+        if not read_only:
+            self.writer.execute("PRAGMA journal_mode = WAL")  # a restored copy is in no mode yet
+
+    @classmethod
+    def create(cls, path: Path, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> "IndexRecord":
+        """Create a new, empty record file and open it.
+
+        Args:
+            path: path of a file that does not exist.
+            spec: settings of the index.
+            artifact: manifest and tensors of the chain; None for raw vectors.
+        """
+        create_file(path).close()  # SQLite gives the WAL beside it the same permissions
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.executescript(TABLES)
+        connection.close()
+        record = cls(path)
+        with record.transaction() as db:
+            write_meta_values(db, {"sequence": 0, "last_label": 0})
+            write_spec(db, spec, artifact)
+        return record
+
+    def connect(self) -> sqlite3.Connection:
+        """Open a new SQLite connection with full synchronization, usable from any thread."""
+        mode = "ro" if self.read_only else "rw"
+        connection = sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    def close(self) -> None:
+        """Close every connection; closing the last one moves the WAL into the file."""
+        self.closed = True
+        while not self.idle.empty():
+            self.idle.get().close()
+        self.writer.close()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Lend a pooled connection that sees all committed writes, and take it back after the block.
+
+        Raises:
+            sqlite3.ProgrammingError: after `close`.
+        """
+        if self.closed:
+            raise sqlite3.ProgrammingError("the record is closed")
+        try:
+            connection = self.idle.get_nowait()
+        except queue.Empty:
+            connection = self.connect()
+        try:
+            yield connection
+        finally:
+            if self.closed:
+                connection.close()
+            else:
+                self.idle.put(connection)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run the block as the only writer: commit at the end, durably on disk; roll back on any exception."""
+        with self.writing:
+            self.writer.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.writer
+                self.writer.execute("COMMIT")
+            except BaseException:
+                if self.writer.in_transaction:  # SQLite itself rolls back when the disk is full
+                    self.writer.execute("ROLLBACK")
+                raise
+
+    # ── settings and counters ────────────────────────────────────────────────────────────────
+
+    def read_meta(self, key: str) -> Any:
+        """Return a value of the meta table; None if the key is missing."""
+        with self.reading() as db:
+            return read_meta(db, key)
+
+    @property
+    def spec(self) -> IndexSpec:
+        """Settings of the index."""
+        with self.reading() as db:
+            return read_spec(db)
+
+    def read_artifact(self, chain: str) -> Artifact:
+        """Return manifest and tensors of a chain; None if `chain` is `none`, which stands for raw vectors.
+
+        Raises:
+            UnavailableError: if the record does not have the chain.
+        """
+        if chain == RAW:
+            return None
+        with self.reading() as db:
+            found = db.execute("SELECT manifest, tensors FROM chains WHERE chain = ?", (chain,)).fetchone()
+        if found is None:
+            raise UnavailableError(f"the record holds no chain {chain}", code="corrupt_index")
+        return found[0], found[1]
+
+    def count_items(self) -> dict[str, int]:
+        """Return the number of items (`count`), and of tombstones (`deleted`)."""
+        with self.reading() as db:
+            items, dead = (db.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("items", "tombstones"))
+        return {"count": items, "deleted": dead}
+
+    # ── writes ───────────────────────────────────────────────────────────────────────────────
+
+    def upsert(
+        self,
+        ids: Sequence[str],
+        vectors: NDArray[Any],
+        metadata: Sequence[Mapping[str, Any] | None],
+        payloads: Sequence[bytes | None],
+        spec: IndexSpec,
+        note: Mapping[str, Any] | None = None,
+    ) -> RecordWrite:
+        """Insert items in one transaction, replacing those with the same ids: all or none.
+
+        Each item gets a new label, and entries for filters; the labels of replaced versions become tombstones.
+
+        Args:
+            ids: ids without duplicates.
+            vectors: original vectors `(n, d)`; codes `(n, b)` where these are all that is stored.
+            metadata: metadata of each item, for the filters.
+            payloads: the same metadata as JSON.
+            spec: settings, for the table and dtype of the vectors.
+            note: meta values to write in the same transaction.
+        """
+        fields = [list_entries(given) if given else () for given in metadata]
+        blobs = [row.tobytes() for row in vectors.astype(spec.stored_dtype, copy=False)]
+        with self.transaction() as db:
+            sequence, last = read_meta(db, "sequence") + 1, read_meta(db, "last_label")
+            dead = _bury_items(db, ids, sequence)
+            labels = np.arange(last + 1, last + 1 + len(ids), dtype=np.int64)
+            numbers = labels.tolist()
+            db.executemany("INSERT INTO items VALUES (?, ?, ?)", zip(numbers, ids, payloads, strict=True))
+            db.executemany(f"INSERT INTO vectors_{spec.vectors} VALUES (?, ?)", zip(numbers, blobs, strict=True))
+            db.executemany(
+                "INSERT INTO fields VALUES (?, ?, ?)",
+                ((name, value, label) for label, found in zip(numbers, fields, strict=True) for name, value in found),
+            )
+            write_meta_values(db, {"sequence": sequence, "last_label": last + len(ids), **(note or {})})
+        return RecordWrite(sequence, len(dead), labels, dead)
+
+    def delete(self, ids: Sequence[str]) -> RecordWrite:
+        """Delete the items with these ids in one transaction, and store their labels as tombstones.
+
+        Unknown ids are ignored. The write is numbered even if nothing is deleted.
+        """
+        with self.transaction() as db:
+            sequence = read_meta(db, "sequence") + 1
+            dead = _bury_items(db, ids, sequence)
+            write_meta_values(db, {"sequence": sequence})
+        return RecordWrite(sequence, len(dead), np.empty(0, np.int64), dead)
+
+    def write_meta(self, values: Mapping[str, Any]) -> None:
+        """Write values to the meta table in one transaction."""
+        with self.transaction() as db:
+            write_meta_values(db, values)
+
+    def add_vectors(self, table: int, labels: Labels, vectors: NDArray[np.float32], dtype: str) -> None:
+        """Write original vectors into a table that does not serve yet, created if missing; known labels are replaced.
+
+        Args:
+            table: number of the table.
+            labels: labels `(n,)`.
+            vectors: original vectors `(n, d)`.
+            dtype: dtype to store.
+        """
+        blobs = (row.tobytes() for row in vectors.astype(dtype, copy=False))
+        with self.transaction() as db:
+            db.execute(f"CREATE TABLE IF NOT EXISTS vectors_{table} (label INTEGER PRIMARY KEY, vector BLOB NOT NULL)")
+            db.executemany(
+                f"INSERT OR REPLACE INTO vectors_{table} VALUES (?, ?)", zip(labels.tolist(), blobs, strict=True)
+            )
+
+    def switch_generation(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
+        """Replace settings and chain by those of another generation, and drop originals that only the old one needed.
+
+        If the vectors come from another table, the originals of items deleted meanwhile are removed from that table.
+        """
+        with self.transaction() as db:
+            old = read_spec(db)
+            write_spec(db, spec, artifact)
+            if old.vectors != spec.vectors:
+                db.execute(f"DROP TABLE vectors_{old.vectors}")
+                db.execute(f"DELETE FROM vectors_{spec.vectors} WHERE label NOT IN (SELECT label FROM items)")
+
+    def drop_spare_vectors(self) -> None:
+        """Drop the next table of original vectors, which an abandoned re-embedding left behind."""
+        with self.transaction() as db:
+            db.execute(f"DROP TABLE IF EXISTS vectors_{read_spec(db).vectors + 1}")
+
+    def delete_tombstones(self, sequence: int) -> None:
+        """Delete tombstones of writes up to `sequence` and their labels' filter fields.
+
+        No row of the serving generation may need them, so call it only after a reindexing.
+        """
+        with self.transaction() as db:
+            gone = "SELECT label FROM tombstones WHERE sequence <= ?"
+            db.execute(f"DELETE FROM fields WHERE label IN ({gone})", (sequence,))
+            db.execute("DELETE FROM tombstones WHERE sequence <= ?", (sequence,))
+
+    # ── reads ────────────────────────────────────────────────────────────────────────────────
+
+    def read_rows_after(self, label: int, max_items: int, spec: IndexSpec) -> tuple[Labels, NDArray[Any]]:
+        """Return up to `max_items` items with greater labels, in label order: labels, and what is stored of each.
+
+        That is the original vector `(n, d)` in float32, or without originals the code `(n, b)`.
+        """
+        query = f"SELECT label, vector FROM vectors_{spec.vectors} WHERE label > ? ORDER BY label LIMIT ?"
+        with self.reading() as db:
+            found = db.execute(query, (label, max_items)).fetchall()
+        return np.array([label for label, _ in found], np.int64), self._build_matrix([v for _, v in found], spec)
+
+    def read_payloads_after(self, label: int, max_items: int) -> tuple[Labels, list[Payload]]:
+        """Return up to `max_items` items with greater labels, in label order: labels, and ids with metadata."""
+        query = "SELECT label, id, metadata FROM items WHERE label > ? ORDER BY label LIMIT ?"
+        with self.reading() as db:
+            found = db.execute(query, (label, max_items)).fetchall()
+        return np.array([row[0] for row in found], np.int64), [(row[1], row[2]) for row in found]
+
+    def scan(self, max_items: int) -> Iterator[tuple[list[Payload], NDArray[np.float32]]]:
+        """Yield all items of one consistent moment in batches: ids and metadata, and original vectors `(n, d)`.
+
+        The items are in label order.
+
+        Args:
+            max_items: maximum number of items in a batch.
+        """
+        with self.reading() as db:
+            db.execute("BEGIN")
+            try:
+                spec = read_spec(db)
+                cursor = db.execute(
+                    f"SELECT id, metadata, vector FROM items JOIN vectors_{spec.vectors} USING (label) ORDER BY label"
+                )
+                while found := cursor.fetchmany(max_items):
+                    yield [(row[0], row[1]) for row in found], self._build_matrix([row[2] for row in found], spec)
+            finally:
+                db.execute("ROLLBACK")
+
+    def read_payloads(self, labels: Iterable[int]) -> dict[int, Payload]:
+        """Return id and metadata of each label, by label; labels of deleted versions are left out."""
+        found: dict[int, Payload] = {}
+        with self.reading() as db:
+            for part in slice_parameters(list(labels)):
+                rows = db.execute(f"SELECT label, id, metadata FROM items WHERE label IN ({placeholders(part)})", part)
+                found.update((label, (item, metadata)) for label, item, metadata in rows)
+        return found
+
+    def find_items(self, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
+        """Return label and metadata of each id, by id; ids that do not exist are left out."""
+        found: dict[str, tuple[int, bytes | None]] = {}
+        with self.reading() as db:
+            for part in slice_parameters(list(ids)):
+                rows = db.execute(f"SELECT id, label, metadata FROM items WHERE id IN ({placeholders(part)})", part)
+                found.update((item, (label, metadata)) for item, label, metadata in rows)
+        return found
+
+    def read_originals(self, labels: Sequence[int], spec: IndexSpec) -> dict[int, NDArray[np.float32]]:
+        """Return the original vector `(d,)` float32 of each label, by label; unknown labels are left out."""
+        found: dict[int, NDArray[np.float32]] = {}
+        with self.reading() as db:
+            for part in slice_parameters(list(labels)):
+                rows = db.execute(
+                    f"SELECT label, vector FROM vectors_{spec.vectors} WHERE label IN ({placeholders(part)})",
+                    part,
+                )
+                found.update((label, self._build_matrix([vector], spec)[0]) for label, vector in rows)
+        return found
+
+    def read_tombstones(self) -> Labels:
+        """Return the labels of deleted and replaced versions."""
+        with self.reading() as db:
+            return np.array([row[0] for row in db.execute("SELECT label FROM tombstones")], np.int64)
+
+    def find_matching(self, condition: Condition, after: int, upto: int, work: FilterWork) -> Labels:
+        """Return the labels in (after, upto] whose fields satisfy a condition.
+
+        SQLite returns the labels as one text: rows that become Python objects take three times as long, 0.1 kB each,
+        and the interpreter's lock, which every other request waits for.
+
+        Raises:
+            TooLargeError: if the filter that the condition belongs to has used up its work.
+        """
+        clause, values = build_where(condition)
+        query = f"SELECT group_concat(label) FROM fields WHERE {clause} AND label > ? AND label <= ?"
+        with self.reading() as db, work.count_steps(db):
+            found: str | None = db.execute(query, (*values, after, upto)).fetchone()[0]
+        return np.fromstring(found or "", np.int64, sep=",")
+
+    def measure_bytes(self) -> int:
+        """Return the size of the file and its WAL, in bytes."""
+        sides = (self.path, self.path.with_name(self.path.name + "-wal"))
+        return sum(side.stat().st_size for side in sides if side.exists())
+
+    def _build_matrix(self, blobs: list[bytes], spec: IndexSpec) -> NDArray[Any]:
+        """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a matrix of bytes `(n, b)`.
+
+        Raises:
+            UnavailableError: if one has another size.
+        """
+        width = spec.width if spec.has_originals else len(blobs[0]) if blobs else 0
+        flat = np.frombuffer(b"".join(blobs), dtype=spec.stored_dtype)
+        if any(len(blob) != width * flat.itemsize for blob in blobs):
+            raise UnavailableError("the record holds vectors of another size", code="corrupt_index")
+        return flat.reshape(len(blobs), width).astype(np.float32 if spec.has_originals else np.uint8)
+
+
+def _bury_items(db: sqlite3.Connection, ids: Sequence[str], sequence: int) -> Labels:
+    """Delete the current versions of items, write their tombstones, and return their labels; unknown ids are ignored.
+
+    The filter fields stay until the next reindexing: no filter finds rows that are marked as dead, and a running search
+    must not lose an item that is being replaced.
+
+    Args:
+        db: connection within a transaction.
+        ids: ids of the items.
+        sequence: number of the write.
+    """
+    table = read_spec(db).vectors
+    dead: list[int] = []
+    for part in slice_parameters(list(ids)):
+        found = db.execute(f"SELECT label FROM items WHERE id IN ({placeholders(part)})", part).fetchall()
+        db.executemany("DELETE FROM items WHERE label = ?", found)
+        db.executemany(f"DELETE FROM vectors_{table} WHERE label = ?", found)
+        dead += [label for (label,) in found]
+    db.executemany("INSERT INTO tombstones VALUES (?, ?)", [(label, sequence) for label in dead])
+    return np.array(dead, np.int64)

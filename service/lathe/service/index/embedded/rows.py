@@ -1,0 +1,185 @@
+"""Rows of a generation: memory-mapped files that only grow, with one row for each version of an item.
+
+labels.i64     (n,)    which label of the record a row is, ascending
+originals.f16  (n, d)  for rescoring; of length 1 where the metric is cosine; none where no originals are stored
+reduced.f32    (n, k)  compact vectors: what is searched, exactly or by the graph
+codes.u8       (n, b)  compact vectors where the chain ends in codes
+"""
+
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.service.index.embedded.row_file import HASHED_BYTES, RowFile
+from lathe.service.index.embedded.vector_formats import VectorFormat
+
+GROWTH = 1.5
+"""Factor by which a full file grows, so that appending is seldom slow."""
+Labels = NDArray[np.int64]
+"""Labels of the record: each stands for one version of one item."""
+
+
+@dataclass(frozen=True)
+class RowsView:
+    """Immutable view of the rows at one moment, as arrays of equal length.
+
+    Attributes:
+        labels: labels `(n,)`, ascending.
+        originals: original vectors `(n, d)`, float16; `(n, 0)` where none are stored.
+        compact: compact vectors `(n, width)`: floats or codes, see `VectorFormat`.
+        alive: `(n,)`, false where the item was deleted or replaced.
+    """
+
+    labels: Labels
+    originals: NDArray[np.float16]
+    compact: NDArray[Any]
+    alive: NDArray[np.bool_]
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self.labels)
+
+    def find_rows(self, labels: Labels) -> NDArray[np.int64]:
+        """Return the row numbers of the labels; labels without a row are left out."""
+        if not self.count or not len(labels):
+            return np.empty(0, np.int64)
+        positions = np.searchsorted(self.labels, labels)
+        inside = positions < self.count
+        positions, labels = positions[inside], labels[inside]
+        rows: Labels = positions[self.labels[positions] == labels]
+        return rows
+
+
+class Rows:
+    """All rows of a generation, for one appending thread and any number of readers.
+
+    The files are created if missing. Rows that they hold already do not count until the caller sets `count`.
+
+    Args:
+        folder: folder of the generation.
+        width: number of dimensions of the original vectors; None if they are not stored.
+        compact: format of the compact vectors.
+
+    Attributes:
+        count: number of rows.
+        dead: number of rows whose item was deleted or replaced.
+    """
+
+    def __init__(self, folder: Path, width: int | None, compact: VectorFormat) -> None:
+        with ExitStack() as opened:
+            self.labels = opened.enter_context(closing(RowFile(folder / "labels.i64", "int64", 1)))
+            self.originals: RowFile | None = None
+            if width is not None:
+                originals = RowFile(folder / "originals.f16", "float16", width, scattered=True)
+                self.originals = opened.enter_context(closing(originals))
+            self.compact = opened.enter_context(
+                closing(RowFile(folder / compact.file_name, compact.dtype, compact.width))
+            )
+            opened.pop_all()
+        self.alive = np.ones(len(self.labels.array), np.bool_)
+        self.count = 0
+        self.dead = 0
+        self.changing = threading.Lock()
+
+    @property
+    def files(self) -> Sequence[RowFile]:
+        """Files of labels, originals if they are stored, and compact vectors, in that order."""
+        return (self.labels, *([self.originals] if self.originals else []), self.compact)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the rows in bytes, without reserved space."""
+        return self.count * sum(file.row_bytes for file in self.files)
+
+    def take_view(self) -> RowsView:
+        """Return an immutable view of the current rows."""
+        with self.changing:
+            n = self.count
+            originals = np.empty((n, 0), np.float16) if self.originals is None else self.originals.array[:n]
+            return RowsView(self.labels.array[:n, 0], originals, self.compact.array[:n], self.alive[:n])
+
+    def reserve(self, more: int) -> None:
+        """Allocate space for `more` additional rows, so that appending them cannot fail.
+
+        Raises:
+            OSError: if the disk is full.
+        """
+        wanted = self.count + more
+        capacity = min(len(file.array) for file in (*self.files,))
+        if wanted <= min(capacity, len(self.alive)):
+            return
+        grown = max(wanted, int(capacity * GROWTH))
+        for file in self.files:
+            file.reserve(grown)
+        alive = np.ones(grown, np.bool_)
+        with self.changing:
+            alive[: self.count] = self.alive[: self.count]
+            self.alive = alive
+
+    def append(
+        self,
+        labels: Labels,
+        originals: NDArray[np.floating[Any]] | None,
+        compact: NDArray[Any],
+        replaced: Labels | None = None,
+    ) -> None:
+        """Append rows, and atomically for readers mark the rows they replace as dead.
+
+        Args:
+            labels: labels `(n,)`, all above the existing ones.
+            originals: original vectors `(n, d)`; None if they are not stored.
+            compact: compact vectors `(n, width)`.
+            replaced: labels of the replaced versions.
+
+        Raises:
+            OSError: if the disk is full; nothing is appended.
+        """
+        self.reserve(len(labels))
+        rows = slice(self.count, self.count + len(labels))
+        self.labels.array[rows, 0] = labels
+        if self.originals is not None:
+            self.originals.array[rows] = originals
+        self.compact.array[rows] = compact
+        alive, gone = self._compute_alive(replaced)
+        with self.changing:
+            self.alive, self.dead, self.count = alive, self.dead + gone, rows.stop
+
+    def mark_dead(self, labels: Labels) -> None:
+        """Mark the rows of the labels as dead; labels without a row are ignored."""
+        alive, gone = self._compute_alive(labels)
+        with self.changing:
+            self.alive, self.dead = alive, self.dead + gone
+
+    def _compute_alive(self, labels: Labels | None) -> tuple[NDArray[np.bool_], int]:
+        """Return a copy of `alive` that is false in the rows of the labels, and how many of these were alive.
+
+        If none was, `alive` itself is returned. Labels without a row are ignored.
+        """
+        rows = self.take_view().find_rows(labels) if labels is not None else np.empty(0, np.int64)
+        rows = rows[self.alive[rows]]
+        if not len(rows):
+            return self.alive, 0
+        alive = self.alive.copy()
+        alive[rows] = False
+        return alive, len(rows)
+
+    def compute_digests(self, rows: int, block_bytes: int = HASHED_BYTES) -> dict[str, str]:
+        """Return the SHA-256 of the first rows of each file, by file name; reads `block_bytes` at once."""
+        return {file.path.name: file.compute_digest(rows, block_bytes) for file in self.files}
+
+    def sync(self) -> None:
+        """Flush all files and wait until they are on disk."""
+        for file in self.files:
+            file.sync()
+
+    def close(self) -> None:
+        """Close the files; arrays that map them stay usable."""
+        for file in self.files:
+            file.close()

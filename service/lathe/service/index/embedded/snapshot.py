@@ -1,0 +1,181 @@
+"""Snapshots: how far rows and graph are on the disk, with checksums.
+
+graph-<generation>/
+├── labels.i64, originals.f16, …   see rows; what lies behind the snapshot's rows is ignored
+├── graph.<rows>.<engine>          see graphs
+└── snapshot.json                  {schema, space_id, rows, covered, graph, digests, written_at, sha256}
+
+Nothing here is essential: whatever is missing or damaged is rebuilt from the record.
+"""
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from lathe.service.index.embedded.generation import Generation
+from lathe.service.index.embedded.graphs.graph import Graph
+from lathe.transforms.beneath import open_beneath, read_beneath
+from lathe.transforms.files import create_file, replace_synced, sync_folder
+
+SNAPSHOT = "snapshot.json"
+"""Name of the snapshot's description."""
+SCHEMA_VERSION = 2
+"""Version of the description; newer ones are ignored. In version 1, codes were stored as the floats they stand for."""
+ROW_FILES = ("originals.f16", "reduced.f32", "codes.u8")
+"""Names of files that the rows of some generations have and those of others lack."""
+
+
+class Snapshots:
+    """State of the last snapshot of an index.
+
+    Attributes:
+        written_at: Unix time of the last snapshot; None if there is none.
+        saved: numbers of rows, and of rows in the graph, in the last snapshot.
+    """
+
+    def __init__(self) -> None:
+        self.written_at: float | None = None
+        self.saved = (0, 0)
+
+    def record(self, content: dict[str, Any]) -> None:
+        """Remember the last snapshot by its description."""
+        self.written_at, self.saved = content["written_at"], (content["rows"], content["covered"])
+
+    def write(self, generation: Generation) -> None:
+        """Write a snapshot, unless neither rows nor graph have grown since the last one.
+
+        Raises:
+            OSError: if it cannot be written; the previous snapshot stays.
+        """
+        if self.saved != (generation.rows.count, generation.covered):
+            self.record(save_snapshot(generation))
+
+    def compute_age(self) -> float | None:
+        """Return the number of seconds since the last snapshot; None if there is none."""
+        return None if self.written_at is None else round(max(time.time() - self.written_at, 0.0), 1)
+
+
+def save_snapshot(generation: Generation) -> dict[str, Any]:
+    """Flush the rows, write the graph and `snapshot.json`, delete files of before, and return the JSON's content.
+
+    It says how many rows, and rows in the graph, the files hold, and their checksums.
+
+    The caller must make sure that the graph is not extended meanwhile.
+    """
+    folder, rows, graph = generation.folder, generation.rows.count, generation.graph
+    generation.rows.sync()
+    digests = generation.rows.compute_digests(rows)
+    name = None
+    if graph is not None and graph.covered:
+        name = f"graph.{graph.covered}.{graph.engine}"
+        staging = folder / f".{name}"
+        with create_file(staging) as file:
+            graph.save(file)
+            os.fsync(file.fileno())
+            file.seek(0)
+            digests[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        staging.replace(folder / name)
+    content = {
+        "schema": SCHEMA_VERSION,
+        "space_id": generation.spec.space_id,
+        "rows": rows,
+        "covered": generation.covered,
+        "graph": name,
+        "digests": digests,
+        "written_at": time.time(),
+    }
+    sealed = content | {"sha256": compute_digest(content)}
+    replace_synced(folder / SNAPSHOT, json.dumps(sealed).encode())
+    sync_folder(folder)
+    unused = {*ROW_FILES} - digests.keys()
+    for old in (*folder.glob("graph.*.*"), *folder.glob(".graph.*.*"), *(folder / file for file in unused)):
+        if old.name != name:
+            old.unlink(missing_ok=True)
+    return sealed
+
+
+def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
+    """Load rows and graph from the last snapshot into the generation, as far as checksums match.
+
+    Whatever does not match is left empty, and a message is added to `generation.notes`.
+
+    Returns:
+        The content of `snapshot.json`, with the number of rows in the loaded graph as `covered`; None if the rows
+            cannot be loaded.
+    """
+    try:
+        content = read_snapshot(generation.folder)
+    except FileNotFoundError:
+        content = None
+        if generation.record.read_meta("last_label"):
+            generation.notes.append("there was no snapshot: rows and graph are rebuilt from the record")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = None
+        generation.notes.append(f"the snapshot cannot be read ({error}): rows and graph are rebuilt from the record")
+    if content is None:
+        return None
+    rows, graph, digests = generation.rows, generation.graph, content["digests"]
+    problem = _find_rows_problem(generation, content)
+    if problem is not None:
+        for file in rows.files:
+            file.forget_digest()
+        generation.notes.append(f"{problem}: rows and graph are rebuilt from the record")
+        return None
+    rows.count = content["rows"]
+    if graph is not None and content["graph"] is not None:
+        problem = _load_graph(graph, generation.folder, content, digests[content["graph"]])
+        if problem is not None:
+            generation.notes.append(f"the graph {problem}: it is rebuilt, searches are exact meanwhile")
+    return content | {"covered": generation.covered}
+
+
+def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str | None:
+    """Return why the row files do not hold the rows that a snapshot describes; None if they do."""
+    rows, digests = generation.rows, content["digests"]
+    if content.get("space_id", generation.spec.space_id) != generation.spec.space_id:
+        return f"the snapshot is of another chain, in the space {content['space_id']}"
+    if not {file.path.name for file in rows.files} <= digests.keys():
+        return f"the snapshot has no {rows.compact.path.name}, as an earlier version of Lathe left it"
+    if min(len(file.array) for file in rows.files) < content["rows"] or any(
+        value != digests[name] for name, value in rows.compute_digests(content["rows"]).items()
+    ):
+        return "the rows' checksums do not match"
+    return None
+
+
+def read_snapshot(folder: Path) -> dict[str, Any]:
+    """Read and verify the description of the last snapshot.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if it was altered, or is of a newer schema.
+    """
+    content = dict(json.loads(read_beneath(folder, SNAPSHOT)))
+    sealed = content.pop("sha256", None)
+    if sealed != compute_digest(content):
+        raise ValueError("its checksum does not match")
+    if content["schema"] > SCHEMA_VERSION:
+        raise ValueError(f"it is of schema {content['schema']}")
+    return content
+
+
+def compute_digest(content: dict[str, Any]) -> str:
+    """Return the SHA-256 of a description, in hexadecimal."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _load_graph(graph: Graph, folder: Path, content: dict[str, Any], wanted: str) -> str | None:
+    """Load the graph file that a snapshot names if its SHA-256 is `wanted`; return what is wrong with it, or None."""
+    if not str(content["graph"]).endswith(f".{graph.engine}"):
+        return f"is of another engine than {graph.engine}"
+    try:
+        with open_beneath(folder, content["graph"]) as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == wanted:
+                graph.load(file, content["covered"])
+                return None
+    except OSError:
+        pass
+    return "was missing or damaged"

@@ -1,0 +1,52 @@
+"""Encoding of texts for an index, by the encoder that its vectors are from."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.service.encoders.embedder import Embedder
+from lathe.service.encoders.engine.engine import Engine
+from lathe.service.encoders.engine.work import EncodeOptions
+from lathe.service.errors import ConflictError, WrongShapeError
+from lathe.service.index.spec import IndexSpec
+from lathe.training.encoder.space import compute_space_id
+
+
+def find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
+    """Return the engine of the encoder that an index's vectors are from.
+
+    Raises:
+        WrongShapeError: if the index has no encoder and takes vectors only.
+        ConflictError: if the encoder is not served, or its vectors are now of another space; the message names both
+            spaces.
+        UnavailableError: while the encoder is not ready.
+    """
+    if spec.encoder is None:
+        raise WrongShapeError("this index has no encoder: send vectors instead of texts", param="texts")
+    engine = embedder.engines.get(spec.encoder)
+    if engine is None:
+        raise ConflictError(
+            f"this index holds vectors of the encoder {spec.encoder}, which is not served here (served: "
+            f"{', '.join(embedder.engines)}): send vectors, or add it",
+            param="texts",
+            code="space_mismatch",
+        )
+    encoder = engine.require_ready()
+    if encoder.fingerprint != spec.encoder_fingerprint:
+        current_space = compute_space_id(encoder.fingerprint, None, None, encoder.dimensions)
+        raise ConflictError(
+            f"{spec.encoder} is no longer the encoder that this index was created with: its vectors are in the space "
+            f"{current_space}, the index's to {spec.raw_space_id}; reindex with an encoder, or restore the old one",
+            param="texts",
+            code="space_mismatch",
+        )
+    return engine
+
+
+def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> NDArray[np.float32]:
+    """Encode texts to vectors `(n, d)` in an index's space, without a chain; block until the encoder is done.
+
+    Raises:
+        ServiceError: if the index has no encoder, or the encoder is not served, is not ready or has changed.
+    """
+    engine = find_index_engine(embedder, spec)
+    return embedder.begin(texts, engine, None, None, EncodeOptions()).wait_for_answer().vectors

@@ -1,0 +1,220 @@
+"""Filters on metadata.
+
+    {"lang": "en"}                              equality; with a list, that it holds the value
+    {"year": {"gte": 2000, "lt": 2010}}         ranges: gt, gte, lt, lte, of numbers or of texts
+    {"lang": {"in": ["en", "de"]}}              also nin, ne, eq, exists
+    {"and": […]}, {"or": […]}, {"not": {…}}     several fields in one object mean and
+
+Operators may be written with a dollar sign. An item without the field satisfies no equality and no range; it does
+satisfy `ne`, `nin` and `not`. Nested fields are named with dots.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.service.errors import BadValueError
+from lathe.service.index.fields import Value, convert_to_stored
+
+MAX_CONDITIONS = 256
+"""Maximum number of conditions in a filter."""
+MAX_DEPTH = 16
+"""Maximum nesting depth of a filter."""
+Range = Literal["gt", "gte", "lt", "lte"]
+"""Operator that compares with one bound."""
+RANGES: tuple[Range, ...] = ("gt", "gte", "lt", "lte")
+"""All range operators."""
+OPERATORS = ("eq", "ne", "in", "nin", "exists", *RANGES)
+"""All operators on a field."""
+
+Mask = NDArray[np.bool_]
+"""Boolean array `(n,)`, true for the rows that satisfy a filter."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Test of one field, which each backend translates to its own query language.
+
+    Attributes:
+        field: name of the field, nested names joined by dots.
+        test: `exists`, `in` (the field has or contains one of the values), or a range operator with one value.
+        values: values as `convert_to_stored` converts them; none for `exists`.
+    """
+
+    field: str
+    test: Literal["exists", "in"] | Range
+    values: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True)
+class Junction:
+    """Logical combination of filters.
+
+    Attributes:
+        kind: `and`, `or` or `not`.
+        parts: filters to combine; a single one for `not`.
+    """
+
+    kind: str
+    parts: "tuple[Filter, ...]"
+
+
+Filter = Condition | Junction
+"""Parsed filter."""
+
+
+def parse_filter(given: Any) -> Filter:
+    """Parse a filter from a JSON object.
+
+    Raises:
+        BadValueError: if it is not a valid filter, or has too many conditions or levels; the message names the part.
+    """
+    return _parse_part(given, 0, _ConditionBudget())
+
+
+class _ConditionBudget:
+    """Counter of the conditions that a filter may still have; an empty object costs one too, as it is evaluated."""
+
+    def __init__(self) -> None:
+        self.left = MAX_CONDITIONS
+
+    def spend(self) -> None:
+        """Count one condition, before it is created.
+
+        Raises:
+            BadValueError: if no condition is left.
+        """
+        if self.left == 0:
+            raise BadValueError(f"a filter may have at most {MAX_CONDITIONS} conditions", param="filter")
+        self.left -= 1
+
+
+def _parse_part(given: Any, depth: int, budget: _ConditionBudget) -> Filter:
+    """Parse a filter or a nested part of one; several keys are combined by `and`.
+
+    Args:
+        given: JSON value.
+        depth: nesting depth of this part.
+        budget: counter of the remaining conditions, which is decremented.
+
+    Raises:
+        BadValueError: if the part is not an object, is nested deeper than 16, or has an invalid entry.
+    """
+    if not isinstance(given, dict):
+        raise BadValueError('a filter is an object such as {"field": "value"}', param="filter")
+    if depth > MAX_DEPTH:
+        raise BadValueError(f"a filter may be nested at most {MAX_DEPTH} deep", param="filter")
+    if not given:
+        budget.spend()
+    parts = [_parse_entry(key, value, depth, budget) for key, value in given.items()]
+    return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
+
+
+def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> Filter:
+    """Parse one key of a filter object with its value: a logical operator, or a field with a value or operators.
+
+    Several operators on a field are combined by `and`; each spends one condition of the budget.
+
+    Raises:
+        BadValueError: if the entry is invalid.
+    """
+    plain = key.removeprefix("$")
+    if plain in ("and", "or"):
+        if not isinstance(value, list) or not value:
+            raise BadValueError(f"{key} takes a list of filters", param="filter")
+        return Junction(plain, tuple(_parse_part(part, depth + 1, budget) for part in value))
+    if plain == "not":
+        return Junction("not", (_parse_part(value, depth + 1, budget),))
+    if not isinstance(value, dict):
+        value = {"eq": value}
+    if not value:
+        raise BadValueError(f"{key}: give one of {', '.join(OPERATORS)}", param="filter")
+    parts = []
+    for operator, wanted in value.items():
+        budget.spend()
+        parts.append(_parse_operator(key, operator.removeprefix("$"), wanted))
+    return parts[0] if len(parts) == 1 else Junction("and", tuple(parts))
+
+
+def _parse_operator(field: str, operator: str, wanted: Any) -> Filter:
+    """Parse `{"field": {operator: wanted}}`; negative operators become a `not` of the positive condition.
+
+    Raises:
+        BadValueError: if the operator is unknown or the value has the wrong type.
+    """
+    if operator == "eq":
+        return _build_equality(field, wanted)
+    if operator == "ne":
+        return Junction("not", (_build_equality(field, wanted),))
+    if operator in ("in", "nin"):
+        found = _build_membership(field, wanted)
+        return found if operator == "in" else Junction("not", (found,))
+    if operator == "exists":
+        if not isinstance(wanted, bool):
+            raise BadValueError(f"{field}: exists takes true or false", param="filter")
+        there = Condition(field, "exists")
+        return there if wanted else Junction("not", (there,))
+    for side in RANGES:
+        if operator == side:
+            return _build_range(field, side, wanted)
+    raise BadValueError(f"{field}: there is no operator {operator!r}; there are {', '.join(OPERATORS)}", param="filter")
+
+
+def _build_equality(field: str, wanted: Any) -> Condition:
+    """Build the condition that the field equals the value, or is a list that contains it."""
+    return Condition(field, "in", (_convert_comparable(field, wanted),))
+
+
+def _build_membership(field: str, wanted: Any) -> Condition:
+    """Build the condition that the field equals, or contains, one of the values.
+
+    Raises:
+        BadValueError: unless there are 1 to 1,000 scalar values.
+    """
+    if not isinstance(wanted, list) or not 0 < len(wanted) <= 1000:
+        raise BadValueError(f"{field}: in and nin take a list of 1 to 1,000 values", param="filter")
+    return Condition(field, "in", tuple(_convert_comparable(field, value) for value in wanted))
+
+
+def _build_range(field: str, side: Range, wanted: Any) -> Condition:
+    """Build the range condition `field side wanted`, such as year ≥ 2000.
+
+    Raises:
+        BadValueError: unless the bound is a number or a text.
+    """
+    if isinstance(wanted, bool) or not isinstance(wanted, int | float | str):
+        raise BadValueError(f"{field}: {side} takes a number or a text", param="filter")
+    return Condition(field, side, (convert_to_stored(wanted),))
+
+
+def _convert_comparable(field: str, value: Any) -> Value:
+    """Convert a value to compare with to the form in which the record stores it.
+
+    Raises:
+        BadValueError: if the value is an object or a list.
+    """
+    if isinstance(value, dict | list):
+        raise BadValueError(f"{field}: compare with a text, a number, true, false or null", param="filter")
+    return convert_to_stored(value)
+
+
+def evaluate_filter(parsed: Filter, mask_of: Callable[[Condition], Mask], rows: int) -> Mask:
+    """Return the mask `(rows,)` of the rows that satisfy a filter.
+
+    Args:
+        parsed: filter.
+        mask_of: returns the mask of one condition.
+        rows: number of rows.
+    """
+    if isinstance(parsed, Condition):
+        return mask_of(parsed)
+    if parsed.kind == "not":
+        return ~evaluate_filter(parsed.parts[0], mask_of, rows)
+    everything = np.full(rows, parsed.kind == "and")
+    combine = np.logical_and if parsed.kind == "and" else np.logical_or
+    for part in parsed.parts:  # one mask at a time: a filter of 256 conditions would hold 256 bytes of each row
+        combine(everything, evaluate_filter(part, mask_of, rows), out=everything)
+    return everything

@@ -1,0 +1,297 @@
+"""Import of an existing vector store: measuring what the chain costs there, then adding the rows, resumably."""
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from lathe.service.errors import BadValueError
+from lathe.service.index.embedded.graphs.choice import create_graph
+from lathe.service.index.embedded.graphs.hnsw import estimate_float_graph
+from lathe.service.index.embedded.vector_formats import choose_format
+from lathe.service.index.items import require_ids
+from lathe.service.index.protocol import SearchIndex
+from lathe.service.index.reducer import Reducer, Vectors, require_finite_norms
+from lathe.service.index.spec import IndexSpec
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.errors import NotFiniteError
+from lathe.training.fitting.encoding import format_progress
+from lathe.training.sources.kinds import Batch
+from lathe.training.sources.raw import Record
+from lathe.training.sources.source import Source
+from lathe.transforms.progress import Progress
+from lathe.transforms.quality import geometry_measures
+
+SAMPLE_ROWS = 2000
+"""Number of rows on which the cost of the chain is measured."""
+NOTE = "import"
+"""Key of the note that stores the progress of an import."""
+ID_FIELDS = ("id", "_id")
+"""Fields that are tried for the id of a row, in this order."""
+
+
+@dataclass(frozen=True)
+class ImportedRow:
+    """Row of a vector store to import.
+
+    Attributes:
+        id: id of the item.
+        metadata: remaining fields; None if there are none.
+    """
+
+    id: str
+    metadata: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of a chain on the vectors of a store, measured on a sample.
+
+    Attributes:
+        rows: number of rows in the store.
+        sampled: number of distinct, nonzero rows measured on.
+        quality: `local_spearman`, `recall_at_10`, `recall_at_10_rescored_4x`, `positional_stress`.
+        bytes_per_vector: {before, after}: size of a float32 original, and of a reduced vector or its code.
+        graph_bytes: {before, after}: estimated size of a graph over all originals as floats, and of the index's graph;
+            0 if none of its engines is installed.
+    """
+
+    rows: int
+    sampled: int
+    quality: dict[str, float | None]
+    bytes_per_vector: dict[str, int]
+    graph_bytes: dict[str, int]
+
+
+class Ids:
+    """Assignment of ids to the rows of a source, and of the other fields to metadata.
+
+    Args:
+        listed: file with one id per line, or a .npy file of integers; None to take ids from the rows.
+        field: field that holds the id; None tries `id`, then `_id`, then uses the row number.
+        total: number of rows of the source.
+
+    Raises:
+        BadValueError: if the list has another length, or blank lines.
+    """
+
+    def __init__(self, listed: Path | None, field: str | None, total: int) -> None:
+        self.listed = _read_ids(listed) if listed else None
+        self.field = field
+        if self.listed is not None and len(self.listed) != total:
+            raise BadValueError(f"there are {len(self.listed):,} ids for {total:,} rows", param="ids")
+
+    def build_rows(self, batch: Batch, first: int, vector_field: str, text_field: str | None) -> list[ImportedRow]:
+        """Return the rows of a batch, with id and metadata.
+
+        Fields other than the id and the vector become metadata, values that JSON lacks as text. If a field `metadata`
+        holds an object, or its JSON text, its fields are merged in, because `lathe index export` writes items so.
+
+        Args:
+            batch: batch of the source.
+            first: row number of its first row.
+            vector_field: field with the vectors or texts, which is not metadata.
+            text_field: metadata field in which a batch's texts are stored; None if they are not.
+        """
+        records: list[Record] = batch.records or [{} for _ in range(len(batch))]
+        rows = []
+        for position, record in enumerate(records):
+            field = self._find_id_field(record)
+            item = self._get_id(record, field, first + position)
+            rest = {key: value for key, value in record.items() if key not in (vector_field, field)}
+            nested = parse_object(rest.get("metadata"))
+            if nested is not None:
+                del rest["metadata"]
+                rest |= nested
+            if text_field is not None and isinstance(batch.values, list):
+                rest[text_field] = batch.values[position]
+            rows.append(ImportedRow(item, orjson.loads(orjson.dumps(rest, default=str)) if rest else None))
+        return rows
+
+    def _find_id_field(self, record: Mapping[str, Any]) -> str | None:
+        """Return the field that holds the id of a row; None if there is none, or the ids come from a list."""
+        if self.listed is not None:
+            return None
+        return self.field or next((field for field in ID_FIELDS if field in record), None)
+
+    def _get_id(self, record: Mapping[str, Any], field: str | None, number: int) -> str:
+        """Return the id of one row: from the list, else from the field, else its row number.
+
+        Raises:
+            BadValueError: if the field is missing or null.
+        """
+        if self.listed is not None:
+            return self.listed[number]
+        if field is None:
+            return str(number)
+        if record.get(field) is None:
+            raise BadValueError(f"row {number} has no id in the field {field!r}", param="id_field")
+        return str(record[field])
+
+
+def _read_ids(path: Path) -> list[str]:
+    """Read ids from a file: one per line, or the integers of a .npy array.
+
+    Raises:
+        BadValueError: if a line is blank, or the array is not one of integers `(n,)`.
+    """
+    if path.suffix == ".npy":
+        numbers = np.load(path, allow_pickle=False)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise BadValueError(f"{path.name} must hold whole numbers (n,), not {numbers.dtype} {numbers.shape}", "ids")
+        return [str(number) for number in numbers.tolist()]
+    lines = path.read_text().splitlines()
+    if not all(line.strip() for line in lines):
+        blank = next(number for number, line in enumerate(lines, 1) if not line.strip())
+        raise BadValueError(f"{path.name} line {blank} is blank; there must be one id a line", param="ids")
+    return lines
+
+
+def parse_object(value: Any) -> dict[str, Any] | None:
+    """Return the value if it is a dict, or the dict that a JSON text encodes; None for anything else."""
+    if isinstance(value, str) and value.startswith("{"):
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(value)
+    return value if isinstance(value, dict) else None
+
+
+def measure_cost(
+    source: Source, encoder: TextEncoder | None, spec: IndexSpec, reducer: Reducer, on_progress: Progress
+) -> Cost:
+    """Measure what a chain costs in retrieval quality and saves in bytes, on up to 2,000 rows spread over the source.
+
+    The source is read to the end. Sampled duplicates and zero vectors are left out.
+
+    Args:
+        source: vectors or texts.
+        encoder: encoder of the texts; None for vectors.
+        spec: settings of the index.
+        reducer: maps originals to the vectors that are searched.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Raises:
+        BadValueError: if the vectors have the wrong number of dimensions.
+        NotFiniteError: if the encoder gives NaN or inf for a text of the sample.
+    """
+    total = source.count()
+    wanted = np.unique(np.linspace(0, max(total - 1, 0), SAMPLE_ROWS).astype(int))
+    taken: list[Any] = []
+    read = 0
+    for batch in source.batches():
+        inside = wanted[(wanted >= read) & (wanted < read + len(batch))] - read
+        taken += [batch.values[position] for position in inside]
+        read += len(batch)
+        on_progress(0.5 * min(read / max(total, 1), 1), f"reading a sample, {read:,} of {total:,} rows")
+    on_progress(0.5, f"measuring {spec.chain} on {len(taken):,} rows")
+    try:
+        sample = np.unique(_load_vectors(taken, encoder, spec), axis=0)
+    except NotFiniteError as error:
+        raise error.at(f"row {wanted[error.position or 0] + 1:,}") from None
+    sample = sample[sample.any(axis=1)]
+    queries = None if reducer.quantizer is None else reducer.reduce_unquantized(sample)
+    graph = create_graph(spec, choose_format(spec, reducer), 1)
+    return Cost(
+        rows=total,
+        sampled=len(sample),
+        quality=geometry_measures(sample, reducer.reduce_documents(sample), queries),
+        bytes_per_vector={"before": 4 * spec.width, "after": reducer.measure_bytes(spec.dimensions)},
+        graph_bytes={
+            "before": estimate_float_graph(total, spec.width, spec.m),
+            "after": graph.estimate_bytes(total) if graph else 0,
+        },
+    )
+
+
+def add_rows(
+    index: SearchIndex,
+    source: Source,
+    encoder: TextEncoder | None,
+    ids: Ids,
+    key: str,
+    on_progress: Progress,
+    skip_zeros: bool,
+) -> dict[str, int]:
+    """Add all rows of a source to an index, in batches; a run that was stopped resumes after its last batch.
+
+    Each batch stores the progress in the index as a note, which is deleted at the end.
+
+    Args:
+        index: index to fill.
+        source: vectors or texts.
+        encoder: encoder of the texts; None for vectors.
+        ids: assigns ids and metadata.
+        key: identifies this import; only an import with the same key is resumed.
+        on_progress: called with progress in [0, 1] and a message with rows, rate and time left.
+        skip_zeros: whether to skip zero vectors instead of raising.
+
+    Returns:
+        {imported, left_out, replaced}: number of rows added in this run, of zero rows skipped, and of existing items
+            with the same id.
+
+    Raises:
+        BadValueError: if an id occurs twice in a batch, or a row cannot be stored.
+        NotFiniteError: if the encoder gives NaN or inf for a text; the batches before it stay in the index.
+    """
+    spec = index.spec
+    note = index.read_note(NOTE) or {}
+    done = int(note.get("rows", 0)) if note.get("key") == key else 0
+    total, seen, put, left_out, replaced, begun = source.count(), 0, 0, 0, 0, time.monotonic()
+    for batch in source.batches():
+        first, seen = seen, seen + len(batch)
+        if seen <= done:
+            continue
+        rows = ids.build_rows(batch, first, source.field, spec.text_field)
+        try:
+            vectors = _load_vectors(batch.values, encoder, spec)
+        except NotFiniteError as error:
+            raise error.at(f"the text of {rows[error.position or 0].id!r}") from None
+        kept = _select_rows(vectors, rows, spec, skip_zeros)
+        if kept:
+            named, said = zip(*((rows[position].id, rows[position].metadata) for position in kept), strict=True)
+            require_ids(named)
+            written = index.upsert(named, vectors[kept], said, None, note={NOTE: {"key": key, "rows": seen}}).result()
+            replaced += written.removed or 0
+        put, left_out = put + len(kept), left_out + len(batch) - len(kept)
+        on_progress(seen / max(total, 1), format_progress(seen, total, seen - done, time.monotonic() - begun))
+    index.delete_note(NOTE)
+    return {"imported": put, "left_out": left_out, "replaced": replaced}
+
+
+def _select_rows(vectors: Vectors, rows: list[ImportedRow], spec: IndexSpec, skip_zeros: bool) -> list[int]:
+    """Return the indices of the rows to import: all, but for cosine only those with a nonzero vector.
+
+    Raises:
+        BadValueError: if a vector is zero, the metric is cosine, and `skip_zeros` is false.
+    """
+    if spec.metric != "cosine":
+        return list(range(len(rows)))
+    there = vectors.any(axis=1)
+    if not there.all() and not skip_zeros:
+        item = rows[int((~there).argmax())].id
+        raise BadValueError(f"the vector of {item!r} is zero and has no direction; --skip-zeros skips such rows")
+    return [int(position) for position in np.flatnonzero(there)]
+
+
+def _load_vectors(values: Any, encoder: TextEncoder | None, spec: IndexSpec) -> Vectors:
+    """Return the original vectors `(n, d)` float32 of a batch, encoding the values if they are texts.
+
+    Raises:
+        BadValueError: if there are texts but no encoder, or vectors with the wrong number of dimensions or too large a
+            norm.
+    """
+    if len(values) and isinstance(values[0], str):
+        if encoder is None:
+            raise BadValueError("texts need an encoder to become vectors", param="encoder")
+        return encoder.encode(list(values)).vectors
+    vectors: Vectors = np.asarray(values, np.float32).reshape(len(values), -1)
+    if len(values) and vectors.shape[1] != spec.width:
+        raise BadValueError(
+            f"the index takes vectors of {spec.width} dimensions, not {vectors.shape[1]}", param="vectors"
+        )
+    require_finite_norms(vectors)
+    return vectors

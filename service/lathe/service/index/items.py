@@ -1,0 +1,90 @@
+"""Validation of ids and metadata of items."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from lathe.service.errors import BadValueError, ConflictError, TooLargeError
+
+ID_CHARACTERS = 512
+"""Maximum number of characters of an id."""
+METADATA_BYTES = 262_144
+"""Maximum size of an item's metadata as JSON, in bytes."""
+MAX_ANSWER_BYTES = 64_000_000
+"""Maximum size of metadata and vectors in one response, in bytes; each entry of a vector counts 12."""
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+"""Pattern of a control character, which ids must not contain."""
+
+
+def require_ids(ids: Sequence[str]) -> None:
+    """Raise `BadValueError` unless all ids are distinct, 1 to 512 characters long, and free of control characters."""
+    seen = set()
+    for position, item in enumerate(ids):
+        if not 0 < len(item) <= ID_CHARACTERS:
+            raise BadValueError(
+                f"ids[{position}] has {len(item)} characters: an id has 1 to {ID_CHARACTERS}", param="ids"
+            )
+        if CONTROL.search(item):
+            raise BadValueError(f"ids[{position}] holds a control character", param="ids")
+        if item in seen:
+            raise BadValueError(f"the id {item[:80]!r} occurs twice", param="ids")
+        seen.add(item)
+
+
+def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> bytes | None:
+    """Serialize metadata as JSON bytes; return None if there is none or it is empty.
+
+    Args:
+        position: index of the item, for error messages.
+        metadata: metadata of the item.
+
+    Raises:
+        TooLargeError: if it takes more than 256 KiB.
+        BadValueError: if it is not serializable or nested too deep.
+    """
+    if not metadata:
+        return None
+    try:
+        found = orjson.dumps(metadata)
+    except orjson.JSONEncodeError:
+        raise BadValueError(f"metadata[{position}] is nested too deep", param="metadata") from None
+    if len(found) > METADATA_BYTES:
+        raise TooLargeError(f"metadata[{position}] is larger than {METADATA_BYTES:,} bytes", param="metadata")
+    return found
+
+
+def get_text(item: str, metadata: bytes | None, text_field: str) -> str:
+    """Return the text of an item from its metadata.
+
+    Raises:
+        ConflictError: if the field is missing, not a text, or blank.
+    """
+    text = json.loads(metadata).get(text_field) if metadata else None
+    if not isinstance(text, str) or not text.strip():
+        raise ConflictError(
+            f"the item {item!r} has no text in its metadata field {text_field!r} to encode with the new encoder",
+            param="texts",
+        )
+    return text
+
+
+def require_small_response(items: Iterable[Mapping[str, Any] | None]) -> None:
+    """Raise `TooLargeError` if the items' metadata as JSON, and vectors at 12 bytes an entry, exceed 64 MB."""
+    size = 0
+    sizes: dict[int, int] = {}  # of metadata that several items share, measured once
+    for item in items:
+        if item is None:
+            continue
+        metadata = item["metadata"]
+        if metadata is not None:
+            if id(metadata) not in sizes:
+                sizes[id(metadata)] = len(orjson.dumps(metadata))
+            size += sizes[id(metadata)]
+        size += 12 * len(item.get("vector", ()))
+        if size > MAX_ANSWER_BYTES:
+            raise TooLargeError(
+                f"the metadata and vectors of these items take more than {MAX_ANSWER_BYTES:,} bytes: ask for fewer"
+            )

@@ -1,0 +1,118 @@
+"""Filters as Milvus expressions, with the same meaning as in the record of an embedded index.
+
+Milvus can compare JSON, but a list there equals nothing, a missing field makes a condition neither true nor false, and
+names would have to be quoted. So each item has two further fields made from its metadata: `entries`, a digest of each
+name and of each name with value, answers what exists and what equals; `ranges` has the smallest and the largest number
+and text of each name, as texts that sort like them.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+
+from lathe.service.index.fields import Value
+from lathe.service.index.filters import Condition, Filter, Junction
+from lathe.service.index.items import CONTROL
+
+EVERYTHING = 'id != ""'
+"""Expression that every item satisfies."""
+DIGEST_BYTES = 16
+"""Size of a digest in bytes."""
+NUMBER, TEXT = "n", "t"
+"""Kinds of values in the keys of `ranges`."""
+MINIMUM, MAXIMUM = "least", "most"
+"""Sides of a range in the keys of `ranges`."""
+MAX_ROUNDED = 2**11
+"""Maximum distance of an integer below 2⁶³ from its nearest double."""
+
+
+def translate_filter(wanted: Filter) -> str:
+    """Translate a filter to a Milvus expression."""
+    if isinstance(wanted, Condition):
+        return translate_condition(wanted)
+    parts = [translate_filter(part) for part in wanted.parts]
+    if isinstance(wanted, Junction) and wanted.kind == "not":
+        return f"not ({parts[0]})"
+    return "(" + f" {wanted.kind} ".join(parts) + ")" if parts else EVERYTHING
+
+
+def translate_condition(wanted: Condition) -> str:
+    """Translate a condition to a Milvus expression on the fields `entries` and `ranges` of an item.
+
+    It is true or false for every item, never undefined.
+    """
+    if wanted.test == "exists":
+        return f'array_contains(entries, "{compute_field_digest(wanted.field)}")'
+    if wanted.test == "in":
+        among = ", ".join(f'"{compute_field_digest(wanted.field, value)}"' for value in wanted.values)
+        return f"array_contains_any(entries, [{among}])"
+    sign, side = {"gt": (">", MAXIMUM), "gte": (">=", MAXIMUM), "lt": ("<", MINIMUM), "lte": ("<=", MINIMUM)}[
+        wanted.test
+    ]
+    (limit,) = wanted.values
+    if isinstance(limit, bytes):  # parse_filter lets no true, false or null through
+        raise TypeError(f"{wanted.field}: a range has a number or a text")
+    kind, bound = convert_to_sortable(limit)
+    path = f'ranges["{_build_range_key(wanted.field, kind, side)}"]'
+    return f'(exists {path} and {path} {sign} "{bound}")'
+
+
+def build_entries(found: Iterable[tuple[str, Value]]) -> list[str]:
+    """Return the sorted digests of each metadata name, and of each name with its value, for the field `entries`."""
+    digests = {compute_field_digest(name, value) for name, value in found}
+    return sorted(digests | {compute_field_digest(name) for name, _ in found})
+
+
+def build_ranges(found: Iterable[tuple[str, Value]]) -> Mapping[str, str]:
+    """Return the smallest and largest number and text of each name in sortable form, for the field `ranges`.
+
+    The keys are made of the name's digest, the kind and the side. true, false and null are left out.
+    """
+    bounds: dict[tuple[str, str], list[str]] = {}
+    for name, value in found:
+        if not isinstance(value, bytes):
+            kind, bound = convert_to_sortable(value)
+            bounds.setdefault((name, kind), []).append(bound)
+    return {
+        _build_range_key(name, kind, side): choose(values)
+        for (name, kind), values in bounds.items()
+        for side, choose in ((MINIMUM, min), (MAXIMUM, max))
+    }
+
+
+def _build_range_key(name: str, kind: str, side: str) -> str:
+    """Return the key in `ranges` of one side of the numbers or texts of a name."""
+    return f"{compute_field_digest(name)}_{kind}_{side}"
+
+
+def build_id_filter(ids: Sequence[str]) -> str:
+    """Return the Milvus expression for the items with these ids, quoted; ids with control characters are left out.
+
+    pymilvus does not quote ids, so that an id could otherwise inject an expression.
+    """
+    quoted = (item.replace("\\", "\\\\").replace('"', '\\"') for item in ids if not CONTROL.search(item))
+    return "id in [" + ", ".join(f'"{item}"' for item in quoted) + "]"
+
+
+def compute_field_digest(name: str, *value: Value) -> str:
+    """Return a digest of a name, or of a name with a value, as 32 hexadecimal characters, which need no quoting."""
+    named = name.encode("utf-8", "surrogatepass")
+    content = [len(named).to_bytes(8, "big"), named]  # with the length, no name can pass for one with a value
+    for part in value:
+        content += [b"b", part] if isinstance(part, bytes) else [b"s", "".join(convert_to_sortable(part)).encode()]
+    return hashlib.blake2b(b"".join(content), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def convert_to_sortable(value: int | float | str) -> tuple[str, str]:
+    """Return a value's kind, `n` or `t`, and a text that sorts like the value: numbers exactly, texts by their bytes.
+
+    A number is its double, bit by bit, with the sign turned so that it sorts, followed by what rounding to the double
+    left over.
+    """
+    if isinstance(value, int | float):
+        rounded = float(value) + 0.0  # −0 is 0
+        bits = struct.unpack(">Q", struct.pack(">d", rounded))[0]
+        bits = bits ^ (2**64 - 1) if bits >> 63 else bits | 2**63
+        left = int(value) - int(rounded) if isinstance(value, int) else 0
+        return NUMBER, f"{bits:016x}{left + MAX_ROUNDED:04x}"
+    return TEXT, value.encode("utf-8", "surrogatepass").hex()

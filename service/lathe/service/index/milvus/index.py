@@ -1,0 +1,290 @@
+"""One index in Milvus."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from lathe.service.errors import UnavailableError, UnknownNameError
+from lathe.service.index.items import serialize_metadata
+from lathe.service.index.milvus.catalogue import NOTE, Catalogue, CatalogueEntry
+from lathe.service.index.milvus.client import CollectionGoneError, MilvusConnection
+from lathe.service.index.milvus.collections import ID, METADATA, ORIGINAL, VECTOR, build_rows, stack_vectors
+from lathe.service.index.milvus.expressions import EVERYTHING, build_id_filter, translate_filter
+from lathe.service.index.protocol import Artifact, Change, Hit, Payload
+from lathe.service.index.query import DEFAULT_EF, Query
+from lathe.service.index.reducer import Reducer, Vectors, normalize_rows
+from lathe.transforms.progress import Progress
+
+MAX_CANDIDATES = 16_384
+"""Maximum number of candidates of a query, Milvus's limit; `k` is at most 10,000."""
+MAX_EF = 32_768
+"""Maximum size of the candidate list of a graph search."""
+IDS_AT_ONCE = 1000
+"""Maximum number of ids in one expression."""
+
+
+class MilvusIndex:
+    """Index whose items are a collection of Milvus; several processes may have it open.
+
+    Args:
+        name: name of the index.
+        entry: its collection and settings.
+        connection: connection to Milvus.
+        catalogue: settings and chains of all indexes, from which the chain is read at once.
+
+    Attributes:
+        bridge: None, because an index in Milvus does not move to another encoder.
+        is_deleted: whether its collection was found missing, because another server deleted or recreated the index.
+    """
+
+    bridge = None
+
+    def __init__(self, name: str, entry: CatalogueEntry, connection: MilvusConnection, catalogue: Catalogue) -> None:
+        self.name = name
+        self.entry = entry
+        self.collection = entry.collection
+        self.spec = entry.spec
+        self.connection = connection
+        self.catalogue = catalogue
+        self.reducer = Reducer(entry.spec, catalogue.read_artifact(entry))
+        self.writer = ThreadPoolExecutor(1, thread_name_prefix=f"milvus-{name}")
+        self.is_deleted = False
+
+    def close(self, wait: bool = True) -> None:
+        """Accept no more writes and finish the accepted ones; wait for them if `wait`."""
+        self.writer.shutdown(wait=wait)
+
+    def read_artifact(self) -> Artifact:
+        """Return manifest and tensors of the index's chain, read from Milvus; None for raw vectors."""
+        return self.catalogue.read_artifact(self.entry)
+
+    def get_serving(self) -> "MilvusIndex":
+        """Return the index itself, because its settings never change."""
+        return self
+
+    # ── writes, one after another ────────────────────────────────────────────────────────────
+
+    def upsert(
+        self,
+        ids: Sequence[str],
+        vectors: Vectors,
+        metadata: Sequence[Mapping[str, Any] | None],
+        raw_space_id: str | None,
+        note: Mapping[str, Any] | None = None,
+    ) -> "Future[Change]":
+        """Queue the insertion of items with original vectors, replacing items with the same ids, and return a future.
+
+        See `SearchIndex.upsert`. The caller has compared `raw_space_id` with the settings, which never change.
+        """
+        return self._run_in_writer(self._write_items, ids, vectors, metadata, note)
+
+    def _write_items(
+        self,
+        ids: Sequence[str],
+        vectors: Vectors,
+        metadata: Sequence[Mapping[str, Any] | None],
+        note: Mapping[str, Any] | None,
+    ) -> Change:
+        """Insert or replace items in one request to Milvus, in the writer thread, then store the note if there is one.
+
+        The returned change has neither a number nor a count of replaced items.
+        """
+        payloads = [serialize_metadata(position, given) for position, given in enumerate(metadata)]
+        rows = build_rows(ids, vectors, self.reducer.reduce_documents(vectors), metadata, payloads)
+        self._call("upsert", rows)
+        if note:
+            self.catalogue.write_values({f"{NOTE}{self.name}": orjson.dumps(note).decode()})
+        return Change(None, None)
+
+    def delete(self, ids: Sequence[str]) -> "Future[Change]":
+        """Queue the deletion of the items with these ids, and return a future; unknown ids are ignored."""
+        return self._run_in_writer(self._delete_items, ids)
+
+    def _delete_items(self, ids: Sequence[str]) -> Change:
+        """Delete items in the writer thread, and return how many existed.
+
+        They are counted by a query first, because Milvus itself counts unknown ids too.
+        """
+        gone = 0
+        for start in range(0, len(ids), IDS_AT_ONCE):
+            wanted = build_id_filter(ids[start : start + IDS_AT_ONCE])
+            there = len(self._call("query", filter=wanted, output_fields=[ID]))
+            if there:
+                self._call("delete", filter=wanted)
+            gone += there
+        return Change(None, gone)
+
+    def _run_in_writer(self, work: Callable[..., Change], *arguments: Any) -> "Future[Change]":
+        """Queue a function call in the writer thread, and return its future.
+
+        Raises:
+            UnavailableError: if the index is being closed.
+        """
+        try:
+            return self.writer.submit(work, *arguments)
+        except RuntimeError:
+            raise UnavailableError(f"the index {self.name} is being closed", code="closing") from None
+
+    # ── reads ────────────────────────────────────────────────────────────────────────────────
+
+    def search(self, query: Query) -> list[list[Hit]]:
+        """Return the k nearest items to each vector of the query, best first.
+
+        If the query asks for rescoring, up to 16,384 candidates are taken from Milvus and ranked here by the originals.
+        """
+        count = min(math.ceil(query.k * (query.rescoring or 1)), MAX_CANDIDATES)
+        condition = "" if query.wanted is None else translate_filter(query.wanted)
+        parameters = SearchParameters(query.k, count, max(query.ef or DEFAULT_EF, count), condition)
+        found: list[list[Hit]] = []
+        for part in query.slice_batches(count, self.spec.width):
+            vectors = query.vectors[part]
+            directions = normalize_rows(vectors) if self.spec.metric == "cosine" else vectors
+            compact = directions if query.reduced else self.reducer.reduce_queries(vectors)
+            asked = None if query.rescoring is None else self.reducer.map_for_rescoring(vectors)
+            found += self._search_batch(compact, asked, parameters)
+        return found
+
+    def _search_batch(
+        self, compact: Vectors, originals: Vectors | None, parameters: "SearchParameters"
+    ) -> list[list[Hit]]:
+        """Search one batch of queries in Milvus, and return the k best items of each, best first.
+
+        Args:
+            compact: reduced queries `(q, k)`.
+            originals: queries `(q, d)` that rank the candidates by their original vectors; None for no rescoring.
+            parameters: parameters of the search.
+        """
+        rescored = originals is not None
+        compared = ORIGINAL if rescored else VECTOR
+        by_distance = self.spec.metric == "l2"  # which Milvus squares, and Milvus Lite does not
+        found = self._call(
+            "search",
+            data=list(compact),
+            anns_field=VECTOR,
+            limit=parameters.count,
+            filter=parameters.filter,
+            search_params={"params": {"ef": min(parameters.ef, MAX_EF)}},
+            output_fields=[METADATA, *([compared] if rescored or by_distance else [])],
+        )
+        answers = []
+        for position, hits in enumerate(found):
+            scores = np.array([hit["distance"] for hit in hits], np.float32)
+            if len(hits) and (rescored or by_distance):
+                vectors = stack_vectors([hit["entity"] for hit in hits], compared)
+                if self.spec.metric == "cosine":
+                    vectors = normalize_rows(vectors)
+                scores = _compute_scores(vectors, (compact if originals is None else originals)[position], by_distance)
+            best = np.argsort(scores if by_distance else -scores, kind="stable")[: parameters.k].tolist()
+            answers.append([_build_hit(hits[row], float(scores[row])) for row in best])
+        return answers
+
+    def get(self, ids: Sequence[str], vectors: bool) -> list[dict[str, Any] | None]:
+        """Return the items with these ids, with original vectors on request; None for an id that does not exist."""
+        fields = [ID, METADATA, *([ORIGINAL] if vectors else [])]
+        there: dict[str, Any] = {}
+        for start in range(0, len(ids), IDS_AT_ONCE):
+            wanted = build_id_filter(list(dict.fromkeys(ids[start : start + IDS_AT_ONCE])))
+            there |= {row[ID]: row for row in self._call("query", filter=wanted, output_fields=fields)}
+        return [self._build_item(there[item], vectors) if item in there else None for item in ids]
+
+    def _build_item(self, row: Mapping[str, Any], vectors: bool) -> dict[str, Any]:
+        """Convert a row to an item for a response: id, metadata, and the original vector if `vectors`."""
+        content = {"id": row[ID], "metadata": row[METADATA] or None}
+        return content | ({"vector": np.array(row[ORIGINAL], np.float32)} if vectors else {})
+
+    def describe(self) -> dict[str, Any]:
+        """Return settings, counts and state of the index as a dict, without sizes in bytes and snapshot age."""
+        state = self._call("describe_index", VECTOR)
+        spec, count = self.spec, self._count_items()
+        linked = min(int(state.get("indexed_rows", count)), count)
+        return {
+            **spec.describe(self.name, count, "ready"),
+            "in_graph": linked,
+            "collection": self.collection,
+            "notes": [],
+            "moving_to": None,
+        }
+
+    def _count_items(self) -> int:
+        """Ask Milvus for the number of items."""
+        return int(self._call("query", filter="", output_fields=["count(*)"])[0]["count(*)"])
+
+    # ── importing and exporting ──────────────────────────────────────────────────────────────
+
+    def read_note(self, key: str) -> Any:
+        """Return the value that the last noting write stored under the key; None if there is none."""
+        return (self.catalogue.read_value(f"{NOTE}{self.name}") or {}).get(key)
+
+    def delete_note(self, key: str) -> None:
+        """Delete all values that the last noting write stored, whatever the key."""
+        self.catalogue.delete_values(f"{NOTE}{self.name}")
+
+    def scan(self, max_items: int) -> Iterator[tuple[list[Payload], Vectors]]:
+        """Yield all items in batches of at most `max_items`: ids and metadata, and original vectors `(n, d)`.
+
+        The items are read as they are when the scan reaches them, not at one moment.
+        """
+        rows = self._call(
+            "query_iterator", batch_size=max_items, filter=EVERYTHING, output_fields=[ID, METADATA, ORIGINAL]
+        )
+        try:
+            while True:
+                with self.connection.translate_errors():
+                    found = rows.next()
+                if not found:
+                    break
+                metadata = [orjson.dumps(row[METADATA]) if row[METADATA] else None for row in found]
+                yield list(zip((row[ID] for row in found), metadata, strict=True)), stack_vectors(found, ORIGINAL)
+        finally:
+            with self.connection.translate_errors():
+                rows.close()
+
+    def wait_until_linked(self, on_progress: Progress) -> None:
+        """Report completion at once: Milvus builds the graph itself, and searches the remaining rows exactly."""
+        on_progress(1.0, "Milvus has every row")
+
+    def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """Call a client method on the index's collection, and return its result.
+
+        Raises:
+            UnknownNameError: if another server deleted the index; `is_deleted` is set then.
+            UnavailableError: if Milvus does not answer.
+        """
+        try:
+            return self.connection.call(name, self.collection, *arguments, **options)
+        except CollectionGoneError:
+            self.is_deleted = True
+            raise UnknownNameError(f"the index {self.name} was deleted", param="name") from None
+
+
+@dataclass(frozen=True)
+class SearchParameters:
+    """Parameters of a search in Milvus, without the queries.
+
+    Attributes:
+        k: number of items to return.
+        count: number of candidates.
+        ef: size of the graph's candidate list.
+        filter: expression; empty for none.
+    """
+
+    k: int
+    count: int
+    ef: int
+    filter: str
+
+
+def _build_hit(hit: Any, score: float) -> Hit:
+    """Convert a hit of Milvus to a search result with a score."""
+    return {"id": hit[ID], "score": score, "metadata": hit["entity"][METADATA] or None}
+
+
+def _compute_scores(vectors: Vectors, query: Vectors, by_distance: bool) -> Vectors:
+    """Return inner products `(n,)` of vectors `(n, d)` with a query, or Euclidean distances if `by_distance`."""
+    scores: Vectors = np.linalg.norm(vectors - query, axis=1) if by_distance else vectors @ query
+    return scores

@@ -1,0 +1,106 @@
+"""Connection to a database with pgvector, and its errors as errors of the service, which quote no password."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import errors
+from psycopg.conninfo import conninfo_to_dict
+
+from lathe.service.errors import (
+    BadValueError,
+    ConflictError,
+    ForbiddenError,
+    NotSupportedError,
+    ServiceError,
+    UnavailableError,
+)
+
+MIN_VERSION = (0, 7)
+"""First version of pgvector with `halfvec`, indexes over `bit`, `binary_quantize` and `subvector`."""
+Connection = psycopg.Connection[Any]
+"""Connection in autocommit mode; a transaction is a block of `connection.transaction()`."""
+DEFAULTS = {"connect_timeout": 10, "application_name": "lathe"}
+"""Settings of a connection that its connection string may replace."""
+
+
+@contextmanager
+def open_database(url: str | None) -> Iterator[Connection]:
+    """Connect to a database with pgvector for the block; errors of PostgreSQL in the block become a `ServiceError`.
+
+    Args:
+        url: connection string of libpq, as URL or as `key=value` pairs; None for the environment (`PGHOST`,
+            `PGDATABASE`, `PGUSER`, `PGPASSWORD`, …). What the string leaves out comes from the environment too.
+
+    Raises:
+        BadValueError: if the connection string cannot be parsed, or a row cannot be stored.
+        NotSupportedError: if the database lacks the extension, or its version is too old.
+        ServiceError: if the database cannot be reached, read or written.
+    """
+    try:
+        settings: dict[str, Any] = DEFAULTS | conninfo_to_dict(url or "")
+    except psycopg.ProgrammingError:  # its message can quote the password
+        raise BadValueError(
+            "the connection string cannot be parsed; it is postgresql://USER@HOST:PORT/DATABASE or host=… dbname=…",
+            param="postgres_url",
+        ) from None
+    password = str(settings.get("password") or os.environ.get("PGPASSWORD") or "")
+    try:
+        with psycopg.connect(**settings, autocommit=True) as connection:
+            _use_extension(connection)
+            yield connection
+    except psycopg.Error as error:
+        converted = convert_postgres_error(error)
+        raise type(converted)(_redact_password(converted.message, password), code=converted.code) from None
+
+
+def _redact_password(message: str, password: str) -> str:
+    """Return a message with each occurrence of the password replaced by `***`; unchanged if there is no password."""
+    return message.replace(password, "***") if password else message
+
+
+def convert_postgres_error(error: psycopg.Error) -> ServiceError:
+    """Convert an error of PostgreSQL or of the connection to the `ServiceError` that says what to do about it."""
+    where = f" ({error.diag.context})" if error.diag.context else ""
+    message = error.diag.message_primary or str(error).partition("\n")[0]
+    match error:
+        case errors.DiskFull():
+            return UnavailableError(
+                "the disk of the database is full; batches written before stay, and the same command continues",
+                code="disk_full",
+            )
+        case errors.ReadOnlySqlTransaction():
+            return ConflictError("the database is read-only: connect to the primary server, with write access")
+        case errors.InsufficientPrivilege():
+            return ForbiddenError(f"PostgreSQL refuses: {message}")
+        case psycopg.DataError():
+            return BadValueError(f"PostgreSQL cannot store a row: {message}{where}")
+        case psycopg.OperationalError():
+            return UnavailableError(f"PostgreSQL cannot be reached, or ended the connection: {message}")
+        case _:
+            return UnavailableError(f"PostgreSQL: {message}{where}")
+
+
+def _use_extension(connection: Connection) -> None:
+    """Append the schema of pgvector to the search path of the session, so that its types and operators are found.
+
+    Raises:
+        NotSupportedError: if the database lacks the extension, or its version is too old.
+    """
+    found = connection.execute(
+        "SELECT extversion, set_config('search_path', concat_ws(', ', current_setting('search_path'), "
+        "extnamespace::regnamespace::text), false) FROM pg_extension WHERE extname = 'vector'"
+    ).fetchone()
+    if found is None:
+        raise NotSupportedError(
+            "the database has no extension vector (pgvector): install it on the server, then run CREATE EXTENSION "
+            "vector in this database as a user who may"
+        )
+    version = found[0]
+    if tuple(int(part) for part in version.split(".")[:2]) < MIN_VERSION:
+        least = ".".join(map(str, MIN_VERSION))
+        raise NotSupportedError(
+            f"pgvector is of version {version}, and this takes {least}: ALTER EXTENSION vector UPDATE"
+        )

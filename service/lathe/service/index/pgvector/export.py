@@ -1,0 +1,201 @@
+"""Export of the items of an index to a table, batch by batch; a second export changes only what differs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from lathe.service.chains.names import RAW
+from lathe.service.errors import BadValueError, ConflictError
+from lathe.service.index.backend import StoredItems
+from lathe.service.index.pgvector.chain_columns import describe_space, require_searchable
+from lathe.service.index.pgvector.column_types import VectorType
+from lathe.service.index.pgvector.connection import Connection
+from lathe.service.index.pgvector.fields import encode_vectors
+from lathe.service.index.pgvector.table import (
+    Table,
+    TableName,
+    VectorColumn,
+    ensure_column,
+    find_table,
+    format_type,
+    require_storable,
+    require_table,
+)
+from lathe.service.index.protocol import Artifact, Payload
+from lathe.service.index.reducer import Reducer, Vectors
+from lathe.service.index.spec import IndexSpec, Originals
+from lathe.transforms.progress import Progress
+
+ID, METADATA, EMBEDDING, REDUCED = "id", "metadata", "embedding", "reduced"
+"""Columns of a table that an export creates: the last two hold the original and the reduced vectors."""
+ORIGINAL_TYPES: dict[Originals, VectorType] = {"float32": "vector", "float16": "halfvec"}
+"""Type of the column of original vectors, by their dtype."""
+STAGE = sql.Identifier("lathe_rows")
+"""Temporary table that takes a batch, before it is written to the user's table in one statement."""
+KEPT = sql.Identifier("lathe_ids")
+"""Temporary table with the ids of all items written, if the others are deleted."""
+JSONB_VERSION = b"\x01"
+"""First byte of a field of `jsonb` in binary format."""
+
+
+@dataclass(frozen=True)
+class ExportedColumn:
+    """Column of vectors of an export.
+
+    Attributes:
+        column: name, type, dimensions and comment.
+        map: maps original vectors `(n, d)` to those of the column.
+    """
+
+    column: VectorColumn
+    map: Callable[[Vectors], Vectors]
+
+
+def plan_columns(
+    spec: IndexSpec, artifact: Artifact, column_type: VectorType, originals: Originals
+) -> list[ExportedColumn]:
+    """Return the columns of vectors of an export: `embedding` of the originals, and `reduced`; at least one of them.
+
+    Without a chain, `reduced` is left out if it is of type vector, because it would repeat the originals.
+
+    Args:
+        spec: settings of the index.
+        artifact: manifest and tensors of its chain; None for raw vectors.
+        column_type: type of the reduced column.
+        originals: dtype of the column `embedding`; none leaves it out.
+
+    Raises:
+        BadValueError: if pgvector cannot search what the chain gives, or no column would be left.
+    """
+    reducer = Reducer(spec, artifact)
+    require_searchable(spec.chain, reducer.quantizer, column_type, spec.metric)
+    columns = []
+    if originals != "none":
+        kind = ORIGINAL_TYPES[originals]
+        comment = describe_space(spec.raw_space_id, RAW, kind)
+        columns.append(ExportedColumn(VectorColumn(EMBEDDING, kind, spec.width, comment), lambda vectors: vectors))
+    if artifact is not None or column_type != "vector":
+        comment = describe_space(spec.space_id, spec.chain, column_type)
+        wanted = VectorColumn(REDUCED, column_type, spec.dimensions, comment)
+        columns.append(ExportedColumn(wanted, reducer.reduce_documents))
+    if not columns:
+        raise BadValueError("an index without a chain has only its original vectors: leave --originals none out")
+    return columns
+
+
+def export_items(
+    connection: Connection,
+    name: TableName,
+    exported: Sequence[ExportedColumn],
+    items: StoredItems,
+    on_progress: Progress,
+    delete_others: bool = False,
+) -> tuple[int, int, int]:
+    """Write items to a table with the columns `id`, `metadata` and those of vectors; create the table if it is missing.
+
+    Rows with an id of the index are replaced if they differ. Each batch is a transaction.
+
+    Args:
+        connection: open connection.
+        name: name of the table.
+        exported: columns of vectors.
+        items: items of the index.
+        on_progress: called with progress in [0, 1] and a message.
+        delete_others: whether rows with other ids are deleted, after all items are written; else they are left alone.
+
+    Returns:
+        Number of items, of rows that were new or differed, and of rows that were deleted.
+
+    Raises:
+        ConflictError: if the table exists with another key, or with vectors of another type or space.
+        BadValueError: if pgvector cannot store the vectors.
+    """
+    columns = [column.column for column in exported]
+    table = _ensure_table(connection, name, columns)
+    for column in columns:
+        ensure_column(connection, table, column)
+    _create_stage(connection, columns)
+    if delete_others:
+        connection.execute(sql.SQL("CREATE TEMP TABLE {} (id text PRIMARY KEY)").format(KEPT))
+    upsert = _build_upsert(name, [ID, METADATA, *(column.name for column in columns)])
+    done = changed = 0
+    for payloads, originals in items.batches:
+        fields = [encode_vectors(column.map(originals), column.column.kind) for column in exported]
+        with connection.transaction():
+            _copy_batch(connection, payloads, fields)
+            changed += connection.execute(upsert).rowcount
+            if delete_others:
+                connection.execute(sql.SQL("INSERT INTO {} SELECT id FROM {}").format(KEPT, STAGE))
+        done += len(payloads)
+        on_progress(min(done / max(items.count, 1), 1.0), f"{done:,} of {items.count:,} items")
+    return done, changed, _delete_others(connection, name) if delete_others else 0
+
+
+def _ensure_table(connection: Connection, name: TableName, columns: Sequence[VectorColumn]) -> Table:
+    """Create a table with `id` and `metadata` if there is none, and return it.
+
+    Raises:
+        BadValueError: if pgvector cannot store the vectors; then no table is created.
+        ConflictError: if the table that is there has no text column `id` as its key, or no `metadata` of jsonb.
+    """
+    for column in columns:
+        require_storable(column)
+    table = find_table(connection, name)
+    if table is None:
+        create = sql.SQL("CREATE TABLE {} (id text PRIMARY KEY, metadata jsonb)").format(name.identifier)
+        connection.execute(create)
+        return require_table(connection, name)
+    kinds = {column.name: column.kind for column in table.columns.values()}
+    if table.key != (ID,) or kinds[ID] not in ("text", "varchar") or kinds.get(METADATA) != "jsonb":
+        raise ConflictError(
+            f"the table {table.name} exists without the columns of an export, id text PRIMARY KEY and metadata jsonb: "
+            "name another table with --table"
+        )
+    return table
+
+
+def _create_stage(connection: Connection, columns: Sequence[VectorColumn]) -> None:
+    """Create the temporary table of a batch; each commit empties it."""
+    declared = [
+        sql.SQL("{} {}").format(sql.Identifier(column.name), format_type(column.kind, column.dimensions))
+        for column in columns
+    ]
+    connection.execute(
+        sql.SQL("CREATE TEMP TABLE {} ({}) ON COMMIT DELETE ROWS").format(
+            STAGE, sql.SQL(", ").join([sql.SQL("id text"), sql.SQL("metadata jsonb"), *declared])
+        )
+    )
+
+
+def _copy_batch(connection: Connection, payloads: Sequence[Payload], vectors: Sequence[Sequence[bytes]]) -> None:
+    """Copy items into the temporary table; `vectors` holds for each column the items' binary fields."""
+    with (
+        connection.cursor() as cursor,
+        cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(STAGE)) as copy,
+    ):
+        for (item, metadata), *fields in zip(payloads, *vectors, strict=True):
+            content = None if metadata is None else JSONB_VERSION + metadata
+            copy.write_row((item.encode(), content, *fields))
+
+
+def _delete_others(connection: Connection, name: TableName) -> int:
+    """Delete the rows of a table whose ids were not written, and return how many they were."""
+    delete = sql.SQL("DELETE FROM {} AS old WHERE NOT EXISTS (SELECT FROM {} AS kept WHERE kept.id = old.id)")
+    return connection.execute(delete.format(name.identifier, KEPT)).rowcount
+
+
+def _build_upsert(name: TableName, columns: Sequence[str]) -> sql.Composed:
+    """Build the statement that inserts the temporary table's rows into the user's, or replaces rows that differ."""
+    names = [sql.Identifier(column) for column in columns]
+    return sql.SQL(
+        "INSERT INTO {table} AS old ({names}) SELECT {names} FROM {stage} ON CONFLICT (id) DO UPDATE SET {assigned} "
+        "WHERE ({old}) IS DISTINCT FROM ({new})"
+    ).format(
+        table=name.identifier,
+        stage=STAGE,
+        names=sql.SQL(", ").join(names),
+        assigned=sql.SQL(", ").join(sql.SQL("{0} = EXCLUDED.{0}").format(column) for column in names[1:]),
+        old=sql.SQL(", ").join(sql.SQL("old.{}").format(column) for column in names[1:]),
+        new=sql.SQL(", ").join(sql.SQL("EXCLUDED.{}").format(column) for column in names[1:]),
+    )

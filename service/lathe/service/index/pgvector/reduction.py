@@ -1,0 +1,238 @@
+"""Reduction of a column of full vectors by a chain into a smaller column of the same table, and samples for a fit."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from psycopg import sql
+
+from lathe.service.errors import BadValueError
+from lathe.service.index.pgvector.column_types import VectorType
+from lathe.service.index.pgvector.connection import Connection
+from lathe.service.index.pgvector.fields import decode_vectors, encode_vectors
+from lathe.service.index.pgvector.table import Column, Table, VectorColumn, ensure_column, format_type, require_column
+from lathe.service.index.reducer import Vectors
+from lathe.transforms.progress import Progress
+
+BATCH_ROWS = 1024
+"""Number of rows that are read, reduced and written in one transaction."""
+STAGE = sql.Identifier("lathe_reduced")
+"""Temporary table that takes the reduced vectors of a batch."""
+
+Key = tuple[str, ...]
+"""Values of the primary key of a row, as text."""
+
+
+@dataclass(frozen=True)
+class FullVectors:
+    """Column of full vectors in a table with a primary key.
+
+    Attributes:
+        table: the table.
+        column: the column.
+        kind: its type, `vector` or `halfvec`.
+        dimensions: number of dimensions of its vectors.
+    """
+
+    table: Table
+    column: Column
+    kind: VectorType
+    dimensions: int
+
+
+@dataclass(frozen=True)
+class ReducedRows:
+    """Outcome of a reduction.
+
+    Attributes:
+        written: number of rows that got a reduced vector.
+        without: number of rows whose full vector is NULL.
+        zero: number of rows whose full vector is zero; they get no reduced vector.
+    """
+
+    written: int
+    without: int
+    zero: int
+
+
+def find_full_vectors(connection: Connection, table: Table, name: str) -> FullVectors:
+    """Return a column of full vectors; if its type declares no dimensions, those of the first vector are taken.
+
+    Raises:
+        UnknownNameError: if the table has no such column.
+        BadValueError: if it is not of `vector` or `halfvec`, or declares no dimensions and holds no vector.
+    """
+    column = require_column(table, name)
+    if column.kind not in ("vector", "halfvec"):
+        raise BadValueError(
+            f"the column {name} of {table.name} is of type {column.written}; it must be vector or halfvec",
+            param="column",
+        )
+    dimensions = column.dimensions
+    if dimensions is None:
+        query = sql.SQL("SELECT vector_dims({}) FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
+            sql.Identifier(name), table.name.identifier, sql.Identifier(name)
+        )
+        found = connection.execute(query).fetchone()
+        if found is None:
+            raise BadValueError(f"no row of {table.name} has a vector in {name}", param="column")
+        dimensions = int(found[0])
+    return FullVectors(table, column, "halfvec" if column.kind == "halfvec" else "vector", dimensions)
+
+
+def read_sample(connection: Connection, full: FullVectors, rows: int) -> Iterator[Vectors]:
+    """Yield batches `(n, d)` of the vectors of up to `rows` random rows; rows with NULL are left out."""
+    # Sorting addresses instead of vectors keeps the sort small; in a partitioned table an address is unique only
+    # within its partition. OFFSET 0 keeps the lookup by address, where a join would read the whole table again.
+    query = sql.SQL(
+        "SELECT found.{column} FROM (SELECT tableoid, ctid FROM {table} WHERE {column} IS NOT NULL "
+        "ORDER BY random() LIMIT {rows}) AS chosen CROSS JOIN LATERAL (SELECT {column} FROM {table} AS t "
+        "WHERE t.tableoid = chosen.tableoid AND t.ctid = chosen.ctid OFFSET 0) AS found"
+    ).format(column=sql.Identifier(full.column.name), table=full.table.name.identifier, rows=sql.Literal(rows))
+    with connection.transaction(), connection.cursor("lathe_sample", binary=True) as cursor:
+        cursor.execute(query)
+        while fields := [row[0] for row in cursor.fetchmany(BATCH_ROWS)]:
+            yield decode_vectors(fields, full.kind, full.dimensions)
+
+
+def reduce_column(
+    connection: Connection,
+    full: FullVectors,
+    into: VectorColumn,
+    reduce: Callable[[Vectors], Vectors],
+    on_progress: Progress,
+) -> ReducedRows:
+    """Write the reduced vector of every row that has a full one and no reduced one yet, in order of the primary key.
+
+    Each batch is a transaction that locks its rows, so a row that is changed meanwhile waits and is not lost. A
+    second run continues after the rows that are written, and reduces rows added since.
+
+    Args:
+        connection: open connection.
+        full: column of full vectors.
+        into: column of reduced vectors, created if it is missing.
+        reduce: maps full vectors `(n, d)` to reduced ones `(n, k)`.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Raises:
+        BadValueError: if the table has no primary key, or a vector has another number of dimensions than the others
+            or gives no finite result.
+        ConflictError: if the column `into` has another type, or vectors of another space.
+    """
+    table = full.table
+    if not table.key:
+        raise BadValueError(f"the table {table.name} has no primary key, by which rows are found again", param="table")
+    ensure_column(connection, table, into)
+    statements = _build_statements(full, into)
+    connection.execute(statements.create_stage)
+    total, without = connection.execute(statements.count).fetchone() or (0, 0)
+    seen = zero = 0
+    last: Key | None = None
+    while True:
+        with connection.transaction():
+            keys, vectors = _read_batch(connection, full, statements, last)
+            if not keys:
+                return ReducedRows(seen - zero, without, zero)
+            directed = np.asarray(vectors.any(axis=1))
+            rows = [key for key, kept in zip(keys, directed, strict=True) if kept]
+            if rows:
+                reduced = reduce(vectors[directed])
+                _require_finite(reduced, rows)
+                _copy_reduced(connection, statements, rows, encode_vectors(reduced, into.kind))
+                connection.execute(statements.update)
+        last = keys[-1]
+        seen, zero = seen + len(keys), zero + len(keys) - len(rows)
+        on_progress(min(seen / max(total, 1), 1.0), f"{seen:,} of {total:,} rows")
+
+
+@dataclass(frozen=True)
+class _Statements:
+    """Statements of a reduction.
+
+    Attributes:
+        count: counts the rows to reduce, and those without a full vector.
+        create_stage: creates the temporary table of keys and reduced vectors; each commit empties it.
+        read_first: reads and locks the first batch of rows to reduce: keys as text, and the full vector.
+        read_after: the same for the batch after a key, whose values are the parameters.
+        update: writes the reduced vectors of the temporary table.
+    """
+
+    count: sql.Composed
+    create_stage: sql.Composed
+    read_first: sql.Composed
+    read_after: sql.Composed
+    update: sql.Composed
+
+
+def _build_statements(full: FullVectors, into: VectorColumn) -> _Statements:
+    """Build the statements that read, stage and write batches of a reduction of one column into another."""
+    comma = sql.SQL(", ")
+    keys = [sql.Identifier("t", name) for name in full.table.key]  # a bare name would mean its text in ORDER BY
+    kinds = [sql.SQL(full.table.columns[name].written) for name in full.table.key]  # as the catalogue spells them
+    staged = [sql.Identifier(f"key{position}") for position in range(len(keys))]
+    pairs = zip(keys, staged, kinds, strict=True)
+    parts: dict[str, sql.Composable] = {
+        "table": full.table.name.identifier,
+        "source": sql.Identifier(full.column.name),
+        "target": sql.Identifier(into.name),
+        "kind": format_type(into.kind, into.dimensions),
+        "stage": STAGE,
+        "keys": comma.join(keys),
+        "texts": comma.join(sql.SQL("CAST({} AS text)").format(key) for key in keys),
+        "last": comma.join(sql.SQL("CAST(%s AS {})").format(kind) for kind in kinds),
+        "declared": comma.join(sql.SQL("{} text").format(name) for name in staged),
+        "same": sql.SQL(" AND ").join(sql.SQL("{} = CAST(r.{} AS {})").format(*pair) for pair in pairs),
+        "rows": sql.Literal(BATCH_ROWS),
+    }
+    parts["todo"] = sql.SQL("{source} IS NOT NULL AND {target} IS NULL").format(**parts)
+    return _Statements(
+        count=sql.SQL(
+            "SELECT count(*) FILTER (WHERE {todo}), count(*) FILTER (WHERE {source} IS NULL) FROM {table}"
+        ).format(**parts),
+        create_stage=sql.SQL("CREATE TEMP TABLE {stage} ({declared}, reduced {kind}) ON COMMIT DELETE ROWS").format(
+            **parts
+        ),
+        read_first=sql.SQL(
+            "SELECT {texts}, {source} FROM {table} AS t WHERE {todo} ORDER BY {keys} LIMIT {rows} FOR NO KEY UPDATE"
+        ).format(**parts),
+        read_after=sql.SQL(
+            "SELECT {texts}, {source} FROM {table} AS t WHERE {todo} AND ({keys}) > ({last}) "
+            "ORDER BY {keys} LIMIT {rows} FOR NO KEY UPDATE"
+        ).format(**parts),
+        update=sql.SQL("UPDATE {table} AS t SET {target} = r.reduced FROM {stage} AS r WHERE {same}").format(**parts),
+    )
+
+
+def _read_batch(
+    connection: Connection, full: FullVectors, statements: _Statements, last: Key | None
+) -> tuple[list[Key], Vectors]:
+    """Read and lock the next rows without a reduced vector; return their keys and full vectors `(n, d)`."""
+    with connection.cursor(binary=True) as cursor:
+        rows: list[tuple[Any, ...]] = (
+            cursor.execute(statements.read_first) if last is None else cursor.execute(statements.read_after, last)
+        ).fetchall()
+    keys = [tuple(row[:-1]) for row in rows]
+    try:
+        return keys, decode_vectors([row[-1] for row in rows], full.kind, full.dimensions)
+    except BadValueError as error:
+        key = keys[int(error.param or 0)]
+        raise BadValueError(f"the row {', '.join(key)} has {error.message}", param="column") from None
+
+
+def _copy_reduced(connection: Connection, statements: _Statements, keys: list[Key], fields: list[bytes]) -> None:
+    """Copy the keys and reduced vectors of a batch into the temporary table."""
+    with (
+        connection.cursor() as cursor,
+        cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(STAGE)) as copy,
+    ):
+        for key, field in zip(keys, fields, strict=True):
+            copy.write_row((*(part.encode() for part in key), field))
+
+
+def _require_finite(reduced: Vectors, keys: list[Key]) -> None:
+    """Raise `BadValueError`, naming the row, if a reduced vector is not finite."""
+    finite = np.isfinite(reduced).all(axis=1)
+    if not finite.all():
+        key = ", ".join(keys[int((~finite).argmax())])
+        raise BadValueError(f"the vector of the row {key} is too large for the chain to map in float32")

@@ -1,0 +1,205 @@
+"""Tables and their columns of vectors: their description in the catalogue, and their creation."""
+
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
+from lathe.service.index.pgvector.column_types import MAX_INDEXED, MAX_STORED, VectorType
+from lathe.service.index.pgvector.connection import Connection
+from lathe.service.index.spec import Metric
+
+OPERATOR_CLASSES: dict[Metric, str] = {"cosine": "cosine_ops", "ip": "ip_ops", "l2": "l2_ops"}
+"""End of the operator class of an index over `vector` or `halfvec`, by metric."""
+
+
+@dataclass(frozen=True)
+class TableName:
+    """Name of a table, spelled as in the catalogue.
+
+    Attributes:
+        schema: name of its schema; None for the first one of the search path that has the table.
+        table: name in the schema.
+    """
+
+    schema: str | None
+    table: str
+
+    def __str__(self) -> str:
+        """Return the name for messages."""
+        return self.table if self.schema is None else f"{self.schema}.{self.table}"
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        """Name as a quoted part of a statement."""
+        return sql.Identifier(self.table) if self.schema is None else sql.Identifier(self.schema, self.table)
+
+
+@dataclass(frozen=True)
+class Column:
+    """Column of a table as the catalogue describes it.
+
+    Attributes:
+        name: name.
+        kind: name of its type, such as `vector`.
+        written: its type as SQL, such as `vector(384)`.
+        dimensions: length of the type; None if it has none.
+        comment: its comment; None without one.
+    """
+
+    name: str
+    kind: str
+    written: str
+    dimensions: int | None
+    comment: str | None
+
+
+@dataclass(frozen=True)
+class VectorColumn:
+    """Column of vectors as a command wants it.
+
+    Attributes:
+        name: name.
+        kind: type.
+        dimensions: number of dimensions.
+        comment: names the space of the vectors.
+    """
+
+    name: str
+    kind: VectorType
+    dimensions: int
+    comment: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Existing table.
+
+    Attributes:
+        name: name.
+        columns: columns by name.
+        key: names of the columns of the primary key, in its order; empty without one.
+    """
+
+    name: TableName
+    columns: dict[str, Column]
+    key: tuple[str, ...]
+
+
+def parse_table_name(written: str) -> TableName:
+    """Parse `TABLE` or `SCHEMA.TABLE`; raise `BadValueError` if a part is empty."""
+    schema, dot, table = written.rpartition(".")
+    if not table or (dot and not schema):
+        raise BadValueError(f"--table takes TABLE or SCHEMA.TABLE, got {written!r}", param="table")
+    return TableName(schema or None, table)
+
+
+def find_table(connection: Connection, name: TableName) -> Table | None:
+    """Return the table of a name, with its columns and key, from the catalogue; None if there is none."""
+    found = connection.execute(
+        "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE c.relname = %s AND c.relkind IN ('r', 'p') AND "
+        "CASE WHEN %s::text IS NULL THEN pg_table_is_visible(c.oid) ELSE n.nspname = %s END",
+        (name.table, name.schema, name.schema),
+    ).fetchone()
+    if found is None:
+        return None
+    columns = connection.execute(
+        "SELECT a.attname, t.typname, format_type(a.atttypid, a.atttypmod), nullif(a.atttypmod, -1), "
+        "col_description(a.attrelid, a.attnum) FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
+        "WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+        found,
+    ).fetchall()
+    key = connection.execute(
+        "SELECT a.attname FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY k (attnum, place) "
+        "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum "
+        "WHERE i.indrelid = %s AND i.indisprimary ORDER BY k.place",
+        found,
+    ).fetchall()
+    return Table(name, {row[0]: Column(*row) for row in columns}, tuple(row[0] for row in key))
+
+
+def require_table(connection: Connection, name: TableName) -> Table:
+    """Return the table of a name; raise `UnknownNameError` if there is none."""
+    table = find_table(connection, name)
+    if table is None:
+        raise UnknownNameError(f"the database has no table {name}; upper and lower case differ here", param="table")
+    return table
+
+
+def require_column(table: Table, name: str) -> Column:
+    """Return a column of a table; raise `UnknownNameError`, with the names there are, if there is none."""
+    if name not in table.columns:
+        raise UnknownNameError(f"the table {table.name} has no column {name}; it has {', '.join(table.columns)}")
+    return table.columns[name]
+
+
+def format_type(kind: VectorType, dimensions: int) -> sql.Composed:
+    """Return a type of vectors with its dimensions as SQL, such as `vector(384)`."""
+    return sql.SQL("{}({})").format(sql.SQL(kind), sql.Literal(dimensions))
+
+
+def ensure_column(connection: Connection, table: Table, wanted: VectorColumn) -> None:
+    """Add a column of vectors to a table with a comment that names their space, or check the one that is there.
+
+    Raises:
+        BadValueError: if pgvector cannot store vectors of so many dimensions.
+        ConflictError: if the column has another type or number of dimensions, or vectors of another space.
+    """
+    require_storable(wanted)
+    there = table.columns.get(wanted.name)
+    place = sql.SQL("{}.{}").format(table.name.identifier, sql.Identifier(wanted.name))
+    remark = sql.SQL("COMMENT ON COLUMN {} IS {}").format(place, sql.Literal(wanted.comment))
+    if there is None:
+        add = sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
+            table.name.identifier, sql.Identifier(wanted.name), format_type(wanted.kind, wanted.dimensions)
+        )
+        with connection.transaction():
+            connection.execute(add)
+            connection.execute(remark)
+        return
+    label = f"the column {wanted.name} of {table.name}"
+    if (there.kind, there.dimensions) != (wanted.kind, wanted.dimensions):
+        raise ConflictError(
+            f"{label} is of type {there.written}, and these vectors take {wanted.kind}({wanted.dimensions}): name "
+            "another column, or drop this one"
+        )
+    if there.comment == wanted.comment:
+        return
+    if there.comment is None and not _has_values(connection, table, wanted.name):
+        connection.execute(remark)
+        return
+    raise ConflictError(
+        f"{label} holds vectors of another space ({there.comment or 'its comment names none'}; these are of "
+        f"{wanted.comment}): name another column, or drop it"
+    )
+
+
+def require_storable(wanted: VectorColumn) -> None:
+    """Raise `BadValueError` if pgvector cannot store a column of so many dimensions."""
+    if wanted.kind != "bit" and wanted.dimensions > MAX_STORED:
+        raise BadValueError(
+            f"pgvector stores at most {MAX_STORED:,} dimensions, and {wanted.name} has {wanted.dimensions:,}"
+        )
+
+
+def format_index_statement(table: TableName, column: VectorColumn, metric: Metric, connection: Connection) -> str:
+    """Return the statement that creates the HNSW index of a column, or an SQL comment if it has too many dimensions."""
+    if column.dimensions > MAX_INDEXED[column.kind]:
+        return (
+            f"-- no index: pgvector indexes at most {MAX_INDEXED[column.kind]:,} dimensions of {column.kind}, and "
+            f"{column.name} has {column.dimensions:,}"
+        )
+    operators = "bit_hamming_ops" if column.kind == "bit" else f"{column.kind}_{OPERATOR_CLASSES[metric]}"
+    statement = sql.SQL("CREATE INDEX ON {} USING hnsw ({} {});").format(
+        table.identifier, sql.Identifier(column.name), sql.SQL(operators)
+    )
+    return statement.as_string(connection)
+
+
+def _has_values(connection: Connection, table: Table, column: str) -> bool:
+    """Return whether a row has a value in a column."""
+    query = sql.SQL("SELECT 1 FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
+        table.name.identifier, sql.Identifier(column)
+    )
+    return connection.execute(query).fetchone() is not None

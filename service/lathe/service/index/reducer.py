@@ -1,0 +1,215 @@
+"""Mapping from an index's original vectors to those in its graph, by the chain stored in its record."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lathe.service.errors import BadValueError
+from lathe.service.index.spec import IndexSpec, Metric
+from lathe.transforms.artifact import MANIFEST, TENSORS
+from lathe.transforms.chain import Chain, leading_query_maps
+from lathe.transforms.codes import Quantizer
+from lathe.transforms.linear import Normalize
+from lathe.transforms.statistics import MIN_ORDINARY_NORM, row_norms, unit_rows, without_direction
+
+MAX_HALF, MIN_HALF = 65504.0, 2.0**-14
+"""Largest float16, and smallest float16 with full precision."""
+
+Vectors = NDArray[np.float32]
+"""Float32 vectors, one per row."""
+
+
+class Reducer:
+    """Map from original to reduced vectors: a chain, or the identity without one.
+
+    A nested chain is cut to the index's dimensions. A chain may map queries otherwise than documents. If it ends in a
+    quantizer, documents have codes and queries are floats.
+
+    Args:
+        spec: settings of the index.
+        artifact: manifest and tensors of the chain; None for raw vectors.
+
+    Attributes:
+        documents, queries: the chain's floats for documents and for queries, folded; None without a chain.
+        leading: maps of queries alone with which the chain begins; None without any.
+        quantizer: the chain's quantizer; None without one.
+        unit: whether the chain's floats have length 1.
+        only_normalizes: whether reduced queries are the originals, of length 1 for cosine.
+    """
+
+    def __init__(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
+        self.metric: Metric = spec.metric
+        self.documents: Chain | None = None
+        self.queries: Chain | None = None
+        self.quantizer: Quantizer | None = None
+        self.leading: Chain | None = None
+        self.unit = False
+        self.only_normalizes = artifact is None
+        if artifact is not None:
+            chain = _load_chain(artifact)
+            cut = spec.dimensions if chain.nested else None
+            self.quantizer = chain.quantizer
+            self.queries = chain.fold(cut, side="query")
+            self.documents = chain.without_quantizer().fold(cut) if chain.two_sided else self.queries
+            self.leading = leading_query_maps(chain)
+            self.unit = chain.normalize
+            steps = self.queries.transforms
+            self.only_normalizes = self.metric == "cosine" and all(isinstance(step, Normalize) for step in steps)
+
+    def reduce_documents(self, originals: Vectors) -> Vectors:
+        """Map originals `(n, d)` to the reduced vectors `(n, k)` that are searched, of length 1 for cosine.
+
+        With a quantizer these are the vectors that the codes stand for.
+
+        Raises:
+            BadValueError: if a result is not finite.
+        """
+        if self.quantizer is not None:
+            return self.decode(self.encode(originals))
+        return self.reduce_unquantized(originals)
+
+    def reduce_queries(self, originals: Vectors) -> Vectors:
+        """Map original queries `(n, d)` to the floats `(n, k)` that search reduced vectors, of length 1 for cosine.
+
+        Raises:
+            BadValueError: if a result is not finite.
+        """
+        if self.only_normalizes:
+            return self._prepare(_require_finite(originals))
+        return self._prepare(_map_to_floats(self.queries, originals), self.unit)
+
+    def map_for_rescoring(self, originals: Vectors) -> Vectors:
+        """Map original queries `(n, d)` to what the original documents are compared with, `(n, d)`, when rescored.
+
+        A map of queries at the beginning of the chain, like a query adapter's, counts for rescoring too. All else that
+        the chain does approximates the originals' own scores. Rows have length 1 for cosine.
+
+        Raises:
+            BadValueError: if a result is not finite.
+        """
+        return self._prepare(_map_to_floats(self.leading, originals))
+
+    def reduce_unquantized(self, originals: Vectors) -> Vectors:
+        """Map original documents `(n, d)` to the floats `(n, k)` that are encoded, of length 1 for cosine.
+
+        Raises:
+            BadValueError: if a result is not finite.
+        """
+        return self._prepare(_map_to_floats(self.documents, originals), self.unit)
+
+    def encode(self, originals: Vectors) -> NDArray[np.uint8]:
+        """Map originals `(n, d)` to the codes of the chain, as bytes `(n, b)`; only with a quantizer.
+
+        Raises:
+            BadValueError: if a result is not finite.
+        """
+        assert self.quantizer is not None
+        codes: NDArray[Any] = self.quantizer.transform(_map_to_floats(self.documents, originals))
+        return np.ascontiguousarray(codes).view(np.uint8)
+
+    def decode(self, codes: NDArray[np.uint8]) -> Vectors:
+        """Return the vectors `(n, k)` that codes `(n, b)` stand for, of length 1 for cosine; only with a quantizer."""
+        assert self.quantizer is not None
+        return self._prepare(self.quantizer.inverse_transform(self.view_codes(codes)))
+
+    def measure_bytes(self, dimensions: int) -> int:
+        """Return the number of bytes of a reduced vector of `dimensions` dimensions: of its code, or of its floats."""
+        return 4 * dimensions if self.quantizer is None else self.quantizer.code_bytes(dimensions)
+
+    def view_codes(self, codes: NDArray[np.uint8]) -> NDArray[Any]:
+        """View the bytes of codes in the dtype of the quantizer."""
+        assert self.quantizer is not None
+        return codes.view(np.int8 if self.quantizer.code_dtype == torch.int8 else np.uint8)
+
+    def _prepare(self, reduced: Vectors, unit: bool = False) -> Vectors:
+        """Return reduced vectors as contiguous rows, of length 1 for cosine; `unit` says that they have it already."""
+        return np.ascontiguousarray(normalize_rows(reduced) if self.metric == "cosine" and not unit else reduced)
+
+    def convert_to_half(self, originals: Vectors) -> NDArray[np.float16]:
+        """Convert originals to float16 for rescoring, normalized first if the metric is cosine.
+
+        Raises:
+            BadValueError: if the metric is not cosine, and float16 cannot hold the vectors.
+        """
+        if self.metric == "cosine":
+            return normalize_rows(originals).astype(np.float16)
+        require_float16(originals)
+        return originals.astype(np.float16)
+
+
+def _map_to_floats(chain: Chain | None, originals: Vectors) -> Vectors:
+    """Apply a chain without a quantizer, or none; raise `BadValueError` if a result is not finite."""
+    return _require_finite(originals if chain is None else chain.transform(originals))
+
+
+def _require_finite(vectors: Vectors) -> Vectors:
+    """Return the vectors unchanged; raise `BadValueError` if they hold NaN or inf."""
+    if not np.isfinite(vectors).all():
+        raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
+    return vectors
+
+
+def _load_chain(artifact: tuple[bytes, bytes]) -> Chain:
+    """Load a chain from the bytes of its manifest and tensors, by way of a temporary folder.
+
+    Raises:
+        ArtifactError: if they are damaged.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for name, payload in zip((MANIFEST, TENSORS), artifact, strict=True):
+            (Path(folder) / name).write_bytes(payload)
+        return Chain.load(folder)
+
+
+def read_artifact_files(folder: Path) -> tuple[bytes, bytes]:
+    """Read manifest and tensors of a chain saved in a folder, as bytes."""
+    return (folder / MANIFEST).read_bytes(), (folder / TENSORS).read_bytes()
+
+
+def normalize_rows(vectors: Vectors) -> Vectors:
+    """Return the rows normalized to length 1; rows without a direction become zeros."""
+    vectors = np.asarray(vectors, np.float32)
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    if norms.size and norms.min() > MIN_ORDINARY_NORM and norms.max() < np.inf:  # NumPy begins sooner than torch
+        quick: Vectors = vectors / norms[:, None]
+        return quick
+    rows: Vectors = unit_rows(torch.from_numpy(np.require(vectors, np.float32, ["C", "W"]))).numpy()
+    return rows
+
+
+def require_finite_norms(vectors: Vectors) -> None:
+    """Raise `BadValueError` if the squared norm of a vector overflows float32."""
+    with np.errstate(over="ignore"):
+        invalid = ~np.isfinite(np.einsum("ij,ij->i", vectors, vectors))
+    if invalid.any():
+        raise BadValueError(
+            f"vector {int(invalid.argmax())} is longer than float32 can compare (1.8e19)", param="vectors"
+        )
+
+
+def require_directions(vectors: Vectors) -> None:
+    """Raise `BadValueError` if a vector is zero, or so short that the transforms treat it as zero."""
+    empty = without_direction(row_norms(torch.from_numpy(np.require(vectors, np.float32, ["W"]))), torch.float32)
+    if empty.any():
+        raise BadValueError(
+            f"vector {int(empty.int().argmax())} is zero, or shorter than float32 can hold (1.2e-38): it has no "
+            "direction to compare",
+            param="vectors",
+        )
+
+
+def require_float16(vectors: Vectors) -> None:
+    """Raise `BadValueError` if the largest absolute entry of a nonzero vector is outside float16's normal range."""
+    largest = np.abs(vectors).max(axis=1, initial=0)
+    invalid = (largest > MAX_HALF) | ((largest > 0) & (largest < MIN_HALF))
+    if invalid.any():
+        raise BadValueError(
+            f"vector {int(invalid.argmax())} is too large or too small for float16, in which it would be stored "
+            f"(its largest entry must lie between {MIN_HALF:.1e} and {MAX_HALF:,.0f}): scale the vectors, or use "
+            "the metric cosine with originals in float32",
+            param="vectors",
+        )

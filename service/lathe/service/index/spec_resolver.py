@@ -1,0 +1,214 @@
+"""Resolution of requests to the settings of an index and the files of its chain."""
+
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lathe.service.chains.names import RAW
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.resolve import ChainResolver, Target
+from lathe.service.errors import BadValueError
+from lathe.service.index.protocol import Artifact, SearchIndex
+from lathe.service.index.spec import IndexSpec, Metric, Originals, require_originals
+from lathe.training.encoder.space import compute_space_id
+from lathe.training.encoder.spec import HasSpace
+
+
+@dataclass(frozen=True)
+class IndexRequest:
+    """Settings of an index to create, as a caller asks for them.
+
+    Attributes:
+        chain: chain reference, or `none`.
+        encoder: name of the encoder; None for the one that the chain was fitted for.
+        width: dimensions of the original vectors, for vectors without an encoder.
+        dimensions: dimensions of the vectors in the graph; None for the chain's own.
+    """
+
+    chain: str
+    encoder: str | None = None
+    width: int | None = None
+    dimensions: int | None = None
+    metric: Metric = "cosine"
+    m: int = 16
+    ef_construction: int = 200
+    originals: Originals = "float32"
+    text_field: str | None = None
+
+
+@dataclass(frozen=True)
+class ReindexRequest:
+    """Settings that an index is to have from its next generation on; None keeps a setting."""
+
+    chain: str | None = None
+    encoder: str | None = None
+    dimensions: int | None = None
+    metric: Metric | None = None
+    m: int | None = None
+    ef_construction: int | None = None
+    text_field: str | None = None
+
+
+class SpecResolver:
+    """Resolver of encoder, chain and spaces of an index.
+
+    Args:
+        registry: registry of the chains.
+        resolver: resolves a chain with a number of dimensions.
+        find_encoder: returns the encoder of a name, or the default one for None.
+        list_encoders: returns all encoders.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        resolver: ChainResolver,
+        find_encoder: Callable[[str | None], HasSpace],
+        list_encoders: Callable[[], Iterable[HasSpace]],
+    ) -> None:
+        self.registry = registry
+        self.resolver = resolver
+        self.find_encoder = find_encoder
+        self.list_encoders = list_encoders
+
+    def resolve_new(self, request: IndexRequest) -> tuple[IndexSpec, Artifact]:
+        """Return the settings of a new index and its chain files, as a request asks for them.
+
+        Raises:
+            ServiceError: if an encoder or chain is unknown, the chain was fitted on vectors of another encoder, or the
+                dimensions do not fit; or if no originals are to be stored, and the chain has no codes.
+        """
+        encoder = self._find_encoder(request.encoder, request.chain, request.width)
+        target, fingerprint, width = self._resolve_target(encoder, request.chain, request.dimensions, request.width)
+        if request.originals == "none" and target.quantizer is None:
+            raise BadValueError(
+                f"originals: none stores codes alone, and {target.chain} is no chain that ends in codes; a fit with "
+                "`bytes` makes one",
+                param="originals",
+            )
+        spec = IndexSpec(
+            **_describe_spaces(encoder, target, fingerprint, width),
+            metric=request.metric,
+            m=request.m,
+            ef_construction=request.ef_construction,
+            text_field=request.text_field,
+            originals=request.originals,
+        )
+        return spec, self._read_artifact(target)
+
+    def resolve_reindexed(
+        self, request: ReindexRequest, index: SearchIndex
+    ) -> tuple[IndexSpec, Artifact, HasSpace | None]:
+        """Return settings and chain files of an index's next generation, and the encoder if it changes, else None.
+
+        Settings that the request leaves None are kept; the generation's name is new and random. An encoder with the
+        same fingerprint is no change. If no other encoder, chain or dimensions are requested, the index's own
+        chain files are returned.
+
+        Raises:
+            ConflictError: if encoder, chain or dimensions would change, and the index stores no originals.
+            ServiceError: if encoder or chain is unknown, or they, the dimensions and the index's width do not fit.
+        """
+        spec = index.spec
+        encoder = self.find_encoder(request.encoder) if request.encoder else None
+        if encoder is not None and encoder.fingerprint == spec.encoder_fingerprint:
+            encoder = None
+        changed = {
+            key: value
+            for key in ("metric", "m", "ef_construction", "text_field")
+            if (value := getattr(request, key)) is not None
+        }
+        spec = replace(spec, generation=secrets.token_hex(6), **changed)
+        if encoder is None and request.chain is None and request.dimensions is None:
+            return spec, index.read_artifact(), None
+        chain = request.chain or spec.chain
+        owner = encoder or self._find_encoder(spec.encoder, chain, spec.width)
+        known = None if encoder is not None else spec.width
+        target, fingerprint, width = self._resolve_target(owner, chain, request.dimensions, known)
+        if target.space_id != spec.space_id:
+            require_originals(spec, "another chain or encoder", "chain" if encoder is None else "encoder")
+        spec = replace(
+            spec,
+            **_describe_spaces(owner, target, fingerprint, width),
+            vectors=spec.vectors + (encoder is not None),
+        )
+        return spec, self._read_artifact(target), encoder
+
+    def _find_encoder(self, name: str | None, chain: str, width: int | None) -> HasSpace | None:
+        """Return the encoder of an index: the named one, else the one its chain was fitted for, else None.
+
+        With neither name nor chain, return None if `width` is given, else the default encoder.
+        """
+        if name is not None:
+            return self.find_encoder(name)
+        if chain == RAW:
+            return None if width is not None else self.find_encoder(None)
+        fitted_for = self.registry.load(chain).encoder_fingerprint
+        if fitted_for is None:
+            return None
+        return next((encoder for encoder in self.list_encoders() if encoder.fingerprint == fitted_for), None)
+
+    def _resolve_target(
+        self, encoder: HasSpace | None, chain: str, dimensions: int | None, width: int | None
+    ) -> tuple[Target, str | None, int]:
+        """Resolve chain and dimensions; return them with the encoder's fingerprint and the originals' dimensions.
+
+        Without an encoder, the fingerprint is that of the encoder the chain was fitted for, or None.
+
+        Args:
+            encoder: encoder of the index; None for vectors without an encoder.
+            chain: chain reference, or `none`.
+            dimensions: requested number of output dimensions; None for the chain's own.
+            width: requested number of dimensions of the originals; None if unknown.
+
+        Raises:
+            ServiceError: if these do not fit together, or `width` is needed and None.
+        """
+        if encoder is not None:
+            if width not in (None, encoder.dimensions):
+                raise BadValueError(
+                    f"vectors of {encoder.name} have {encoder.dimensions} dimensions, not {width}", param="width"
+                )
+            return (
+                self.resolver.resolve_for_encoder(encoder, chain, dimensions),
+                encoder.fingerprint,
+                encoder.dimensions,
+            )
+        if chain == RAW:
+            if width is None or dimensions not in (None, width):
+                raise BadValueError(
+                    "raw vectors without an encoder need `width`, and cannot have other `dimensions`", param="width"
+                )
+            return Target(None, None, None, width, compute_space_id(None, None, None, width)), None, width
+        loaded = self.registry.load(chain)
+        input_dimensions = loaded.chain.input_dimensions or width
+        if input_dimensions is None:
+            raise BadValueError(
+                f"the chain {loaded.ref} takes vectors of any dimensions: set `width` to the dimensions of yours",
+                param="width",
+            )
+        return (
+            self.resolver.resolve_for_vectors(input_dimensions, chain, dimensions),
+            loaded.encoder_fingerprint,
+            input_dimensions,
+        )
+
+    def _read_artifact(self, target: Target) -> Artifact:
+        """Read manifest and tensors of the target's chain from the registry; return None for raw vectors."""
+        if target.loaded is None:
+            return None
+        return self.registry.read_files(target.loaded.name, target.loaded.version)
+
+
+def _describe_spaces(encoder: HasSpace | None, target: Target, fingerprint: str | None, width: int) -> dict[str, Any]:
+    """Return the part of an index's settings that identifies the spaces of its original and reduced vectors."""
+    return {
+        "encoder": encoder.name if encoder else None,
+        "encoder_fingerprint": fingerprint,
+        "width": width,
+        "raw_space_id": compute_space_id(fingerprint, None, None, width),
+        "chain": target.chain,
+        "dimensions": target.dimensions,
+        "space_id": target.space_id,
+    }

@@ -1,0 +1,232 @@
+"""The run of a fit request up to the registered chain: shared by `lathe fit` and `POST /fit-transform`."""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from lathe.service.chains.names import require_name
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.size_routes import SizeRoutes
+from lathe.service.errors import UnavailableError
+from lathe.service.home import Home
+from lathe.service.registries import open_registry
+from lathe.service.settings import Settings
+from lathe.training.encoder.opening import open_encoder
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.errors import FitError
+from lathe.training.fitting.engines import LOCAL, Engine
+from lathe.training.fitting.fit import FittedChain, fit_chain
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.incremental import EarlierVersion, Version
+from lathe.training.sources.local import RootedFile
+from lathe.transforms.files import create_file
+from lathe.transforms.progress import Progress, part_of
+from lathe.transforms.vectors import row_blocks
+
+if TYPE_CHECKING:
+    from lathe.service.jobs.requests import FitJob
+
+PATIENCE_SECONDS = 300.0
+"""Seconds for which a fit waits for Redis to come back, or to have room, before it gives up publishing its chain."""
+PASSING_CODES = ("redis_unreachable", "redis_full")
+"""Codes of refusals that may pass within `PATIENCE_SECONDS`."""
+T = TypeVar("T")
+
+
+def run_fit(
+    request: FitRequest,
+    encoder: TextEncoder | None,
+    registry: Registry,
+    size_routes: SizeRoutes,
+    workspace: Path,
+    on_progress: Progress,
+    command: str | None = None,
+    vectors_to: Path | None = None,
+    target_encoder: TextEncoder | None = None,
+    job: str | None = None,
+    engine: Engine = LOCAL,
+) -> dict[str, Any]:
+    """Fit a chain, add it to the registry, make it live if wanted and its gates hold, and assign it free size routes.
+
+    Gates are the request's bounds on the certificate: a chain that fails one is registered all the same, but not live.
+    While Redis is unreachable or full, publishing waits up to `PATIENCE_SECONDS`.
+
+    Args:
+        request: what to fit.
+        encoder: encoder of the texts, or of the vectors; None for vectors without an encoder.
+        registry: registry to which the version is added.
+        size_routes: size routes; the chain takes those that are free.
+        workspace: folder for encoded vectors during the fit.
+        on_progress: called with progress in [0, 1] and a message.
+        command: the user's command, for the provenance.
+        vectors_to: .npy file for the source's vectors as the new chain transforms them; None to write none.
+        target_encoder: encoder whose space the outputs should match, for steps fitted on pairs.
+        job: id of the job that fits; with Redis, a job that runs twice publishes one version.
+        engine: computes encodings and moments.
+
+    Returns:
+        `{chain: "name@1", promoted, failed_gates, size_routes, certificate}`; `promoted` is whether the version is
+        live, `size_routes` lists the sizes that route to it.
+
+    Raises:
+        TrainingError, TransformError: if the fit cannot be done, or `vectors_to` is no .npy file in an existing folder;
+            nothing is registered then.
+    """
+    require_name(request.name)
+    if vectors_to is not None and (vectors_to.suffix != ".npy" or not vectors_to.parent.is_dir()):
+        raise FitError(f"{vectors_to} must be a .npy file in a folder that is there")
+    earlier = None if request.add_to is None else _load_earlier_version(registry, request.add_to)
+    replaced = None if request.refit_of is None else _load_replaced_version(registry, request.refit_of)
+    with fit_chain(
+        request, encoder, workspace, on_progress, command, target_encoder, earlier, engine, replaced
+    ) as fitted:
+        if vectors_to is not None:
+            _write_vectors(fitted, vectors_to)
+        promote = False if fitted.failed_gates else request.promote
+        version, live = _wait_for_redis(
+            lambda: registry.publish(fitted.chain, request.name, promote, job, fitted.statistics), on_progress
+        )
+        taken = _wait_for_redis(lambda: size_routes.assign_free_routes(request.name), on_progress) if live else []
+    return {
+        "chain": f"{request.name}@{version}",
+        "promoted": live,
+        "failed_gates": fitted.failed_gates,
+        "size_routes": taken,
+        "certificate": fitted.certificate,
+    }
+
+
+def _load_earlier_version(registry: Registry, ref: str) -> EarlierVersion:
+    """Load the version to which rows are to be added, with its stored moments.
+
+    Raises:
+        UnknownNameError: if there is no such chain or version.
+        FitError: if the version has no stored moments.
+        ArtifactError: if its files are damaged.
+    """
+    found = registry.load(ref)
+    return EarlierVersion.read(found.ref, found.chain, found.folder)
+
+
+def _load_replaced_version(registry: Registry, ref: str) -> Version:
+    """Load the version that the fit is to replace.
+
+    Raises:
+        UnknownNameError: if there is no such chain or version.
+        ArtifactError: if its files are damaged.
+    """
+    found = registry.load(ref)
+    return Version(found.ref, found.chain)
+
+
+def _wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
+    """Call `change` and return its result; while Redis is unreachable or full, retry each second and say so.
+
+    Raises:
+        UnavailableError: if Redis stays unreachable or full for `PATIENCE_SECONDS`; at once for any other reason.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return change()
+        except UnavailableError as error:
+            if error.code not in PASSING_CODES or time.monotonic() > deadline:
+                raise
+            on_progress(1.0, f"waiting: {error.message}")
+            time.sleep(1)
+
+
+def _write_vectors(fitted: FittedChain, path: Path) -> None:
+    """Write the source's vectors, transformed by the new chain in blocks, to a .npy file `(n, k)`.
+
+    The file appears under its name only when it is complete.
+    """
+    vectors, chain = fitted.encoded.vectors, fitted.chain
+    like = chain.transform(vectors[:1])  # codes have a width and dtype of their own
+    staging = path.with_name(f".{path.name}.partial")
+    create_file(staging).close()
+    out = np.lib.format.open_memmap(staging, "w+", like.dtype, (vectors.shape[0], like.shape[1]))
+    start = 0
+    for block in row_blocks(vectors):
+        out[start : start + len(block)] = chain.transform(block)
+        start += len(block)
+    out.flush()
+    del out
+    staging.replace(path)
+
+
+def build_fit_job(
+    request: FitRequest,
+    encoder: EncoderSpec | None,
+    transform: bool,
+    files: Collection[str],
+    target_encoder: EncoderSpec | None = None,
+) -> dict[str, Any]:
+    """Build the JSON request of a fit job, which `lathe.service.jobs.requests.FitJob` parses.
+
+    Fields that workers of the previous version do not know are left out if they are empty.
+
+    Args:
+        request: what to fit.
+        encoder: encoder to load; None for vectors without an encoder.
+        transform: whether to write the source's vectors as the new chain transforms them.
+        files: names of the inputs that are stored in the job's folder.
+        target_encoder: encoder whose space the outputs should match; None if no step needs one.
+    """
+    fields = asdict(request)
+    # Workers of the previous version know another name for the first and none for the others.
+    for field in ("out_of_domain", "bytes", "queries", "pairs", "test_pairs", "personal_data"):
+        if not fields[field]:
+            del fields[field]
+    return {
+        "request": fields,
+        "encoder": encoder.to_json() if encoder else None,
+        "target_encoder": target_encoder.to_json() if target_encoder else None,
+        "transform": transform,
+        "files": list(files),
+    }
+
+
+def run_fit_job(asked: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Load the encoders, run `run_fit` for a fit job, and return its result, with `vectors_url` if it wrote vectors.
+
+    Inputs named in `asked.files` are read from the job's folder, to which `vectors.npy` is written if asked for.
+    """
+    request = asked.request
+    here = {name: str(RootedFile(folder, name)) for name in asked.files}
+    request = replace(
+        request,
+        source=here.get(request.source, request.source),
+        targets=here.get(str(request.targets), request.targets),
+        queries=here.get(str(request.queries), request.queries),
+        pairs=here.get(str(request.pairs), request.pairs),
+        test_pairs=here.get(str(request.test_pairs), request.test_pairs),
+    )
+    on_progress(0.0, "loading the encoder")
+    store = None if request.personal_data else settings.upstream_store
+    encoder, target_encoder = (
+        open_encoder(spec, settings.device, store) if spec else None for spec in (asked.encoder, asked.target_encoder)
+    )
+    vectors_to = folder / "vectors.npy" if asked.transform else None
+    home = Home(settings.home)
+    registry, size_routes = _wait_for_redis(
+        lambda: open_registry(home, settings.redis_url), part_of(on_progress, 0.0, 0.0)
+    )
+    result = run_fit(
+        request,
+        encoder,
+        registry,
+        size_routes,
+        home.vectors,
+        on_progress,
+        command=None if request.because else "POST /fit-transform",
+        vectors_to=vectors_to,
+        target_encoder=target_encoder,
+        job=folder.name,
+    )
+    return result | ({"vectors_url": f"/jobs/{folder.name}/vectors"} if vectors_to else {})

@@ -1,0 +1,235 @@
+"""Reindexing as a job: builds the next generation of an index while the current one serves.
+
+The index's record is only read in this process; its owner alone writes to it: see
+`lathe.service.index.embedded.cutover`.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lathe.service.chains.names import RAW
+from lathe.service.errors import ConflictError, UnavailableError
+from lathe.service.home import Home
+from lathe.service.index.bridge import fit_bridge
+from lathe.service.index.embedded.cutover import CHAIN_FOLDER, MOVING, READY, REFUSED, VECTORS, build_lock_path
+from lathe.service.index.embedded.generation import REPLAY_ROWS, Generation
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.embedded.row_file import RowFile
+from lathe.service.index.embedded.rows import Labels
+from lathe.service.index.embedded.snapshot import save_snapshot
+from lathe.service.index.items import get_text
+from lathe.service.index.reducer import Reducer, Vectors
+from lathe.service.index.spec import IndexSpec
+from lathe.service.jobs.inputs import FILE_OF_NEW_TEXTS
+from lathe.service.jobs.requests import ReindexJob
+from lathe.service.settings import Settings
+from lathe.training.encoder.opening import open_encoder
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.errors import NotFiniteError
+from lathe.training.locks import lock_file
+from lathe.transforms.artifact import MANIFEST, TENSORS
+from lathe.transforms.beneath import read_beneath
+from lathe.transforms.files import make_folder, replace_synced, write_synced
+from lathe.transforms.progress import Progress
+
+GRAPH_ROWS = 2048
+"""Rows inserted into the graph between two progress reports."""
+PAIRS = 2500
+"""Maximum number of items whose vectors of both encoders the alignment is fitted on."""
+CUTOVER_SECONDS = 600.0
+"""Seconds that a finished generation waits for the index's owner to cut over to it."""
+
+
+class Reembedding:
+    """Encoding of an index's items with a new encoder, from their texts.
+
+    Args:
+        record: record of the index.
+        encoder: new encoder.
+        text_field: field of the metadata that holds the texts.
+        texts: texts sent again, by item id; preferred to those in the metadata.
+    """
+
+    def __init__(self, record: IndexRecord, encoder: TextEncoder, text_field: str, texts: Mapping[str, str]) -> None:
+        self.record = record
+        self.encoder = encoder
+        self.text_field = text_field
+        self.texts = texts
+
+    def encode_after(self, label: int) -> tuple[Labels, Vectors]:
+        """Encode the next `REPLAY_ROWS` items after a label (row number), and return their labels and vectors `(n, d)`.
+
+        Raises:
+            ConflictError: if an item has no text.
+        """
+        labels, payloads = self.record.read_payloads_after(label, REPLAY_ROWS)
+        return labels, self._encode(payloads)
+
+    def _encode(self, payloads: list[tuple[str, bytes | None]]) -> Vectors:
+        """Encode items, given as ids and metadata, to vectors `(n, d)`.
+
+        Raises:
+            ConflictError: if an item has no text.
+            NotFiniteError: if the encoder gives NaN or inf for an item's text.
+        """
+        texts = [self.texts.get(item) or get_text(item, metadata, self.text_field) for item, metadata in payloads]
+        try:
+            return self.encoder.encode(texts).vectors if texts else np.empty((0, self.encoder.dimensions), np.float32)
+        except NotFiniteError as error:
+            raise error.at(f"the text of {payloads[error.position or 0][0]!r}") from None
+
+    def sample_pairs(self, spec: IndexSpec) -> tuple[Vectors, Vectors]:
+        """Encode up to `PAIRS` items spread over the index; return new `(n, d)` and old vectors `(n, spec.width)`.
+
+        Items without an old vector are skipped. `spec` holds the settings that the index serves now.
+
+        Raises:
+            ConflictError: if an item has no text.
+        """
+        last = self.record.read_meta("last_label")
+        wanted = np.unique(np.linspace(1, max(last, 1), PAIRS).astype(np.int64)).tolist()
+        payloads = self.record.read_payloads(wanted)
+        old = self.record.read_originals(list(payloads), spec)
+        labels = [label for label in payloads if label in old]
+        new = self._encode([payloads[label] for label in labels])
+        return new, np.array([old[label] for label in labels], np.float32).reshape(len(labels), spec.width)
+
+
+def run_reindex(asked: ReindexJob, job: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Build an index's next generation (rows and search graph) in a new folder, and wait until the index serves it.
+
+    A lock file tells the index's owner that the job is alive. `job` is the job's folder, from which inputs are read.
+
+    Returns:
+        `{index, chain, space_id, rows, seconds}`.
+
+    Raises:
+        ConflictError: if an item has no text for the new encoder, or the index's owner refuses the generation.
+        UnavailableError: if no owner cuts over to it within `CUTOVER_SECONDS`.
+    """
+    begun = time.monotonic()
+    root = Home(settings.home).indexes / asked.index
+    record = IndexRecord(root / "record.db", read_only=True)
+    spec = asked.spec
+    folder = root / f"graph-{spec.generation}"
+    with lock_file(build_lock_path(folder)):
+        make_folder(folder)
+        made = _build_generation(asked, job, settings, record, spec, folder, on_progress)
+        _wait_for_cutover(record, spec, folder, on_progress)
+    build_lock_path(folder).unlink(missing_ok=True)
+    record.close()
+    seconds = round(time.monotonic() - begun, 2)
+    return {"index": asked.index, "chain": spec.chain, "space_id": spec.space_id, "rows": made, "seconds": seconds}
+
+
+def _build_generation(
+    asked: ReindexJob,
+    job: Path,
+    settings: Settings,
+    record: IndexRecord,
+    spec: IndexSpec,
+    folder: Path,
+    on_progress: Progress,
+) -> int:
+    """Write chain, rows, graph and snapshot of the new generation to its folder, and return its number of rows.
+
+    The chain reduces the index's stored vectors or, with a new encoder, vectors encoded from the items' texts, which
+    are stored too; an alignment between the two encoders' spaces is then also fitted. Files tell the index's owner that
+    new items need a text (only with a new encoder) and, at the end, that the generation is ready.
+    """
+    sequence, present = record.read_meta("sequence"), record.spec
+    artifact = _copy_chain(job, folder, spec)
+    generation = Generation(folder, spec, record, Reducer(spec, artifact), settings.job_threads)
+    text_field, originals = None, None
+    if asked.encoder is not None:
+        text_field = asked.text_field
+        on_progress(0.0, "loading the encoder")
+        encoder = open_encoder(asked.encoder, settings.device, settings.upstream_store)
+        reembedding = Reembedding(record, encoder, text_field, _read_new_texts(job))
+        replace_synced(folder / MOVING, json.dumps({"text_field": text_field}).encode())
+        fit_bridge(*reembedding.sample_pairs(present), spec, folder)
+        originals = RowFile(folder / VECTORS, "float32", spec.width)
+    total = max(record.count_items()["count"], 1)
+    read = reembedding.encode_after if originals else lambda label: record.read_rows_after(label, REPLAY_ROWS, spec)
+    share = 0.9 if originals else 0.3
+    for labels, vectors in _read_batches(generation, read):
+        if originals is not None:
+            rows = slice(generation.rows.count, generation.rows.count + len(labels))
+            if rows.stop > len(originals.array):
+                originals.reserve(int(1.5 * rows.stop))
+            originals.array[rows] = vectors
+        generation.append(labels, vectors)
+        done = generation.rows.count
+        on_progress(min(share * done / total, share), f"{done:,} of {total:,} rows through {spec.chain}")
+    while more := generation.extend_graph(GRAPH_ROWS, settings.job_threads):
+        linked = generation.covered
+        on_progress(share + (0.97 - share) * linked / total, f"{linked:,} of {linked + more:,} rows in the graph")
+    save_snapshot(generation)
+    if originals is not None:
+        originals.sync()
+        originals.close()
+    ready = {"spec": spec.to_json(), "sequence": sequence, "text_field": text_field}
+    replace_synced(folder / READY, json.dumps(ready).encode())
+    return generation.rows.count
+
+
+def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, Vectors]]:
+    """Yield labels and vectors of the items after the generation's last row, until `read` returns none.
+
+    The caller appends each batch to the generation before it requests the next one.
+
+    Args:
+        generation: generation being built.
+        read: called with the last row's label; returns the labels and vectors of the next items.
+    """
+    while True:
+        labels, vectors = read(generation.last_label)
+        if not len(labels):
+            return
+        yield labels, vectors
+
+
+def _copy_chain(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes] | None:
+    """Copy the chain's manifest and tensors from the job's folder to the generation's; return the contents of both.
+
+    Returns None, and copies nothing, if the index uses no chain.
+    """
+    if spec.chain == RAW:
+        return None
+    artifact = (read_beneath(job, MANIFEST), read_beneath(job, TENSORS))
+    make_folder(folder / CHAIN_FOLDER)
+    for name, payload in zip((MANIFEST, TENSORS), artifact, strict=True):
+        write_synced(folder / CHAIN_FOLDER / name, payload)
+    return artifact
+
+
+def _read_new_texts(job: Path) -> dict[str, str]:
+    """Return the texts that came with the job, by item id; empty if there are none."""
+    try:
+        return dict(json.loads(read_beneath(job, FILE_OF_NEW_TEXTS)))
+    except FileNotFoundError:
+        return {}
+
+
+def _wait_for_cutover(record: IndexRecord, spec: IndexSpec, folder: Path, on_progress: Progress) -> None:
+    """Wait until the index serves the generation.
+
+    Raises:
+        ConflictError: if the index's owner refuses the generation.
+        UnavailableError: after `CUTOVER_SECONDS`.
+    """
+    deadline = time.monotonic() + CUTOVER_SECONDS
+    while record.spec.generation != spec.generation:
+        if (folder / REFUSED).exists():
+            raise ConflictError(json.loads((folder / REFUSED).read_bytes())["error"])
+        if time.monotonic() > deadline:
+            raise UnavailableError(
+                "no server that owns the index cut over to the new generation: start it and try again"
+            )
+        on_progress(0.98, "waiting for the index to cut over")
+        time.sleep(0.05)

@@ -1,0 +1,169 @@
+"""Jobs of a single server: starts queued jobs one at a time, and detects processes that ended."""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from lathe.service.errors import UnknownNameError
+from lathe.service.jobs.jobs import ResultFile
+from lathe.service.jobs.requests import JobRequest, parse_request
+from lathe.service.jobs.store import Job, JobStore
+from lathe.service.processes.program import Process, ProcessStarter, Program
+from lathe.transforms.beneath import OutsideError, open_beneath
+from lathe.transforms.files import continue_file
+
+POLL_SECONDS = 0.2
+"""Seconds between two checks of the jobs."""
+
+log = logging.getLogger(__name__)
+
+
+class LocalJobs:
+    """Job manager that runs the jobs of a store in child processes; see `lathe.service.jobs.jobs.Jobs`.
+
+    The processes outlive the server: after a restart, running jobs are monitored by their locks, and queued ones are
+    started.
+    """
+
+    def __init__(self, store: JobStore, environment: dict[str, str], processes: ProcessStarter) -> None:
+        """Store the configuration without starting anything.
+
+        Args:
+            store: jobs on disk.
+            environment: environment variables of each job's process.
+            processes: starts the processes.
+        """
+        self.store = store
+        self.environment = environment
+        self.processes = processes
+        self.children: dict[str, Process] = {}
+        self.active: list[str] = []
+        self.guard = threading.Lock()
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.run, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """Load the unended jobs of an earlier server, and start the thread that runs them."""
+        self.active = [job.id for job in reversed(self.store.list()) if not job.ended]
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, waiting up to 5 s; running jobs go on."""
+        self.stopping.set()
+        if self.thread.is_alive():
+            self.thread.join(timeout=5)
+
+    @property
+    def workers(self) -> None:
+        """None: this server runs the jobs itself."""
+        return None
+
+    def warnings(self) -> list[str]:
+        """Return an empty list: a job that cannot be started fails with the reason."""
+        return []
+
+    def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
+        """Write a job to disk and queue it; return it."""
+        job = self.store.create(kind, request, files)
+        with self.guard:
+            self.active.append(job.id)
+        return job
+
+    def get(self, job_id: str) -> Job:
+        """Return a job in its current state; raise `UnknownNameError` if there is none."""
+        return self.store.get(job_id)
+
+    def list(self) -> list[Job]:
+        """Return all jobs, newest first."""
+        return self.store.list()
+
+    def read_request(self, job_id: str) -> JobRequest | None:
+        """Return a job's request; if it is damaged, log the error and return None."""
+        job, content = self.store.read(job_id), self.store.read_request(job_id)
+        try:
+            return parse_request(job.kind, content)
+        except ValueError as error:
+            log.error("job %s: %s", job_id, error)
+            return None
+
+    def open_result(self, job_id: str, name: str) -> ResultFile | None:
+        """Open a result file of a job; return None if there is none of that name."""
+        self.store.find_folder(job_id)
+        try:
+            return ResultFile.from_file(open_beneath(self.store.root, f"{job_id}/{name}"))
+        except (FileNotFoundError, OutsideError):
+            return None
+
+    def cancel(self, job_id: str) -> Job:
+        """Cancel a job, terminate its process, and return the job after waiting up to 3 s for its end."""
+        job = self.store.cancel(job_id)
+        child = self.children.get(job_id)
+        if child is not None:
+            child.terminate()
+        deadline = time.monotonic() + 3
+        while not job.ended and time.monotonic() < deadline:
+            time.sleep(0.05)
+            job = self.store.settle(self.store.read(job_id))
+        return job
+
+    def run(self) -> None:
+        """Manage the jobs at intervals until the thread is stopped; log errors and go on."""
+        while not self.stopping.wait(POLL_SECONDS):
+            try:
+                self.manage_jobs()
+            except Exception:
+                log.exception("managing the jobs failed; trying again")
+
+    def manage_jobs(self) -> None:
+        """Remove ended jobs from the queue, and start the first job if it is queued and not started yet."""
+        with self.guard:
+            waiting = list(self.active)
+        for job_id in waiting:
+            if self._has_ended(job_id):
+                child = self.children.pop(job_id, None)
+                if child is not None:
+                    child.wait()  # it has written its end and is about to exit
+                with self.guard:
+                    self.active.remove(job_id)
+                continue
+            if job_id not in self.children and self.store.read(job_id).state == "queued":
+                self._start_or_fail(job_id)
+            return  # one at a time, in the order they came
+
+    def _has_ended(self, job_id: str) -> bool:
+        """Return whether a job has ended or was removed; one whose process left no result is marked as ended first."""
+        try:
+            job = self.store.get(job_id)
+        except UnknownNameError:
+            return True
+        child = self.children.get(job_id)
+        if not job.ended and child is not None and child.poll() is not None:
+            job = self.store.settle(self.store.read(job_id))
+        return job.ended
+
+    def _start_or_fail(self, job_id: str) -> None:
+        """Start a job's process; if that fails, log the error and mark the job as failed."""
+        try:
+            self.children[job_id] = self._start_process(job_id)
+        except OSError:
+            log.exception("the process of job %s cannot be started", job_id)
+            self.store.settle(self.store.read(job_id))
+
+    def _start_process(self, job_id: str) -> Process:
+        """Start the process of a job, which outlives this server and appends its output to the job's `log.txt`.
+
+        Raises:
+            OSError: if the process cannot be started.
+        """
+        folder = self.store.find_folder(job_id)
+        with continue_file(folder / "log.txt", append=True) as output:
+            program = Program(
+                "lathe.service.jobs.local_process",
+                (str(folder),),
+                self.environment,
+                output=output.fileno(),
+                lasting=True,
+            )
+            return self.processes.start(program)

@@ -1,0 +1,176 @@
+"""Jobs of all replicas: stored in Redis, run by `lathe worker`."""
+
+import builtins
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from redis import exceptions as redis_errors
+
+from lathe.service.home import Home
+from lathe.service.jobs.jobs import ResultFile
+from lathe.service.jobs.redis.heartbeats import build_queue_name, list_live_workers
+from lathe.service.jobs.redis.queue import LOST_SECONDS, JobRecords
+from lathe.service.jobs.requests import JobRequest, parse_request
+from lathe.service.jobs.store import Job, create_job
+from lathe.service.processes.program import Process, ProcessStarter, Program
+from lathe.service.redis.connection import RedisConnection
+from lathe.service.redis.damage import note_damage
+
+POLL_SECONDS = 1.0
+"""Seconds between two checks of the jobs."""
+PRUNE_SECONDS = 10.0
+"""Seconds between two removals of old jobs."""
+CANCEL_SECONDS = 5.0
+"""Maximum seconds that `cancel` waits for a running job to end."""
+AGAIN_SECONDS = 10.0
+"""Seconds before a state folder's own worker that failed is started again."""
+OWN_KINDS = frozenset({"reindex"})
+"""Kinds of jobs on files of this state folder, which no other machine has."""
+
+log = logging.getLogger(__name__)
+
+
+class SharedJobs:
+    """Job manager of jobs in Redis; see `lathe.service.jobs.jobs.Jobs`.
+
+    Jobs on this state folder's indexes have a queue of their own, and a worker that is started when there are any.
+
+    Args:
+        connection: connection to Redis.
+        home: state folder with the indexes.
+        environment: environment variables of the state folder's own worker.
+        processes: starts that worker.
+    """
+
+    def __init__(
+        self, connection: RedisConnection, home: Home, environment: dict[str, str], processes: ProcessStarter
+    ) -> None:
+        self.connection = connection
+        self.home = home
+        self.environment = environment
+        self.processes = processes
+        self.records = JobRecords(connection.client)
+        self.own_worker: Process | None = None
+        self.not_before = self.patient_until = self.pruned_at = 0.0
+        self.trouble: str | None = None
+        self.seen: tuple[int, int] | None = None
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.run, name="jobs", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread that manages the jobs."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread, waiting up to 5 s; running jobs go on."""
+        self.stopping.set()
+        if self.thread.is_alive():
+            self.thread.join(timeout=5)
+
+    @property
+    def workers(self) -> int | None:
+        """Number of live workers of this version of Lathe; None while Redis is unreachable."""
+        return self.seen[1] if self.seen and self.connection.up else None
+
+    def warnings(self) -> list[str]:
+        """Return a warning if jobs wait and no worker is alive; an empty list otherwise, or without Redis."""
+        waiting, workers = self.seen or (0, 0)
+        if not waiting or workers or not self.connection.up:
+            return []
+        return [f"jobs wait ({waiting}) and no worker of Lathe {version('lathe')} is there: start `lathe worker`"]
+
+    def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
+        """Write a job to Redis and queue it; return it."""
+        job = create_job(kind)
+        queue = build_queue_name(self.home.read_or_create_id() if kind in OWN_KINDS else None)
+        with self.connection.reached():
+            self.records.add(job, queue, request, files)
+        return job
+
+    def get(self, job_id: str) -> Job:
+        """Return a job in its current state."""
+        with self.connection.reached():
+            return self.records.get(job_id)
+
+    def list(self) -> builtins.list[Job]:
+        """Return all jobs, newest first."""
+        with self.connection.reached():
+            return self.records.list()
+
+    def read_request(self, job_id: str) -> JobRequest | None:
+        """Return a job's request; if it is damaged, count and log that, and return None."""
+        with self.connection.reached():
+            job, content = self.records.get(job_id), self.records.read_request(job_id)
+        try:
+            return parse_request(job.kind, content)
+        except ValueError as error:
+            note_damage("job request", job_id, str(error))
+            return None
+
+    def cancel(self, job_id: str) -> Job:
+        """Cancel a job, which its worker kills if it runs, and return it after waiting up to `CANCEL_SECONDS`."""
+        with self.connection.reached():
+            job = self.records.cancel(job_id)
+            deadline = time.monotonic() + CANCEL_SECONDS
+            while not job.ended and time.monotonic() < deadline:
+                time.sleep(0.1)
+                job = self.records.get(job_id)
+            return job
+
+    def open_result(self, job_id: str, name: str) -> ResultFile | None:
+        """Return a result file of a job, read from Redis piece by piece; None if there is none of that name."""
+        with self.connection.reached():
+            self.records.find(job_id)
+            return self.records.files.read(job_id, name)
+
+    def run(self) -> None:
+        """Manage the jobs at intervals until the thread is stopped, except while Redis is down; log errors and go on.
+
+        For `LOST_SECONDS` after an outage no job is requeued, because workers could send no heartbeat either.
+        """
+        while not self.stopping.wait(POLL_SECONDS):
+            if not self.connection.up:
+                self.patient_until = time.monotonic() + LOST_SECONDS  # workers could send no heartbeat either
+                continue
+            try:
+                self.manage_jobs()
+                self.trouble = None
+            except redis_errors.RedisError as error:
+                if self.trouble != str(error):
+                    log.warning("managing the jobs failed: %s", error)
+                self.trouble = str(error)
+            except Exception:
+                log.exception("managing the jobs failed; trying again")
+
+    def manage_jobs(self) -> None:
+        """Count waiting jobs and workers, requeue jobs of dead workers, and start the own worker if needed.
+
+        Old jobs are removed every `PRUNE_SECONDS`; nothing is requeued shortly after an outage of Redis.
+        """
+        queue = build_queue_name()
+        self.seen = self.records.count_waiting(queue), len(list_live_workers(self.connection.client, queue))
+        if time.monotonic() >= self.patient_until:
+            self.records.requeue_lost_jobs()
+        if time.monotonic() - self.pruned_at >= PRUNE_SECONDS:
+            self.records.prune()
+            self.pruned_at = time.monotonic()
+        self._manage_own_worker()
+
+    def _manage_own_worker(self) -> None:
+        """Start the worker of this state folder's own jobs if some wait and it is not running.
+
+        If it ended with an error, log that and start it again after `AGAIN_SECONDS` at the earliest.
+        """
+        if self.own_worker is not None and (status := self.own_worker.poll()) is not None:
+            self.own_worker = None
+            if status:
+                log.error("the worker of this server's own jobs ended with %d; starting it again later", status)
+                self.not_before = time.monotonic() + AGAIN_SECONDS
+        waiting = self.records.count_waiting(build_queue_name(self.home.read_or_create_id()))
+        if waiting and self.own_worker is None and time.monotonic() >= self.not_before:
+            own = Program("lathe.service.jobs.redis.worker", ("--own", "--burst"), self.environment, lasting=True)
+            self.own_worker = self.processes.start(own)

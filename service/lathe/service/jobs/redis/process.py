@@ -1,0 +1,172 @@
+"""The process of one job from a queue in Redis: `python -m lathe.service.jobs.redis.process JOB`."""
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from filelock import Timeout
+from redis import exceptions as redis_errors
+
+from lathe.service.errors import ForbiddenError
+from lathe.service.home import Home
+from lathe.service.jobs.inputs import INPUT_NAMES
+from lathe.service.jobs.redis.queue import JobRecords
+from lathe.service.jobs.redis.worker import SOCKET_SECONDS, may_pass
+from lathe.service.jobs.requests import JobRequest
+from lathe.service.jobs.runners import Outcome, ProgressReporter, limit_resources, run_request
+from lathe.service.jobs.sources import resolve_allowed_path
+from lathe.service.jobs.store import Job
+from lathe.service.redis.connection import connect
+from lathe.service.settings import Settings, read_settings
+from lathe.training.locks import lock_file
+from lathe.transforms.files import create_file, make_folder, make_root
+
+END_SECONDS = 120.0
+"""Seconds for which writing a job's end is retried while Redis is unreachable."""
+PARENT_SECONDS = 0.5
+"""Seconds between two checks of whether the worker is alive."""
+SCRATCH = ".queued-"
+"""Prefix of temporary job folders."""
+LEFT_SECONDS = 60.0
+"""Age in seconds from which an unlocked temporary folder is removed."""
+
+
+def run_taken_job(records: JobRecords, job_id: str, settings: Settings) -> None:
+    """Run a job, which a worker has taken, in a temporary folder, and write progress, results and end to Redis.
+
+    Returns at once if the job has ended or was queued again. Temporary folders of killed processes are removed first.
+    """
+    record = records.find(job_id)
+    if record.job.ended or record.waiting:  # its worker was considered dead before this process began
+        return
+    home = Home(settings.home)
+
+    def write(job: Job) -> None:
+        """Write the job's progress; errors of Redis are ignored, since it may come back before the job ends."""
+        with suppress(redis_errors.RedisError):  # a short outage of Redis does not stop a job
+            records.write_progress(job)
+
+    reporter = ProgressReporter(record.job, write)
+    make_root(home.jobs)
+    _delete_leftovers(home.jobs)
+    with tempfile.TemporaryDirectory(dir=home.jobs, prefix=SCRATCH) as scratch, lock_file(Path(scratch) / ".lock"):
+        folder = Path(scratch) / job_id
+        make_folder(folder)
+        outcome = fetch_inputs(records, job_id, folder) or run_request(
+            record.job.kind, records.read_request(job_id), folder, settings, reporter, require_allowed
+        )
+        made = [path for path in folder.iterdir() if path.is_file() and path.name not in INPUT_NAMES]
+        _retry_until_written(lambda: records.end(_store_results(records, job_id, outcome, made).end_job(reporter.job)))
+
+
+def require_allowed(request: JobRequest, settings: Settings) -> None:
+    """Raise unless this worker's own settings allow the request: whoever can write to Redis can request a job.
+
+    Raises:
+        ForbiddenError: if a path is outside this worker's data root, an embeddings API is not in its settings, whose
+            key would else be sent to any address, or a model has code of its own that this worker's
+            settings do not trust.
+        UnknownNameError: if a file does not exist.
+    """
+    for path in request.paths:
+        resolve_allowed_path(path, settings.data_root)
+    upstreams = [spec.upstream for spec in settings.specs if spec.upstream is not None]
+    trusted = {(spec.model, spec.revision) for spec in settings.specs if spec.trust_remote_code}
+    for encoder in request.encoders:
+        if encoder.upstream is not None and encoder.upstream not in upstreams:
+            raise ForbiddenError(
+                f"the embeddings API of {encoder.name} is not one of this worker's: list it in the worker's "
+                "LATHE_ENCODERS as in the server's"
+            )
+        if encoder.trust_remote_code and (encoder.model, encoder.revision) not in trusted:
+            raise ForbiddenError(
+                f"the model {encoder.model} has code of its own, which this worker does not trust: "
+                "list it in the worker's LATHE_ENCODERS as in the server's"
+            )
+
+
+def _delete_leftovers(jobs: Path) -> None:
+    """Remove temporary job folders that no process has locked and that are over `LEFT_SECONDS` old.
+
+    Killed processes leave them, and they may hold callers' texts.
+    """
+    for folder in jobs.glob(f"{SCRATCH}*"):
+        with suppress(Timeout, OSError):
+            if time.time() - folder.stat().st_mtime > LEFT_SECONDS:  # younger ones may be about to be locked
+                with lock_file(folder / ".lock").acquire(blocking=False):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def fetch_inputs(records: JobRecords, job_id: str, folder: Path) -> Outcome | None:
+    """Copy a job's inputs from Redis to its folder; return None, or a failed outcome if they are missing or damaged."""
+    try:
+        names = records.files.read_input_names(job_id)
+        for name in names:
+            found = records.files.read(job_id, name)
+            if found is None:
+                return Outcome(error="the job's inputs are missing in Redis: send the job again")
+            with create_file(folder / name) as file:
+                file.writelines(found.pieces)
+    except (ValueError, redis_errors.ResponseError):
+        return Outcome(error="the job's inputs in Redis are damaged: send the job again")
+    return None
+
+
+def _store_results(records: JobRecords, job_id: str, outcome: Outcome, made: list[Path]) -> Outcome:
+    """Store the files that a successful job made in Redis, and return its outcome; store nothing for a failed one.
+
+    If the vectors are too large, the outcome explains that in place of their URL.
+    """
+    if outcome.result is None:
+        return outcome
+    refused = records.files.store_results(job_id, made)
+    if "vectors.npy" not in refused:
+        return outcome
+    words = "too large to go through Redis: `lathe reduce` with the chain gives the same vectors"
+    return replace(outcome, result=outcome.result | {"vectors_url": None, "vectors_error": words})
+
+
+def _retry_until_written(write: Callable[[], object]) -> None:
+    """Call `write` until it succeeds, if Redis is unreachable, full or read-only; raise the error after `END_SECONDS`.
+
+    Any other error is raised at once.
+    """
+    deadline = time.monotonic() + END_SECONDS
+    while True:
+        try:
+            write()
+            return
+        except redis_errors.RedisError as error:
+            if not may_pass(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+def _exit_with_parent(parent: int) -> None:
+    """Exit this process when its worker has ended, since the job is then given to another worker."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(1)
+
+
+def main(arguments: list[str]) -> None:
+    """Run a job; exit early if the worker ends.
+
+    Args:
+        arguments: the job's id.
+    """
+    threading.Thread(target=_exit_with_parent, args=[os.getppid()], daemon=True).start()
+    settings = read_settings()
+    limit_resources(settings)
+    run_taken_job(JobRecords(connect(settings.redis_url, SOCKET_SECONDS)), arguments[0], settings)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,140 @@
+"""The request of each kind of job: JSON in a folder or in Redis, validated when it is read.
+
+A job is data only: its kind selects a function in `lathe.service.jobs.runners.RUNNERS`, and its request holds no more
+than the parameters below.
+"""
+
+import json
+from contextlib import suppress
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
+
+from lathe.service.chains.names import is_name
+from lathe.service.encoder_settings import NAME_PATTERN
+from lathe.service.index.spec import IndexSpec
+from lathe.service.jobs.inputs import INPUT_NAMES
+from lathe.service.jobs.store import describe_validation_error
+from lathe.training.advice.request import AdviceRequest
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.fitting.fit_request import FitRequest
+
+
+def require_input_name(name: str) -> str:
+    """Return the name if it is a file that jobs read, such as their texts; raise `ValueError` otherwise.
+
+    Names come from outside, so that any other could be a path to a file that is none of the job's.
+    """
+    if name not in INPUT_NAMES:
+        raise ValueError("no job has an input of that name")
+    return name
+
+
+def require_generation(spec: IndexSpec) -> IndexSpec:
+    """Return the index settings; raise `ValueError` if their generation is not a valid folder name."""
+    if not is_name(spec.generation):
+        raise ValueError("no generation has this name")
+    return spec
+
+
+InputName = Annotated[str, AfterValidator(require_input_name)]
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
+
+
+class JobRequest(BaseModel):
+    """Parameters of a job."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    encoder: EncoderSpec | None
+
+    @property
+    def encoders(self) -> list[EncoderSpec]:
+        """Specs of the encoders that the job loads."""
+        return [self.encoder] if self.encoder else []
+
+    @property
+    def paths(self) -> list[str]:
+        """Sources that the job reads from outside its folder."""
+        return []
+
+    @property
+    def quotable(self) -> bool:
+        """Whether the job's log may quote its inputs, as messages of unexpected errors do."""
+        return True
+
+
+class FitJob(JobRequest):
+    """Parameters of a fit; `transform` requests the source's vectors as the new chain transforms them."""
+
+    request: FitRequest
+    target_encoder: EncoderSpec | None
+    transform: bool
+    files: tuple[InputName, ...]
+
+    @property
+    def encoders(self) -> list[EncoderSpec]:
+        """Specs of the encoders that the job loads."""
+        return [spec for spec in (self.encoder, self.target_encoder) if spec is not None]
+
+    @property
+    def paths(self) -> list[str]:
+        """Sources that the job reads from outside its folder."""
+        asked = [self.request.source, self.request.targets, self.request.queries, self.request.pairs]
+        asked += [self.request.test_pairs, *self.request.out_of_domain.values()]
+        return [path for path in asked if path is not None and path not in self.files]
+
+    @property
+    def quotable(self) -> bool:
+        """Whether the job's log may quote its inputs: not if they hold personal data."""
+        return not self.request.personal_data
+
+
+class AdviseJob(JobRequest):
+    """Parameters of an advice job; `fit` is the name of the chain to fit from the advice, None for advice only."""
+
+    question: AdviceRequest
+    fit: Name | None
+    files: tuple[InputName, ...]
+
+    @property
+    def paths(self) -> list[str]:
+        """Sources that the job reads from outside its folder."""
+        return [] if self.question.source in self.files else [self.question.source]
+
+
+class ReindexJob(JobRequest):
+    """Parameters of an index's next generation; `text_field` is the metadata field with the texts to encode."""
+
+    index: Name
+    spec: Annotated[IndexSpec, AfterValidator(require_generation)]
+    text_field: str
+
+
+KINDS: dict[str, type[FitJob | AdviseJob | ReindexJob]] = {"fit": FitJob, "advise": AdviseJob, "reindex": ReindexJob}
+
+
+def parse_request(kind: str, content: bytes) -> FitJob | AdviseJob | ReindexJob:
+    """Parse and validate the JSON request of a kind of job.
+
+    Raises:
+        ValueError: if the kind is unknown or the request is damaged; the message quotes nothing of the request.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"there is no kind of job {kind[:40]!r}; there are {', '.join(KINDS)}")
+    try:
+        return KINDS[kind].model_validate_json(_rename_old_fields(content) if kind == "fit" else content)
+    except ValidationError as error:
+        raise ValueError(f"the request of the job is damaged: {describe_validation_error(error)}") from None
+
+
+def _rename_old_fields(content: bytes) -> bytes:
+    """Return a fit's request with its field `foreign` renamed to `out_of_domain`, unchanged if it has none.
+
+    During an upgrade, servers of an earlier version still queue requests with the old name.
+    """
+    with suppress(ValueError, TypeError, KeyError, RecursionError):  # a damaged request is reported by its validation
+        parsed = json.loads(content)
+        parsed["request"]["out_of_domain"] = parsed["request"].pop("foreign")
+        return json.dumps(parsed).encode()
+    return content

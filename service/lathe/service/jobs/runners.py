@@ -1,0 +1,130 @@
+"""The function that runs each kind of job, and the outcome of a job."""
+
+import os
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from lathe.service.errors import ServiceError
+from lathe.service.jobs.kinds.advise import run_advice_job
+from lathe.service.jobs.kinds.fit import run_fit_job
+from lathe.service.jobs.kinds.reindex import run_reindex
+from lathe.service.jobs.requests import JobRequest, parse_request
+from lathe.service.jobs.store import Job
+from lathe.service.settings import Settings
+from lathe.training.errors import TrainingError
+from lathe.transforms.errors import TransformError
+from lathe.transforms.progress import Progress
+
+PROGRESS_SECONDS = 0.25
+"""Minimum seconds between two writes of a job's progress."""
+
+Runner = Callable[[Any, Path, Settings, Progress], dict[str, Any]]
+"""Runs a validated request, see `lathe.service.jobs.requests`, in the job's folder, and returns the result as JSON."""
+RUNNERS: dict[str, Runner] = {
+    "fit": run_fit_job,
+    "advise": run_advice_job,
+    "reindex": run_reindex,
+}
+
+
+class ProgressReporter:
+    """A progress callback that updates a job, and writes it at most every `PROGRESS_SECONDS`.
+
+    Args:
+        job: the running job; replaced at each call.
+        write: writes the job's state and progress.
+    """
+
+    def __init__(self, job: Job, write: Callable[[Job], object]) -> None:
+        self.job = job
+        self.write = write
+        self.written = 0.0
+
+    def __call__(self, fraction: float, message: str) -> None:
+        """Set the job's message and its progress, which never decreases, and write the job if it is time."""
+        self.job = replace(self.job, progress=round(max(self.job.progress, min(fraction, 1.0)), 4), message=message)
+        if time.monotonic() - self.written >= PROGRESS_SECONDS:
+            self.write(self.job)
+            self.written = time.monotonic()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a job: either a result or an error."""
+
+    result: dict[str, Any] | None = None
+    error: str | None = None
+
+    def end_job(self, job: Job) -> Job:
+        """Return the job as ended with this outcome."""
+        done = self.error is None
+        return replace(
+            job,
+            state="succeeded" if done else "failed",
+            progress=1.0 if done else job.progress,
+            message="done" if done else "failed",
+            error=self.error,
+            result=self.result,
+            finished_at=datetime.now(UTC).isoformat(),
+            pid=None,
+        )
+
+
+def run_request(
+    kind: str,
+    content: bytes,
+    folder: Path,
+    settings: Settings,
+    on_progress: Progress,
+    check: Callable[[JobRequest, Settings], None] | None = None,
+) -> Outcome:
+    """Validate and run a job's request; return its result, or any error as a failed outcome.
+
+    An unexpected error's traceback is printed to stderr, and its message left out of the outcome: it may quote texts.
+
+    Args:
+        kind: kind of the job.
+        content: its request as JSON.
+        folder: folder with its inputs, to which results are written; named by the job's id.
+        settings: settings of the process.
+        on_progress: called with progress in [0, 1] and a message.
+        check: raises a `ServiceError` if the request may not be run here; None to allow all.
+    """
+    try:
+        request = parse_request(kind, content)
+    except ValueError as error:
+        return Outcome(error=str(error))
+    try:
+        if check is not None:
+            check(request, settings)
+        return Outcome(RUNNERS[kind](request, folder, settings, on_progress))
+    except (TrainingError, TransformError, ServiceError) as error:
+        return Outcome(error=str(error))
+    except OSError as error:
+        file = (
+            f": {Path(str(error.filename)).name}" if error.filename else ""
+        )  # without the folder, which callers need not know
+        return Outcome(error=f"{error.strerror}{file}")
+    except MemoryError:
+        return Outcome(error="out of memory")
+    except Exception as error:
+        if request.quotable:
+            traceback.print_exc()  # into the job's log; the message may quote texts
+        else:
+            traceback.print_tb(error.__traceback__)  # the stack does not
+        return Outcome(error=f"{type(error).__name__}; the log of the job's process says more")
+
+
+def limit_resources(settings: Settings) -> None:
+    """Lower this process's priority, and limit torch and BLAS to the settings' number of job threads."""
+    os.nice(5)
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(settings.job_threads)
+    threadpool_limits(settings.job_threads, user_api="blas")  # NumPy's, which a fork server starts with one

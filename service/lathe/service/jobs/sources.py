@@ -1,0 +1,134 @@
+"""The source of a job: a path the server may read, or texts or vectors sent with the request."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from lathe.service.codec import as_vectors, dump_json, dump_npy
+from lathe.service.errors import BadValueError, ForbiddenError, UnknownNameError
+from lathe.service.jobs.inputs import FILE_OF_TEXTS, FILE_OF_VECTORS
+from lathe.training.errors import OutsideSourceError, SourceError
+from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
+from lathe.training.sources.hub import is_hub
+from lathe.training.sources.local import RootedFile
+from lathe.training.sources.readers import BUILT_IN
+from lathe.training.sources.remote import is_remote
+from lathe.training.sources.source import open_source
+
+MAX_COUNTED = 1000
+"""Maximum number of vectors whose distinct rows are counted before the job begins."""
+
+
+class SentSource(Protocol):
+    """Protocol of a request's source: exactly one of its attributes is not None."""
+
+    texts: list[str] | None
+    vectors: list[Any] | None
+    path: str | None
+
+
+@dataclass(frozen=True)
+class JobSource:
+    """A checked source as a job reads it.
+
+    Attributes:
+        path: path for `open_source`; the name of a file in the job's folder for data sent with the request.
+        texts: whether it holds texts instead of vectors.
+        width: dimensions of vectors sent with the request; None if unknown.
+        distinct: number of distinct rows sent with the request; None if there are too many to count, or for a path.
+        files: contents of the files to store in the job's folder, by name.
+    """
+
+    path: str
+    texts: bool
+    width: int | None = None
+    distinct: int | None = None
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+def receive(source: SentSource, data_root: Path | None) -> JobSource:
+    """Check a request's source and return it as a job reads it: sent texts or vectors as files, or a path.
+
+    The path must be a built-in source or lie in `data_root`, and is opened to see whether it holds texts or vectors.
+
+    Raises:
+        ServiceError, SourceError: if the source cannot be used.
+    """
+    if source.texts is not None:
+        content = _serialize_texts(source.texts)
+        return JobSource(FILE_OF_TEXTS, True, distinct=len(set(source.texts)), files={FILE_OF_TEXTS: content})
+    if source.vectors is not None:
+        vectors = as_vectors(source.vectors, max_rows=len(source.vectors) + 1)
+        few = len(vectors) <= MAX_COUNTED
+        distinct = len({row.tobytes() for row in vectors}) if few else None
+        return JobSource(FILE_OF_VECTORS, False, vectors.shape[1], distinct, {FILE_OF_VECTORS: dump_npy(vectors)})
+    path = resolve_allowed_path(str(source.path), data_root)
+    return JobSource(path, open_source(path).kind() == "texts")
+
+
+def require_distinct(sent: JobSource, what: str) -> None:
+    """Raise `BadValueError` if fewer than `MIN_DISTINCT_ROWS` distinct rows were sent for the operation `what`.
+
+    A source whose rows were not counted passes.
+    """
+    if sent.distinct is not None and sent.distinct < MIN_DISTINCT_ROWS:
+        raise BadValueError(
+            f"{what} needs at least {MIN_DISTINCT_ROWS} different rows, the source has {sent.distinct}", param="source"
+        )
+
+
+def _serialize_texts(texts: list[str]) -> bytes:
+    """Serialize texts to JSON lines.
+
+    Raises:
+        BadValueError: if there are no texts, or one is empty.
+    """
+    if not texts:
+        raise BadValueError("source.texts must not be empty", param="source.texts")
+    for index, text in enumerate(texts):
+        if not text.strip():
+            raise BadValueError(f"source.texts[{index}] is an empty text", param="source.texts")
+    return b"\n".join(dump_json({"text": text}) for text in texts)
+
+
+def resolve_allowed_path(written: str, data_root: Path | None) -> str:
+    """Return a path in the data root in the form that `open_source` and jobs read; names of built-in sources stay.
+
+    No link may lead out of the data root, neither now nor when the job opens the path.
+
+    Raises:
+        BadValueError: for a data set of the hub, `hf:…`; nothing that a request names is fetched.
+        ForbiddenError: if the path is outside the data root, is a URL, or there is no data root.
+        UnknownNameError: if there is no such file.
+    """
+    if written in BUILT_IN:
+        return written
+    if is_hub(written):
+        raise BadValueError(
+            "the server reads no data sets from the hub: read it with a command, such as lathe fit --source hf:…, "
+            "or put its files into the server's data folder",
+            param="source.path",
+        )
+    if data_root is None:
+        raise ForbiddenError(
+            "paths are off on this server: set LATHE_DATA_ROOT to the folder they may lie in", param="source.path"
+        )
+    path, separator, field = written.partition("#")
+    if is_remote(path):
+        raise ForbiddenError("the server reads no URLs: put the file into its data folder", param="source.path")
+    try:
+        return open_source(f"{RootedFile(data_root, _make_relative(data_root, path))}{separator}{field}").written
+    except OutsideSourceError as error:
+        raise ForbiddenError(f"{path[:80]!r} lies outside the server's data folder: {error}", "source.path") from None
+    except SourceError:
+        raise UnknownNameError(
+            f"there is no source {path[:80]!r} in the server's data folder", param="source.path"
+        ) from None
+
+
+def _make_relative(data_root: Path, path: str) -> str:
+    """Return the path relative to the data root if it begins with it, else unchanged."""
+    for root in (data_root, data_root.resolve()):
+        if path.startswith(f"{root}/"):
+            return path[len(f"{root}/") :].lstrip("/")
+    return path

@@ -1,0 +1,272 @@
+"""Jobs on disk.
+
+jobs/<id>/
+├── request.json   parameters
+├── job.json       state, progress, result; replaced atomically, only by the job's process
+├── .lock          held by that process while it lives: the system releases it in any case
+├── cancel         present once a stop was requested
+├── log.txt        output of the process
+└── …              inputs and results, by kind of job
+
+queued ──► running ──► succeeded
+   │          ├──────► failed      (also when its process ends without a result)
+   └──────────┴──────► cancelled
+"""
+
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
+
+from lathe.service.codec import dump_json
+from lathe.service.errors import UnknownNameError
+from lathe.service.jobs.inputs import INPUT_NAMES
+from lathe.training.locks import lock_file
+from lathe.transforms.beneath import read_beneath
+from lathe.transforms.files import create_file, make_folder, make_root, sync_folder, write_synced
+
+State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+ENDED: frozenset[State] = frozenset({"succeeded", "failed", "cancelled"})
+MAX_JOBS = 200
+"""Maximum number of jobs kept; older ones that have ended are removed with their results."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job's state, as shown to callers.
+
+    Attributes:
+        progress: progress in [0, 1].
+        message: what the job is doing.
+        error: why it failed; None if it did not.
+        result: its result as JSON; None before it succeeded.
+        pid: id of its process while it runs.
+    """
+
+    id: str
+    kind: str
+    state: State = "queued"
+    progress: float = 0.0
+    message: str = "waiting"
+    error: str | None = None
+    result: dict[str, Any] | None = None
+    created_at: str = ""
+    finished_at: str | None = None
+    pid: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has succeeded, failed or been cancelled."""
+        return self.state in ENDED
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the job as JSON for callers, without the process id."""
+        return {key: value for key, value in asdict(self).items() if key != "pid"}
+
+
+JOB: TypeAdapter[Job] = TypeAdapter(Job)
+
+
+def parse_job(job_id: str, content: bytes) -> Job:
+    """Parse and check a job's JSON.
+
+    Raises:
+        ValueError, TypeError: if it is damaged, another job's, or not serializable; the message quotes nothing of it.
+    """
+    try:
+        job = JOB.validate_json(content)
+    except ValidationError as error:
+        raise ValueError(describe_validation_error(error)) from None
+    if job.id != job_id or not 0 <= job.progress <= 1:
+        raise ValueError("its id or progress cannot be that of this job")
+    dump_json(job.to_json())  # numbers beyond 64 bits, for instance, are no JSON here
+    return job
+
+
+def describe_validation_error(error: ValidationError) -> str:
+    """Describe the first error of a validation in one line, without the value."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'JSON'}: {first['msg']}"[:200]
+
+
+class JobStore:
+    """The jobs in one folder, usable from several processes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find_folder(self, job_id: str) -> Path:
+        """Return the folder of a job.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
+        folder = self.root / job_id
+        if not is_job_id(job_id) or not (folder / "job.json").is_file():
+            raise UnknownNameError(f"there is no job {job_id!r}", param="id")
+        return folder
+
+    def create(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
+        """Write a new queued job with its inputs to disk, atomically, and return it; remove jobs over the limit.
+
+        Raises:
+            OSError: if the job cannot be written.
+        """
+        job = create_job(kind)
+        staging = self.root / f".{job.id}"
+        try:
+            make_root(self.root)
+            make_folder(staging)
+            for name, payload in files.items():
+                write_synced(staging / name, payload)
+            write_synced(staging / "request.json", json.dumps(request).encode())
+            write_synced(staging / "job.json", json.dumps(asdict(job)).encode())
+            staging.rename(self.root / job.id)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        sync_folder(self.root)
+        self.prune()
+        return job
+
+    def read_request(self, job_id: str) -> bytes:
+        """Return a job's request as the JSON that was written.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
+        self.find_folder(job_id)
+        return read_beneath(self.root, f"{job_id}/request.json")
+
+    def list_ids(self) -> list[str]:
+        """Return the ids of all jobs, newest first."""
+        if not self.root.is_dir():
+            return []
+        return sorted((f.name for f in self.root.iterdir() if is_job_id(f.name) and f.is_dir()), reverse=True)
+
+    def read(self, job_id: str) -> Job:
+        """Return a job as its process last wrote it; a failed job if the file is damaged.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
+        self.find_folder(job_id)
+        try:
+            return parse_job(job_id, read_beneath(self.root, f"{job_id}/job.json"))
+        except FileNotFoundError:  # removed in this moment
+            raise UnknownNameError(f"there is no job {job_id!r}", param="id") from None
+        except (ValueError, TypeError, OSError) as error:  # a power cut, or another version of Lathe
+            return Job(job_id, "unknown", "failed", message="failed", error=f"the job's record is damaged: {error}")
+
+    def get(self, job_id: str) -> Job:
+        """Return a job in its current state; one whose process ended without a result is first marked as ended.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
+        job = self.read(job_id)
+        return self.settle(job) if job.state == "running" else job
+
+    def list(self) -> list[Job]:
+        """Return all jobs in their current state, newest first."""
+        found = []
+        for job_id in self.list_ids():
+            with suppress(UnknownNameError):  # removed meanwhile
+                found.append(self.get(job_id))
+        return found
+
+    def write(self, job: Job) -> Job:
+        """Replace a job's state file atomically and return the job; the caller holds the job's lock."""
+        staging = self.root / job.id / ".job.json"
+        with create_file(staging) as file:
+            file.write(json.dumps(asdict(job)).encode())
+            file.flush()
+            if job.ended:
+                os.fsync(file.fileno())
+        staging.replace(self.root / job.id / "job.json")
+        return job
+
+    def lock(self, job_id: str) -> FileLock:
+        """Return the file lock that a process must hold to run a job and write its state."""
+        return lock_file(self.root / job_id / ".lock")
+
+    def settle(self, job: Job) -> Job:
+        """Mark a job that no process runs as cancelled, if that was requested, or failed; delete its inputs, return it.
+
+        A job that has ended, or whose lock a process holds, is returned unchanged.
+        """
+        try:
+            with self.lock(job.id).acquire(blocking=False):
+                job = self.read(job.id)  # it may have ended just now
+                return job if job.ended else self.end_orphan(job)
+        except Timeout:
+            return job
+
+    def end_orphan(self, job: Job) -> Job:
+        """Mark a job without a process as cancelled, if that was requested, or failed; delete its inputs, return it.
+
+        The caller holds its lock. A disk that is full is no error.
+        """
+        wanted = (self.root / job.id / "cancel").exists()
+        ended = replace(
+            job,
+            state="cancelled" if wanted else "failed",
+            message="cancelled" if wanted else "its process ended without a result",
+            error=None if wanted else f"the job's process was killed or crashed while {job.message}",
+            finished_at=datetime.now(UTC).isoformat(),
+            pid=None,
+        )
+        with suppress(OSError):  # on a full disk, the returned state is still right
+            self.delete_inputs(job.id)
+            self.write(ended)
+        return ended
+
+    def delete_inputs(self, job_id: str) -> None:
+        """Delete the files that a caller sent with the job: texts, vectors, queries, pairs."""
+        for name in INPUT_NAMES:
+            (self.root / job_id / name).unlink(missing_ok=True)
+
+    def cancel(self, job_id: str) -> Job:
+        """Request that a job stops and return it: a queued one ends at once, a running one gets SIGTERM.
+
+        A job that has ended is returned unchanged.
+
+        Raises:
+            UnknownNameError: if there is no such job.
+        """
+        job = self.get(job_id)
+        if job.ended:
+            return job
+        create_file(self.root / job_id / "cancel").close()
+        if job.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(job.pid, signal.SIGTERM)
+        return self.settle(job)
+
+    def prune(self) -> None:
+        """Delete ended jobs beyond the `MAX_JOBS` newest jobs, with their results."""
+        for job_id in self.list_ids()[MAX_JOBS:]:
+            with suppress(UnknownNameError):
+                if self.get(job_id).ended:
+                    shutil.rmtree(self.root / job_id, ignore_errors=True)
+
+
+def create_job(kind: str) -> Job:
+    """Return a queued job with a new id that begins with the current time."""
+    now = datetime.now(UTC)
+    return Job(id=f"{now:%Y%m%d%H%M%S}{secrets.token_hex(4)}", kind=kind, created_at=now.isoformat())
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether the text is a valid job id: 22 hexadecimal digits."""
+    return re.fullmatch("[0-9a-f]{22}", text) is not None

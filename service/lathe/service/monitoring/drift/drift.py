@@ -1,0 +1,180 @@
+"""Drift: how far the vectors that go through chains are from those the chains were fitted on.
+
+request ─► Drift.observe ─► some of its rows wait in a Window, one for each encoder and version
+observer thread ─► Drift.evaluate ─► sums (Tally), no rows ─► stale? ─► Refits, if that is on
+others ─► Drift.report, .warnings, .is_stale, .evaluate_all: figures of those sums
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from lathe.service.chains.loaded_chain import LoadedChain
+from lathe.service.chains.registry import Registry
+from lathe.service.encoders.observer import DROPPED, ObservedVectors
+from lathe.service.monitoring.drift.refit import Refits
+from lathe.service.monitoring.drift.tally import Tally
+from lathe.service.monitoring.drift.window import PACE, Pace, Window
+from lathe.transforms.errors import ArtifactError
+
+MAX_WINDOWS = 32
+"""Default maximum number of windows; the least recently used one is dropped."""
+
+MIN_ROWS = 1000
+"""Minimum number of rows to judge staleness."""
+
+STANDARD_ERRORS = 2.0
+"""Standard errors by which the threshold must be exceeded."""
+
+Key = tuple[str | None, str, str]
+Work = Callable[[], None]
+
+
+class Drift:
+    """The drift windows of all encoders and versions.
+
+    Args:
+        on: whether drift is monitored.
+        window: minimum rows of a full window, which holds up to twice as many of the latest rows.
+        threshold: value of `out_of_domain`, the rows' mean percentile among the held-out rows of the fit, above which a
+            chain is stale.
+        registry: registry of the chains.
+        submit: queues slow work for another thread; returns False if its queue is full.
+        refits: refits stale chains; None for no refits.
+        max_windows: maximum number of windows.
+        pace: how many rows of each window are evaluated.
+    """
+
+    def __init__(
+        self,
+        on: bool,
+        window: int,
+        threshold: float,
+        registry: Registry,
+        submit: Callable[[Work], bool],
+        refits: Refits | None = None,
+        max_windows: int = MAX_WINDOWS,
+        pace: Pace = PACE,
+    ) -> None:
+        self.on, self.window, self.threshold, self.registry = on, window, threshold, registry
+        self.submit, self.refits = submit, refits
+        self.max_windows, self.pace = max_windows, pace
+        self.windows: dict[Key, Window] = {}
+        self.skipped: set[Key] = set()
+        self.evaluating = threading.Lock()
+
+    def observe(self, seen: ObservedVectors) -> None:
+        """Queue some rows of a request in their window, and submit its evaluation if enough wait.
+
+        If there is no window yet, submit its creation; rows are counted as dropped if that queue is full. Called in the
+        request's thread.
+        """
+        window = self.windows.get(_build_key(seen))
+        if window is not None:
+            if window.queue_sample(seen.raw):
+                self.submit(partial(self.evaluate, window))
+        elif _build_key(seen) not in self.skipped and not self.submit(partial(self.begin_window, seen)):
+            DROPPED.inc(len(seen.raw))
+
+    def begin_window(self, seen: ObservedVectors) -> None:
+        """Create the window of a request's encoder and version, and queue the rows in it; evaluate a full block.
+
+        The least recently used window over `max_windows` is dropped. A version without a readable fit distribution gets
+        no window, and is skipped from then on.
+        """
+        reference = seen.loaded.fit_distribution
+        key = _build_key(seen)
+        if isinstance(reference, ArtifactError):
+            self.skipped.add(key)
+            return
+        window = self.windows.get(key)  # another request may have come first
+        if window is None:
+            keep_rows = self.refits is not None
+            window = Window(seen.encoder, seen.loaded, reference, self.window, keep_rows, self.pace)
+            with self.evaluating:
+                latest = sorted(self.windows.items(), key=lambda item: item[1].used)[1 - self.max_windows :]
+                self.windows = dict(latest) | {key: window}
+        if window.queue_sample(seen.raw):
+            self.evaluate(window)
+
+    def evaluate(self, window: Window) -> None:
+        """Evaluate the rows queued in a window, and request a refit if they make the chain stale."""
+        with self.evaluating:
+            tally = window.evaluate()
+        if tally is not None and self.refits is not None and self.exceeds_threshold(tally):
+            self.refits.refit_if_needed(window, tally)
+
+    def exceeds_threshold(self, tally: Tally) -> bool:
+        """Return whether `out_of_domain` exceeds the threshold by more than `STANDARD_ERRORS` of its standard errors.
+
+        False with fewer than `MIN_ROWS` rows, or rows of a single request.
+        """
+        noise = tally.standard_error
+        enough = tally.rows >= MIN_ROWS and noise is not None
+        return enough and tally.out_of_domain - STANDARD_ERRORS * (noise or 0.0) > self.threshold
+
+    def evaluate_all(self) -> Iterator[tuple[Window, Tally]]:
+        """Evaluate all queued rows, drop windows of deleted versions, and yield the other windows with their sums.
+
+        Refits of stale chains are queued for another thread, if refits are on.
+        """
+        with self.evaluating:
+            self.windows = {key: window for key, window in self.windows.items() if window.loaded.folder.exists()}
+            found = [(window, tally) for window in self.windows.values() if (tally := window.evaluate()) is not None]
+        for window, tally in found:  # rows are evaluated only once, so a scrape must request refits too
+            if self.refits is not None and self.exceeds_threshold(tally):
+                self.submit(partial(self.refits.refit_if_needed, window, tally))
+        yield from found
+
+    def report(self, loaded: LoadedChain) -> dict[str, Any]:
+        """Evaluate all queued rows and return the drift of a version as the JSON of `/chains/{name}/drift`.
+
+        It has the figures for each encoder, whether the chain is stale for any (None without rows), and in `unknown`
+        why drift is not known.
+        """
+        reference = loaded.fit_distribution
+        unknown = str(reference) if isinstance(reference, ArtifactError) else None
+        here = [] if unknown else [(w, t) for w, t in self.evaluate_all() if _is_window_of(w, loaded)]
+        return {
+            "chain": loaded.ref,
+            "unknown": unknown or (None if self.on else "LATHE_DRIFT is off"),
+            "window": self.window,
+            "threshold": self.threshold,
+            "stale": any(self.exceeds_threshold(tally) for _, tally in here) if here else None,
+            "encoders": [self._describe_window(window, tally) for window, tally in here],
+        }
+
+    def _describe_window(self, window: Window, tally: Tally) -> dict[str, Any]:
+        """Return the figures of a window as JSON."""
+        since = datetime.fromtimestamp(window.since, UTC).isoformat(timespec="seconds")
+        figures = tally.to_json(window.reference)
+        return {"encoder": window.encoder, "since": since} | figures | {"stale": self.exceeds_threshold(tally)}
+
+    def is_stale(self, ref: str) -> bool | None:
+        """Return whether any encoder's rows made a version stale at the last evaluation; None without rows."""
+        tallies = [w.tally for w in list(self.windows.values()) if w.loaded.ref == ref and w.tally is not None]
+        return any(self.exceeds_threshold(tally) for tally in tallies) if tallies else None
+
+    def warnings(self) -> list[str]:
+        """Return a sentence for each live version that was stale at the last evaluation."""
+        return [
+            f"{window.loaded.ref} is stale: of what came from {window.encoder or 'vectors'}, {tally.rows:,} rows, "
+            f"the mean percentile is {tally.out_of_domain:.3f} (threshold {self.threshold}); "
+            f"see /chains/{window.loaded.ref}/drift"
+            for window in list(self.windows.values())
+            if (tally := window.tally) is not None
+            and self.exceeds_threshold(tally)
+            and self.registry.live(window.loaded.name) == window.loaded.version
+        ]
+
+
+def _build_key(seen: ObservedVectors) -> Key:
+    """Return the key of the window of a request's rows: encoder, version and digest."""
+    return seen.encoder, seen.loaded.ref, seen.loaded.digest
+
+
+def _is_window_of(window: Window, loaded: LoadedChain) -> bool:
+    """Return whether a window is of this very version."""
+    return (window.loaded.ref, window.loaded.digest) == (loaded.ref, loaded.digest)

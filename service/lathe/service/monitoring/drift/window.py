@@ -1,0 +1,162 @@
+"""A window over the latest rows that one encoder sent through one version of a chain."""
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.service.chains.loaded_chain import LoadedChain
+from lathe.service.encoders.observer import DROPPED
+from lathe.service.monitoring.drift.tally import Tally
+from lathe.transforms.artifact import FitDistribution
+from lathe.transforms.chain import retained_subspace
+
+Rows = NDArray[np.float32]
+
+BLOCK_ROWS = 256
+"""Rows evaluated together: one by one they would take ten times as long."""
+
+ROWS_PER_REQUEST, SAMPLED_PART = 8, 8
+"""Rows sampled from a request: this many, or an eighth of a large one. More would add little, as they are alike."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Limits on the rows that are evaluated.
+
+    Attributes:
+        rows_a_second: rows per second after a first generation at once. With more traffic, some requests say as much as
+            all would, and evaluating all of them would cost requests that are fully cached a fiftieth of their time.
+        waiting_rows: maximum number of queued rows; more are dropped.
+    """
+
+    rows_a_second: float = 256
+    waiting_rows: int = 64 * BLOCK_ROWS
+
+
+PACE = Pace()
+
+
+@dataclass
+class WindowGeneration:
+    """Consecutive rows of a window.
+
+    Attributes:
+        since: time of the first row, in seconds since 1970.
+        tally: sums over the rows.
+        rows: the rows, if they are kept.
+    """
+
+    since: float
+    tally: Tally
+    rows: list[Rows]
+
+
+class Window:
+    """The last `size` to 2 × `size` rows, as two generations; the older is dropped when the younger is full.
+
+    Args:
+        encoder: name of the encoder; None for vectors that callers sent.
+        loaded: version of the chain.
+        reference: distribution of the rows the version was fitted on.
+        size: rows of a generation.
+        keep_rows: whether the rows themselves are kept.
+        pace: limits on the rows that are evaluated.
+        clock: returns seconds, for the pace.
+    """
+
+    def __init__(
+        self,
+        encoder: str | None,
+        loaded: LoadedChain,
+        reference: FitDistribution,
+        size: int,
+        keep_rows: bool,
+        pace: Pace = PACE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.encoder, self.loaded, self.reference = encoder, loaded, reference
+        self.size, self.keep_rows = size, keep_rows
+        self.pace, self.clock = pace, clock
+        self.retained = retained_subspace(loaded.chain)
+        self.generations: list[WindowGeneration] = []
+        self.waiting: deque[Rows] = deque()
+        self.waiting_rows = 0
+        self.tally: Tally | None = None
+        self.used = clock()
+        self.arrived = time.time()
+        self.allowed = float(size)
+
+    def queue_sample(self, rows: Rows) -> bool:
+        """Sample some rows `(n, d)` of a request into the queue; return whether it is time to call `evaluate`.
+
+        Rows of other dimensions and rows over the pace are ignored. If the queue is full, the rows are counted as
+        dropped and True is returned. Takes microseconds and no lock: several requests may call it at once.
+        """
+        if rows.shape[1] != self.reference.gaussian.dimensions:
+            return False
+        if self.waiting_rows >= self.pace.waiting_rows:
+            DROPPED.inc(len(rows))
+            return True
+        now = self.clock()
+        allowed = min(self.allowed + self.pace.rows_a_second * (now - self.used), self.size)
+        self.used = now
+        if allowed < 1:
+            self.allowed = allowed
+            return False
+        if not self.waiting:
+            self.arrived = time.time()
+        taken = _sample_rows(rows)
+        self.allowed = allowed - len(taken)
+        self.waiting.append(taken)
+        before = self.waiting_rows
+        self.waiting_rows = before + len(taken)
+        return self.waiting_rows // BLOCK_ROWS > before // BLOCK_ROWS
+
+    def evaluate(self) -> Tally | None:
+        """Move the queued rows into the window and return the sums over the window; None if it is empty.
+
+        The sums are also stored in `tally`. Concurrent calls are not allowed.
+        """
+        arrived = self.arrived
+        waiting = [self.waiting.popleft() for _ in range(len(self.waiting))]
+        self.waiting_rows = 0
+        if waiting:
+            tally = Tally.from_requests(self.reference, self.retained, waiting, self.loaded.clipped_share)
+            self._merge_rows(WindowGeneration(arrived, tally, waiting if self.keep_rows else []))
+            tallies = [generation.tally for generation in self.generations]
+            self.tally = sum(tallies[1:], start=tallies[0])
+        return self.tally
+
+    def _merge_rows(self, more: WindowGeneration) -> None:
+        """Merge rows into the younger generation, or, if that is full already, make them a new one and drop the oldest.
+
+        Rows are never split: a generation may end with more than `size` rows.
+        """
+        if self.generations and (younger := self.generations[-1]).tally.rows < self.size:
+            younger.tally += more.tally
+            younger.rows += more.rows
+        else:
+            self.generations = [*self.generations[-1:], more]
+
+    @property
+    def since(self) -> float:
+        """Time of the window's first row in seconds since 1970; the current time if there is none."""
+        return self.generations[0].since if self.generations else time.time()
+
+    def collect_rows(self) -> Rows:
+        """Return the kept rows of both generations, `(n, d)`; raise `ValueError` if none are kept."""
+        return np.concatenate([rows for generation in self.generations for rows in generation.rows])
+
+
+def _sample_rows(rows: Rows) -> Rows:
+    """Return `ROWS_PER_REQUEST` rows, or an eighth if that is more, evenly spaced from a random start; all if fewer."""
+    if len(rows) <= ROWS_PER_REQUEST:
+        return rows
+    wanted = max(ROWS_PER_REQUEST, len(rows) // SAMPLED_PART)
+    chosen: Rows = rows[((random.random() + np.arange(wanted)) * (len(rows) / wanted)).astype(int)]
+    return chosen

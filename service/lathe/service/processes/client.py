@@ -1,0 +1,208 @@
+"""The server's side of the fork server: starts it, requests processes from it, and monitors them."""
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from lathe.service.processes.fork_server import BOUND, LASTING, NUMBER, PRELOADED, SINGLE_THREADED
+from lathe.service.processes.program import ProcessStarter, Program, Spawner, get_environment_without_keys
+
+LOST = -signal.SIGHUP
+"""Exit status of a process that could not be forked, or whose fork server was killed, so that its own is unknown."""
+
+GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""Device files that the drivers of NVIDIA, AMD and WSL create."""
+
+log = logging.getLogger(__name__)
+
+
+class ForkServer:
+    """A process that has imported the libraries, and starts programs as its forks: a start takes milliseconds.
+
+    The process is started by the first program or by `warm_up`, and again if it was killed. When this process ends, for
+    any reason, so does the fork server, which then kills all programs that are not lasting.
+    """
+
+    def __init__(self, preloaded: Sequence[str] = PRELOADED) -> None:
+        """Store the module names without starting the process.
+
+        Args:
+            preloaded: modules that the process imports for all programs, the most urgent first.
+        """
+        self._preloaded = preloaded
+        self._control: socket.socket | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._guard = threading.Lock()
+
+    def warm_up(self) -> None:
+        """Start the fork server, which then imports the libraries; return at once."""
+        with self._guard:
+            self._ensure_running()
+
+    def start(self, program: Program) -> "ForkedProcess":
+        """Request a fork that runs the program and return its handle at once, possibly before the fork exists.
+
+        See `ProcessStarter`.
+        """
+        request = {
+            "module": program.module,
+            "arguments": program.arguments,
+            "environment": dict(program.environment),
+            "has_output": program.output is not None,
+        }
+        ours, theirs = socket.socketpair()
+        with theirs, os.fdopen(os.memfd_create("request"), "wb") as file:  # a socket's buffer may be too small
+            file.write(json.dumps(request).encode())
+            file.flush()
+            passed = [given for given in (program.output, program.descriptor) if given is not None]
+            try:
+                with self._guard:
+                    self._send_request(LASTING if program.lasting else BOUND, [theirs.fileno(), file.fileno(), *passed])
+            except BaseException:
+                ours.close()
+                raise
+        return ForkedProcess(ours)
+
+    def close(self) -> None:
+        """End the fork server and the programs that are not lasting; a later `start` starts it again."""
+        with self._guard:
+            if self._control is not None:
+                self._control.close()
+                self._control = None
+            if self._server is not None:
+                self._server.wait()
+                self._server = None
+
+    def _send_request(self, message: bytes, descriptors: list[int]) -> None:
+        """Send a request to the fork server; if it was killed, start a new one and send it there."""
+        try:
+            socket.send_fds(self._ensure_running(), [message], descriptors)
+        except OSError:
+            log.warning("the fork server is gone; starting it again")
+            if self._control is not None:
+                self._control.close()
+                self._control = None
+            socket.send_fds(self._ensure_running(), [message], descriptors)
+
+    def _ensure_running(self) -> socket.socket:
+        """Return the socket for requests, starting a new fork server if there is none."""
+        if self._control is None:
+            if self._server is not None:
+                self._server.wait()
+            ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+            with theirs:
+                self._server = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "lathe.service.processes.fork_server",
+                        str(theirs.fileno()),
+                        *self._preloaded,
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    env=get_environment_without_keys() | SINGLE_THREADED,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C is for the server
+                )
+            self._control = ours
+        return self._control
+
+
+class ForkedProcess:
+    """A program that a fork server runs or will run, with the methods of `subprocess.Popen` in `Process`."""
+
+    def __init__(self, status: socket.socket) -> None:
+        """Observe a fork.
+
+        Args:
+            status: socket from which its process id and its exit status are read.
+        """
+        self._status = status
+        self._guard = threading.Lock()
+        self._pid: int | None = None
+        self._returncode: int | None = None
+
+    def __del__(self) -> None:
+        """Close the socket, which is still open if the exit status was not read."""
+        self._status.close()
+
+    @property
+    def pid(self) -> int:
+        """Process id, waiting until the process is forked; 0 if the fork failed."""
+        while self.poll() is None and self._pid is None:
+            self._wait_for_message(None)
+        return self._pid or 0
+
+    def poll(self) -> int | None:
+        """Return the exit status; None while the process runs or is about to."""
+        with self._guard:
+            while self._returncode is None and select.select([self._status], [], [], 0)[0]:
+                self._store_message(self._status.recv(NUMBER.size, socket.MSG_WAITALL))
+            return self._returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit status; raise `subprocess.TimeoutExpired` after `timeout` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired(f"process {self._pid}", timeout or 0.0)
+            self._wait_for_message(left)
+        return status
+
+    def terminate(self) -> None:
+        """Ask the process to end (SIGTERM); if it is not forked yet, cancel the fork."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the process (SIGKILL); if it is not forked yet, cancel the fork."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process; cancel the fork if there is none yet; do nothing if the process has ended."""
+        if self.poll() is None and self._pid is None:
+            with suppress(OSError):
+                self._status.shutdown(socket.SHUT_WR)  # the fork server then does not start the program
+        elif self._pid and self._returncode in (None, LOST):
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def _wait_for_message(self, seconds: float | None) -> None:
+        """Wait until the fork server writes to the socket, at most `seconds`."""
+        with suppress(ValueError, OSError):  # another thread has just closed the socket
+            select.select([self._status], [], [], seconds)
+
+    def _store_message(self, number: bytes) -> None:
+        """Store what the fork server wrote: first the process id, then the exit status, which closes the socket.
+
+        The exit status is `LOST` if the server is gone, or if the fork failed, which is logged.
+        """
+        found = NUMBER.unpack(number)[0] if len(number) == NUMBER.size else None
+        if self._pid is None and found is not None and found > 0:
+            self._pid = found
+            return
+        if self._pid is None and found is not None:
+            log.error("the system cannot start a process: %s", os.strerror(-found))
+            found = None
+        self._returncode = LOST if found is None else found
+        self._status.close()
+
+
+def create_process_starter(device: str | None) -> ProcessStarter:
+    """Return a fork server on Linux if encoders cannot use a GPU, else a `Spawner`.
+
+    Args:
+        device: torch device of the encoders; None selects the best available.
+    """
+    on_cpu = device == "cpu" or (device is None and not any(path.exists() for path in GPU_DEVICES))
+    return ForkServer() if sys.platform == "linux" and on_cpu else Spawner()

@@ -1,0 +1,207 @@
+"""The fork server, from which processes are forked: `python -m lathe.service.processes.fork_server FD MODULE …`.
+
+It imports the modules in order and answers requests in between, so that an encoder need not wait for what only jobs
+use. A request comes with a file that describes the program, descriptors to inherit, and a socket, to which the server
+writes the fork's process id and, when the fork has ended, its exit status.
+
+A fork copies only the thread that forks, so this process has one: `SINGLE_THREADED` stops the libraries that start
+threads on import from doing so, and each program sets its own number of compute threads.
+"""
+
+import errno
+import fcntl
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from setproctitle import setproctitle
+
+PRELOADED = (
+    "lathe.service.encoders.engine.worker",
+    "sentence_transformers",
+    "transformers.models.bert.modeling_bert",  # of the default encoder; other models are imported by their processes
+    "lathe.service.jobs.local_process",
+)
+"""Modules that encoders and jobs import, the most urgent first."""
+
+SINGLE_THREADED = {
+    "OPENBLAS_NUM_THREADS": "1",  # NumPy's and SciPy's BLAS
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # the allocator of pyarrow, which sentence-transformers imports
+}
+"""Environment variables that stop libraries from starting threads on import."""
+
+NUMBER = struct.Struct("i")
+"""Format of process ids and exit statuses on a request's socket; a negative id is the error number of a failed fork."""
+
+MAX_DESCRIPTORS = 4
+"""Maximum number of file descriptors that come with a request."""
+LASTING, BOUND = b"lasting", b"bound"
+"""A request's message: whether the fork goes on when the server ends, or is killed."""
+
+
+class ForkLoop:
+    """A loop that forks on request, until the other side of its socket is closed.
+
+    It sets the process's handlers of SIGCHLD, to notice that a fork has ended, and of SIGIO, to end at once when the
+    server is gone, even in the middle of an import.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.statuses: dict[int, socket.socket] = {}
+        self.bound: set[int] = set()
+        self.wakeup, self.woken = socket.socketpair()
+        self.wakeup.setblocking(False)
+        self.woken.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # an ignored signal would not write to the wakeup descriptor
+        signal.set_wakeup_fd(self.wakeup.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGIO, lambda *_: self._exit_if_server_is_gone())
+        fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(control, fcntl.F_SETFL, fcntl.fcntl(control, fcntl.F_GETFL) | os.O_ASYNC)
+
+    def serve(self, preloaded: Sequence[str]) -> Callable[[], None]:
+        """Import the modules and serve requests; return only in a fork, with the function that runs its program."""
+        self._exit_if_server_is_gone()  # it may be gone already
+        gc.disable()  # imports make so many objects that collecting takes a quarter of their time
+        setproctitle(f"{sys.executable} -m lathe.service.processes.fork_server")  # `ps` need not list the modules
+        for name in preloaded:
+            with suppress(ImportError):  # the program that needs the module says so in its own output
+                import_module(name)
+            while self._wait_for_request(0):
+                if program := self._fork_for_request():
+                    return program
+        while True:
+            self._wait_for_request(None)
+            if program := self._fork_for_request():
+                return program
+
+    def _wait_for_request(self, seconds: float | None) -> bool:
+        """Wait for a request up to `seconds`, reporting ended forks meanwhile; return whether a request came."""
+        while True:
+            ready = select.select([self.control, self.woken], [], [], seconds)[0]
+            if self.woken in ready:
+                self.woken.recv(4096)
+                self._report_ended_forks()
+            if self.control in ready:
+                return True
+            if not ready:
+                return False
+
+    def _fork_for_request(self) -> Callable[[], None] | None:
+        """Fork for one request and report the process id; return the program in the fork, None in the server.
+
+        If the requester has cancelled, or the system refuses, the negative error number is reported and nothing forked.
+        If the server is gone, this process exits.
+        """
+        message, descriptors, *_ = socket.recv_fds(self.control, len(LASTING), MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+        if not message:
+            self._exit_if_server_is_gone()
+        status = socket.socket(fileno=descriptors[0])
+        gc.freeze()  # a collection in the fork would write to pages that forks share
+        child = -errno.ECANCELED if _is_closed(status) else _try_to_fork()
+        if child == 0:
+            status.close()
+            return self._set_up_fork(*descriptors[1:])
+        for descriptor in descriptors[1:]:
+            os.close(descriptor)
+        with suppress(OSError):  # the requester has closed the socket
+            status.sendall(NUMBER.pack(child))
+        if child < 0:
+            status.close()
+            return None
+        self.statuses[child] = status
+        if message == BOUND:
+            self.bound.add(child)
+        return None
+
+    def _set_up_fork(self, request_file: int, *inherited: int) -> Callable[[], None]:
+        """Set up descriptors, environment, arguments and title of this fork; return the function that runs its program.
+
+        The fork gets a session of its own and the default handlers of signals.
+
+        Args:
+            request_file: descriptor of the JSON that describes the program.
+            inherited: descriptors of the program: that of its output, if it has one, then those it gets as arguments.
+        """
+        gc.enable()
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGIO):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()  # Ctrl-C on the server is for the server, which ends the others in order
+        for other in (self.control, self.wakeup, self.woken, *self.statuses.values()):
+            other.close()
+        with os.fdopen(request_file, "rb") as file:
+            file.seek(0)
+            request: dict[str, Any] = json.load(file)
+        left = list(inherited)
+        if request["has_output"]:
+            output = left.pop(0)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        arguments = [*request["arguments"], *map(str, left)]
+        sys.argv = [request["module"], *arguments]
+        setproctitle(f"{sys.executable} -m {' '.join(sys.argv)}")  # what a new Python's would be
+        return partial(_run_module, request["module"], arguments)
+
+    def _report_ended_forks(self) -> None:
+        """Write the exit status of each ended fork to the socket of whoever requested the fork."""
+        while self.statuses:
+            child, ending = os.waitpid(-1, os.WNOHANG)
+            if child == 0:
+                return
+            self.bound.discard(child)
+            with self.statuses.pop(child) as status, suppress(OSError):
+                status.sendall(NUMBER.pack(os.waitstatus_to_exitcode(ending)))
+
+    def _exit_if_server_is_gone(self) -> None:
+        """If the server's socket is closed, kill the forks that are not lasting and exit; also run on SIGIO."""
+        if _is_closed(self.control):
+            for child in self.bound:
+                os.kill(child, signal.SIGKILL)  # they are children of this process, so the number is still theirs
+            os._exit(0)
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    """Return whether the other side of a socket is closed or will send nothing more."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _try_to_fork() -> int:
+    """Fork; return the process id, 0 in the fork, or the negative error number if the system refuses."""
+    try:
+        return os.fork()
+    except OSError as error:
+        return -(error.errno or errno.EAGAIN)
+
+
+def _run_module(module: str, arguments: list[str]) -> None:
+    """Import the module and call its `main` with the arguments."""
+    import_module(module).main(arguments)
+
+
+def main(arguments: list[str]) -> None:
+    """Serve fork requests on the socket in `arguments[0]`; in each fork, run the requested program."""
+    run_program = ForkLoop(socket.socket(fileno=int(arguments[0]))).serve(arguments[1:])
+    run_program()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,31 @@
+"""State that replicas share in Redis: chains, size routes, cached vectors, jobs.
+
+replica.py        everything below for one server, opened as one object
+connection.py     the connection, and whether Redis can be used
+chain_record.py   how a chain is stored in Redis
+shared_record.py  the record of all chains: which record it is, and transactions on it
+registry_copy.py  the local copy of the chains, from which a replica serves
+registry.py       the registry of all replicas: its changes are made in Redis first
+size_routes.py    size routes, stored and copied the same way
+local_replica.py  copies chains and size routes, and remembers what could not be copied
+replicator.py     the thread that copies each change
+cache.py          vectors of texts, as float16
+damage.py         counts records that cannot be read, and logs each once
+(jobs are in lathe.service.jobs.redis)
+
+lathe:registry            {"id", "schema"}; distinguishes this Redis from another, or from one that lost its data
+lathe:chain:<name>        hash: pointer, and version:<n> → the SHA-256 of its two files and the job that made it
+lathe:artifact:<name>:<n> hash: manifest, tensors
+lathe:places              hash: encoder fingerprint → {size: chain}
+lathe:changes             stream: which chain changed, or that size routes did
+lathe:cache:<generation>  hash: key of a text → its vector
+lathe:jobs                sorted set: ids of jobs by creation time
+lathe:job:<id>            hash: what a job is, and its end; see lathe.service.jobs.redis.record
+lathe:job:<id>:<file>     list: the bytes of an input or a result, in pieces
+lathe:queue:<queue>       list: ids of waiting jobs, the next one first
+lathe:running             sorted set: ids of running jobs, by their worker's last heartbeat
+lathe:workers:<queue>     sorted set: workers, by their last heartbeat
+lathe:results             hash: id of a job → bytes of its results
+
+All of it is data only, checked when read: others may write to this Redis too, and damaged records stop nothing.
+"""

@@ -1,0 +1,139 @@
+"""The format of chains in Redis: a chain's record, its versions' files, and the identity of the whole registry."""
+
+import hashlib
+import json
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from redis.client import Pipeline
+
+from lathe.service.chains.pointer import Pointer
+from lathe.service.errors import UnavailableError
+from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitStatistics, read_file
+from lathe.transforms.chain import Chain
+from lathe.transforms.errors import ArtifactError
+
+SCHEMA = 1
+IDENTITY = "lathe:registry"
+CHANGES = "lathe:changes"
+CHANGES_KEPT = 1000
+"""Maximum length of the change stream."""
+CHAIN = "lathe:chain:"
+POINTER, VERSION = b"pointer", b"version:"
+
+
+class VersionFiles(NamedTuple):
+    """The files of a version, by their names in Redis; `reference`, the fit distribution, is None if there is none."""
+
+    manifest: bytes
+    tensors: bytes
+    reference: bytes | None = None
+
+    @classmethod
+    def read(cls, folder: Path, root: Path | None = None) -> "VersionFiles":
+        """Read the files of an artifact folder; no link may lead out of `root`; None follows links anywhere."""
+        try:
+            reference = read_file(folder, DISTRIBUTION, root)
+        except FileNotFoundError:
+            reference = None
+        return cls(read_file(folder, MANIFEST, root), read_file(folder, TENSORS, root), reference)
+
+
+@dataclass(frozen=True)
+class VersionStamp:
+    """Digests that the record has of a version's files (SHA-256), and the job that published the version.
+
+    The digest of the fit distribution is in the manifest, and is checked when that is read.
+    """
+
+    manifest: str
+    tensors: str
+    job: str | None = None
+
+    def matches(self, manifest: bytes, tensors: bytes) -> bool:
+        """Return whether the files have the recorded digests."""
+        return (compute_digest(manifest), compute_digest(tensors)) == (self.manifest, self.tensors)
+
+
+@dataclass(frozen=True)
+class ChainRecord:
+    """A chain's record in Redis: the pointer, and the stamp of each version."""
+
+    pointer: Pointer
+    stamps: dict[int, VersionStamp]
+
+    @classmethod
+    def parse(cls, name: str, content: dict[bytes, bytes]) -> "ChainRecord":
+        """Parse the Redis hash of a chain; an empty one means that the name was never used.
+
+        Raises:
+            ArtifactError: if the hash is damaged.
+        """
+        if content and POINTER not in content:
+            raise ArtifactError(f"the record of the chain {name} in Redis has no live pointer")
+        pointer = Pointer.parse(name, content[POINTER]) if content else Pointer()
+        numbers = {key: key.removeprefix(VERSION).decode(errors="replace") for key in content if key != POINTER}
+        try:
+            stamps = {int(number): VersionStamp(**json.loads(content[key])) for key, number in numbers.items()}
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ArtifactError(f"the record of the chain {name} in Redis cannot be read: {error!r}") from error
+        return cls(pointer, stamps)
+
+
+def read_record(pipe: Pipeline, name: str) -> ChainRecord:
+    """Read a chain's record within a transaction that watches its key."""
+    content: Any = pipe.hgetall(CHAIN + name)
+    return ChainRecord.parse(name, content)
+
+
+def write_version(pipe: Pipeline, name: str, version: int, files: VersionFiles, job: str | None) -> None:
+    """Queue a version's files and its stamp, with their digests and the job, for writing."""
+    stamp = json.dumps(asdict(VersionStamp(compute_digest(files.manifest), compute_digest(files.tensors), job)))
+    there: Any = {field: content for field, content in files._asdict().items() if content is not None}
+    pipe.hset(build_artifact_key(name, version), mapping=there)
+    pipe.hset(CHAIN + name, f"version:{version}", stamp)
+
+
+def write_pointer(pipe: Pipeline, name: str, pointer: Pointer) -> None:
+    """Queue a chain's pointer for writing, and a notification in the change stream."""
+    pipe.hset(CHAIN + name, "pointer", pointer.serialize())
+    pipe.xadd(CHANGES, {"chain": name}, maxlen=CHANGES_KEPT)
+
+
+def serialize_version(chain: Chain, name: str, version: int, statistics: FitStatistics | None = None) -> VersionFiles:
+    """Save a chain to a temporary folder and return the content of its files."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / str(version)
+        chain.save(path, {"name": name, "version": version}, statistics)
+        return VersionFiles.read(path)
+
+
+def build_artifact_key(name: str, version: int) -> str:
+    """Return the Redis key of a version's files."""
+    return f"lathe:artifact:{name}:{version}"
+
+
+def compute_digest(content: bytes) -> str:
+    """Return the SHA-256 digest of the content as hexadecimal text."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def parse_identity(content: bytes) -> str:
+    """Return the id of a registry from its identity record.
+
+    Raises:
+        UnavailableError: if the record cannot be read, or is of a newer version of Lathe.
+    """
+    try:
+        found = json.loads(content)
+        schema, identity = int(found["schema"]), str(found["id"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UnavailableError(f"Redis holds something else under {IDENTITY}", code="redis_foreign") from None
+    if schema > SCHEMA:
+        raise UnavailableError(
+            f"Redis is used by a newer Lathe (schema {schema}, this one reads {SCHEMA}): upgrade this one",
+            code="redis_foreign",
+        )
+    return identity

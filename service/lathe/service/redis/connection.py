@@ -1,0 +1,170 @@
+"""The connection to Redis that a process's threads share, and whether Redis is usable."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from prometheus_client import Gauge
+from redis import Redis
+from redis import exceptions as redis_errors
+from redis.backoff import NoBackoff
+from redis.client import Pipeline
+from redis.retry import Retry
+
+from lathe.service.errors import UnavailableError
+
+PATIENCE_SECONDS = 5.0
+"""Timeout of a request to Redis."""
+GONE = (redis_errors.ConnectionError, redis_errors.TimeoutError)
+"""Exceptions that mean that Redis is unreachable."""
+
+DISK_ERROR = "MISCONF"
+"""Word in the errors with which Redis refuses writes while it cannot write to its own disk."""
+
+UP = Gauge("lathe_redis_up", "Whether Redis can be reached")
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class RedisConnection:
+    """A connection to the Redis at a URL, and its state.
+
+    Attributes:
+        problem: why Redis cannot be used; None if it can. Any thread that fails sets it; only the replicator clears it.
+        has_replicator: whether a replicator runs; other threads then do not wait for a Redis that was found silent.
+        danger: settings of Redis that may lose data; None if there are none.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.client = connect(url, PATIENCE_SECONDS)
+        self.problem: str | None = "Redis has not been reached yet"
+        self.danger: str | None = None
+        self.has_replicator = False
+        self.silent = False
+        self.code = "redis_unreachable"
+        self.guard = threading.Lock()
+        UP.set(0)
+
+    def close(self) -> None:
+        """Close the connections; a later request opens new ones."""
+        self.client.close()
+
+    @property
+    def up(self) -> bool:
+        """Whether Redis can be used."""
+        return self.problem is None
+
+    def mark_up(self) -> None:
+        """Mark Redis as usable, log it if that is new, and set the metric."""
+        with self.guard:
+            if self.problem is not None:
+                log.info("Redis is reached")
+            self.problem = None
+        UP.set(1)
+
+    def mark_answering(self) -> None:
+        """Note that Redis answers, so that requests are sent again, though the local replica may be out of date."""
+        self.silent = False
+
+    def mark_down(self, problem: str, code: str = "redis_unreachable") -> None:
+        """Mark Redis as unusable, log `problem` if Redis was usable, and set the metric.
+
+        While a replicator runs, requests then fail at once until it reaches Redis again.
+        """
+        with self.guard:
+            self.code = code
+            self.silent = self.has_replicator
+            if self.problem is None:
+                log.warning("%s; serving continues from memory and disk", problem)
+            self.problem = problem
+        UP.set(0)
+
+    def check_settings(self) -> None:
+        """Read Redis's memory settings, if permitted, and set `danger` if they allow it to evict chains."""
+        self.danger = None
+        with suppress(redis_errors.ResponseError):  # Redis may forbid CONFIG
+            found: Any = self.client.config_get("maxmemory*")
+            settings = {decode_text(key): decode_text(value) for key, value in found.items()}
+            if settings.get("maxmemory", "0") != "0" and settings.get("maxmemory-policy", "").startswith("allkeys"):
+                self.danger = "Redis may evict chains when it is full: set its maxmemory-policy to volatile-lru"
+
+    @contextmanager
+    def reached(self) -> Iterator[Redis]:
+        """Yield the Redis client to a block that cannot do without it, and convert its errors.
+
+        A lost connection also marks Redis as down.
+
+        Raises:
+            UnavailableError: if Redis is unreachable, out of memory, or refuses; at once while a replicator runs that
+                has found Redis down and not reached it again.
+        """
+        if self.silent:
+            raise UnavailableError(self.problem or "Redis does not answer", code=self.code)
+        try:
+            yield self.client
+        except redis_errors.RedisError as error:
+            found = as_unavailable(error)
+            if isinstance(error, GONE):
+                self.mark_down(found.message)
+            raise found from error
+
+    def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
+        """Run `change` as an atomic transaction that is retried if a watched key changes meanwhile; return its result.
+
+        Args:
+            change: reads, calls `multi`, and queues the writes; may be called several times.
+            keys: keys that it reads, which are watched.
+
+        Raises:
+            UnavailableError: as in `reached`.
+        """
+        with self.reached() as client:
+            changed: Any = client.transaction(change, *keys, value_from_callable=True)  # type: ignore[arg-type]
+        result: T = changed
+        return result
+
+
+def connect(url: str, seconds: float, retries: int = 1) -> Redis:
+    """Return a Redis client with a timeout of `seconds` and `retries` retries on lost connections, sending nothing."""
+    return Redis.from_url(
+        url,
+        socket_timeout=seconds,
+        socket_connect_timeout=min(seconds, 2.0),
+        health_check_interval=30,
+        protocol=2,
+        retry=Retry(NoBackoff(), retries),  # reconnect once after a restart of Redis
+    )
+
+
+def as_unavailable(error: redis_errors.RedisError) -> UnavailableError:
+    """Convert an error of Redis to the `UnavailableError` for the caller."""
+    match error:
+        case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
+            return UnavailableError("Redis rejects the password of LATHE_REDIS_URL", code="redis_unreachable")
+        case redis_errors.BusyLoadingError():
+            return UnavailableError("Redis is still loading its data", code="redis_unreachable")
+        case redis_errors.ConnectionError() | redis_errors.TimeoutError():
+            return UnavailableError(f"Redis cannot be reached: {_get_first_line(error)}", code="redis_unreachable")
+        case redis_errors.OutOfMemoryError():
+            return UnavailableError("Redis is full (maxmemory); nothing was written", code="redis_full")
+        case _ if DISK_ERROR in str(error):
+            return UnavailableError("Redis cannot write to its disk; nothing was written", code="redis_full")
+        case _:
+            return UnavailableError(f"Redis refuses: {_get_first_line(error)}", code="redis_error")
+
+
+def decode_text(value: bytes | str) -> str:
+    """Decode a value from Redis; return a string unchanged."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _get_first_line(error: Exception) -> str:
+    """Return the first line of an error's message without its full stop, or its type's name if it has none.
+
+    At most 200 characters are returned.
+    """
+    return (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")

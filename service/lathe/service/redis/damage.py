@@ -1,0 +1,53 @@
+"""Records in Redis that cannot be read: counted each time, logged once."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import Counter
+from redis import exceptions as redis_errors
+
+from lathe.transforms.errors import ArtifactError
+
+MAX_REMEMBERED = 1000
+"""Maximum number of damaged records that are remembered as logged; beyond that, further ones are only counted."""
+
+DAMAGED = Counter("lathe_redis_damaged", "Records in Redis that cannot be read, each time one is met", ["what"])
+
+log = logging.getLogger(__name__)
+_logged: set[tuple[str, str]] = set()
+_guard = threading.Lock()
+
+
+def is_wrong_type(error: redis_errors.RedisError) -> bool:
+    """Return whether the error says that a key holds another type of Redis value than expected."""
+    return "WRONGTYPE" in str(error)
+
+
+@contextmanager
+def convert_wrong_type_errors(what: str) -> Iterator[None]:
+    """Run the block; convert Redis's error on a value of another type to an `ArtifactError` on `what`."""
+    try:
+        yield
+    except redis_errors.ResponseError as error:
+        if not is_wrong_type(error):
+            raise
+        raise ArtifactError(f"{what} in Redis cannot be read: its key holds another type of value") from error
+
+
+def note_damage(what: str, name: str, why: str) -> None:
+    """Count a damaged record that is skipped, and log it the first time.
+
+    Args:
+        what: kind of record, a label of the metric.
+        name: which record.
+        why: what is wrong, without the content, which may be a caller's text.
+    """
+    DAMAGED.labels(what).inc()
+    with _guard:
+        new = (what, name) not in _logged and len(_logged) < MAX_REMEMBERED
+        if new:
+            _logged.add((what, name))
+    if new:
+        log.error("the %s %s in Redis is damaged and skipped: %s", what, name, why)

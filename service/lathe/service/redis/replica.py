@@ -1,0 +1,100 @@
+"""A server's share in what replicas have in common, opened as one object."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.size_routes import SizeRoutes
+from lathe.service.chains.starters import install_starters
+from lathe.service.home import Home
+from lathe.service.redis.cache import COSINE, SharedCache
+from lathe.service.redis.connection import RedisConnection
+from lathe.service.redis.local_replica import LocalReplica
+from lathe.service.redis.registry import GRACE_SECONDS, SharedRegistry
+from lathe.service.redis.replicator import RETRY_SECONDS, Replicator
+from lathe.service.redis.size_routes import SharedSizeRoutes
+
+
+@dataclass(frozen=True)
+class Replica:
+    """The chains, size routes and cache that replicas share, and the thread that keeps the local copy up to date."""
+
+    connection: RedisConnection
+    registry: SharedRegistry
+    size_routes: SharedSizeRoutes
+    local_replica: LocalReplica
+    replicator: Replicator
+    cache: SharedCache | None
+
+    @classmethod
+    def open(
+        cls,
+        home: Home,
+        url: str,
+        cache_bytes: int = 0,
+        cache_seconds: int = 0,
+        retry_seconds: float = RETRY_SECONDS,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> "Replica":
+        """Open the local copy in a state folder and install the starter chains; nothing is requested from Redis yet.
+
+        Args:
+            home: the state folder.
+            url: URL of Redis.
+            cache_bytes: bytes for vectors of texts in Redis; 0 for no shared cache.
+            cache_seconds: maximum time that vectors are kept.
+            retry_seconds: seconds between attempts to copy what could not be copied.
+            grace_seconds: seconds that a new replica waits for others to start the record in an empty Redis.
+
+        Raises:
+            OSError: if the local copy cannot be written.
+        """
+        chains, size_routes_file = home.shared / "chains", home.shared / "places.json"
+        on_disk = Registry(chains)
+        install_starters(on_disk, SizeRoutes(size_routes_file, on_disk))  # a new Redis gets them from this copy
+        connection = RedisConnection(url)
+        registry = SharedRegistry(chains, connection, grace_seconds)
+        size_routes = SharedSizeRoutes(size_routes_file, registry, connection)
+        cache = SharedCache(connection, cache_bytes, cache_seconds) if cache_bytes else None
+        local_replica = LocalReplica(registry, size_routes)
+        return cls(
+            connection,
+            registry,
+            size_routes,
+            local_replica,
+            Replicator(connection, local_replica, retry_seconds),
+            cache,
+        )
+
+    def start(self) -> None:
+        """Start the replicator, waiting a few seconds for the first copy, and the shared cache."""
+        self.replicator.start()
+        if self.cache is not None:
+            self.cache.start()
+
+    def stop(self) -> None:
+        """Stop the replicator and the shared cache, and close the connections."""
+        self.replicator.stop()
+        if self.cache is not None:
+            self.cache.stop()
+        self.connection.close()
+
+    def bring_up_to_date(self) -> None:
+        """Copy everything from Redis once, for a command that does not serve.
+
+        Raises:
+            UnavailableError: if Redis is unreachable.
+        """
+        self.local_replica.bring_up_to_date()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the state of Redis and the shared cache as JSON for `/info`."""
+        cache = {"dtype": "float16", "cosine": COSINE} if self.cache is not None else None
+        return {"up": self.connection.up, "problem": self.connection.problem, "cache": cache}
+
+    def warnings(self) -> list[str]:
+        """Return all current problems with Redis and the local copy, as sentences for `/health`."""
+        problem = self.connection.problem
+        outage = [f"{problem}; fits, jobs and administration wait for it"] if problem else []
+        danger = [self.connection.danger] if self.connection.danger else []
+        return [*outage, *danger, *self.local_replica.warnings(), *self.registry.refused.values()]

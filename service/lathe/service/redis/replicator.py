@@ -1,0 +1,118 @@
+"""The replicator: keeps the local replica of shared state up to date, and notices when Redis fails and returns."""
+
+import logging
+import threading
+import time
+from typing import Any
+
+from redis import exceptions as redis_errors
+
+from lathe.service.chains.names import is_name
+from lathe.service.errors import UnavailableError
+from lathe.service.redis.chain_record import CHANGES, IDENTITY
+from lathe.service.redis.connection import RedisConnection, as_unavailable, connect
+from lathe.service.redis.local_replica import LocalReplica
+
+BLOCK_SECONDS = 1.0
+"""Seconds that a read of the change stream blocks; the connection is thus checked at least as often."""
+AGAIN_SECONDS = 0.5
+"""Seconds between attempts to reach Redis."""
+RETRY_SECONDS = 3.0
+"""Default seconds between attempts to copy what could not be copied."""
+FIRST_SECONDS = 3.0
+"""Maximum seconds that startup waits for the first copy; then the service starts with what it has."""
+
+log = logging.getLogger(__name__)
+
+
+class Replicator:
+    """The replicator thread, which copies each change in Redis to the local replica.
+
+    Everything is copied whenever Redis was unreachable, so that no change is missed; after that each change arrives
+    through a stream within milliseconds.
+
+    Args:
+        connection: connection to Redis.
+        local_replica: updates the local replica.
+        retry_seconds: seconds between attempts to copy what could not be copied.
+    """
+
+    def __init__(
+        self, connection: RedisConnection, local_replica: LocalReplica, retry_seconds: float = RETRY_SECONDS
+    ) -> None:
+        self.connection = connection
+        self.local_replica = local_replica
+        self.retry_seconds = retry_seconds
+        self.retry_at = 0.0
+        self.client = connect(connection.url, 2 * BLOCK_SECONDS)
+        self.stopping = threading.Event()
+        self.tried = threading.Event()
+        self.thread = threading.Thread(target=self.run, name="redis", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, and wait up to `FIRST_SECONDS` for its first attempt to copy everything."""
+        self.connection.has_replicator = True
+        self.thread.start()
+        self.tried.wait(FIRST_SECONDS)
+
+    def stop(self) -> None:
+        """End the thread, waiting up to 5 s, and close the connection."""
+        self.stopping.set()
+        if self.thread.is_alive():
+            self.thread.join(timeout=5)
+        self.client.close()
+
+    def run(self) -> None:
+        """Copy everything, mark Redis as usable, then copy each change, until the thread is stopped.
+
+        After any error, or if Redis holds another record than before, mark Redis as unusable and start over.
+        """
+        while not self.stopping.is_set():
+            try:
+                self.client.ping()
+                self.connection.mark_answering()
+                last = self.copy_everything()
+                self.connection.mark_up()
+                self.tried.set()
+                while not self.stopping.is_set() and self.connection.up:
+                    self.local_replica.registry.record.require_same_identity(self.client.get(IDENTITY))
+                    last = self.copy_changes(last)
+            except UnavailableError as error:
+                self.connection.mark_down(error.message, error.code)
+            except redis_errors.RedisError as error:
+                self.connection.mark_down(as_unavailable(error).message)
+            except OSError as error:
+                self.connection.mark_down(f"this replica's copy of the chains cannot be written: {error.strerror}")
+            except Exception:
+                log.exception("copying changes from Redis failed; trying again")
+                self.connection.mark_down(
+                    "this replica's copy of the chains cannot be brought up to date; the log says why"
+                )
+            self.tried.set()
+            self.stopping.wait(AGAIN_SECONDS)
+
+    def copy_everything(self) -> Any:
+        """Copy everything, check the settings of Redis, and return the position in the change stream to read from."""
+        newest: Any = self.client.xrevrange(CHANGES, count=1)
+        self.local_replica.bring_up_to_date()
+        self.retry_at = time.monotonic() + self.retry_seconds
+        self.connection.check_settings()
+        return newest[0][0] if newest else "0-0"
+
+    def copy_changes(self, last: Any) -> Any:
+        """Wait up to `BLOCK_SECONDS` for changes after the position `last`, copy what changed, return the new position.
+
+        Every `retry_seconds`, also try again to copy what could not be copied.
+        """
+        found: Any = self.client.xread({CHANGES: last}, block=int(1000 * BLOCK_SECONDS))
+        changes = [change for _, stream in found for change in stream]
+        names = {content[b"chain"].decode(errors="replace") for _, content in changes if b"chain" in content}
+        for name in sorted(filter(is_name, names)):
+            self.local_replica.pull(name)
+        if changes:
+            self.local_replica.pull_size_routes()
+            last = changes[-1][0]
+        if time.monotonic() >= self.retry_at:
+            self.local_replica.retry()
+            self.retry_at = time.monotonic() + self.retry_seconds
+        return last

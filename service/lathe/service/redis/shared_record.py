@@ -1,0 +1,168 @@
+"""The record of all chains in Redis: which record it is, changes to it, and chains written to it as a whole.
+
+Every change is one transaction: a version exists in Redis with all its files or not at all.
+"""
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from redis.client import Pipeline
+
+from lathe.service.chains.names import is_name
+from lathe.service.chains.registry import Registry
+from lathe.service.errors import UnavailableError
+from lathe.service.redis.chain_record import (
+    CHAIN,
+    IDENTITY,
+    SCHEMA,
+    VersionFiles,
+    parse_identity,
+    write_pointer,
+    write_version,
+)
+from lathe.service.redis.connection import RedisConnection
+from lathe.transforms.files import make_root, replace_synced
+
+IDENTITY_FILE = ".identity"
+TOKEN_SECONDS = 60
+"""Seconds for which a transaction's token is kept, by which a repeated transaction is recognized."""
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class SharedRecord:
+    """The record of all chains in Redis, of which a folder is the local copy.
+
+    Args:
+        connection: connection to Redis.
+        root: folder of the local copy, which stores the id of its record.
+    """
+
+    def __init__(self, connection: RedisConnection, root: Path) -> None:
+        self.connection = connection
+        self.root = root
+
+    @property
+    def identity(self) -> str | None:
+        """Id of the record that the local folder is a copy of; None before its first copy."""
+        try:
+            return (self.root / IDENTITY_FILE).read_text()
+        except FileNotFoundError:
+            return None
+
+    def require_same_identity(self, found: Any) -> None:
+        """Raise `UnavailableError` unless the identity found in Redis is that of the local folder."""
+        if found is None or parse_identity(found) != self.identity:
+            raise UnavailableError("Redis holds other chains than before: try again", code="redis_unreachable")
+
+    def transaction(self, change: Callable[[Pipeline], T], *keys: str) -> T:
+        """Commit `change` as an atomic transaction, at most once, if Redis holds this record; return its result.
+
+        It leaves a token in Redis for `TOKEN_SECONDS`, by which a repetition after a lost reply is recognized.
+
+        Args:
+            change: reads, calls `multi`, and queues the writes; may be called several times.
+            keys: keys that it reads, which are watched.
+
+        Raises:
+            UnavailableError: if Redis is unreachable, or holds no record or another record. The replicator copies
+                another record within a second, so the caller may try again.
+        """
+        token, outcomes = f"lathe:change:{secrets.token_hex(8)}", list[T]()
+
+        def check_and_change(pipe: Pipeline) -> T:
+            """Call `change`, unless an earlier attempt succeeded and only its reply was lost; return its result."""
+            if pipe.exists(token):  # an earlier attempt was committed
+                pipe.multi()
+                return outcomes[-1]
+            self.require_same_identity(pipe.get(IDENTITY))
+            outcomes.append(change(pipe))
+            pipe.set(token, 1, ex=TOKEN_SECONDS)
+            return outcomes[-1]
+
+        return self.connection.transaction(check_and_change, IDENTITY, *keys)
+
+    def join(self, grace_seconds: float) -> None:
+        """Start the record in a Redis without one, or join the one that is there, and store its id in the folder.
+
+        A Redis without a record is new, or has lost its data. If the folder is a copy of another record, it is
+        renamed, because its chains may be nowhere else.
+
+        Args:
+            grace_seconds: seconds that a new folder waits before it starts a record, so that folders with chains go
+                first.
+
+        Raises:
+            UnavailableError: if Redis is unreachable, or its record is of a newer Lathe.
+        """
+        mine = self.identity
+        if mine is None:
+            with self.connection.reached() as client:
+                if not client.exists(IDENTITY):
+                    time.sleep(grace_seconds)
+
+        def change(pipe: Pipeline) -> str:
+            """Queue a new identity unless Redis has one, and return the identity."""
+            found: Any = pipe.get(IDENTITY)
+            pipe.multi()
+            if found is not None:
+                return parse_identity(found)
+            new = mine or secrets.token_hex(16)
+            pipe.set(IDENTITY, json.dumps({"id": new, "schema": SCHEMA}))
+            return new
+
+        theirs = self.connection.transaction(change, IDENTITY)
+        if mine not in (None, theirs):
+            self._set_aside_folder(str(mine))
+        if mine != theirs:
+            make_root(self.root)
+            replace_synced(self.root / IDENTITY_FILE, theirs.encode())
+
+    def list_names(self) -> list[str]:
+        """List the valid names of chains in Redis.
+
+        Raises:
+            UnavailableError: if Redis is unreachable.
+        """
+        with self.connection.reached() as client:
+            keys = (key.decode(errors="replace") for key in client.scan_iter(f"{CHAIN}*", count=1000))
+            return sorted(name for key in keys if is_name(name := key.removeprefix(CHAIN)))
+
+    def push(self, name: str, source: Registry) -> bool:
+        """Write a chain of a registry with all its versions to Redis, unless Redis knows the name.
+
+        Returns:
+            Whether the chain was written.
+
+        Raises:
+            ArtifactError: if a version is damaged.
+        """
+        pointer, versions = source.read_pointer(name), source.versions(name)
+
+        def change(pipe: Pipeline) -> bool:
+            """Check all versions, then queue their files and the pointer; return whether the chain was new."""
+            known = bool(pipe.exists(CHAIN + name))
+            for version in [] if known else versions:
+                source.read(name, version)  # raises for a damaged version, before its stamp says that it is intact
+            pipe.multi()
+            if known:
+                return False
+            for version in versions:
+                files = VersionFiles.read(source.root / name / str(version), source.links_within)
+                write_version(pipe, name, version, files, job=None)
+            write_pointer(pipe, name, pointer)
+            return True
+
+        return self.connection.transaction(change, CHAIN + name)
+
+    def _set_aside_folder(self, identity: str) -> None:
+        """Rename the folder with the copy of another record, so that its chains are kept and not served; log it."""
+        kept = self.root.with_name(f"{self.root.name}-{identity[:8]}-{secrets.token_hex(4)}")
+        self.root.rename(kept)
+        log.error("this Redis holds other chains than before: the copy of the earlier ones was kept in %s", kept.name)

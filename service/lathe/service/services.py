@@ -1,0 +1,117 @@
+"""The components of a server that its routes use, built once per app."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Depends
+from starlette.requests import Request
+
+from lathe.service.auth import Keys
+from lathe.service.chains.registry import Registry
+from lathe.service.chains.size_routes import SizeRoutes
+from lathe.service.encoders.embedder import Embedder
+from lathe.service.encoders.engine.engine import Engine
+from lathe.service.encoders.residency import Residency
+from lathe.service.errors import UnavailableError
+from lathe.service.home import Home
+from lathe.service.index.protocol import SearchIndexes
+from lathe.service.jobs.jobs import Jobs
+from lathe.service.monitoring.drift.drift import Drift
+from lathe.service.monitoring.shadow.shadows import Shadows
+from lathe.service.monitoring.state_monitor import StateMonitor
+from lathe.service.processes.program import ProcessStarter
+from lathe.service.settings import Settings
+from lathe.training.encoder.spec import EncoderSpec
+
+if TYPE_CHECKING:
+    from lathe.service.redis.replica import Replica
+
+
+@dataclass
+class Services:
+    """Components of a running server.
+
+    Attributes:
+        home_problem: why the state folder could not be written at startup; None if it could.
+        state_monitor: thread that checks at intervals whether the state folder can be written.
+        make_engine: builds an encoder's engine without starting it.
+        processes: starts the processes of encoders and jobs.
+        residency: thread that unloads encoders.
+        replica: local replica of what servers share in Redis; None for a single server.
+        changing_encoders: held while an encoder is added or removed.
+        submitting_reindex: held while a reindexing job is submitted, so that an index has at most one.
+        closing: set when the server is asked to stop; endless responses then end.
+    """
+
+    settings: Settings
+    home: Home
+    home_problem: str | None
+    state_monitor: StateMonitor
+    keys: Keys
+    registry: Registry
+    size_routes: SizeRoutes
+    embedder: Embedder
+    indexes: SearchIndexes
+    jobs: Jobs
+    shadows: Shadows
+    drift: Drift
+    make_engine: Callable[[EncoderSpec], Engine]
+    processes: ProcessStarter
+    residency: Residency
+    replica: "Replica | None" = None
+    changing_encoders: Lock = field(default_factory=Lock)
+    submitting_reindex: Lock = field(default_factory=Lock)
+    closing: Event = field(default_factory=Event)
+
+    def list_warnings(self) -> list[str]:
+        """Return all current problems that do not stop the service, as sentences for `/health`."""
+        engines = self.embedder.engines.values()
+        engine_problems = [engine.problem or engine.find_warning() for engine in engines]
+        engine_problems += [engine.info.warning for engine in engines if engine.info is not None]
+        problems = [self.state_problem, self.state_monitor.damage, *self.indexes.warnings(), *engine_problems]
+        problems.append(self.residency.find_problem())
+        shared = self.replica.warnings() if self.replica else []
+        return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()
+
+    def require_writable(self) -> None:
+        """Raise `UnavailableError` if the state folder could not be written at startup."""
+        if self.home_problem:
+            raise UnavailableError(self.home_problem, code="state_unwritable")
+
+    @property
+    def state_problem(self) -> str | None:
+        """Why the state folder cannot be written, since startup or at the last check; None if it can."""
+        return self.home_problem or self.state_monitor.problem
+
+    @property
+    def indexes_open(self) -> bool:
+        """Whether indexes can be stored: in the state folder, or in a backend that does not need it."""
+        return self.home_problem is None or not self.indexes.capabilities.in_state_folder
+
+    def require_indexes_writable(self) -> None:
+        """Raise `UnavailableError` if indexes are stored in the state folder and it could not be written at startup."""
+        if self.indexes.capabilities.in_state_folder:
+            self.require_writable()
+
+
+async def get_services(request: Request) -> Services:
+    """Return the components of the request's app; a coroutine, as FastAPI would run a plain function in a thread."""
+    services: Services = request.app.state.services
+    return services
+
+
+async def require_use(request: Request) -> None:
+    """Raise `UnauthorizedError` unless the request may use the service; see `Keys.require_use`."""
+    (await get_services(request)).keys.require_use(request)
+
+
+async def require_admin(request: Request) -> None:
+    """Raise a `ServiceError` unless the request may administrate; see `Keys.require_admin`."""
+    (await get_services(request)).keys.require_admin(request)
+
+
+ServicesDep = Annotated[Services, Depends(get_services)]
+USE = [Depends(require_use)]
+ADMIN = [Depends(require_admin)]

@@ -1,0 +1,104 @@
+"""Trial of a query adapter on queries with known relevant documents."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lathe.training.advice.encoding import SampleEncoder
+from lathe.training.advice.request import AdviceRequest
+from lathe.training.advice.row_sample import RowSample
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.errors import AdviceError
+from lathe.training.fitting.encoded_shards import hash_row
+from lathe.training.fitting.encoding import EncodedSource
+from lathe.training.fitting.out_of_domain import OutOfDomainTexts
+from lathe.training.fitting.query_pairs import encode_pairs
+from lathe.transforms.chain import Chain, parse_steps
+from lathe.transforms.errors import InputError
+from lathe.transforms.progress import Progress
+from lathe.transforms.quality import relevance_measures
+
+STEPS = "query_adapter"
+"""Steps that are tried."""
+
+
+@dataclass(frozen=True)
+class AdapterTrial:
+    """What a query adapter gains on queries that it was not fitted on.
+
+    Attributes:
+        steps: the steps that were fitted.
+        recommended: whether the lower end of the interval of the gain in nDCG@10 is above 0.
+        relevance: see `lathe.transforms.quality.relevance_measures`; with `out_of_domain`, those of halves of other
+            texts. Empty if the fit was refused.
+        reasons: sentences.
+    """
+
+    steps: str
+    recommended: bool
+    relevance: dict[str, Any]
+    reasons: list[str]
+
+
+def try_adapter(
+    request: AdviceRequest, row_sample: RowSample, encoding: SampleEncoder, encoder: TextEncoder, on_progress: Progress
+) -> AdapterTrial | None:
+    """Fit a query adapter on the request's pairs, measure it on a fifth of their queries; None without pairs.
+
+    The queries search the pairs' documents and the sampled rows.
+
+    Raises:
+        AdviceError: if the file of pairs holds too few, or is none.
+        SourceError: if it cannot be read.
+    """
+    if request.pairs is None:
+        return None
+    texts = [text for text in row_sample.texts if text not in encoding.failed]
+    hashes = np.array([hash_row(text.encode()) for text in texts], np.uint64)
+    other = "pydoc:topics" if request.source == "pydoc:" else "pydoc:"
+    labelled = encode_pairs(
+        request.pairs,
+        None,
+        encoder,
+        EncodedSource(encoding.vectors(texts), hashes, 0),
+        OutOfDomainTexts({other.rstrip(":").replace(":", "-"): other}),
+        request.seed,
+        on_progress,
+    )
+    assert labelled is not None and labelled.fit is not None  # pairs are named, and none to test with
+    on_progress(0.5, "fitting a query adapter")
+    try:
+        chain = Chain(parse_steps(STEPS)).fit(labelled.fit.documents, pairs=labelled.fit)
+    except InputError as error:
+        raise AdviceError(f"no adapter can be tried on {request.pairs}: {error}") from error
+    measured = relevance_measures(chain, labelled.test)
+    elsewhere = {name: relevance_measures(chain, halves) for name, halves in labelled.out_of_domain.items()}
+    ndcg = measured["ndcg_at_10"]
+    recommended = ndcg["gain"] > (ndcg["ci95"] or 0)
+    return AdapterTrial(
+        STEPS, recommended, measured | {"out_of_domain": elsewhere}, _explain(recommended, measured, elsewhere)
+    )
+
+
+def _explain(recommended: bool, measured: dict[str, Any], elsewhere: dict[str, dict[str, Any]]) -> list[str]:
+    """Return sentences on what an adapter gains on held-out queries, and loses on other text."""
+
+    def change(found: dict[str, Any], name: str) -> str:
+        one = found[name]
+        return f"{one['before']:.3f} → {one['after']:.3f} ({one['gain']:+.3f} ± {one['ci95'] or 0:.3f})"
+
+    if recommended:
+        verdict = "Put query_adapter first: it maps queries alone, so that no document is encoded again."
+    else:
+        verdict = "No query adapter: on held-out queries its gain cannot be told from chance."
+    found = [
+        verdict,
+        f"On {measured['queries']:,} queries that it was not fitted on, nDCG@10 goes {change(measured, 'ndcg_at_10')} "
+        f"and recall@10 {change(measured, 'recall_at_10')}, intervals of 95 %, paired by query.",
+    ]
+    for name, other in elsewhere.items():
+        worse = other["ndcg_at_10"]["gain"] < -(other["ndcg_at_10"]["ci95"] or 0)
+        cost = "other queries lose" if worse else "no loss beyond the interval"
+        found.append(f"Halves of other text ({name}) find each other at nDCG@10 {change(other, 'ndcg_at_10')}: {cost}.")
+    return found

@@ -1,0 +1,199 @@
+"""Comparison of debiasing methods by split-half retrieval; if that does not decide, by the norm of the mean."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.advice.sample import MIN_HALVES, Sample, TextHalves
+from lathe.training.evaluation.methods import DEBIASING
+from lathe.training.evaluation.statistics import Interval, mean_interval
+from lathe.training.split_half import reciprocal_ranks
+from lathe.transforms.chain import Chain, parse_steps
+from lathe.transforms.errors import TransformError
+from lathe.transforms.quality import recall_at_k
+from lathe.transforms.statistics import Moments
+
+NOTHING = "nothing"
+METHODS = {
+    NOTHING: "normalize",
+    **{name: DEBIASING[name] for name in ("R2", "R1", "ABTT-1", "ABTT-2", "ABTT-3", "whitening")},
+}
+"""Steps of each compared method, simplest first: of methods that do not differ significantly the first is taken."""
+ERROR_RATE = 0.05
+"""Probability of calling any method a gain by chance; it is divided equally among the methods (Bonferroni)."""
+CONFIDENCE = 1 - ERROR_RATE / (len(METHODS) - 1)
+"""Confidence level of the interval of each method's gain: 1 − `ERROR_RATE` / number of methods."""
+LARGE_MEAN = 0.5
+"""‖μ‖ of unit vectors from which on it is called large: a quarter of every squared norm is then due to the mean. From
+here on R2 is recommended if split-half retrieval shows no gain of any method: it classified better in 29 of the
+mean-bias paper's 38 encoders, worse in none. Here, where split-half retrieval showed no gain, it gained 6.0 points
+[3.3, 9.0] under CLS pooling and 0.9 [−0.1, 2.0] under mean pooling, averaged over data sets (docs/advice.md)."""
+BY_POOLING = (
+    "on layers of text encoders this rule gained under CLS pooling (+6.0 points, 3.3 to 9.0) and hardly under mean "
+    "pooling (+0.9, −0.1 to 2.0)"
+)
+"""Remark on the evidence for that rule, added for vectors without texts, of which the pooling is unknown."""
+GEOMETRY_ROWS = 2000
+"""Maximum number of held-out rows whose neighbours are searched; the time grows with its square."""
+
+
+@dataclass(frozen=True)
+class DebiasingTrial:
+    """Measurements of one debiasing method on the held-out rows.
+
+    Attributes:
+        method: key of `METHODS`.
+        steps: steps of its chain.
+        retrieval: mean reciprocal rank of split-half retrieval, in (0, 1]; None if there are no text halves.
+        gain: difference of 100·`retrieval` to that without debiasing, paired by text, with an interval of level
+            `CONFIDENCE`; None without halves, and for `NOTHING`.
+        mean_norm: ‖μ‖ of the transformed unit vectors.
+        recall_at_10: recall@10 of the neighbours among the raw vectors; None with at most 10 rows.
+        problem: reason why the method could not be fitted; None if it was.
+    """
+
+    method: str
+    steps: str
+    retrieval: float | None = None
+    gain: Interval | None = None
+    mean_norm: float | None = None
+    recall_at_10: float | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class DebiasingComparison:
+    """Measurements of all debiasing methods, and the choice among them.
+
+    Attributes:
+        trials: measurements, in the order of `METHODS`.
+        by_halves: method that split-half retrieval favours; `NOTHING` unless a method has a significant gain.
+        chosen: recommended method; see `choose_by_mean_norm`.
+        why: reason for the choice, as a sentence without a full stop.
+    """
+
+    trials: list[DebiasingTrial]
+    by_halves: str
+    chosen: str
+    why: str
+
+    @property
+    def by_length(self) -> bool:
+        """Whether the norm of the mean decided the choice, because split-half retrieval favoured no method."""
+        return self.chosen != self.by_halves
+
+    def trial(self, method: str) -> DebiasingTrial:
+        """Return the measurements of the named method; raise `StopIteration` if there are none."""
+        return next(one for one in self.trials if one.method == method)
+
+
+def compare_debiasing(sample: Sample) -> DebiasingComparison:
+    """Fit every method of `METHODS` on the rows to fit on, measure it on the held-out rows, and choose one.
+
+    A method that cannot be fitted gets a trial with a `problem`.
+    """
+    cut = sample.halves
+    ranks: dict[str, NDArray[np.float64]] = {}
+    trials: list[DebiasingTrial] = []
+    for method, steps in METHODS.items():
+        try:
+            chain = Chain(parse_steps(steps)).fit(sample.fit)
+        except TransformError as error:
+            trials.append(DebiasingTrial(method, steps, problem=str(error)))
+            continue
+        if cut is not None:
+            ranks[method] = rank_halves(chain, cut)
+        trials.append(_measure_method(method, chain, sample, ranks))
+    by_halves, why = choose_by_halves(ranks) if ranks else (NOTHING, _explain_no_halves(sample))
+    chosen, r2 = by_halves, next(one for one in trials if one.method == "R2")
+    if r2.problem is None and (mean_norm := trials[0].mean_norm) is not None:
+        chosen = choose_by_mean_norm(by_halves, mean_norm, r2.gain)
+    if chosen != by_halves:
+        why += f"; it is recommended for the length of the mean, not measured here: ‖μ‖ is {trials[0].mean_norm:.2f}"
+        why += f"; {BY_POOLING}" if sample.row_sample.vectors is not None else ""
+    return DebiasingComparison(trials, by_halves, chosen, why)
+
+
+def choose_by_mean_norm(by_halves: str, mean_norm: float, r2_gain: Interval | None) -> str:
+    """Return the recommended method: `by_halves`, unless that is `NOTHING` and R2 is recommended for a large mean.
+
+    R2 is recommended if ‖μ‖ ≥ `LARGE_MEAN` and it does not lose significantly in split-half retrieval.
+
+    Args:
+        by_halves: method that split-half retrieval favours.
+        mean_norm: ‖μ‖ of the unit vectors.
+        r2_gain: gain of R2 over no debiasing in split-half retrieval; None if there are no halves.
+    """
+    harmed = r2_gain is not None and r2_gain.sign < 0
+    return "R2" if by_halves == NOTHING and mean_norm >= LARGE_MEAN and not harmed else by_halves
+
+
+def rank_halves(chain: Chain, cut: TextHalves, dimensions: int | None = None) -> NDArray[np.float64]:
+    """Return reciprocal ranks `(n,)` of split-half retrieval after the chain, cut to `dimensions` if given."""
+    return reciprocal_ranks(chain.floats(cut.first, dimensions), chain.floats(cut.second, dimensions))
+
+
+def _measure_method(method: str, chain: Chain, sample: Sample, ranks: dict[str, NDArray[np.float64]]) -> DebiasingTrial:
+    """Measure a fitted method on held-out rows, recall on `GEOMETRY_ROWS`; `ranks` gives retrieval and gain, or None.
+
+    Args:
+        method: key of `METHODS`.
+        chain: its fitted chain.
+        sample: has the held-out rows.
+        ranks: reciprocal ranks `(n,)` of split-half retrieval, by method.
+    """
+    after = chain.floats(sample.heldout)
+    before, near = sample.heldout[:GEOMETRY_ROWS], after[:GEOMETRY_ROWS]
+    own = ranks.get(method)
+    return DebiasingTrial(
+        method,
+        METHODS[method],
+        retrieval=None if own is None else float(own.mean()),
+        gain=None if own is None or method == NOTHING else estimate_gain(own, ranks[NOTHING]),
+        mean_norm=Moments.from_vectors(after).mean_norm(),
+        recall_at_10=recall_at_k(before, near, 10) if len(near) > 10 else None,
+    )
+
+
+def estimate_gain(ranks: NDArray[np.float64], control: NDArray[np.float64]) -> Interval:
+    """Return the mean of 100·(ranks − control), paired by text, with its interval at level `CONFIDENCE`."""
+    return mean_interval(100 * (ranks - control), CONFIDENCE)
+
+
+def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
+    """Return the method that split-half retrieval favours and the reason; `NOTHING` if no gain is significant.
+
+    Among methods with a significant gain, this is the best one, or the first (simplest) one that is not significantly
+    worse than the best.
+
+    Args:
+        ranks: reciprocal ranks `(n,)` of split-half retrieval, by method.
+    """
+    gains = {method: estimate_gain(own, ranks[NOTHING]) for method, own in ranks.items() if method != NOTHING}
+    better = [method for method, gain in gains.items() if gain.sign > 0]
+    if not better:
+        worse = [method for method, gain in gains.items() if gain.sign < 0]
+        harm = f"; harm is done by {_join_names(worse)}" if worse else ""
+        return NOTHING, f"no method helps the halves of a text to find each other beyond its interval{harm}"
+    best = max(better, key=lambda method: gains[method].value)
+    chosen = next(method for method in better if estimate_gain(ranks[method], ranks[best]).sign >= 0)
+    why = f"it helps the halves of a text to find each other, by {gains[chosen].value:.2f} points"
+    if chosen != best:
+        why += f"; {best} is less simple, and not better beyond the interval"
+    return chosen, why
+
+
+def _explain_no_halves(sample: Sample) -> str:
+    """Return the reason why split-half retrieval cannot be measured: no texts, or too few that can be cut in two."""
+    if sample.row_sample.vectors is not None:
+        return "of vectors without texts it cannot be told whether debiasing helps"
+    return (
+        f"only {sample.cut} held-out texts are long enough to be cut in two, {MIN_HALVES} are the least, so that it "
+        "cannot be told whether debiasing helps"
+    )
+
+
+def _join_names(names: list[str]) -> str:
+    """Join names as in a sentence, "a, b and c"; an empty list gives ''."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)

@@ -1,0 +1,161 @@
+"""Choice of one chain from all measurements, with reasons and cost, of a runner-up, and of a budget of bytes."""
+
+from dataclasses import dataclass
+
+from lathe.training.advice.budgets import BudgetComparison, BudgetTrial
+from lathe.training.advice.cost import describe_cost
+from lathe.training.advice.debiasing import NOTHING, DebiasingComparison
+from lathe.training.advice.retained_share import compute_retained_share
+from lathe.training.advice.sizes import REDUCERS, SizeComparison, SizeTrial
+from lathe.training.evaluation.statistics import Interval
+
+MIN_HELDOUT = 500
+"""Minimum number of held-out rows for a reduction. With fewer, the forty candidates of a rescored search are so large a
+share of all rows that any reduction seems to preserve the neighbours."""
+EQUAL_RECALL = 0.01
+"""Difference in recall@10 up to which reducers count as equal."""
+SIMPLEST = ("truncation", "PCA", "nested GeoPres")
+"""Reducers from simplest to most complex, to choose among equal ones: no fit, closed form, trained."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Chain to fit, with reasons and cost.
+
+    Attributes:
+        steps: steps as `lathe fit --steps` takes them; empty to leave the vectors unchanged.
+        debiasing: name of the debiasing method, or `NOTHING`.
+        reducer: name of the reducer; empty for none.
+        dimensions: output dimensions.
+        bytes: bytes of an output vector in float32.
+        keeps: whether the chain preserves the required share; a runner-up may not.
+        reasons: reasons, as sentences.
+        cost: cost, as sentences.
+    """
+
+    steps: str
+    debiasing: str
+    reducer: str
+    dimensions: int
+    bytes: int
+    keeps: bool
+    reasons: list[str]
+    cost: str
+
+
+def recommend(
+    debiasing: DebiasingComparison, sizes: SizeComparison, keep: float
+) -> tuple[Recommendation, Recommendation | None]:
+    """Choose the smallest reduction that preserves the share `keep`, and a runner-up; return both as recommendations.
+
+    Among reducers that are equal at that size, this is the simplest. The runner-up is the next of those that
+    preserve `keep`: another reducer of that size, else the next larger size; None if there is no other. If no reduction
+    preserves it, full dimensions are recommended, and the runner-up is the reduction with the highest rescored recall.
+    With fewer than `MIN_HELDOUT` rows, or without reductions, full dimensions are recommended without a runner-up.
+    """
+    if sizes.rows < MIN_HELDOUT or not sizes.trials:
+        return _build_recommendation(debiasing, sizes, None, keep), None
+    ranked = rank_reductions([trial for trial in sizes.trials if _preserves_enough(trial, sizes.full, keep)])
+    best = _build_recommendation(debiasing, sizes, ranked[0] if ranked else None, keep)
+    if not ranked:
+        return best, _build_recommendation(
+            debiasing, sizes, max(sizes.trials, key=lambda trial: trial.rescored_4x.value), keep
+        )
+    return best, _build_recommendation(debiasing, sizes, ranked[1], keep) if len(ranked) > 1 else None
+
+
+def recommend_budget(budgets: BudgetComparison, full: SizeTrial, keep: float) -> BudgetTrial | None:
+    """Return the codes of the fewest bytes that preserve the share `keep`; None if there are none.
+
+    With fewer than `MIN_HELDOUT` rows there are none, as for reductions.
+    """
+    if budgets.rows < MIN_HELDOUT:
+        return None
+    return next((trial for trial in budgets.codes if _preserves_enough(trial, full, keep)), None)
+
+
+def _preserves_enough(trial: SizeTrial | BudgetTrial, full: SizeTrial, keep: float) -> bool:
+    """Return whether the lower bounds of all shares in `compute_preserved_shares` are at least `keep`."""
+    return all(share.bounds[0] >= keep for share in compute_preserved_shares(trial, full).values())
+
+
+def compute_preserved_shares(trial: SizeTrial | BudgetTrial, full: SizeTrial) -> dict[str, Interval]:
+    """Return the shares that a reduction preserves, with intervals, by description: neighbours and split-half MRR.
+
+    The second share is left out if there are no text halves.
+
+    Args:
+        trial: measurements of the reduction, or of codes.
+        full: measurements at full dimensions.
+    """
+    found = {"the ten nearest neighbours with rescoring": trial.rescored_4x}
+    if trial.loss is not None and full.retrieval:
+        found["what halves of texts find of each other"] = compute_retained_share(full.retrieval, trial.loss)
+    return found
+
+
+def rank_reductions(trials: list[SizeTrial]) -> list[SizeTrial]:
+    """Sort reductions by dimensions, smallest first, and those of equal dimensions by recall@10, highest first.
+
+    Of equal dimensions, the simplest of those within `EQUAL_RECALL` of the highest recall is moved to the front.
+    """
+    found: list[SizeTrial] = []
+    for size in sorted({trial.dimensions for trial in trials}):
+        some = sorted((t for t in trials if t.dimensions == size), key=lambda t: -t.recall_at_10)
+        alike = [trial for trial in some if some[0].recall_at_10 - trial.recall_at_10 <= EQUAL_RECALL]
+        simplest = min(alike, key=lambda trial: SIMPLEST.index(trial.reducer))
+        found += [simplest, *(trial for trial in some if trial is not simplest)]
+    return found
+
+
+def _build_recommendation(
+    debiasing: DebiasingComparison, sizes: SizeComparison, trial: SizeTrial | None, keep: float
+) -> Recommendation:
+    """Build the recommendation of a reduction after the chosen debiasing; without a trial, of full dimensions."""
+    own = trial or sizes.full
+    steps = [debiasing.trial(debiasing.chosen).steps] if debiasing.chosen != NOTHING else []
+    steps += [REDUCERS[trial.reducer].format(k=trial.dimensions)] if trial else []
+    method = "No debiasing" if debiasing.chosen == NOTHING else debiasing.chosen
+    return Recommendation(
+        steps=",".join(steps),
+        debiasing=debiasing.chosen,
+        reducer=own.reducer,
+        dimensions=own.dimensions,
+        bytes=own.bytes,
+        keeps=trial is None or _preserves_enough(trial, sizes.full, keep),
+        reasons=[
+            f"{method}: {debiasing.why}.",
+            _explain_size(sizes, trial, keep),
+            *([] if trial is None else [_explain_reducer(sizes, trial)]),
+        ],
+        cost=describe_cost(sizes, own, debiasing.chosen),
+    )
+
+
+def _explain_size(sizes: SizeComparison, trial: SizeTrial | None, keep: float) -> str:
+    """Return a sentence on why these dimensions were chosen; `trial` is None for full dimensions."""
+    if sizes.rows < MIN_HELDOUT:
+        return f"The full width: among {sizes.rows:,} held-out rows it cannot be told what a size keeps."
+    floors = f"{100 * keep:g} % of the ten nearest neighbours with rescoring"
+    if any(one.retrieval is not None for one in sizes.trials):
+        floors += " and of what halves of texts find of each other"
+    if trial is None:
+        return f"The full width: no size that was tried keeps {floors}."
+    if not _preserves_enough(trial, sizes.full, keep):
+        return f"{trial.dimensions} dimensions: the nearest to keeping {floors}."
+    return f"{trial.dimensions} dimensions: the fewest that keep {floors}, by the lower bounds of their intervals."
+
+
+def _explain_reducer(sizes: SizeComparison, trial: SizeTrial) -> str:
+    """Return a sentence that compares the reducer's recall@10 with that of the others at the same dimensions."""
+    same = [one for one in sizes.trials if one.dimensions == trial.dimensions]
+    each = ", ".join(f"{one.reducer} {one.recall_at_10:.3f}" for one in same)
+    best = max(same, key=lambda one: one.recall_at_10)
+    below = best.recall_at_10 - trial.recall_at_10
+    if trial is best:
+        told = "it is the best there"
+    elif below <= EQUAL_RECALL and SIMPLEST.index(trial.reducer) < SIMPLEST.index(best.reducer):
+        told = f"it is simpler than {best.reducer}, and no further below than {EQUAL_RECALL:g}"
+    else:
+        told = f"it is {below:.3f} below {best.reducer}"
+    return f"{trial.reducer}: recall@10 without rescoring is {each} at that size; {told}."

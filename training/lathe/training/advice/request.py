@@ -1,0 +1,31 @@
+"""Advice request, in a module of its own so that it imports no numerical library."""
+
+from dataclasses import dataclass
+
+DEFAULT_ROWS = 20_000
+"""Default maximum number of sampled rows: enough to fit 1,024 dimensions."""
+DEFAULT_KEEP = 0.95
+"""Default share that a reduction must preserve: of the ten nearest neighbours, with rescoring, and of the mean
+reciprocal rank of split-half retrieval."""
+MAX_ROWS = 1_000_000
+"""Largest sample that a user may request, since its vectors are held in memory."""
+
+
+@dataclass(frozen=True)
+class AdviceRequest:
+    """Advice request: a source, and what the recommended chain must preserve.
+
+    Attributes:
+        source: name or path of the source, as `open_source` reads it.
+        keep: share in (0, 1] of neighbours and of split-half MRR that a reduction must preserve.
+        rows: maximum number of sampled rows.
+        seed: seed of the sample.
+        pairs: file of queries with a relevant document each, as `lathe.training.fitting.query_pairs.read_pairs` reads
+            it, to try a query adapter; None to try none.
+    """
+
+    source: str
+    keep: float = DEFAULT_KEEP
+    rows: int = DEFAULT_ROWS
+    seed: int = 0
+    pairs: str | None = None

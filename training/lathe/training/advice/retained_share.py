@@ -1,0 +1,14 @@
+"""Shares of a quality that a change retains."""
+
+from lathe.training.evaluation.statistics import Interval
+
+
+def compute_retained_share(retrieval: float, change: Interval) -> Interval:
+    """Return the share of an MRR that is retained, with its interval.
+
+    Args:
+        retrieval: mean reciprocal rank before a change, above 0.
+        change: difference of 100·MRR that the change makes.
+    """
+    low, high = (None if bound is None else 1 + bound / (100 * retrieval) for bound in (change.low, change.high))
+    return Interval(1 + change.value / (100 * retrieval), low, high)

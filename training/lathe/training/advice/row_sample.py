@@ -1,0 +1,132 @@
+"""Uniform random sample of the distinct rows of a source, in one pass and bounded memory."""
+
+import hashlib
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lathe.training.errors import AdviceError
+from lathe.training.sources.source import Source
+from lathe.transforms.vectors import FloatArray
+
+
+@dataclass(frozen=True)
+class RowSample:
+    """Random sample of the distinct rows of a source, in a random order that the seed determines.
+
+    Attributes:
+        texts: sampled texts, distinct after whitespace and case are normalized, none blank; empty for a source of
+            vectors.
+        vectors: sampled distinct vectors `(n, d)`; None for a source of texts.
+        rows: number of rows of the source.
+        blank: number of blank texts among these rows.
+        repeated: estimated share of the other rows that repeat an earlier row, in [0, 1).
+    """
+
+    texts: list[str]
+    vectors: FloatArray | None
+    rows: int
+    blank: int
+    repeated: float
+
+    def __len__(self) -> int:
+        """Return the number of sampled rows."""
+        return len(self.texts) if self.vectors is None else len(self.vectors)
+
+
+def sample_rows(source: Source, most: int, seed: int = 0) -> RowSample:
+    """Sample up to `most` distinct rows of a source, each with the same probability; fewer if the source has fewer.
+
+    The rows with the lowest salted hashes are kept: equal rows count once, the order of the source does not matter, and
+    one pass in bounded memory is enough. Texts that differ only in whitespace or case count as equal: if one were held
+    out and the other fitted on, the fit would have seen its test row.
+
+    Args:
+        source: source of texts or vectors.
+        most: maximum number of rows.
+        seed: salt of the hashes.
+
+    Raises:
+        SourceError: if the source cannot be read.
+        AdviceError: if the source has no rows that are not blank.
+    """
+    lowest, blank, rows = LowestKeys(most), 0, 0
+    salt = seed.to_bytes(8, "little")
+    of_texts = True
+    for batch in source.batches():
+        of_texts = isinstance(batch.values, list)
+        rows += len(batch)
+        for value in batch.values:
+            if isinstance(value, str):
+                if not value.strip():
+                    blank += 1
+                    continue
+                content = " ".join(value.split()).casefold().encode(errors="surrogatepass")
+            else:
+                content = value.tobytes()
+            lowest.add(hashlib.blake2b(content, digest_size=16, salt=salt).digest(), value)
+    kept = list(lowest)
+    if not kept:
+        raise AdviceError(f"the source {source.name} holds nothing to advise on")
+    return RowSample(
+        texts=[str(value) for value in kept] if of_texts else [],
+        vectors=None if of_texts else np.stack([np.asarray(value) for value in kept]),
+        rows=rows,
+        blank=blank,
+        repeated=lowest.repeated,
+    )
+
+
+@dataclass
+class LowestKeys:
+    """Bounded set of the items with the `most` lowest keys, one item for each key.
+
+    Attributes:
+        most: maximum number of items.
+        items: items by key.
+        times: how many times each kept key was added.
+        heap: bit-inverted keys, so that the highest key comes first.
+    """
+
+    most: int
+    items: dict[bytes, object] = field(default_factory=dict)
+    times: dict[bytes, int] = field(default_factory=dict)
+    heap: list[bytes] = field(default_factory=list)  # keys with their bits turned, so that the highest comes first
+
+    def add(self, key: bytes, item: object) -> None:
+        """Add an item and drop the one with the highest key if there are too many; for a kept key, increase its count.
+
+        If texts share a key, the alphabetically first one is kept.
+        """
+        if key in self.items:
+            self.times[key] += 1
+            if isinstance(item, str):
+                self.items[key] = min(str(self.items[key]), item)
+        elif len(self.heap) < self.most:
+            heapq.heappush(self.heap, _invert_bits(key))
+            self.items[key], self.times[key] = _copy_array(item), 1
+        elif key < _invert_bits(self.heap[0]):
+            highest = _invert_bits(heapq.heapreplace(self.heap, _invert_bits(key)))
+            del self.items[highest], self.times[highest]
+            self.items[key], self.times[key] = _copy_array(item), 1
+
+    def __iter__(self) -> Iterator[object]:
+        """Return an iterator over the items, in ascending order of their keys."""
+        return (self.items[key] for key in sorted(self.items))
+
+    @property
+    def repeated(self) -> float:
+        """Share of added rows that repeat an earlier one, among the kept keys, in [0, 1)."""
+        return 1 - len(self.items) / max(1, sum(self.times.values()))
+
+
+def _copy_array(item: object) -> object:
+    """Return a copy of an array, so that the batch of which it is a view can be freed; return other items unchanged."""
+    return np.array(item) if isinstance(item, np.ndarray) else item
+
+
+def _invert_bits(key: bytes) -> bytes:
+    """Return the key with every bit inverted, which reverses the order of keys."""
+    return bytes(255 - byte for byte in key)

@@ -1,0 +1,128 @@
+"""Vectors that the advice is measured on: rows to fit on, held-out rows, their text halves, and out-of-domain text."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from lathe.training.advice.row_sample import RowSample
+from lathe.training.split_half import count_scripts, cut_in_two
+from lathe.transforms.vectors import FloatArray
+
+VectorsOf = Callable[[Sequence[str]], FloatArray]
+"""Function of n texts that returns their vectors `(n, d)`."""
+
+HELDOUT_SHARE = 0.2
+"""Share of the rows that are held out in a large sample."""
+SMALL_HELDOUT = 1000
+"""Number of held-out rows up to which half of a small sample is held out, since measuring needs more rows than fitting
+one direction."""
+MAX_HELDOUT = 4000
+"""Maximum number of held-out rows."""
+MIN_HALVES = 30
+"""Minimum number of texts cut in two; with fewer, the interval of a gain is unreliable."""
+SCRIPT_TEXTS = 1000
+"""Number of texts whose script is determined."""
+
+
+@dataclass(frozen=True)
+class TextHalves:
+    """Vectors of the first and of the second halves of n texts, each `(n, d)`, row i from text i."""
+
+    first: FloatArray
+    second: FloatArray
+
+    def __len__(self) -> int:
+        """Return the number of texts."""
+        return len(self.first)
+
+
+@dataclass(frozen=True)
+class OutOfDomainVectors:
+    """Vectors of out-of-domain text.
+
+    Attributes:
+        vectors: vectors of the texts, `(n, d)`.
+        halves: vectors of the halves of those texts that can be cut in two; None if they are too few.
+    """
+
+    vectors: FloatArray
+    halves: TextHalves | None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Vectors of the sampled rows, split into rows to fit on and held-out rows.
+
+    Attributes:
+        row_sample: the sampled rows.
+        fit: vectors to fit on, `(n, d)`.
+        heldout: vectors to measure on, `(m, d)`.
+        cut: number of held-out texts that can be cut in two.
+        halves: vectors of the halves of these texts; None for a source of vectors, or with fewer than `MIN_HALVES`.
+        out_of_domain: vectors of out-of-domain text; None without an encoder.
+        scripts: share of the texts in each script, largest first; empty for a source of vectors.
+    """
+
+    row_sample: RowSample
+    fit: FloatArray
+    heldout: FloatArray
+    cut: int
+    halves: TextHalves | None
+    out_of_domain: OutOfDomainVectors | None
+    scripts: dict[str, float]
+
+    @property
+    def dimensions(self) -> int:
+        """Number of dimensions of the vectors."""
+        return int(self.fit.shape[1])
+
+
+def count_heldout(rows: int) -> int:
+    """Return how many of `rows` sampled rows are held out: a fifth, but half of few rows; at most `MAX_HELDOUT`."""
+    return min(max(int(HELDOUT_SHARE * rows), min(SMALL_HELDOUT, rows // 2)), MAX_HELDOUT)
+
+
+def cut_texts_in_two(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the two halves of each text that is long enough to be cut in two; skip the other texts."""
+    return [cut for text in texts if (cut := cut_in_two(text))]
+
+
+def list_texts_to_encode(row_sample: RowSample) -> list[str]:
+    """List the texts that `build_text_sample` needs vectors of: all sampled ones, then halves of the held-out ones.
+
+    Held-out texts that are too short to be cut in two have no halves.
+    """
+    pairs = cut_texts_in_two(row_sample.texts[: count_heldout(len(row_sample))])
+    return [*row_sample.texts, *(half for pair in pairs for half in pair)]
+
+
+def build_text_sample(row_sample: RowSample, vectors_of: VectorsOf, failed: Collection[str] = frozenset()) -> Sample:
+    """Split sampled texts into held-out ones and ones to fit on, look up all vectors, and return the sample.
+
+    The first texts are held out, because sampled rows are in random order.
+
+    Args:
+        row_sample: sampled texts.
+        vectors_of: returns the vectors of texts and of halves.
+        failed: texts and halves without a vector; they are left out.
+    """
+    aside = count_heldout(len(row_sample))
+    heldout, fit = (
+        [text for text in some if text not in failed] for some in (row_sample.texts[:aside], row_sample.texts[aside:])
+    )
+    pairs = [pair for pair in cut_texts_in_two(heldout) if pair[0] not in failed and pair[1] not in failed]
+    first, second = ([pair[side] for pair in pairs] for side in (0, 1))
+    return Sample(
+        row_sample=replace(row_sample, texts=[*heldout, *fit]),
+        fit=vectors_of(fit),
+        heldout=vectors_of(heldout),
+        cut=len(pairs),
+        halves=TextHalves(vectors_of(first), vectors_of(second)) if len(pairs) >= MIN_HALVES else None,
+        out_of_domain=None,
+        scripts=count_scripts(row_sample.texts[:SCRIPT_TEXTS]),
+    )
+
+
+def build_vector_sample(row_sample: RowSample, vectors: FloatArray) -> Sample:
+    """Split sampled vectors `(n, d)` into held-out rows and rows to fit on; return the sample."""
+    aside = count_heldout(len(row_sample))
+    return Sample(row_sample, vectors[aside:], vectors[:aside], 0, None, None, {})

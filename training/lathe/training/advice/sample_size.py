@@ -1,0 +1,120 @@
+"""Sample-size checks: which questions the sample is too small to answer, and how many more rows would be enough."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lathe.training.advice.debiasing import DebiasingComparison
+from lathe.training.advice.recommendation import MIN_HELDOUT, Recommendation
+from lathe.training.advice.sample import HELDOUT_SHARE, MAX_HELDOUT, MIN_HALVES, SMALL_HELDOUT, Sample
+from lathe.training.split_half import MIN_WORDS
+from lathe.transforms.quality import MIN_ROWS_PER_DIMENSION
+
+MIN_ROWS = 100
+"""Minimum number of distinct rows for a recommendation."""
+PRECISE_POINTS = 0.5
+"""Half-width of the interval of R2's gain that a large enough sample reaches, in points (100·MRR)."""
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Question for which the sample is too small.
+
+    Attributes:
+        what: the question, as a sentence without a full stop.
+        more: number of additional distinct rows that would be enough; None if more rows would not help.
+        instead: remark for the case that more rows would not help.
+    """
+
+    what: str
+    more: int | None
+    instead: str = "not even the most rows that are held out would tell"
+
+
+def check_row_count(rows: int) -> Shortage | None:
+    """Return a shortage if there are fewer than `MIN_ROWS` distinct rows, else None."""
+    if rows >= MIN_ROWS:
+        return None
+    return Shortage(
+        f"{rows} distinct rows are too few to recommend anything; {MIN_ROWS} are the least", MIN_ROWS - rows
+    )
+
+
+def list_shortages(sample: Sample, debiasing: DebiasingComparison, best: Recommendation) -> list[Shortage]:
+    """List what the sample is too small for: to compare debiasing methods, to compare dimensions, or to fit `best`."""
+    return [*_check_debiasing(sample, debiasing), *_check_size(sample), *_check_fit(sample, best)]
+
+
+def _check_debiasing(sample: Sample, debiasing: DebiasingComparison) -> Iterator[Shortage]:
+    """Yield a shortage if split-half retrieval is impossible, or if R2's gain is neither significant nor precise.
+
+    Precise means an interval of at most ± `PRECISE_POINTS` points. Nothing is yielded for vectors without texts, since
+    more rows would not help.
+    """
+    if sample.halves is None and not sample.row_sample.texts:
+        return  # of vectors no number of rows would tell
+    if sample.halves is None:
+        yield _check_cutting(sample)
+        return
+    gain = debiasing.trial("R2").gain
+    if gain is None or gain.low is None or gain.high is None or gain.sign != 0:
+        return
+    reach = (gain.high - gain.low) / 2
+    if reach > PRECISE_POINTS:
+        heldout = int(len(sample.heldout) * (reach / PRECISE_POINTS) ** 2) + 1
+        yield Shortage(
+            f"whether debiasing gains or loses less than {reach:.1f} points cannot be told with {sample.cut:,} texts "
+            "cut in two",
+            rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
+        )
+
+
+def _check_cutting(sample: Sample) -> Shortage:
+    """Build the shortage for too few texts that can be cut in two.
+
+    Its `more` assumes that the same share of further texts can be cut; it is None if no text can, or if even
+    `MAX_HELDOUT` held-out rows would not be enough.
+    """
+    told = "whether debiasing helps cannot be told"
+    if sample.cut == 0:
+        return Shortage(
+            f"{told}: none of the held-out texts has the {2 * MIN_WORDS} words to be cut in two",
+            None,
+            "longer texts would tell, more of these would not",
+        )
+    heldout = math.ceil(MIN_HALVES * len(sample.heldout) / sample.cut)
+    return Shortage(
+        f"{told}: {sample.cut} held-out texts have the {2 * MIN_WORDS} words to be cut in two",
+        rows_for_heldout(heldout) - len(sample.row_sample) if heldout <= MAX_HELDOUT else None,
+    )
+
+
+def _check_size(sample: Sample) -> Iterator[Shortage]:
+    """Yield a shortage if fewer than `MIN_HELDOUT` rows are held out, too few to measure what a reduction preserves."""
+    if len(sample.heldout) < MIN_HELDOUT:
+        yield Shortage(
+            f"what a size keeps cannot be told among {len(sample.heldout):,} held-out rows",
+            rows_for_heldout(MIN_HELDOUT) - len(sample.row_sample),
+        )
+
+
+def _check_fit(sample: Sample, best: Recommendation) -> Iterator[Shortage]:
+    """Yield a shortage if the recommended reducer has under `MIN_ROWS_PER_DIMENSION` rows per dimension to fit on."""
+    wanted = MIN_ROWS_PER_DIMENSION * best.dimensions
+    if best.reducer not in ("", "truncation") and len(sample.fit) < wanted:
+        yield Shortage(
+            f"a fit of {best.dimensions} dimensions wants {wanted:,} rows, {len(sample.fit):,} are there to fit on",
+            rows_for_fit(wanted) - len(sample.row_sample),
+        )
+
+
+def rows_for_heldout(heldout: int) -> int:
+    """Return the number of distinct rows of which `heldout` are held out: the inverse of `count_heldout`."""
+    return 2 * heldout if heldout <= SMALL_HELDOUT else int(heldout / HELDOUT_SHARE)
+
+
+def rows_for_fit(fit: int) -> int:
+    """Return the number of distinct rows of which at least `fit` are left to fit on after holding out."""
+    if fit <= SMALL_HELDOUT:
+        return 2 * fit
+    return max(fit + SMALL_HELDOUT, min(int(fit / (1 - HELDOUT_SHARE)) + 1, fit + MAX_HELDOUT))

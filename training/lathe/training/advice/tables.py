@@ -1,0 +1,147 @@
+"""Tables of an advice."""
+
+from functools import partial
+
+from lathe.training.advice.advise import Advice
+from lathe.training.advice.debiasing import CONFIDENCE, NOTHING
+from lathe.training.advice.transfer import HELD_OUT
+from lathe.training.reporting.tables import Format, Table
+from lathe.training.reporting.text import format_half_width, format_number, format_points
+
+FORMAT_MRR = partial(format_number, spec=".2f", scale=100)
+"""Format of a mean reciprocal rank, × 100."""
+
+
+def build_tables(advice: Advice) -> dict[str, Table]:
+    """Build every table for which the advice has data; return tables by title."""
+    tables = {
+        "Mean direction": _build_mean_direction_table(advice),
+        "Debiasing: do halves of a text find each other": build_debiasing_table(advice),
+        "Fewer dimensions": _build_size_table(advice),
+        "Bytes a vector: recall@10, and that of what databases do by themselves": _build_budget_table(advice),
+        "Do the first coordinates hold more: recall@10 in per cent": _build_first_coordinate_table(advice),
+        f"The recommended chain, {advice.best.steps if advice.best else ''}": _build_transfer_table(advice),
+    }
+    return {title: table for title, table in tables.items() if table}
+
+
+def _build_mean_direction_table(advice: Advice) -> Table:
+    """Build the table of ‖μ‖ against its noise floor, of IsoScore and of row counts."""
+    found = advice.diagnosis
+    return Table.from_rows(
+        [
+            ["held-out rows", "measured", "beside it"],
+            ["mean direction ‖μ‖", f"{found['mean_norm']:.3f}", f"by chance alone {found['noise_floor']:.3f}"],
+            ["IsoScore", f"{found['isoscore']:.3f}", f"spread over {found['participation_ratio']:.0f} directions"],
+            ["rows", f"{advice.distinct:,}", f"{advice.heldout:,} held out, {advice.cut:,} of them cut in two"],
+        ]
+    )
+
+
+def build_debiasing_table(advice: Advice) -> Table:
+    """Build the table of the debiasing methods; the recommended method is marked with an arrow."""
+    debiasing, gain = advice.debiasing, f"gain, {100 * CONFIDENCE:.1f} % interval"
+    return Table.from_records(
+        (
+            {
+                "": one.method + (" ←" if debiasing and one.method == debiasing.chosen else ""),
+                "steps": "" if one.method == NOTHING else one.steps,
+                "MRR × 100": one.retrieval,
+                gain: one.gain or "",
+                "‖μ‖ after": one.mean_norm,
+                "recall@10 of raw": one.recall_at_10,
+            }
+            for one in (debiasing.trials if debiasing else ())
+        ),
+        {"MRR × 100": FORMAT_MRR, gain: format_points},
+        ".3f",
+    )
+
+
+def _build_size_table(advice: Advice) -> Table:
+    """Build the table of what full dimensions, and every reducer at every size, preserve and cost.
+
+    The recommended chain is marked with an arrow, the runner-up with "(second)".
+    """
+    sizes, marks = advice.sizes, {}
+    for chain, mark in ((advice.second, " (second)"), (advice.best, " ←")):
+        if chain is not None:
+            marks[chain.reducer, chain.dimensions] = mark
+    name = f"among {sizes.rows:,} rows" if sizes else ""
+    return Table.from_records(
+        (
+            {
+                name: (one.reducer or "full width") + marks.get((one.reducer, one.dimensions), ""),
+                "dimensions": one.dimensions,
+                "local Spearman": one.local_spearman,
+                "recall@10": one.recall_at_10,
+                "rescored 4×": one.rescored_4x.value,
+                "MRR × 100": one.retrieval,
+                "bytes": one.bytes,
+                "GEMM ms": one.gemm_ms,
+            }
+            for one in ((sizes.full, *sizes.trials) if sizes else ())
+        ),
+        {"dimensions": "d", "MRR × 100": FORMAT_MRR, "bytes": ",", "GEMM ms": ".1f"},
+        ".3f",
+    )
+
+
+def _build_budget_table(advice: Advice) -> Table:
+    """Build the table of the best chain at each budget of bytes, beside recall@10 of the methods of databases.
+
+    The recommended codes are marked with an arrow.
+    """
+    budgets, of_three = advice.budgets, partial(format_half_width, spec=".3f")
+    records = []
+    for one in budgets.best_chains() if budgets else ():
+        rivals = budgets.best_settings(one.budget) if budgets else {}
+        records.append(
+            {
+                "bytes": one.budget,
+                "chain": one.setting + (" ←" if one == advice.fewest_bytes else ""),
+                "recall@10": one.recall_at_10,
+                "rescored 4×": one.rescored_4x,
+                "halves, points": one.loss,
+            }
+            | {method: rival.recall_at_10.value for method, rival in rivals.items()}
+        )
+    formats: dict[str, Format] = {"bytes": "d", "recall@10": of_three, "rescored 4×": of_three}
+    return Table.from_records(records, formats | {"halves, points": format_half_width}, ".3f")
+
+
+def _build_first_coordinate_table(advice: Advice) -> Table:
+    """Build the table of recall@10 of the first coordinates and of random coordinates."""
+    return Table.from_records(
+        (
+            {
+                "": f"{cut.dimensions} coordinates",
+                "the first": cut.first,
+                "random ones": cut.random,
+                "the best of those": cut.best,
+            }
+            for cut in (advice.matryoshka.cuts if advice.matryoshka else ())
+        ),
+        default=".1f",
+    )
+
+
+def _build_transfer_table(advice: Advice) -> Table:
+    """Build the table of the recommended chain's measures on held-out rows and on out-of-domain text."""
+    gain = "gain, 95 % interval"
+    return Table.from_records(
+        (
+            {
+                "": "held out (the chain was chosen on these)" if one.text == HELD_OUT else one.text,
+                "rows": one.rows,
+                "local Spearman": one.measures["local_spearman"],
+                "recall@10": one.measures["recall_at_10"],
+                "rescored 4×": one.measures["recall_at_10_rescored_4x"],
+                "MRR × 100 raw": one.retrieval,
+                gain: one.gain,
+            }
+            for one in advice.transfer
+        ),
+        {"rows": ",", "MRR × 100 raw": FORMAT_MRR, gain: format_points},
+        ".3f",
+    )

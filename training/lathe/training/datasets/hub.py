@@ -1,0 +1,153 @@
+"""Data sets of the Hugging Face hub."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from lathe.training.datasets.contents import Search, Tables
+from lathe.training.datasets.layout import Layout
+from lathe.training.datasets.layouts import LAYOUTS
+from lathe.training.datasets.pairs import Judgement
+from lathe.training.datasets.records import Record, Warnings
+from lathe.training.errors import DataSetError
+
+if TYPE_CHECKING:
+    from mteb.abstasks import AbsTask
+
+
+@dataclass(frozen=True)
+class HubDataSet:
+    """Data set of the Hugging Face hub in one of Lathe's layouts, downloaded or from the local cache.
+
+    Attributes:
+        name: name in tables and messages.
+        task: task, which decides the layout of the rows.
+        path: id on the hub.
+        revision: revision on the hub; None for the default one.
+        columns: pairs of our field name and the data set's column name.
+        split: split to train on or to evaluate; None for `train`.
+        language: language code of the texts.
+    """
+
+    name: str
+    task: str
+    path: str
+    revision: str | None = None
+    columns: tuple[tuple[str, str], ...] = ()
+    split: str | None = None
+    language: str = "en"
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the task: its fields, and how its test is read, checked and built."""
+        return LAYOUTS[self.task]
+
+    def list_splits(self) -> list[str]:
+        """Return the only split: the one that is asked for, else `train`."""
+        return [self.split or "train"]
+
+    def read_rows(self, name: str) -> Iterator[Record]:
+        """Yield the rows of the split `name`, with columns renamed to our field names.
+
+        `corpus` and `queries` name both a configuration and its split, as in mteb; missing columns are not refused
+        there. A column that is not renamed is left out if a renamed column takes its name.
+
+        Raises:
+            DataSetError: if the split cannot be loaded or lacks a column.
+        """
+        config = name if name in ("corpus", "queries") else None
+        rows = self._load(config, name)
+        ours = {theirs: ours for ours, theirs in self.columns}
+        if config is None:
+            self._require_columns(rows, ours)
+        unread = {our for our in ours.values() if our not in ours}  # the hub's own of a name that another stands for
+        for number, row in enumerate(rows):
+            read = {ours.get(key, key): value for key, value in row.items() if key not in unread}
+            yield Record(f"{name} row {number}", read)
+
+    def read_judgements(self, split: str) -> list[Judgement]:
+        """Load a split's relevance judgements from the configuration `default`, as in mteb; grades are rounded up.
+
+        Raises:
+            DataSetError: if the split cannot be loaded.
+        """
+        rows = self._load("default", split)
+        return [
+            (f"row {i}", str(r["query-id"]), str(r["corpus-id"]), ceil(float(r["score"]))) for i, r in enumerate(rows)
+        ]
+
+    def read_labels(self) -> dict[str, str]:
+        """Load the split and return its class names by class number as text; an empty dict without class names.
+
+        Raises:
+            DataSetError: if the split cannot be loaded.
+        """
+        column = dict(self.columns).get("label", "label")
+        names = getattr(self._load(None, self.list_splits()[0]).features.get(column), "names", None) or []
+        return {str(number): str(name) for number, name in enumerate(names)}
+
+    def read_test(self, warnings: Warnings) -> Tables | Search:
+        """Load the rows of the split into temporary files, and read and check these like a data set in a folder.
+
+        Raises:
+            DataSetError: if the data set cannot be loaded, lacks a column, or its content is invalid.
+        """
+        with TemporaryDirectory() as folder:
+            for name in self.layout.test_splits:
+                with (Path(folder) / f"{name}.jsonl").open("wb") as file:
+                    split = self.list_splits()[0] if name == "test" else name
+                    file.writelines(orjson.dumps(row) + b"\n" for row in self._read_fields(split))
+            return self.layout.read_test(Path(folder), warnings)
+
+    def build_task(self, warnings: Warnings) -> "AbsTask":
+        """Build an mteb task of the test; mteb loads corpus, queries and judgements of a search itself.
+
+        Raises:
+            DataSetError: as in `read_test`.
+        """
+        from lathe.training.datasets.mteb_tasks import build_hub_task, build_task  # seconds of import
+
+        if not self.layout.fields:
+            source = {"path": self.path, "revision": self.revision or "main"}
+            return build_hub_task(self.layout, self.name, self.language, source, self.list_splits()[0])
+        return build_task(self.layout, self.name, self.language, self.read_test(warnings))
+
+    def _read_fields(self, split: str) -> Iterator[dict[str, Any]]:
+        """Yield the layout's fields of each row of a split; split a row of lists, as in old mteb sets, into its rows.
+
+        Raises:
+            DataSetError: if the data set cannot be loaded, or lacks a column.
+        """
+        names = {ours: dict(self.columns).get(ours, ours) for ours in self.layout.fields}
+        rows = self._load(None, split)
+        self._require_columns(rows, names.values())
+        for row in rows:
+            found = {ours: row[theirs] for ours, theirs in names.items()}
+            if all(isinstance(value, list) for value in found.values()):
+                yield from (dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True))
+            else:
+                yield found
+
+    def _require_columns(self, rows: Any, names: Collection[str]) -> None:
+        """Raise `DataSetError` if the loaded rows lack one of the columns."""
+        missing = [name for name in names if name not in rows.column_names]
+        if missing:
+            raise DataSetError(f"{self.path} has no column {missing[0]!r}; it has {', '.join(rows.column_names)}")
+
+    def _load(self, config: str | None, split: str) -> Any:
+        """Load a split of a configuration as a `datasets.Dataset`; this may download the data.
+
+        Raises:
+            DataSetError: if the split cannot be loaded.
+        """
+        from datasets import load_dataset
+
+        try:
+            return load_dataset(self.path, config, revision=self.revision, split=split)
+        except Exception as error:  # the hub's client raises anything: no network, no such set, no rights
+            raise DataSetError(f"{self.path}, split {split}, cannot be loaded: {error}") from error

@@ -1,0 +1,95 @@
+"""What a layout states about the data sets of a task."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from lathe.training.datasets.contents import Search, Tables
+from lathe.training.datasets.pairs import Pair, PairRows, RowReader
+from lathe.training.datasets.records import FieldType, Warnings, find_file
+
+SPLITS = ("train", "dev", "test")
+"""Names of splits, in the order of preference for training."""
+
+Examples = Literal[
+    "queries",
+    "queries with candidates",
+    "classified texts",
+    "translations",
+    "graded summaries",
+    "scored pairs",
+    "labelled pairs",
+    "clustered texts",
+]
+"""What one example of a test is. It decides how `lathe.training.research.domains.examples` scores an example."""
+
+
+class Layout(ABC):
+    """Layout of the data sets of one task: their files and checks, their mteb task, their training pairs.
+
+    A subclass states the class attributes and has no state of its own. `lathe.training.datasets.layouts` lists all.
+
+    Attributes:
+        task: name of the task, as in META.json.
+        fields: required fields of a row, with their types; empty if a row needs further files, as in a search.
+        text_columns: columns of the test's `Tables` that hold texts or lists of texts; unused for a `Search`.
+        test_splits: splits that the test reads.
+        mteb_class: name of the class in `mteb.abstasks`.
+        mteb_type: mteb's type of the task.
+        main_score: mteb's name of the main score.
+        examples: what one example of the test is.
+        symmetric: whether the two texts of a pair are of one kind, so that they get the same prompt.
+        trainable: whether rows give training pairs.
+    """
+
+    task: ClassVar[str]
+    fields: ClassVar[Mapping[str, FieldType]] = {}
+    text_columns: ClassVar[tuple[str, ...]] = ()
+    test_splits: ClassVar[tuple[str, ...]] = ("test",)
+    mteb_class: ClassVar[str]
+    mteb_type: ClassVar[str]
+    main_score: ClassVar[str]
+    examples: ClassVar[Examples]
+    symmetric: ClassVar[bool] = False
+    trainable: ClassVar[bool] = True
+
+    @abstractmethod
+    def read_test(self, folder: Path, warnings: Warnings) -> Tables | Search:
+        """Read and check the test of a data set.
+
+        Args:
+            folder: folder of the data set.
+            warnings: receives what is left out or looks wrong.
+
+        Raises:
+            DataSetError: if a file is missing or invalid, or there is nothing to measure.
+        """
+
+    @abstractmethod
+    def build_pairs(self, rows: PairRows) -> list[Pair]:
+        """Build the training pairs of a split; record rows that give none in `rows.dropped`.
+
+        Raises:
+            DataSetError: if a row is invalid.
+        """
+
+    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the class attributes that tell mteb about columns, score ranges, cut-offs and sampling of the data."""
+        return {}
+
+    def evaluated_task(self, folder: Path, language: str) -> str | None:
+        """Return the task that a data set of this layout is evaluated as; None if it has only rows to train on."""
+        return self.task
+
+    def list_splits(self, folder: Path) -> list[str]:
+        """List the splits that a data set in a folder has, in the order of `SPLITS`."""
+        return [split for split in SPLITS if find_file(folder, split)]
+
+    def count_rows(self, data: RowReader, split: str) -> int:
+        """Count the rows of a split that training pairs are made of; raise `DataSetError` if they cannot be read."""
+        return sum(1 for _ in data.read_rows(split))
+
+    def read_corpus(self, data: RowReader) -> Iterator[str] | None:
+        """Return an iterator over the documents to search, not just positives; None if the layout has no corpus."""
+        return None

@@ -1,0 +1,59 @@
+"""Layout of texts with class labels."""
+
+from pathlib import Path
+from typing import Any
+
+from lathe.training.datasets.contents import Tables
+from lathe.training.datasets.layout import Layout
+from lathe.training.datasets.pairs import Pair, PairRows
+from lathe.training.datasets.records import LABEL, TEXT, Warnings, read_records, to_columns, warn_of_single_labels
+from lathe.training.errors import DataSetError
+
+
+class Classification(Layout):
+    """Texts with labels: the test trains a classifier on rows of the training split."""
+
+    task = "classification"
+    fields = {"text": TEXT, "label": LABEL}
+    text_columns = ("text",)
+    test_splits = ("train", "test")
+    mteb_class, mteb_type, main_score = "AbsTaskClassification", "Classification", "accuracy"
+    examples = "classified texts"
+
+    def read_test(self, folder: Path, warnings: Warnings) -> Tables:
+        """Read train and test texts, each with the number of its class in alphabetical order.
+
+        A label that occurs once in a split, or in the test alone, adds a warning.
+
+        Raises:
+            DataSetError: if a file is invalid, or the training texts have fewer than two classes.
+        """
+        splits = {}
+        for split in self.test_splits:
+            rows = read_records(folder, split, self.fields, warnings)
+            warn_of_single_labels(rows, warnings, split)
+            splits[split] = rows
+        trained = {str(row["label"]) for row in splits["train"]}
+        for row in splits["test"]:
+            if str(row["label"]) not in trained:
+                warnings.add(f"label {str(row['label'])!r} is tested but never trained on", row.place)
+        if len(trained) < 2:
+            raise DataSetError(f"train.jsonl has one label only, {trained.pop()!r}: there is nothing to tell apart")
+        names = sorted({str(row["label"]) for rows in splits.values() for row in rows})
+        numbers = {name: number for number, name in enumerate(names)}  # of two, measures want to know which is positive
+
+        def number(label: Any) -> int:
+            """Return the number of a label's class."""
+            return numbers[str(label)]
+
+        return Tables({split: to_columns(rows, self.fields, label=number) for split, rows in splits.items()})
+
+    def build_pairs(self, rows: PairRows) -> list[Pair]:
+        """Build a pair of each text and the text of its label; record blank texts as left out.
+
+        Raises:
+            DataSetError: if a row lacks text or label, or a label has no text.
+        """
+        found = list(rows.read_nonblank("text", "label"))
+        texts = rows.label_texts(found)
+        return [Pair(row.text("text"), texts[str(row["label"])], row.place, (row["text"],)) for row in found]

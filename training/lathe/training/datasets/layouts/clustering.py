@@ -1,0 +1,89 @@
+"""Layout of texts with cluster labels."""
+
+from pathlib import Path
+from typing import Any
+
+from lathe.training.datasets.contents import Search, Tables
+from lathe.training.datasets.layout import Layout
+from lathe.training.datasets.pairs import Pair, PairRows
+from lathe.training.datasets.records import (
+    LABEL,
+    TEXT,
+    Record,
+    Warnings,
+    is_blank,
+    read_records,
+    require_several_labels,
+    to_columns,
+    warn_of_single_labels,
+)
+from lathe.training.errors import DataSetError
+
+
+class Clustering(Layout):
+    """Texts with the label of their cluster."""
+
+    task = "clustering"
+    fields = {"text": TEXT, "label": LABEL}
+    text_columns = ("text",)
+    mteb_class, mteb_type, main_score = "AbsTaskClustering", "Clustering", "v_measure"
+    examples = "clustered texts"
+
+    def read_test(self, folder: Path, warnings: Warnings) -> Tables:
+        """Read test texts with their cluster labels; add a warning for labels that occur once.
+
+        Raises:
+            DataSetError: if the file is invalid, or has fewer than two labels.
+        """
+        rows = read_records(folder, "test", self.fields, warnings)
+        warn_of_single_labels(rows, warnings, "test")
+        require_several_labels(rows)
+        return Tables({"test": to_columns(rows, self.fields, label=str)})
+
+    def mteb_attributes(self, data: Tables | Search) -> dict[str, Any]:
+        """Return the columns, and that each of ten clusterings draws as many texts as there are, with replacement."""
+        assert isinstance(data, Tables)
+        sampled = {
+            "max_fraction_of_documents_to_embed": None,
+            "max_documents_per_cluster": len(data.splits["test"]["text"]),
+        }
+        return {"input_column_name": "text", "label_column_name": "label"} | sampled
+
+    def build_pairs(self, rows: PairRows) -> list[Pair]:
+        """Build pairs of consecutive texts of a cluster, joined by newlines, and the text of its label.
+
+        An anchor holds `texts_per_cluster` texts, the last one of a cluster perhaps fewer. Rows of lists, as in old
+        mteb sets, are split into rows. Blank texts are recorded as left out.
+
+        Raises:
+            DataSetError: if a row lacks text or label, or a label has no text.
+        """
+        found = [row for record in rows.read() for row in _split_row_of_lists(record)]
+        clusters: dict[str, list[Record]] = {}
+        for row in found:
+            row.require("text", "label")
+            if is_blank(row["text"]):
+                rows.dropped.add("blank text", row.place)
+            else:
+                clusters.setdefault(str(row["label"]), []).append(row)
+        texts = rows.label_texts(found)
+        size, pairs = rows.settings.texts_per_cluster, []
+        for label, cluster in clusters.items():
+            for start in range(0, len(cluster), size):
+                group = [row.text("text") for row in cluster[start : start + size]]
+                pairs.append(Pair("\n".join(group), texts[label], cluster[start].place, tuple(group)))
+        return pairs
+
+
+def _split_row_of_lists(record: Record) -> list[Record]:
+    """Return a clustering row as a list: itself, or a record per sentence if it holds lists, as in old mteb sets.
+
+    Raises:
+        DataSetError: if the lists have different lengths.
+    """
+    sentences, labels = record.get("sentences"), record.get("labels")
+    if not isinstance(sentences, list) or not isinstance(labels, list):
+        return [record]
+    if len(sentences) != len(labels):
+        raise DataSetError(f"{record.place}: {len(sentences)} sentences and {len(labels)} labels")
+    return [Record(record.place, {"text": t, "label": x}) for t, x in zip(sentences, labels, strict=True)]

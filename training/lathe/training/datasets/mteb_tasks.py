@@ -1,0 +1,105 @@
+"""Data sets as mteb tasks, so that mteb computes all metrics.
+
+Only worker processes import this module: importing mteb takes seconds, and it prints progress bars.
+"""
+
+from typing import Any
+
+import mteb.abstasks
+import numpy as np
+from datasets import Dataset, DatasetDict
+from mteb.abstasks import AbsTask, AbsTaskClassification
+from mteb.abstasks.task_metadata import TaskMetadata
+
+from lathe.training.datasets.contents import Search, Tables
+from lathe.training.datasets.layout import Layout
+
+LANGUAGES = {
+    "ar": "arb-Arab",
+    "de": "deu-Latn",
+    "en": "eng-Latn",
+    "es": "spa-Latn",
+    "fr": "fra-Latn",
+    "hi": "hin-Deva",
+    "it": "ita-Latn",
+    "ja": "jpn-Jpan",
+    "ko": "kor-Hang",
+    "nl": "nld-Latn",
+    "pl": "pol-Latn",
+    "pt": "por-Latn",
+    "ru": "rus-Cyrl",
+    "tr": "tur-Latn",
+    "zh": "cmn-Hans",
+}
+"""mteb's code of a language, by two letters."""
+LETTERS = {code.partition("-")[0]: letters for letters, code in LANGUAGES.items()}
+"""Two-letter code of a language, by mteb's three letters."""
+UNKNOWN_LANGUAGE = "und-Latn"
+"""Code of any other language; without a language mteb computes no score."""
+
+
+class _Classification(AbsTaskClassification):
+    """mteb's classification task with labels in memory; otherwise metrics read them row by row, ten times slower."""
+
+    def _calculate_scores(self, y_test: Any, y_pred: Any) -> Any:
+        """Compute mteb's metrics from labels as an array."""
+        return super()._calculate_scores(np.asarray(y_test[:]), y_pred)
+
+
+def build_task(layout: Layout, name: str, language: str, data: Tables | Search) -> AbsTask:
+    """Build an mteb task from the content of a test in memory, ready to evaluate.
+
+    Args:
+        layout: layout of the data set.
+        name: name of the task.
+        language: two-letter language, or two joined by "-".
+        data: content of the test.
+    """
+    source = {"path": name, "revision": "local"}
+    task = _create_task_class(layout, name, language, layout.mteb_attributes(data), source, "test")()
+    task.dataset = _convert_search(data) if isinstance(data, Search) else _convert_tables(data)
+    task.data_loaded = True
+    return task
+
+
+def build_hub_task(layout: Layout, name: str, language: str, source: dict[str, str], split: str) -> AbsTask:
+    """Build an mteb task of which mteb loads the data from the hub itself, by `path` and `revision` in `source`."""
+    return _create_task_class(layout, name, language, {}, source, split)()
+
+
+def _create_task_class(
+    layout: Layout, name: str, language: str, attributes: dict[str, Any], source: dict[str, str], split: str
+) -> type[AbsTask]:
+    """Create a subclass of the layout's mteb class, with metadata and class attributes, for one data set."""
+    base = getattr(mteb.abstasks, layout.mteb_class)
+    tags = [LANGUAGES[part] for part in language.split("-") if part in LANGUAGES]
+    metadata = TaskMetadata(
+        dataset=source,  # type: ignore[arg-type]
+        name=name,
+        description=name,
+        type=layout.mteb_type,  # type: ignore[arg-type]
+        category="t2c" if layout.mteb_type in ("Classification", "Clustering") else "t2t",
+        eval_splits=[split],
+        eval_langs=tags or [UNKNOWN_LANGUAGE],
+        main_score=layout.main_score,
+    )
+    bases = (_Classification if base is AbsTaskClassification else base,)
+    return type("LocalTask", bases, {"metadata": metadata} | attributes)
+
+
+def _convert_tables(data: Tables) -> DatasetDict:
+    """Convert splits of columns to a `DatasetDict`."""
+    return DatasetDict({split: Dataset.from_dict(found) for split, found in data.splits.items()})
+
+
+def _convert_search(data: Search) -> dict[str, Any]:
+    """Convert a search to the nested dict of corpus, queries, judgements and candidates that mteb expects."""
+    corpus = [{"id": key, "title": title, "text": text} for key, (title, text) in data.corpus.items()]
+    queries = {"id": list(data.queries), "text": list(data.queries.values())}
+    split = {
+        "corpus": Dataset.from_list(corpus),
+        "queries": Dataset.from_dict(queries),
+        "relevant_docs": {query: dict(judged) for query, judged in data.relevant.items()},
+        "top_ranked": data.ranked,
+    }
+    return {"default": {"test": split}}

@@ -1,0 +1,203 @@
+"""Anchor–positive pairs for training, and how they are read from the rows of a split."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from string import digits, punctuation, whitespace
+from typing import Annotated, Any, Literal, Protocol
+
+from pydantic import BeforeValidator
+
+from lathe.training.datasets.records import MAX_NAMED, Record, Warnings, is_blank, is_label, name_places, shorten_value
+from lathe.training.errors import DataSetError
+from lathe.training.settings import Count, Settings
+
+WhichNegatives = Literal["given", "mined", "none"]
+
+Judgement = tuple[str, str, str, int]
+"""A relevance judgement: its position in the file (for messages), query id, document id, grade."""
+
+
+def _convert_keys_to_text(value: Any) -> Any:
+    """Convert the keys of a dict to strings, since YAML reads some labels as numbers; return other values unchanged."""
+    return {str(label): text for label, text in value.items()} if isinstance(value, dict) else value
+
+
+Labels = Annotated[dict[str, str], BeforeValidator(_convert_keys_to_text)]
+
+
+class PairSettings(Settings):
+    """Settings of how the rows of a data set become pairs.
+
+    Attributes:
+        split: split to read; None for the training split if there is one, else the first there is.
+        anchor: name of the anchor's field in JSON lines.
+        positive: name of the positive's field in JSON lines.
+        labels: text of each label; takes precedence over labels.json.
+        min_score: minimum score of an STS pair to be a positive; None for four fifths of the range of scores.
+        texts_per_cluster: number of texts of a cluster that form one anchor.
+        negatives: which hard negatives to use: `given` by the rows, `mined` with the job's `negatives`, or `none`. If
+            None, those that the rows give, if any, else mined ones if the job mines.
+        negative: name of the field in JSON lines that holds one negative or a list of them.
+    """
+
+    split: str | None = None
+    anchor: str = "anchor"
+    positive: str = "positive"
+    labels: Labels = {}
+    min_score: float | None = None
+    texts_per_cluster: Count = 4
+    negatives: WhichNegatives | None = None
+    negative: str = "negative"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Anchor with its positive.
+
+    Attributes:
+        anchor: anchor text.
+        positive: positive text.
+        place: row that the pair comes from, for messages.
+        texts: texts to check for overlap with other data, if not anchor and positive: the texts of a cluster's anchor.
+        negatives: hard negatives that the row supplies.
+    """
+
+    anchor: str
+    positive: str
+    place: str
+    texts: tuple[str, ...] = ()
+    negatives: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Texts to check for overlap with other data: `texts`, or if it is empty, anchor and positive."""
+        return self.texts or (self.anchor, self.positive)
+
+
+class RowReader(Protocol):
+    """Rows of a data set by file name, relevance judgements, and texts of the labels."""
+
+    @property
+    def name(self) -> str:
+        """Name in tables and messages."""
+
+    def read_rows(self, name: str) -> Iterator[Record]:
+        """Yield the rows of a split, or of `corpus` or `queries`."""
+
+    def read_judgements(self, split: str) -> list[Judgement]:
+        """Return the relevance judgements of a split; an empty list unless the task is retrieval."""
+
+    def read_labels(self) -> dict[str, str]:
+        """Return the text of each label; an empty dict if only the labels themselves are known."""
+
+
+class PairRows:
+    """Reader of a data set's split that counts its rows and notes which are left out.
+
+    Args:
+        data: the data set.
+        split: the split.
+        settings: how rows become pairs.
+
+    Attributes:
+        count: number of rows read so far.
+        dropped: rows left out, by reason.
+    """
+
+    def __init__(self, data: RowReader, split: str, settings: PairSettings) -> None:
+        self.data, self.split, self.settings = data, split, settings
+        self.count = 0
+        self.dropped = Warnings()
+
+    def read(self, *fields: str) -> Iterator[Record]:
+        """Yield and count the rows of the split; raise `DataSetError` at a row that lacks one of the fields."""
+        for record in self.data.read_rows(self.split):
+            record.require(*fields)
+            self.count += 1
+            yield record
+
+    def read_nonblank(self, *fields: str) -> Iterator[Record]:
+        """Yield the rows whose first field is not blank, and record the others as left out; count all of them.
+
+        Raises:
+            DataSetError: if a row lacks one of the fields.
+        """
+        for record in self.read(*fields):
+            if is_blank(record[fields[0]]):
+                self.dropped.add("blank text", record.place)
+            else:
+                yield record
+
+    def pair_fields(
+        self, anchor: str, positive: str, is_positive: Callable[[Record], bool] = lambda record: True
+    ) -> list[Pair]:
+        """Build a pair from two fields of each accepted row, with the hard negatives that the row supplies.
+
+        All rows are counted. Accepted rows with a blank anchor are recorded as left out.
+
+        Args:
+            anchor: name of the anchor's field.
+            positive: name of the positive's field.
+            is_positive: predicate of rows to use; the default uses all.
+
+        Raises:
+            DataSetError: if an accepted row has no positive, or a row has no anchor field; the message names rows.
+        """
+        pairs, missing = [], []
+        for record in self.read(anchor):
+            if not is_positive(record):
+                continue
+            if is_blank(record.get(positive)):
+                missing.append(record.place)
+            elif is_blank(record[anchor]):
+                self.dropped.add("blank text", record.place)
+            else:
+                negatives = self.supplied_negatives(record)
+                pairs.append(Pair(record.text(anchor), record.text(positive), record.place, (), negatives))
+        if missing:
+            raise DataSetError(f"no {positive!r} at {name_places(missing)}: every pair needs one")
+        return pairs
+
+    def supplied_negatives(self, record: Record) -> tuple[str, ...]:
+        """Return the distinct, non-blank hard negatives of a row; none if the settings want mined ones or none.
+
+        Raises:
+            DataSetError: if the settings want supplied negatives, and the row has no such field.
+        """
+        field, which = self.settings.negative, self.settings.negatives
+        if which in ("mined", "none") or (which is None and field not in record.fields):
+            return ()
+        record.require(field)
+        return tuple(dict.fromkeys(record.texts(field)))
+
+    def label_texts(self, rows: list[Record]) -> dict[str, str]:
+        """Return the text of each label among the rows: from the settings, else the data set, else the label itself.
+
+        Raises:
+            DataSetError: if a label is neither string nor number, or its text has nothing but digits and punctuation.
+        """
+        for row in rows:
+            if not is_label(row["label"]) or isinstance(row["label"], bool):
+                raise DataSetError(
+                    f"{row.place}: 'label' must be a string or a number, not {shorten_value(row['label'])}"
+                )
+        known: Mapping[str, str] = self.data.read_labels() | self.settings.labels
+        texts = {label: known.get(label, label) for label in dict.fromkeys(str(row["label"]) for row in rows)}
+        silent = [label for label, text in texts.items() if not text.strip(digits + punctuation + whitespace)]
+        if silent:
+            named = ", ".join(repr(label) for label in silent[:MAX_NAMED])
+            raise DataSetError(
+                f"{self.data.name} has labels without a text ({named}): the text is the positive. "
+                "Give labels.json beside the rows, or labels in the job"
+            )
+        return texts
+
+
+def distinct_pairs(pairs: list[Pair]) -> list[Pair]:
+    """Remove duplicate pairs, keeping the first of each in order, with the negatives of all its duplicates."""
+    found: dict[tuple[str, str], Pair] = {}
+    for pair in pairs:
+        known = found.setdefault((pair.anchor, pair.positive), pair)
+        if new := [text for text in pair.negatives if text not in known.negatives]:
+            found[pair.anchor, pair.positive] = replace(known, negatives=(*known.negatives, *new))
+    return list(found.values())

@@ -1,0 +1,272 @@
+"""Validated rows of a data set's files, and warnings about left-out rows."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lathe.training.datasets.contents import Columns
+from lathe.training.errors import DataSetError, SourceError
+from lathe.training.sources.lines import read_numbered_lines
+
+MAX_NAMED = 3
+"""Maximum number of rows that a message names; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Row of a file: its fields, and its place (file and line) for messages."""
+
+    place: str
+    fields: dict[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a field that was checked when the file was read."""
+        return self.fields[name]
+
+    def get(self, name: str) -> Any:
+        """Return a field, or None if it is missing."""
+        return self.fields.get(name)
+
+    def require(self, *names: str) -> None:
+        """Raise `DataSetError` if one of the fields is missing."""
+        for name in names:
+            if name not in self.fields:
+                raise DataSetError(f"{self.place}: no field {name!r}; it has {', '.join(self.fields) or 'none'}")
+
+    def text(self, name: str) -> str:
+        """Return a field; raise `DataSetError` if it is not a string."""
+        value = self[name]
+        if not isinstance(value, str):
+            raise DataSetError(f"{self.place}: {name!r} must be a string, not {shorten_value(value)}")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        """Return the texts of a field, a string or a list of strings, without blank ones; an empty list for null.
+
+        Raises:
+            DataSetError: if the field holds anything else.
+        """
+        value = self[name]
+        listed = [value] if isinstance(value, str) else value or []
+        if not is_texts(listed):
+            raise DataSetError(f"{self.place}: {name!r} must be texts, not {shorten_value(value)}")
+        return [text for text in listed if not is_blank(text)]
+
+
+@dataclass
+class Warnings:
+    """Collection of what was left out or looks wrong, as places by kind; reading continues after a warning."""
+
+    places: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, kind: str, place: str) -> None:
+        """Record a place with a warning of this kind."""
+        self.places.setdefault(kind, []).append(place)
+
+    def sentences(self) -> list[str]:
+        """Return one sentence for each kind of warning, with its first places and the number of others."""
+        return [f"{kind}: {name_places(places)}" for kind, places in self.places.items()]
+
+
+def name_places(places: Sequence[str]) -> str:
+    """Format places for a message: the first ones by name, and the number of others."""
+    more = f" and {len(places) - MAX_NAMED} more" if len(places) > MAX_NAMED else ""
+    return f"{', '.join(places[:MAX_NAMED])}{more}"
+
+
+def is_blank(value: Any) -> bool:
+    """Return whether a value is None or a string of spaces only."""
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a JSON value is a string."""
+    return isinstance(value, str)
+
+
+def is_texts(value: Any) -> bool:
+    """Return whether a JSON value is a list of strings."""
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a JSON value is a number, which a bool is not; JSON has neither NaN nor inf."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_numbers(value: Any) -> bool:
+    """Return whether a JSON value is a list of numbers."""
+    return isinstance(value, list) and all(is_number(item) for item in value)
+
+
+def is_label(value: Any) -> bool:
+    """Return whether a JSON value is a string, a whole number or a bool."""
+    return isinstance(value, str | int)
+
+
+def is_id(value: Any) -> bool:
+    """Return whether a JSON value is a string or a whole number."""
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class FieldType:
+    """Type of the values of a field.
+
+    Attributes:
+        name: for messages, after "must be".
+        accepts: returns whether a value has the type.
+        skips_blank: whether rows are left out in which the value holds only whitespace.
+    """
+
+    name: str
+    accepts: Callable[[Any], bool]
+    skips_blank: bool = False
+
+
+TEXT = FieldType("a string", is_text, skips_blank=True)
+TEXT_OR_BLANK = FieldType("a string", is_text)
+TEXTS = FieldType("a list of strings", is_texts)
+NUMBER = FieldType("a number", is_number)
+NUMBERS = FieldType("a list of numbers", is_numbers)
+LABEL = FieldType("a class: a string or a whole number", is_label)
+ID = FieldType("what a document or query is called: a string or a whole number", is_id)
+
+
+def find_file(folder: Path, stem: str) -> Path | None:
+    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder; None if neither exists."""
+    return next(
+        (folder / f"{stem}{end}" for end in (".jsonl", ".jsonl.gz") if (folder / f"{stem}{end}").is_file()), None
+    )
+
+
+def find_required_file(folder: Path, stem: str) -> Path:
+    """Return the path of `stem.jsonl` or `stem.jsonl.gz` in a folder.
+
+    Raises:
+        DataSetError: if neither exists.
+    """
+    found = find_file(folder, stem)
+    if found is None:
+        raise DataSetError(f"{stem}.jsonl is missing")
+    return found
+
+
+def read_file_records(path: Path) -> Iterator[Record]:
+    """Yield a record for each line of a JSON-lines file.
+
+    Raises:
+        DataSetError: if the file cannot be read, or a line is not a JSON object.
+    """
+    try:
+        for number, line in read_numbered_lines(path):
+            place = f"{path.name} line {number}"
+            yield Record(place, _parse_object(line, place))
+    except SourceError as error:
+        raise DataSetError(str(error)) from error
+
+
+def read_records(folder: Path, stem: str, fields: Mapping[str, FieldType], warnings: Warnings) -> list[Record]:
+    """Read and check the rows of a file; leave out rows with a blank text, adding a warning for each.
+
+    Args:
+        folder: folder of the data set.
+        stem: file name without `.jsonl` or `.jsonl.gz`.
+        fields: required fields, with the types of their values.
+        warnings: receives the left-out rows.
+
+    Raises:
+        DataSetError: if the file is missing, empty, not JSON, a row lacks a field or has a value of another type, or
+            all rows have blank texts.
+    """
+    path = find_required_file(folder, stem)
+    records = []
+    for record in read_file_records(path):
+        _require_types(record, fields)
+        records.append(record)
+    if not records:
+        raise DataSetError(f"{path.name} has no rows")
+    kept = []
+    for record in records:
+        if name := _find_blank_field(record, fields):
+            warnings.add(f"rows left out because {name!r} holds only spaces", record.place)
+        else:
+            kept.append(record)
+    if not kept:
+        raise DataSetError(f"{path.name} holds nothing but blank texts")
+    return kept
+
+
+def _parse_object(line: bytes, place: str) -> dict[str, Any]:
+    """Parse a line as a JSON object; `place` is for the message.
+
+    Raises:
+        DataSetError: if the line is not JSON, or no object.
+    """
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise DataSetError(f"{place}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise DataSetError(f"{place}: not an object")
+    return found
+
+
+def _require_types(record: Record, fields: Mapping[str, FieldType]) -> None:
+    """Raise `DataSetError` if a required field is missing or has a value of another type."""
+    for name, wanted in fields.items():
+        record.require(name)
+        if not wanted.accepts(record[name]):
+            raise DataSetError(f"{record.place}: {name!r} must be {wanted.name}, not {shorten_value(record[name])}")
+
+
+def _find_blank_field(record: Record, fields: Mapping[str, FieldType]) -> str | None:
+    """Return the name of a row's first text field that holds only whitespace; None if there is none."""
+    return next((name for name, kind in fields.items() if kind.skips_blank and not record[name].strip()), None)
+
+
+def shorten_value(value: Any) -> str:
+    """Return the `repr` of a value for a message, cut to 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def require_distinct(records: Iterable[Record], name: str, warnings: Warnings) -> dict[str, Record]:
+    """Return records by the id in field `name`; leave out exact repetitions, adding a warning for each.
+
+    Raises:
+        DataSetError: if two different records share an id.
+    """
+    found: dict[str, Record] = {}
+    for record in records:
+        key = str(record[name])
+        if key not in found:
+            found[key] = record
+        elif found[key].fields == record.fields:
+            warnings.add(f"rows left out because they repeat another's {name!r} and content", record.place)
+        else:
+            raise DataSetError(f"{record.place}: the {name} {key!r} stands at {found[key].place} with another content")
+    return found
+
+
+def to_columns(rows: Sequence[Record], names: Iterable[str], **convert: Callable[[Any], Any]) -> Columns:
+    """Convert rows to columns, with the named fields only; `convert` has the conversion of a field, if it needs one."""
+    return {name: [convert[name](row[name]) if name in convert else row[name] for row in rows] for name in names}
+
+
+def warn_of_single_labels(rows: Sequence[Record], warnings: Warnings, split: str) -> None:
+    """Add a warning for each label that occurs once in a split: it can be neither learned nor clustered."""
+    counts = Counter(str(row["label"]) for row in rows)
+    for row in rows:
+        if counts[str(row["label"])] == 1:
+            warnings.add(f"labels that occur once in {split}", f"{str(row['label'])!r} ({row.place})")
+
+
+def require_several_labels(rows: Sequence[Record]) -> None:
+    """Raise `DataSetError` if all rows of a test have the same label."""
+    if len({str(row["label"]) for row in rows}) < 2:
+        raise DataSetError("test.jsonl has one label only: there is nothing to tell apart")

@@ -1,0 +1,115 @@
+"""Connection to Ray: to a running cluster, or to a Ray started on this machine for as long as it is needed."""
+
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lathe.training.errors import EngineError
+
+SHORT = "/tmp"
+"""Folder for Ray's files; its sockets' paths may have 107 bytes at most."""
+
+PREFIX = "lathe-ray-"
+"""Beginning of the name of a folder for Ray's files; the process id follows."""
+
+CONNECT_SECONDS = 5.0
+"""Seconds to wait for a connection to a cluster's port."""
+
+ANSWER_SECONDS = 15.0
+"""Seconds to wait for a test process to connect to Ray."""
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns of a future of its own
+}
+"""Environment variables that turn off Ray's usage statistics and a warning."""
+
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+"""Environment variable that makes Ray listen on 127.0.0.1 only, on every system; otherwise anybody who reaches its
+ports could run code."""
+
+TRY = "import sys, logging, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)"
+"""Program of the process that tests whether a cluster accepts a connection."""
+
+
+@contextmanager
+def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
+    """Connect to Ray, yield the number of CPU cores of each live node, and disconnect after the block.
+
+    Sets environment variables of this process. A Ray started here is shut down after the block, and its folder deleted.
+
+    Args:
+        address: HOST:PORT of a cluster that this machine is a node of; None starts Ray here, on the loopback only.
+        cores: CPU cores that a Ray started here may use.
+
+    Raises:
+        EngineError: if Ray is not installed, cannot be started, or does not answer.
+    """
+    if find_spec("ray") is None:
+        raise EngineError("the engine ray needs Ray: pip install 'lathe[ray]'")
+    os.environ |= QUIET | (LOOPBACK if address is None else {})  # read when Ray is imported, and by what it starts
+    wanted: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
+    folder = None
+    if address is None:
+        folder = make_ray_folder(Path(SHORT if Path(SHORT).is_dir() else tempfile.gettempdir()))
+        wanted |= {"address": "local", "num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
+    else:
+        _require_answer(address)
+    import ray
+
+    try:
+        try:
+            ray.init(**wanted)
+        except Exception as error:  # after 30 s of starting Ray raises an error of no class of its own
+            raise EngineError(f"Ray cannot be used: {error}") from error
+        yield [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    finally:
+        ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_ray_folder(below: Path) -> str:
+    """Create a folder for Ray's logs and sockets, named after this process, and return its path.
+
+    Also deletes the folders of processes that no longer run.
+    """
+    for old in below.glob(f"{PREFIX}*-*"):
+        owner = old.name.removeprefix(PREFIX).partition("-")[0]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(old, ignore_errors=True)  # of another user's nothing can be removed
+    return tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=below)
+
+
+def _require_answer(address: str) -> None:
+    """Raise `EngineError` unless the address is HOST:PORT and a Ray cluster answers there within about 20 s.
+
+    Another process connects first, because Ray kills a process that finds no cluster.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "://" in host or not port.isdigit():
+        raise EngineError(
+            f"the address of a Ray cluster is HOST:PORT, as `ray start --head` prints it, not {address!r}"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise EngineError(f"no Ray cluster answers at {address}: {error}") from None
+    try:
+        tried = subprocess.run(
+            [sys.executable, "-c", TRY, address], capture_output=True, text=True, timeout=ANSWER_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise EngineError(f"no Ray cluster answers at {address} within {ANSWER_SECONDS:.0f} s") from None
+    if tried.returncode != 0:
+        said = [line for line in tried.stderr.splitlines() if line.strip()]
+        raise EngineError(f"the Ray cluster at {address} cannot be used: {said[-1] if said else 'it does not answer'}")

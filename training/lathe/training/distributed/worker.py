@@ -1,0 +1,139 @@
+"""Worker that encodes shards and computes moments in its own process; independent of Ray, which starts and calls it."""
+
+import os
+import platform
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lathe.training.distributed.token import Token
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.errors import EngineError
+from lathe.training.fitting.encoded_shards import encode_shard
+from lathe.training.fitting.stacked import Part, Stacked
+from lathe.training.sources.shards import Shard, is_path, open_local_copy
+from lathe.transforms.chain import Chain, deserialize_chain
+from lathe.transforms.statistics import at_unit_length, block_moments
+from lathe.transforms.vectors import as_numpy
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """Description of a worker, sent before it is given work.
+
+    Attributes:
+        node: host name of its machine.
+        pid: id of its process.
+        described: versions and encoder, see `describe_environment`.
+    """
+
+    node: str
+    pid: int
+    described: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows whose moments a worker computes.
+
+    Attributes:
+        parts: the files that contain the rows.
+        width: dimensions of the rows.
+        rows: indices of the rows in these files `(n,)`.
+        first: index of the first row among all fitted rows, for messages.
+    """
+
+    parts: Sequence[Part]
+    width: int
+    rows: NDArray[np.int64]
+    first: int
+
+
+class Worker:
+    """Worker process that encodes shards and computes moments.
+
+    Args:
+        spec: spec of the encoder, which is loaded when first needed; None if nothing is to be encoded.
+        device: device of the encoder.
+        threads: CPU threads that torch may use.
+    """
+
+    def __init__(self, spec: EncoderSpec | None, device: str, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self.spec, self.device = spec, device
+        self.payload: bytes | None = None
+        self.chain: Chain | None = None
+
+    @cached_property
+    def encoder(self) -> Encoder | None:
+        """Encoder of the spec, None without a spec; loaded at the first access, which takes seconds.
+
+        Raises:
+            EncoderError: if it cannot be loaded here.
+        """
+        return None if self.spec is None else Encoder(self.spec, self.device)
+
+    def introduce(self) -> Introduction:
+        """Load the encoder, and return host name, process id, and versions of packages and encoder."""
+        return Introduction(socket.gethostname(), os.getpid(), describe_environment(self.encoder))
+
+    def encode(self, shards: Sequence[Shard], field: str, folders: Sequence[Path], token: Token) -> None:
+        """Encode shards of one file, each into its folder; a remote file is downloaded once for all of them.
+
+        Args:
+            shards: shards of the same file.
+            field: the source's field.
+            folders: folder of each shard.
+            token: token in the run's folder.
+
+        Raises:
+            EngineError: if this machine does not see the file, or the folder of the token.
+            SourceError, FitError, EngineError: see `encode_shard`.
+        """
+        token.require_seen()
+        file = shards[0].file
+        if is_path(file) and not Path(file).exists():
+            raise EngineError(f"{file} is not on {socket.gethostname()}: every node must see the source's files")
+        with open_local_copy(file, folders[0]) as found:
+            for shard, folder in zip(shards, folders, strict=True):
+                encode_shard(replace(shard, file=str(found)), field, self.encoder, folder)
+
+    def moments(self, block: Block, chain: bytes | None, unit: bool) -> dict[str, NDArray[Any]]:
+        """Compute the moments of a block's rows, and return them as arrays by name.
+
+        Args:
+            block: the rows.
+            chain: serialized chain applied to the rows first; None for none.
+            unit: whether the rows are then L2-normalized.
+
+        Raises:
+            InputError: if a row holds NaN or inf; names the row.
+        """
+        rows: Any = Stacked(block.parts, block.width)[block.rows]
+        if chain is not None:
+            rows = self._load_chain(chain).transform(rows)
+        found = at_unit_length(as_numpy(rows)) if unit else as_numpy(rows)
+        return block_moments(found, "float64", block.first).arrays()
+
+    def _load_chain(self, payload: bytes) -> Chain:
+        """Return the chain deserialized from `payload`; the last one is cached, because many blocks use the same."""
+        if self.chain is None or payload != self.payload:
+            self.payload, self.chain = payload, deserialize_chain(payload)
+        return self.chain
+
+
+def describe_environment(encoder: TextEncoder | None) -> dict[str, Any]:
+    """Return versions of packages and Python, and the encoder's description; all processes of a fit must agree."""
+    packages = ("lathe", "torch", "numpy", "transformers", "tokenizers", "sentence-transformers")
+    about = {package: version(package) for package in packages} | {"python": platform.python_version()}
+    return about | {"encoder": None if encoder is None else encoder.describe()}

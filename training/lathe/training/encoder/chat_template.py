@@ -1,0 +1,82 @@
+"""Chat templates: sentence-transformers wraps every text in that of an instruct model, unless it is switched off.
+
+A model that was not trained as an encoder with its template then gives unrelated texts similar vectors: the words of
+the template are most of what it reads.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lathe.training.errors import EncoderError
+
+MESSAGE, TEXT = "message", "text"
+"""Names of sentence-transformers' modalities: a text in a chat template, and a plain one."""
+
+TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
+"""Files in which a tokenizer keeps a template outside of its configuration."""
+
+SETTINGS_FILE = "sentence_bert_config.json"
+"""File of sentence-transformers that lists the modalities of a saved model."""
+
+
+def uses_chat_template(model: Any) -> bool:
+    """Return whether a loaded `SentenceTransformer` wraps plain texts in a chat template."""
+    return MESSAGE in getattr(next(iter(model)), "modality_config", {})
+
+
+def remove_chat_template(model: Any, name: str) -> None:
+    """Make a loaded `SentenceTransformer` read plain texts, in place; `name` is the encoder's, for messages.
+
+    Raises:
+        EncoderError: if the model reads nothing but messages.
+    """
+    modalities = getattr(next(iter(model)), "modality_config", {})
+    if MESSAGE in modalities and TEXT not in modalities:
+        raise EncoderError(f"{name} reads messages only: leave chat_template out")
+    modalities.pop(MESSAGE, None)
+
+
+def count_template_tokens(model: Any) -> int:
+    """Return the tokens that the chat template of a loaded `SentenceTransformer` adds to a text; 0 without one."""
+    if not uses_chat_template(model):
+        return 0
+    plain = model.tokenizer(["."], truncation=False, verbose=False)["input_ids"][0]
+    return max(int(model.preprocess(["."])["input_ids"].shape[-1]) - len(plain), 0)
+
+
+def describe_chat_template(name: str, tokens: int | None = None) -> str:
+    """Return the warning about an encoder's chat template, with the tokens that it adds to each text if known."""
+    added = "" if tokens is None else f", {tokens} tokens more each"
+    return (
+        f"{name} wraps its texts in the chat template of an instruct model{added}; unless it was trained with that, "
+        "unrelated texts become alike: set chat_template of this encoder to off, or to on to keep it without a warning"
+    )
+
+
+def find_chat_template(read: Callable[[str], bytes | None]) -> bool:
+    """Return whether the files of a model say that texts are wrapped in a chat template; the model is not loaded.
+
+    A model that sentence-transformers saved lists its modalities, or is of a version before them; others get a template
+    if their tokenizer has one.
+
+    Args:
+        read: returns the content of one of the model's files by its relative path; None if there is no such file.
+    """
+    modules = _parse(read("modules.json"))
+    if isinstance(modules, list) and modules:
+        saved = _parse(read(str(Path(modules[0].get("path", "")) / SETTINGS_FILE)))
+        return isinstance(saved, dict) and MESSAGE in (saved.get("modality_config") or {})
+    if any(read(file) is not None for file in TEMPLATE_FILES):
+        return True
+    tokenizer = _parse(read("tokenizer_config.json"))
+    return isinstance(tokenizer, dict) and bool(tokenizer.get("chat_template"))
+
+
+def _parse(content: bytes | None) -> Any:
+    """Parse the content of a JSON file; return None if there is none or it is damaged, which loading reports."""
+    try:
+        return None if content is None else json.loads(content)
+    except ValueError:
+        return None

@@ -1,0 +1,330 @@
+"""Truncation of long texts before tokenization, so that the cost depends on what a model reads, not on their length.
+
+A tokenizer spends about 0.5 µs and 70 bytes on each character, or four times that where tokens are short, and discards
+all but the first few hundred tokens. The text to keep is found by tokenizing a part of the text that grows:
+
+    text  ├── part ──┤ twice as long ├──────── twice as long again ────────┤ …
+          └ tokens read ┘└ at least a word, and SAFE_CHARACTERS, before the cut
+
+A word of a megabyte may be a single token, and a megabyte of spaces none. The middle of such a stretch is removed.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lathe.training.encoder.spec import Side
+from lathe.training.errors import TooLongError
+
+CHARACTERS_PER_TOKEN = 8
+"""Characters of the first part for each token that the model reads. English has 4 to 5 characters per token, so the
+first part is usually enough."""
+
+SAFE_CHARACTERS = 128
+"""Number of characters next to a cut whose tokens are not trusted, because it may split an added token such as
+`<mask>`."""
+
+STRETCH = 512
+"""Length in characters above which the middle of a stretch that gave one token or none is removed. No vocabulary has a
+token of this length; WordPiece treats words of 100 or more characters as unknown."""
+
+STRETCH_ALPHABET = 256
+"""Maximum number of different characters of a stretch that is followed beyond the part that was tokenized."""
+
+MAX_EXAMINED = 1_000_000
+"""Maximum characters that are tokenized in search of a cut, about half a second. Beyond them the text is cut where the
+search stands; only adversarial texts get there."""
+
+PERIOD = 2 * 3 * 5 * 7
+"""Parts of a text have lengths one above a multiple of this number. A tokenizer that groups three digits or four equal
+letters could otherwise, cut from the left, give two parts the same tokens although their groups are out of step with
+the text."""
+
+OTHER_CUTS = 8
+"""Number of further cuts that must give the same tokens, in a text without spaces."""
+
+DENSE_CHARACTERS = 32
+"""Characters, for each token that the model reads, of the part that `cut_by_words` keeps."""
+
+DENSE_WORDS = 2
+"""Words that such a part must have for each token that the model reads, to be enough for any tokenizer. A word has at
+least one token, except in rare vocabularies with tokens for frequent pairs of words."""
+
+STATIC_CHARACTERS = 4_000_000
+"""Maximum characters of a text for static models without a token limit: about a million tokens."""
+
+PIECE = 50_000
+"""Minimum characters of a piece that is tokenized at once for such a model."""
+
+LONGEST_PIECE = 1_000_000
+"""Maximum characters of a piece, if no space comes before."""
+
+WORD = re.compile(r"\w+")
+"""Pattern of a word."""
+
+SPACE = re.compile(r"(?<=\S)\s(?=\S)")
+"""Pattern of a single white-space character between two others."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Text truncated to what a model reads, or the whole text.
+
+    Attributes:
+        text: a text with the same tokens as the original, up to the number that the model reads.
+        whole: whether no token of the original is missing.
+    """
+
+    text: str
+    whole: bool
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """Tokens of a part of a text.
+
+    Attributes:
+        ids: token ids.
+        spans: start and end offset of each token, in characters; None if the tokenizer does not report them.
+        words: index of each token's word; empty if the tokenizer does not report it.
+    """
+
+    ids: list[int]
+    spans: list[tuple[int, int]] | None
+    words: list[int | None]
+
+
+class TextCutter:
+    """Truncation of texts to what a model reads, with unchanged vectors; not thread-safe, like the tokenizer.
+
+    If a tokenizer merges unknown letters or white space beyond the longest token of any vocabulary, the search for a
+    cut goes as far as the merged characters do. Two kinds of text may give other vectors than the whole text: those
+    with more than `MAX_EXAMINED` characters that give too few tokens and are no plain repetition, and words of that
+    length cut from the left.
+    """
+
+    def __init__(self, tokenizer: Any, max_length: int) -> None:
+        """Set how many characters of a long text are tokenized to find where to cut it.
+
+        Args:
+            tokenizer: a transformers tokenizer.
+            max_length: tokens the model reads, special tokens included.
+        """
+        self.tokenizer = tokenizer
+        self.wanted = min(max_length, MAX_EXAMINED) + 1  # so that a text that was cut is known to be too long
+        self.part = CHARACTERS_PER_TOKEN * self.wanted + SAFE_CHARACTERS
+        self.most = max(MAX_EXAMINED, 4 * self.part)
+        # A cut in a word of WordPiece may change all of it; other models take a word from left to right.
+        model = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+        self.only_whole_words = type(model).__name__ == "WordPiece"
+
+    def cut(self, text: str, prompt: str = "", side: Side = "right") -> Cut:
+        """Return the part of a text that a model reads behind a prompt, as a `Cut`; short texts are returned whole.
+
+        Args:
+            text: any text; one shorter than about twice what the model reads is not tokenized.
+            prompt: text that is put before `text`; it is not part of the result.
+            side: the end of the text that is cut off.
+        """
+        if len(text) <= 2 * self.part:
+            return Cut(text, whole=True)
+        before = prompt if side == "right" else ""  # far from what is kept of the right end
+        kept, rest, examined = "", _UnreadText(text, side), 0
+        earlier: list[int] = []
+        while True:
+            grown = max(len(kept), self.part) // PERIOD * PERIOD + PERIOD + 1
+            if examined and examined + len(kept) + grown > self.most:
+                return Cut(kept, whole=False)
+            kept = rest.join(kept, grown)
+            if not rest.left:
+                return Cut(kept, whole=True)
+            examined += len(kept)
+            found = self._tokenize(before + kept)
+            if self._has_enough_tokens(found, len(before + kept), side) or self._tokens_are_stable(
+                found, earlier, before + kept, side
+            ):
+                return Cut(kept, whole=False)
+            earlier = found.ids
+            kept = self._remove_long_stretches(kept, before, found, rest)
+
+    def _tokenize(self, text: str) -> _Tokens:
+        """Tokenize a part of a text, without special tokens and truncation, and return its tokens."""
+        found = self.tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
+        if not found.encodings:  # a tokenizer written in Python
+            return _Tokens(found["input_ids"][0], None, [])
+        encoding = found.encodings[0]
+        return _Tokens(encoding.ids, encoding.offsets, encoding.word_ids)
+
+    def _has_enough_tokens(self, found: _Tokens, length: int, side: Side) -> bool:
+        """Return whether a part has more tokens than the model reads, all in words that end well before the cut.
+
+        The result is False if the tokenizer reports no offsets, and for a text cut from the left, unless the tokenizer
+        is WordPiece.
+
+        Args:
+            found: tokens of the part.
+            length: characters of the part, with the prompt.
+            side: the end of the text that is cut off.
+        """
+        if found.spans is None or len(found.ids) <= self.wanted:
+            return False
+        places = zip(found.words, found.spans, strict=True)
+        if side == "right":
+            last = found.words[-1]
+            safe = sum(word != last and end <= length - SAFE_CHARACTERS for word, (_, end) in places)
+        else:
+            first = found.words[0]
+            safe = self.only_whole_words * sum(
+                word != first and start >= SAFE_CHARACTERS for word, (start, _) in places
+            )
+        return safe >= self.wanted
+
+    def _tokens_are_stable(self, found: _Tokens, earlier: list[int], part: str, side: Side) -> bool:
+        """Return whether the tokens that the model reads of a part stay the same if the text is cut elsewhere.
+
+        If they do, the part is long enough: this ends the search for a cut in a text without spaces. They are compared
+        with those of a part half as long, and with those of the part cut a few characters earlier. If the best
+        segmentations up to each of the last positions begin alike, so does the best one up to any later position.
+        For WordPiece the result is always False.
+
+        Args:
+            found: tokens of the part.
+            earlier: token ids of the part half as long; empty if there was none.
+            part: the part, with the prompt.
+            side: the end of the text that is cut off.
+        """
+        read = slice(0, self.wanted) if side == "right" else slice(-self.wanted, None)
+        if (
+            self.only_whole_words
+            or min(len(earlier), len(found.ids)) <= self.wanted
+            or earlier[read] != found.ids[read]
+        ):
+            return False
+        shorter = [part[:-count] if side == "right" else part[count:] for count in range(1, OTHER_CUTS + 1)]
+        others = self.tokenizer(shorter, add_special_tokens=False, truncation=False, verbose=False)["input_ids"]
+        return all(ids[read] == found.ids[read] for ids in others)
+
+    def _remove_long_stretches(self, kept: str, before: str, found: _Tokens, rest: "_UnreadText") -> str:
+        """Return the part without the middles of long stretches that gave at most one token, if its tokens stay equal.
+
+        If they change, the part is returned unchanged. If such a stretch reaches the cut, its characters are also
+        skipped in `rest`, in place.
+
+        Args:
+            kept: the part so far.
+            before: the prompt before it, or ''.
+            found: tokens of prompt and part.
+            rest: characters not examined yet.
+        """
+        whole = before + kept
+        stretches = [] if found.spans is None else list(_find_long_stretches(found.spans, len(before), len(whole)))
+        if not stretches:
+            return kept
+        parts, end = [], 0
+        for start, stop in stretches:
+            parts.append(whole[end : start + STRETCH // 2])
+            end = stop - STRETCH // 2
+        shorter = "".join([*parts, whole[end:]])
+        if self._tokenize(shorter).ids != found.ids:
+            return kept
+        for start, stop in stretches:
+            if (stop == len(whole)) if rest.side == "right" else (start == 0):
+                rest.skip(set(whole[start:stop]))
+        return shorter[len(before) :]
+
+
+class _UnreadText:
+    """Characters of a text that have not been examined yet, consumed from one side.
+
+    Attributes:
+        left: number of these characters.
+    """
+
+    def __init__(self, text: str, side: Side) -> None:
+        self.text = text
+        self.side = side
+        self.left = len(text)
+
+    def peek(self, count: int) -> str:
+        """Return up to `count` of the next characters without consuming them."""
+        start = len(self.text) - self.left if self.side == "right" else max(0, self.left - count)
+        return self.text[start : start + min(count, self.left)]
+
+    def join(self, kept: str, count: int) -> str:
+        """Consume up to `count` of the next characters, and return the part with them attached at its cut side."""
+        more = self.peek(count)
+        self.left -= len(more)
+        return kept + more if self.side == "right" else more + kept
+
+    def skip(self, characters: set[str]) -> None:
+        """Consume the next characters as long as they are in the set; do nothing if it exceeds `STRETCH_ALPHABET`."""
+        if len(characters) > STRETCH_ALPHABET:
+            return
+        some = "".join(characters)
+        while more := self.peek(MAX_EXAMINED):
+            other = more.lstrip(some) if self.side == "right" else more.rstrip(some)
+            self.left -= len(more) - len(other)
+            if other:
+                return
+
+
+def _find_long_stretches(spans: Sequence[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each stretch of more than `STRETCH` characters that gave one token or none.
+
+    Args:
+        spans: character offsets of the tokens.
+        start: offset at which the search begins.
+        stop: end of the text.
+    """
+    for first, last in [*spans, (stop, stop)]:
+        begin = max(first, start)
+        if begin - start > STRETCH:
+            yield start, begin
+        if last - begin > STRETCH:
+            yield begin, last
+        start = max(start, last)
+
+
+def cut_by_words(text: str, max_length: int, side: Side = "right") -> str | None:
+    """Return a part of a long text that surely holds all a model reads, judged by its number of words; else None.
+
+    None means that the text is short or the part has too few words. No tokenizer is needed, so most of a long text need
+    not be sent to the process that has one.
+    """
+    size = DENSE_CHARACTERS * (max_length + 1)
+    if len(text) <= size:
+        return None
+    part = text[:size] if side == "right" else text[-size:]
+    return part if len(WORD.findall(part)) > DENSE_WORDS * (max_length + 1) else None
+
+
+def split_at_spaces(text: str) -> Iterator[str]:
+    """Yield consecutive pieces of a text, split before spaces, so that each has the same tokens alone as in the text.
+
+    Pieces have at least `PIECE` characters, except for the last, and at most `LONGEST_PIECE`, where no space comes
+    before. An empty text is one empty piece.
+    """
+    start = 0
+    while len(text) - start > PIECE:
+        space = SPACE.search(text, start + PIECE, start + LONGEST_PIECE)
+        stop = space.start() if space else start + LONGEST_PIECE
+        yield text[start:stop]
+        start = stop
+    if start < len(text) or not text:
+        yield text[start:]
+
+
+def build_too_long_error(place: int, text: str, encoder: str, max_length: int) -> TooLongError:
+    """Build the error for a text that is so long that it is not even tokenized whole.
+
+    Args:
+        place: position of the text in the input.
+        text: the text.
+        encoder: name of the encoder.
+        max_length: tokens that the encoder reads.
+    """
+    return TooLongError(
+        f"input {place} is {len(text)} characters long, of which {encoder} reads {max_length} tokens; "
+        "shorten it or allow truncation"
+    )

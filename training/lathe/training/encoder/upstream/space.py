@@ -1,0 +1,233 @@
+"""Space of an API's vectors: which one it is, and whether the API still gives vectors of it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.digests import digest
+from lathe.training.encoder.precision import PROBES
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.encoder.upstream.calls import UpstreamCalls
+from lathe.training.encoder.upstream.client import CallError, UpstreamClient
+from lathe.training.encoder.upstream.protocols import Answer, CallOptions
+from lathe.training.encoder.upstream.store import StoredSpace, UpstreamStore
+from lathe.training.errors import SpaceChangedError, UpstreamBusyError, UpstreamError, UpstreamUnavailableError
+
+PROBE_TEXTS = PROBES[1:5]
+"""Texts whose vectors tell whether an API still gives vectors of the same space."""
+
+MIN_COSINE = 0.99
+"""Minimum cosine of a probe text's vectors at two times, if the model is the same. Batches, hardware and half precision
+change vectors by 1e-3 at most; another model, or a trained one, by much more."""
+
+log = logging.getLogger(__name__)
+
+
+class UpstreamSpace:
+    """Space of an API's vectors, compared with the earlier one by the vectors of a few probe texts.
+
+    All coroutines belong to the event loop of the calls.
+
+    Args:
+        spec: spec of the encoder, with an `upstream`.
+        max_length: tokens that it is taken to read of a text.
+        prompts: its prompts by name.
+        prompt: prompt of the probe texts; None for none.
+        calls: makes the calls, of the client.
+        client: asks the API what it states of its model.
+        store: where the last confirmed space is kept; None keeps none.
+
+    Attributes:
+        problem: why texts that are not stored are refused; None while the space is the known one.
+    """
+
+    def __init__(
+        self,
+        spec: EncoderSpec,
+        max_length: int,
+        prompts: Mapping[str, str],
+        prompt: str | None,
+        calls: UpstreamCalls,
+        client: UpstreamClient,
+        store: UpstreamStore | None,
+    ) -> None:
+        assert spec.upstream is not None
+        self.name, self.upstream, self.max_length = spec.name, spec.upstream, max_length
+        self.asked = digest(
+            self.upstream.provider_name,
+            self.upstream.model,
+            spec.revision,
+            self.upstream.dimensions,
+            max_length,
+            dict(sorted(prompts.items())),
+        )
+        """Digest of what is asked for: a part of the fingerprint."""
+        self.address = digest(self.asked, self.upstream.protocol, self.upstream.url)
+        """Digest of that, protocol and URL, between which the stated model may differ."""
+        self.prompt = prompt
+        self.calls, self.client, self.store = calls, client, store
+        self.found: StoredSpace | None = None
+        self.problem: str | None = None
+        self.checking = asyncio.Lock()
+
+    @property
+    def known(self) -> StoredSpace:
+        """The space that `identify` found; it must be called first."""
+        assert self.found is not None
+        return self.found
+
+    async def identify(self) -> None:
+        """Find out which space it is, unless an earlier call did; concurrent calls wait for each other.
+
+        The API is not asked if a process did so less than `probe_seconds` ago. If it cannot be reached, the space is
+        the one that was last confirmed. If its vectors are of another space than before, `problem` says so.
+
+        Raises:
+            UpstreamError: if the API gives no valid answer, and no space of it is stored.
+        """
+        async with self.checking:
+            if self.found is None:
+                await self._identify()
+
+    async def _identify(self) -> None:
+        """Set the space; see `identify`."""
+        known = self.store.read_space(self.address) if self.store is not None else None
+        if known is not None and not self._is_due(known):
+            self.found = known
+            return
+        try:
+            found = await self._probe()
+        except (UpstreamUnavailableError, UpstreamBusyError):
+            if known is None:
+                raise
+            log.warning("the encoder %s cannot be reached; its stored vectors are served", self.name)
+            self.found = known
+            return
+        if known is not None and known.fingerprint == found.fingerprint:
+            self.found = known
+            self._confirm_or_refuse(found)
+            return
+        if known is not None:
+            log.warning("%s states another model; its vectors belong to another space now", self.name)
+        self.found = found
+        self._write()
+
+    async def check(self) -> None:
+        """Compare the probe texts' vectors with earlier ones, if that was `probe_seconds` ago or more.
+
+        Vectors that were stored since the last comparison are deleted if the space has changed: they may be of either.
+
+        Raises:
+            SpaceChangedError: if the space has changed, now or before; it is compared again after `probe_seconds`.
+            UpstreamError: if the API does not answer.
+        """
+        async with self.checking:
+            if self._is_due(self.known):
+                self._confirm_or_refuse(await self._probe())
+            if self.problem is not None:
+                raise SpaceChangedError(self.problem)
+
+    def require_stated(self, stated: Mapping[str, str]) -> None:
+        """Refuse the space, and raise `SpaceChangedError`, if an answer states another model than before."""
+        if change := self._describe_stated(stated):
+            self._refuse(change)
+            raise SpaceChangedError(change)
+
+    def _is_due(self, space: StoredSpace) -> bool:
+        """Return whether a space was last compared `probe_seconds` ago or more."""
+        return time.time() - space.checked_at >= self.upstream.probe_seconds
+
+    def _confirm_or_refuse(self, found: StoredSpace) -> None:
+        """Store the time of the comparison if an answer is of the known space; else set `problem`."""
+        if change := self._describe_stated(found.stated) or self._describe_difference(found.probes):
+            self._refuse(change)
+            return
+        self.problem = None
+        self.found = replace(self.known, checked_at=found.checked_at)
+        self._write()
+
+    def _write(self) -> None:
+        """Store the space, if there is a store."""
+        if self.store is not None:
+            self.store.write_space(self.known, self.address)
+
+    def _refuse(self, change: str) -> None:
+        """Refuse texts that are not stored from now on, until a comparison finds the known space again."""
+        if self.problem is None:
+            log.warning("%s", change)
+            if self.store is not None:
+                self.store.delete_unconfirmed(self.known.fingerprint)
+        self.problem = change
+        self.found = replace(self.known, checked_at=time.time())
+
+    def _describe_stated(self, stated: Mapping[str, str]) -> str | None:
+        """Return what an answer states otherwise than before, and what to do; None if nothing."""
+        for name, value in stated.items():
+            before = self.known.stated.get(name)
+            if before is not None and before != value:
+                return (
+                    f"{self.upstream.provider_name} states {value} as {name} of {self.upstream.model}, and stated "
+                    f"{before} before: restart the encoder {self.name} to use the new vectors, and fit its chains and "
+                    "reindex its indexes again"
+                )
+        return None
+
+    def _describe_difference(self, probes: NDArray[np.float32]) -> str | None:
+        """Return how far the probe texts' vectors differ from earlier ones, and what to do; None if not."""
+        cosines = (normalize_rows(self.known.probes) * normalize_rows(probes)).sum(axis=1)
+        if cosines.min() >= MIN_COSINE:
+            return None
+        return (
+            f"{self.upstream.provider_name} answers other vectors under the name {self.upstream.model} than before "
+            f"(cosine {cosines.min():.3f} for the same text): set another revision of {self.name} in its settings, "
+            "and fit its chains and reindex its indexes again"
+        )
+
+    async def _probe(self) -> StoredSpace:
+        """Ask for the vectors of the probe texts, and return the space that they are of.
+
+        Raises:
+            UpstreamError: if they do not come, are not finite, or have other dimensions than asked for.
+        """
+        provider = self.upstream.provider_name
+        try:
+            answer = await self._send_probes()
+        except CallError as error:
+            raise UpstreamError(f"{provider}: {error}") from None
+        try:
+            stated = await self.client.read_identity() | dict(answer.stated)
+        except CallError as error:  # without what it states, the space would seem to be another one
+            raise UpstreamUnavailableError(f"{provider}: {error}") from None
+        if not np.isfinite(answer.vectors).all():
+            raise UpstreamError(f"{provider}: it answers NaN or inf for the probe texts")
+        width = answer.vectors.shape[1]
+        if self.upstream.dimensions not in (None, width):
+            raise UpstreamError(
+                f"{provider}: it answers {width} dimensions where {self.upstream.dimensions} are asked for: leave "
+                "dimensions out"
+            )
+        fingerprint = digest(self.asked, dict(sorted(stated.items())), width)[:32]
+        return StoredSpace(fingerprint, stated, answer.vectors, time.time())
+
+    async def _send_probes(self) -> Answer:
+        """Ask for the vectors of the probe texts; if an API of OpenAI's protocol refuses, ask without base64."""
+        options = CallOptions(self.prompt)
+        try:
+            return await self.calls.send(PROBE_TEXTS, options, self.max_length)
+        except CallError:
+            if not self.client.base64 or self.upstream.protocol != "openai":
+                raise
+            self.client.base64 = False
+            return await self.calls.send(PROBE_TEXTS, options, self.max_length)
+
+
+def normalize_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the rows at unit length, as float32; a row of zeros stays one."""
+    norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    unit: NDArray[np.float32] = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
+    return unit

@@ -1,0 +1,68 @@
+"""All statistics of an evaluation, computed from its scores."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lathe.training.evaluation import comparison, reduction
+from lathe.training.evaluation.comparison import Cell, EstimationRow, FamilyRow, LargeEffect
+from lathe.training.evaluation.grid import Grid
+from lathe.training.evaluation.reduction import CrossLingual, Retention
+from lathe.training.evaluation.run import Results
+from lathe.training.evaluation.statistics import Correlation, Interval
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Statistics of one evaluation; parts whose methods were not requested are empty.
+
+    Attributes:
+        labels: labels of the methods that are compared with raw vectors.
+        cells: comparison of each method on each encoder.
+        overall: mean difference of each method over all encoders, in points.
+        families: summary of each method by family of tasks.
+        norm_correlations: correlation of each method's gain with ‖μ‖.
+        norm_bins: mean t of R2 by interval of ‖μ‖.
+        head_to_head: counts of encoders on which R2's t is above or below R1's.
+        large_effects: large changes of a score, by any method.
+        estimation: loss of R1 and R2 by the number of sentences their mean is estimated from.
+        retentions: share of the score that reducers and nested chains retain.
+        intrinsic: correlation of each intrinsic measure with the mean score.
+        cross_lingual: retention in other languages compared with English.
+    """
+
+    labels: Sequence[str]
+    cells: Sequence[Cell]
+    overall: Mapping[str, Interval]
+    families: Sequence[FamilyRow]
+    norm_correlations: Mapping[str, Mapping[str, Correlation | None]]
+    norm_bins: Sequence[Mapping[str, float | int | str | None]]
+    head_to_head: Mapping[str, Mapping[str, int]]
+    large_effects: Sequence[LargeEffect]
+    estimation: Sequence[EstimationRow]
+    retentions: Sequence[Retention]
+    intrinsic: Mapping[str, Correlation]
+    cross_lingual: Sequence[CrossLingual]
+
+
+def compute_findings(results: Results) -> Findings:
+    """Compute what a report says about scores: differences from the raw vectors, their intervals and correlations.
+
+    What needs methods, languages or sizes that were not evaluated is empty.
+    """
+    grid = Grid(results)
+    labels = grid.labels("ladder", "chain")
+    cells = comparison.compare_with_raw(grid, labels)
+    return Findings(
+        labels=labels,
+        cells=cells,
+        overall=comparison.average_differences(grid, labels),
+        families=comparison.summarize_families(grid, cells),
+        norm_correlations={label: comparison.correlate_gain_with_norm(grid, cells, label) for label in labels},
+        norm_bins=comparison.average_by_norm(grid, cells, "R2") if "R2" in labels else [],
+        head_to_head=comparison.count_head_to_head(cells, "R2", "R1"),
+        large_effects=comparison.list_large_effects(grid, labels),
+        estimation=comparison.compare_estimated_means(grid),
+        retentions=reduction.compute_retentions(grid),
+        intrinsic=reduction.correlate_intrinsic(grid),
+        cross_lingual=reduction.compare_languages(grid),
+    )

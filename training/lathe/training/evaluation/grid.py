@@ -1,0 +1,100 @@
+"""Lookup of scores by encoder, method and task, as arrays."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from lathe.training.evaluation.methods import CONTROL, Method
+from lathe.training.evaluation.run import EncoderResult, Results
+from lathe.training.evaluation.scores import TaskDescription
+from lathe.training.evaluation.statistics import Array
+
+FAMILIES = {"Retrieval": "Retrieval", "Classification": "Classification", "MultilabelClassification": "Classification"}
+"""Family of tasks by mteb's type: the mean-bias paper has retrieval, classification and the rest."""
+OTHER = "Other"
+"""Family of all other types of tasks."""
+
+
+def find_task_family(task_type: str) -> str:
+    """Return the family of a task type of mteb: Retrieval, Classification or Other."""
+    return FAMILIES.get(task_type, OTHER)
+
+
+class Grid:
+    """Scores of an evaluation, without failed tasks and scores.
+
+    Args:
+        results: results of the evaluation.
+
+    Attributes:
+        tasks: tasks without an error, by name.
+        encoders: results by encoder name.
+        values: scores by (encoder, method, task).
+    """
+
+    def __init__(self, results: Results) -> None:
+        self.tasks: dict[str, TaskDescription] = {task.task: task for task in results.tasks if task.error is None}
+        self.encoders: dict[str, EncoderResult] = {result.member.name: result for result in results.encoders}
+        self.values: dict[tuple[str, str, str], float] = {
+            (score.encoder, score.method, score.task): score.score
+            for score in results.scores
+            if score.score is not None and score.task in self.tasks
+        }
+
+    def methods(self, encoder: str, label: str) -> list[Method]:
+        """List the methods of a label that have a score on an encoder: its seeds or samples, but no `sweep` methods."""
+        methods = self.encoders[encoder].methods.values()
+        return [m for m in methods if m.label == label and m.group != "sweep" and self.has_scores(encoder, m)]
+
+    def has_scores(self, encoder: str, method: Method) -> bool:
+        """Return whether a method has any score on an encoder, so that one that always failed can be left out."""
+        return any((encoder, method.name, task) in self.values for task in self.tasks)
+
+    def labels(self, *groups: str) -> list[str]:
+        """List the distinct labels of methods in the groups, in the order they were requested."""
+        found = [m.label for result in self.encoders.values() for m in result.methods.values() if m.group in groups]
+        return list(dict.fromkeys(found))
+
+    def complete_tasks(self, encoder: str, methods: Iterable[Method]) -> list[str]:
+        """List the tasks that the control and all the methods completed on an encoder, in the order of `tasks`."""
+        names = [CONTROL, *(method.name for method in methods)]
+        return [task for task in self.tasks if all((encoder, name, task) in self.values for name in names)]
+
+    def common_tasks(self, methods: Mapping[str, Iterable[Method]]) -> list[str]:
+        """List the tasks that the control and the encoder's methods completed on every encoder in `methods`.
+
+        Without encoders, all tasks are listed.
+        """
+        complete = [set(self.complete_tasks(encoder, some)) for encoder, some in methods.items()]
+        return [task for task in self.tasks if all(task in some for some in complete)]
+
+    def scores(self, encoder: str, method: str, tasks: Sequence[str]) -> Array:
+        """Return the scores `(n,)` of a method on an encoder for the tasks; raise `KeyError` if one is missing."""
+        return np.array([self.values[encoder, method, task] for task in tasks])
+
+    def control_scores(self, encoder: str, tasks: Sequence[str]) -> Array:
+        """Return the raw vectors' scores `(n,)` on an encoder for the tasks; raise `KeyError` if one is missing."""
+        return self.scores(encoder, CONTROL, tasks)
+
+    def label_scores(self, encoder: str, label: str, tasks: Sequence[str]) -> Array:
+        """Return the scores `(n,)` of a label on an encoder for the tasks: the mean over its seeds or samples.
+
+        Raises:
+            KeyError: if a score is missing.
+        """
+        found = [self.scores(encoder, method.name, tasks) for method in self.methods(encoder, label)]
+        return np.asarray(np.mean(found, axis=0))
+
+    def group_by_type(self, tasks: Sequence[str]) -> dict[str, list[int]]:
+        """Return the positions of the tasks in the list, by mteb's type."""
+        found: dict[str, list[int]] = {}
+        for position, task in enumerate(tasks):
+            found.setdefault(self.tasks[task].type, []).append(position)
+        return found
+
+    def group_by_family(self, tasks: Sequence[str]) -> dict[str, list[int]]:
+        """Return the positions of the tasks in the list, by family."""
+        found: dict[str, list[int]] = {}
+        for kind, positions in self.group_by_type(tasks).items():
+            found.setdefault(find_task_family(kind), []).extend(positions)
+        return found

@@ -1,0 +1,109 @@
+"""Cache of fitted methods on disk, with the intrinsic measures of reductions."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.corpus import Corpus
+from lathe.training.evaluation.methods import CONTROL, Method
+from lathe.training.evaluation.worker import FittedMethod
+from lathe.transforms import Chain, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
+from lathe.transforms.files import replace_synced
+from lathe.transforms.statistics import unit_rows
+from lathe.transforms.vectors import FloatArray
+
+
+class MethodCache:
+    """Cache of fitted methods on disk, by method, encoder and corpus.
+
+    Args:
+        folder: folder with one artifact for each fitted method, and JSON files of the intrinsic measures.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def load_or_fit(
+        self, method: Method, output: str, corpus: Corpus | None, digest: str, on_progress: Callable[[str], None]
+    ) -> tuple[FittedMethod, dict[str, float]]:
+        """Fit a method and store it, unless it is in the cache; return a reference to it and its intrinsic measures.
+
+        A method with a fitted chain is only stored; raw vectors need neither. The measures are stored too; they are
+        empty for methods that do not reduce, and without a corpus.
+
+        Args:
+            method: the method.
+            output: hash of the encoder's output.
+            corpus: vectors of the sentences, or None.
+            digest: hash of the sentences.
+            on_progress: called with a message before a fit.
+
+        Raises:
+            EvaluationError: if the method needs a corpus and there is none, or too few sentences.
+            TransformError: if the method cannot be fitted on these vectors.
+        """
+        key = method.key_on(output, digest)
+        if method.group == CONTROL:
+            return FittedMethod(method.name, key), {}
+        folder = self.folder / key
+        if not folder.exists():
+            on_progress(f"fitting {method.name}")
+            (method.chain or _fit(method, corpus)).save(folder)
+        measures: dict[str, float] = {}
+        if corpus is not None and method.size is not None:
+            measures = self._load_or_measure(folder, method.size, corpus, output)
+        cut = method.size if method.chain is not None else None
+        return FittedMethod(method.name, key, folder, cut), measures
+
+    def _load_or_measure(self, folder: Path, size: int, corpus: Corpus, output: str) -> dict[str, float]:
+        """Return a reduction's intrinsic measures on held-out rows: load them, or compute and store them."""
+        key = hashlib.sha256(f"{folder.name} {output} {corpus.digest}".encode()).hexdigest()[:32]
+        path = self.folder / f"{key}.json"
+        if not path.exists():
+            measures = _measure_reduction(Chain.load(folder), size, corpus.heldout)
+            replace_synced(path, json.dumps(measures).encode())
+        found: dict[str, float] = json.loads(path.read_text())
+        return found
+
+
+def _fit(method: Method, corpus: Corpus | None) -> Chain:
+    """Fit a new chain with the method's steps on all sentences, or on its random sample of them, and return it.
+
+    Raises:
+        EvaluationError: if there is no corpus, or too few sentences.
+        TransformError: if the steps cannot be fitted on the vectors.
+    """
+    if corpus is None:
+        raise EvaluationError(f"{method.name} is fitted on sentences: name some with --corpus")
+    rows: Any = corpus.fit
+    if method.sentences is not None:
+        if method.sentences > len(rows):
+            raise EvaluationError(f"{method.name}: the corpus has {len(rows):,} sentences to fit on")
+        rows = rows[np.random.default_rng(method.draw).permutation(len(rows))[: method.sentences]]
+    return Chain(parse_steps(method.steps), method.normalize).fit(rows)
+
+
+def _measure_reduction(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:
+    """Measure how a reduction to `size` dimensions preserves the geometry of held-out rows; return measures by name.
+
+    These are the measures of the GeoPres paper (its Table 1), and recall@10.
+    """
+    before = normalize_rows(heldout)
+    after = np.asarray(chain.floats(heldout, size if chain.nested else None), np.float32)
+    return {
+        "local_spearman": local_spearman(before, after),
+        "positional": positional_stress(before, after),
+        "angular": angular_stress(before, after),
+        "recall_at_10": recall_at_k(before, after),
+    }
+
+
+def normalize_rows(vectors: FloatArray) -> FloatArray:
+    """Return the rows normalized to L2 norm 1; zero rows stay zero."""
+    return unit_rows(torch.from_numpy(np.ascontiguousarray(vectors))).numpy()

@@ -1,0 +1,176 @@
+"""Methods that are compared on one encoder: raw vectors, chains, debiasing methods, reducers.
+
+All methods are fitted once, on one corpus of sentences without labels, and never on a task.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+from lathe.training.digests import digest
+from lathe.training.errors import EvaluationError
+from lathe.transforms import Chain
+
+CONTROL = "control"
+"""Name of the method that leaves vectors unchanged."""
+RANDOM_SEEDS = (42, 2, 3, 4)
+"""Seeds of the random directions, as in the mean-bias paper (its Appendix F)."""
+
+MEAN_CENTRING = "mean-centring"
+"""Name of the only debiasing method whose outputs are not normalized."""
+DEBIASING = {
+    "R1": "r1",
+    "R2": "r2",
+    "ABTT-1": "abtt:1",
+    "ABTT-2": "abtt:2",
+    "ABTT-3": "abtt:3",
+    MEAN_CENTRING: "mc",
+    **{f"random, seed {seed}": f"rand:seed={seed}" for seed in RANDOM_SEEDS},
+    "whitening": "whitening:epsilon=1e-6,relative=false",
+}
+"""Steps of the methods in the mean-bias paper except the control (its Table 2); the random direction has several
+seeds."""
+
+GEOPRES, UNCENTRED_PCA, TRUNCATION = "geopres:{k}", "pca:{k},center=none", "truncation:{k}"
+REDUCERS = (
+    "r2,geopres:{k}",
+    GEOPRES,
+    "pca:{k}",
+    UNCENTRED_PCA,
+    "autoencoder:{k},steps=200,batch=4096",
+    "random_projection:{k}",
+    "random_selection:{k}",
+    TRUNCATION,
+)
+"""Steps of the compared reducers: those of the starter chains, GeoPres alone, and the baselines of the GeoPres paper
+(Section 4.3)."""
+
+MEAN_DRAWS = 3
+"""Number of random samples for each number of sentences that a mean is estimated from."""
+
+Purpose = Literal["control", "chain", "ladder", "sweep", "means"]
+"""Groups of methods."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """Method to fit, or an already fitted chain.
+
+    Attributes:
+        name: unique name in results.
+        group: purpose, which decides in which tables the method is compared.
+        label: name shared by methods whose scores are averaged, such as several seeds.
+        steps: steps as `parse_steps` reads them; empty for raw vectors and for fitted chains.
+        normalize: whether outputs are normalized.
+        sentences: number of sentences to fit on; None for all.
+        draw: seed of the sample of sentences, if not all are used.
+        size: output dimensions of a reduction; None for other methods.
+        chain: fitted chain; None if the method is to be fitted.
+        key: hash of the fitted chain.
+        only: fingerprint of the only encoder whose vectors the chain takes; None for any.
+    """
+
+    name: str
+    group: Purpose
+    label: str
+    steps: str = ""
+    normalize: bool = True
+    sentences: int | None = None
+    draw: int = 0
+    size: int | None = None
+    chain: Chain | None = None
+    key: str = ""
+    only: str | None = None
+
+    def unsuited_reason(self, fingerprint: str, dimensions: int) -> str | None:
+        """Return the reason why the method cannot take an encoder's vectors; None if it can."""
+        if self.only not in (None, fingerprint):
+            return "it was fitted on another encoder's vectors"
+        width = self.chain.input_dimensions if self.chain else None
+        return f"it takes vectors {width} wide, these are {dimensions}" if width not in (None, dimensions) else None
+
+    def cuts_to(self, size: int) -> bool:
+        """Return whether the method is a nested chain that also serves `size` dimensions, other than its own."""
+        return self.chain is not None and self.chain.nested and self.chain.serves(size) and size != self.size
+
+    def cut(self, size: int) -> "Method":
+        """Return a copy of the method that cuts the chain to `size` dimensions."""
+        return replace(self, name=f"{self.name}, {size}", group="sweep", size=size, key=f"{self.key}-{size}")
+
+    def key_on(self, fingerprint: str, corpus: str) -> str:
+        """Return the key of the fitted map: the chain's own, or a hash of method, encoder and corpus.
+
+        Equal keys mean equal maps.
+
+        Args:
+            fingerprint: hash of the encoder's output.
+            corpus: hash of the sentences.
+        """
+        if not self.steps:
+            return self.key or CONTROL
+        return digest(self.steps, self.normalize, self.sentences, self.draw, fingerprint, corpus)[:32]
+
+
+def build_control_method() -> Method:
+    """Return the method that leaves vectors unchanged, with which all others are compared."""
+    return Method(CONTROL, "control", CONTROL)
+
+
+def list_debiasing_methods() -> list[Method]:
+    """List the debiasing methods of the mean-bias paper, without the control."""
+    return [
+        Method(name, "ladder", "random direction" if name.startswith("random") else name, steps, name != MEAN_CENTRING)
+        for name, steps in DEBIASING.items()
+    ]
+
+
+def list_reducer_methods(sizes: Iterable[int]) -> list[Method]:
+    """List every reducer at every number of dimensions, as methods to fit."""
+    return [
+        Method(reducer.format(k=size), "sweep", label_reducer(reducer), reducer.format(k=size), size=size)
+        for size in sizes
+        for reducer in REDUCERS
+    ]
+
+
+def label_reducer(reducer: str) -> str:
+    """Return the name of a reducer at all sizes: its text up to the first colon, and "uncentred" for uncentred PCA."""
+    kinds, _, rest = reducer.partition(":")
+    return f"{kinds} uncentred" if "center=none" in rest else kinds
+
+
+def parse_size(written: str) -> Fraction:
+    """Parse a size that a user wrote: a whole number of dimensions such as 96, or a share below 1 such as 1/4.
+
+    Raises:
+        EvaluationError: if the text is anything else.
+    """
+    try:
+        size = Fraction(written)
+    except (ValueError, ZeroDivisionError):
+        size = Fraction(0)
+    if size <= 0 or (size >= 1 and size.denominator > 1):
+        raise EvaluationError(f"sizes are numbers such as 96 or shares such as 1/4, not {written!r}")
+    return size
+
+
+def resolve_size(size: Fraction, dimensions: int) -> int | None:
+    """Convert a size to a number of dimensions; return None unless it is below `dimensions` and at least 1."""
+    found = int(size * dimensions) if size < 1 else int(size)
+    return found if 1 <= found < dimensions else None
+
+
+def hash_chain(chain: Chain) -> str:
+    """Return a hash of a fitted chain's tensors, steps and normalization; the chain must come from disk."""
+    return digest(chain.metadata["tensors_sha256"], chain.normalize, chain.specs())[:32]
+
+
+def list_mean_estimation_methods(counts: Iterable[int]) -> list[Method]:
+    """List R1 and R2 fitted on so many sentences, three random samples each, to measure the error of the mean."""
+    return [
+        Method(f"{name} of {count}, draw {draw}", "means", f"{name} of {count}", steps, sentences=count, draw=draw)
+        for count in counts
+        for name, steps in (("R1", "r1"), ("R2", "r2"))
+        for draw in range(MEAN_DRAWS)
+    ]

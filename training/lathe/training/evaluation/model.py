@@ -1,0 +1,129 @@
+"""Models for mteb without a neural network: stored vectors with a chain, and a recorder of the texts that tasks use."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from mteb.models.abs_encoder import AbsEncoder
+from mteb.models.model_meta import ModelMeta, ScoringFunction
+from numpy.typing import NDArray
+
+from lathe.training.evaluation.store import MemoryStore, VectorStore, text_key
+from lathe.transforms.chain import Chain
+
+BATCH_ROWS = 100_000
+"""Batch size that mteb passes texts in; it can be large, since no text is encoded."""
+COLLECTING_DIMENSIONS = 8
+"""Number of dimensions of the random vectors that `Collector` returns."""
+
+
+class StoredModel(AbsEncoder):
+    """mteb model that looks up an encoder's stored vectors and transforms them with a chain.
+
+    Args:
+        name: name of encoder and method.
+        revision: hash of encoder output and method; with the name, it makes results distinct in any cache.
+        prompts: the encoder's prompts by name; mteb chooses a task's.
+        default_prompt: prompt for tasks that name none.
+        store: raw vectors of all texts of the tasks.
+        chain: fitted chain; None returns raw vectors.
+        dimensions: dimensions to cut a nested chain to; None for its own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        revision: str,
+        prompts: Mapping[str, str],
+        default_prompt: str | None,
+        store: VectorStore,
+        chain: Chain | None = None,
+        dimensions: int | None = None,
+    ) -> None:
+        self.mteb_model_meta = _build_model_meta(name, revision)
+        self.model_prompts = dict(prompts) or None
+        self.default_prompt = default_prompt
+        self.store = store
+        self.chain = chain
+        self.dimensions = dimensions
+
+    def encode(
+        self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
+    ) -> NDArray[np.float32]:
+        """Return the vectors `(n, d)` float32 of the texts, transformed if there is a chain, else raw.
+
+        Raises:
+            KeyError: if a text's vector is not stored.
+        """
+        vectors = self.store.get(self.keys(list_texts(inputs), task_metadata, prompt_type))
+        if self.chain is None or not len(vectors):
+            return vectors
+        return np.asarray(self.chain.floats(vectors, self.dimensions), np.float32)
+
+    def keys(self, texts: Iterable[str], task_metadata: Any, prompt_type: Any = None) -> list[bytes]:
+        """Return the store's keys of a task's texts, each with the prompt that mteb chooses for the task."""
+        prompt = self.get_prompt_name(task_metadata, prompt_type)
+        written = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
+        return [text_key(text, written) for text in texts]
+
+
+class PromptedModel(StoredModel):
+    """mteb model that looks up raw vectors of texts to which a query or document prompt is prepended.
+
+    Args:
+        store: vectors of the prompted texts.
+        prompts: prompts by "query" and "document".
+    """
+
+    def __init__(self, store: MemoryStore, prompts: dict[str, str]) -> None:
+        super().__init__("lathe/experiment", "none", {}, None, store)  # type: ignore[arg-type]  # a store by its methods
+        self.by_type = prompts
+
+    def encode(self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **_: Any) -> NDArray[np.float32]:
+        """Return the stored vectors `(n, d)` of the texts with their prompts; raise `KeyError` if one is not stored."""
+        prompt = self.by_type["document" if getattr(prompt_type, "value", None) == "document" else "query"]
+        return self.store.get([text_key(prompt + text) for text in list_texts(inputs)])
+
+
+class Collector(AbsEncoder):
+    """mteb model that records which texts a task uses, with prompt names; its vectors are random.
+
+    Args:
+        prompts: the encoder's prompts by name; mteb chooses a task's.
+
+    Attributes:
+        asked: recorded (prompt name, text) pairs, in order of first use, as keys of a dict.
+    """
+
+    def __init__(self, prompts: Mapping[str, str]) -> None:
+        self.mteb_model_meta = _build_model_meta("lathe/collector", "none")
+        self.model_prompts = dict(prompts) or None
+        self.asked: dict[tuple[str | None, str], None] = {}
+        self.random = np.random.default_rng(0)
+
+    def encode(
+        self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
+    ) -> NDArray[np.float32]:
+        """Record the texts in `asked`; return random unit vectors `(n, 8)`."""
+        prompt = self.get_prompt_name(task_metadata, prompt_type)
+        texts = list_texts(inputs)
+        self.asked |= dict.fromkeys((prompt, text) for text in texts)
+        vectors = self.random.standard_normal((len(texts), COLLECTING_DIMENSIONS), np.float32)
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+
+def list_texts(inputs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List the texts of all batches that mteb passes."""
+    return [text for batch in inputs for text in batch["text"]]
+
+
+def _build_model_meta(name: str, revision: str) -> ModelMeta:
+    """Return the metadata that mteb requires of a model, mostly None; a name without "/" gets the prefix "lathe/"."""
+    return ModelMeta.create_empty(
+        {
+            "name": name if "/" in name else f"lathe/{name}",
+            "revision": revision,
+            "similarity_fn_name": ScoringFunction.COSINE,
+            "use_instructions": False,
+        }
+    )

@@ -1,0 +1,125 @@
+"""Report of an evaluation: JSON with everything, CSV with the scores, an HTML page, and plain text for the terminal."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from lathe.training.evaluation.findings import Findings, compute_findings
+from lathe.training.evaluation.plots import draw_all
+from lathe.training.evaluation.run import Results
+from lathe.training.evaluation.summary import summarize
+from lathe.training.evaluation.tables import (
+    build_difference_table,
+    build_raw_score_table,
+    build_retention_table,
+    build_score_records,
+    build_tables,
+    list_problems,
+)
+from lathe.training.reporting.files import describe_environment, write_files
+from lathe.training.reporting.page import Section, format_text, render_page
+from lathe.training.reporting.tables import Table
+from lathe.training.reporting.text import format_count
+
+JSON, CSV, HTML = "evaluation.json", "scores.csv", "report.html"
+"""File names of the report."""
+
+
+@dataclass(frozen=True)
+class Supplement:
+    """Part of an evaluation's report that is made outside this package.
+
+    Attributes:
+        key: key of `content` in the JSON file.
+        content: everything that was found; None for nothing.
+        page: sections of the HTML page.
+        overview: sections for the terminal.
+    """
+
+    key: str
+    content: Any
+    page: Sequence[Section] = ()
+    overview: Sequence[Section] = ()
+
+
+def write_report(results: Results, supplements: Sequence[Supplement] = ()) -> tuple[Findings, list[Path]]:
+    """Compute the findings and write evaluation.json, scores.csv and report.html to the output folder.
+
+    Existing files are replaced atomically.
+
+    Args:
+        results: results of an evaluation.
+        supplements: further parts, made outside this package.
+
+    Returns:
+        the findings, and the paths of the files.
+    """
+    findings = compute_findings(results)
+    section = Section(
+        title=f"Evaluation: {results.request.suite.title}",
+        sentences=summarize(findings),
+        figures=draw_all(results, findings),
+        tables=build_tables(results, findings),
+        problems=list(list_problems(results)),
+    )
+    page = render_page(
+        [section, *(part for one in supplements for part in one.page)],
+        about=describe_evaluation(results),
+        files=f"{JSON} and {CSV}",
+        reference=results.request.suite.reference,
+    )
+    scores = Table.from_records(build_score_records(results)).to_csv()
+    return findings, write_files(
+        results.request.out, {JSON: as_json(results, findings, supplements), CSV: scores, HTML: page}
+    )
+
+
+def describe_evaluation(results: Results) -> str:
+    """Return a sentence on what was evaluated: data sets, rows, encoders, corpus, version of mteb."""
+    request = results.request
+    usable = [task for task in results.tasks if task.error is None]
+    rows = "all rows" if request.limit is None else f"at most {request.limit:,} rows of each"
+    parts = [f"{len(usable)} of {len(results.tasks)} data sets, {rows}", format_count(len(results.encoders), "encoder")]
+    if results.corpus_rows:
+        parts.append(f"methods fitted on {results.corpus_rows:,} sentences of {Path(request.corpus).name}")
+    return "; ".join(parts) + f"; metrics of mteb {version('mteb')}; 95 % intervals by resampling the tasks."
+
+
+def as_json(results: Results, findings: Findings, supplements: Sequence[Supplement] = ()) -> dict[str, Any]:
+    """Return the request, all scores with all metrics, and all statistics as a dict that orjson can serialize."""
+    request = results.request
+    return {
+        "suite": request.suite.title,
+        "reference": request.suite.reference,
+        "limit": request.limit,
+        "corpus": {"source": Path(request.corpus).name, "sentences": results.corpus_rows},
+        **describe_environment("lathe", "mteb", "torch", "scikit-learn", "numpy"),
+        "tasks": [{name: value for name, value in asdict(task).items() if name != "asked"} for task in results.tasks],
+        "encoders": [
+            asdict(result.member)
+            | {"mean_norm": result.mean_norm, "intrinsic": result.intrinsic, "problems": result.problems}
+            for result in results.encoders
+        ],
+        "sentences": summarize(findings),
+        "findings": findings,
+        **{one.key: one.content for one in supplements},
+        "scores": build_score_records(results, metrics=True),
+    }
+
+
+def format_report(results: Results, findings: Findings, supplements: Sequence[Supplement] = ()) -> str:
+    """Format the main tables, sentences, supplements and problems as plain text for a terminal."""
+    differences = "Differences to raw vectors in points (half the 95 % interval), over tasks complete for all"
+    tables = {
+        "Mean score of the raw vectors × 100, by type of task (number of tasks)": build_raw_score_table(results),
+        differences: build_difference_table(results, findings),
+        "Share of the score that is kept, in per cent": build_retention_table(findings),
+    }
+    sections = [
+        Section("", summarize(findings), tables={title: table for title, table in tables.items() if table}),
+        *(part for one in supplements for part in one.overview),
+        Section("", problems=list(list_problems(results))),
+    ]
+    return "\n\n".join(text for section in sections if (text := format_text(section)))

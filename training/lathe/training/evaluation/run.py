@@ -1,0 +1,432 @@
+"""Run of an evaluation, from suite to scores; a stopped run is resumed.
+
+OUT/
+├── vectors/       raw vectors of each encoder                      store.py
+├── methods/       fitted methods and their intrinsic measures      method_cache.py
+├── audits/        audits of the encoders' vectors, if requested    ../research/mean_bias_audit/
+├── tasks.jsonl    descriptions of the tasks                        scores.py
+├── scores.jsonl   results log: a line for each task, encoder and method   scores.py
+└── evaluation.json, scores.csv, report.html                        report.py
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lathe.training.digests import digest
+from lathe.training.encoder.spec import StoreSettings
+from lathe.training.errors import EncoderError, EvaluationError, TrainingError
+from lathe.training.evaluation.corpus import Corpus, read_corpus_sentences, split_corpus
+from lathe.training.evaluation.encoders import Group, Member, RequestedEncoder, encode_checked, plan_groups
+from lathe.training.evaluation.inspection import EncodedGroup, Inspect
+from lathe.training.evaluation.method_cache import MethodCache
+from lathe.training.evaluation.methods import (
+    Method,
+    build_control_method,
+    list_debiasing_methods,
+    list_mean_estimation_methods,
+    list_reducer_methods,
+    resolve_size,
+)
+from lathe.training.evaluation.pool import Workers
+from lathe.training.evaluation.progress import StagedProgress
+from lathe.training.evaluation.scores import ResultsLog, Score, TaskDescription
+from lathe.training.evaluation.store import VectorStore, text_key
+from lathe.training.evaluation.suites import Entry, Suite
+from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods
+from lathe.training.workspace import lock_folder
+from lathe.transforms.errors import TransformError
+from lathe.transforms.progress import Progress
+
+ENCODE_ROWS = 4096
+"""Number of texts that are encoded between two writes to disk."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Request for an evaluation.
+
+    Attributes:
+        suite: data sets.
+        encoders: encoders, at least one.
+        out: output folder.
+        corpus: source of sentences to fit on.
+        chains: fitted chains to evaluate.
+        ladder: whether the debiasing methods of the mean-bias paper are evaluated.
+        inspect: further measurement of each group of encoders; None for none. It needs the corpus.
+        sizes: sizes of the reducers: numbers of dimensions, or shares below 1.
+        sentences: numbers of sentences from which R1 and R2 estimate their means.
+        limit: maximum number of rows of a data set; None for all.
+        processes: number of scoring processes.
+        device: torch device of the encoders; None for the default.
+        store: where vectors of embeddings APIs are stored; None stores none.
+    """
+
+    suite: Suite
+    encoders: Sequence[RequestedEncoder]
+    out: Path
+    corpus: str = "pydoc:"
+    chains: Sequence[Method] = ()
+    ladder: bool = False
+    inspect: Inspect | None = None
+    sizes: Sequence[Fraction] = ()
+    sentences: Sequence[int] = ()
+    limit: int | None = None
+    processes: int = 1
+    device: str | None = None
+    store: StoreSettings | None = None
+
+    def methods(self, dimensions: int) -> list[Method]:
+        """List all methods to evaluate on an encoder with `dimensions` dimensions; the control is the first."""
+        sizes = list(dict.fromkeys(size for one in self.sizes if (size := resolve_size(one, dimensions)) is not None))
+        cut = [chain.cut(size) for chain in self.chains for size in sizes if chain.cuts_to(size)]
+        debiasing = list_debiasing_methods() if self.ladder else []
+        return [
+            build_control_method(),
+            *self.chains,
+            *cut,
+            *debiasing,
+            *list_reducer_methods(sizes),
+            *list_mean_estimation_methods(dict.fromkeys(self.sentences)),
+        ]
+
+
+@dataclass(frozen=True)
+class EncoderResult:
+    """Encoder with its methods; scores are in `Results`.
+
+    Attributes:
+        member: description of the encoder.
+        mean_norm: ‖μ‖ of its unit vectors on the corpus; None without a corpus.
+        methods: successfully fitted methods, by name.
+        intrinsic: intrinsic measures of reductions, by method.
+        problems: reasons why methods could not be evaluated, by name.
+        inspection: what `Request.inspect` found of it; None if not requested.
+    """
+
+    member: Member
+    mean_norm: float | None
+    methods: Mapping[str, Method]
+    intrinsic: Mapping[str, Mapping[str, float]]
+    problems: Mapping[str, str]
+    inspection: Any = None
+
+
+@dataclass(frozen=True)
+class Results:
+    """Results of an evaluation.
+
+    Attributes:
+        request: the request.
+        tasks: description of each task; failed ones have an error.
+        encoders: results by encoder, in the order requested.
+        scores: scores of the requested tasks, encoders and methods.
+        corpus_rows: number of sentences of the corpus, including held-out ones.
+        problems: messages on encoders that could not be used.
+    """
+
+    request: Request
+    tasks: Sequence[TaskDescription]
+    encoders: Sequence[EncoderResult]
+    scores: Sequence[Score]
+    corpus_rows: int
+    problems: Sequence[str] = ()
+
+
+def evaluate(request: Request, on_progress: Progress) -> Results:
+    """Score every method of every encoder on every task; write all intermediate results to `request.out`.
+
+    Work that an earlier run finished is not repeated. A task, method or encoder that fails does not stop the others;
+    its problem is part of the results.
+
+    Args:
+        request: what to evaluate, and the output folder.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Raises:
+        EvaluationError: if another process evaluates in the same folder, or no data set can be evaluated.
+        EncoderError: if no encoder can be used.
+        SourceError: if the corpus cannot be read.
+    """
+    busy = EvaluationError(f"another evaluation is writing to {request.out.name}; name another folder with --out")
+    with lock_folder(request.out, busy):
+        return Evaluation(request, on_progress).run()
+
+
+class Evaluation:
+    """One run of an evaluation, which scores every method on every task, with all that it has found so far.
+
+    Construction reads the results log and, if methods need one, the corpus. It raises `EvaluationError` if two encoders
+    have the same name.
+
+    Args:
+        request: what to evaluate.
+        on_progress: called with progress in [0, 1] and a message.
+    """
+
+    def __init__(self, request: Request, on_progress: Progress) -> None:
+        self.request = request
+        self.progress = StagedProgress(on_progress)
+        self.log = ResultsLog(request.out)
+        self.cache = MethodCache(request.out / "methods")
+        self.trials = [
+            Trial(entry, compute_trial_key(entry, request.limit), request.limit) for entry in request.suite.entries
+        ]
+        self.sentences = read_corpus_sentences(request.corpus) if self.needs_corpus() else []
+        self.digest = hashlib.sha256("\0".join(self.sentences).encode(errors="surrogatepass")).hexdigest()
+        self.tasks: dict[str, TaskDescription] = self.log.read_tasks()
+        self.collected: dict[tuple[tuple[str, str], ...], dict[str, TaskDescription]] = {}
+        self.problems: list[str] = []
+        _require_distinct_names(request.encoders)
+
+    def needs_corpus(self) -> bool:
+        """Return whether a method is to be fitted on sentences, or an inspection needs them."""
+        return bool(self.request.ladder or self.request.sizes or self.request.sentences or self.request.inspect)
+
+    def run(self) -> Results:
+        """Run all groups of encoders one after another and return the results; only one group is in memory at a time.
+
+        A group that cannot be loaded or cannot encode is left out and named in `problems`.
+
+        Raises:
+            EncoderError: if no encoder can be used.
+            EvaluationError: if no data set can be evaluated.
+        """
+        found: list[EncoderResult] = []
+        openers = plan_groups(self.request.encoders, self.request.device, self.request.store)
+        self.progress.groups = len(openers)
+        with Workers(self.request.processes) as workers:
+            for number, opener in enumerate(openers):
+                self.progress.begin_group(number)
+                try:
+                    found += self.run_group(opener(), workers)
+                except EncoderError as error:  # one of many must not stop the others
+                    self.problems.append(str(error))
+        if not found:
+            raise EncoderError("; ".join(self.problems))
+        self.progress.on_progress(1.0, "evaluated")
+        return Results(
+            self.request, self.list_tasks(), found, list(self.select_scores(found)), len(self.sentences), self.problems
+        )
+
+    def select_scores(self, encoders: Sequence[EncoderResult]) -> Iterator[Score]:
+        """Yield this request's scores from the results log, with its own names of tasks, encoders and methods."""
+        for trial in self.trials:
+            for result in encoders:
+                for method in result.methods.values():
+                    key = method.key_on(result.member.output, self.digest)
+                    score = self.log.by_cell.get((trial.key, result.member.output, key))
+                    if score is not None:
+                        name = result.member.name
+                        yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
+
+    def run_group(self, group: Group, workers: Workers) -> list[EncoderResult]:
+        """Collect texts, encode them, fit the methods and score them for one group; return a result for each encoder.
+
+        Descriptions of tasks, vectors, methods and scores are written to the output folder. Tasks that have all their
+        scores are not read again.
+
+        Raises:
+            EncoderError: if an encoder cannot encode the texts.
+            EvaluationError: if no data set can be evaluated.
+        """
+        todo = [trial for trial in self.trials if not self.is_finished(trial, group)]
+        collected = self.collect(todo, dict(group.members[0].prompts), workers)
+        self.tasks |= {trial.key: one for trial, one in zip(todo, collected, strict=True)}
+        usable = [one for one in collected if one.error is None]
+        if todo == self.trials and not usable:
+            problems = [f"{one.task}: {one.error}" for one in self.list_tasks()]
+            raise EvaluationError("no data set can be evaluated: " + "; ".join(problems))
+        asked = dict.fromkeys(pair for one in usable for pair in one.asked)
+        stores = [VectorStore(self.request.out / "vectors" / m.output, m.dimensions) for m in group.members]
+        self.encode(group, stores, [*asked, *((None, sentence) for sentence in self.sentences)])
+        inspections = self.inspect(group, stores, workers)
+        results, fitted = [], []
+        for index, (member, store, found) in enumerate(zip(group.members, stores, inspections, strict=True)):
+            result, methods = self.fit(member, store, index, len(stores))
+            results.append(replace(result, inspection=found))
+            fitted.append(methods)
+        self.score(group, stores, fitted, {one.key for one in usable}, workers)
+        return results
+
+    def inspect(self, group: Group, stores: Sequence[VectorStore], workers: Workers) -> Sequence[Any]:
+        """Call `request.inspect` on a group and its stored vectors; return what it finds of each encoder.
+
+        If no inspection is requested, None is returned for each.
+        """
+        if self.request.inspect is None:
+            return [None] * len(stores)
+        return self.request.inspect(
+            EncodedGroup(
+                out=self.request.out,
+                group=group,
+                stores=stores,
+                sentences=self.sentences,
+                digest=self.digest,
+                task_keys=[t.key for t in self.trials if t.key in self.tasks and self.tasks[t.key].error is None],
+                read_tasks=partial(self.collect, self.trials, dict(group.members[0].prompts), workers),
+                encode=partial(self.encode, group, stores),
+                report=partial(self.progress.report, "encode", 1.0),
+            )
+        )
+
+    def is_finished(self, trial: Trial, group: Group) -> bool:
+        """Return whether a task has all scores on a group's encoders, so that its texts are not needed."""
+        return trial.key in self.tasks and all(
+            self.log.has_score((trial.key, member.output, method.key_on(member.output, self.digest)))
+            for member in group.members
+            for method in self.request.methods(member.dimensions)
+            if method.unsuited_reason(member.fingerprint, member.dimensions) is None
+        )
+
+    def list_tasks(self) -> list[TaskDescription]:
+        """List the description of every task of the suite, in its order, then of data sets that could not be read."""
+        unread = [TaskDescription(name, "", error=why) for name, why in self.request.suite.problems.items()]
+        return [*(self.tasks[trial.key] for trial in self.trials), *unread]
+
+    def collect(self, trials: Sequence[Trial], prompts: dict[str, str], workers: Workers) -> list[TaskDescription]:
+        """Return each task's description with the texts it encodes under these prompts; new tasks run in the workers.
+
+        Results are cached in memory. New tasks without an error are appended to the log of tasks; failed ones have an
+        error.
+        """
+        known = self.collected.setdefault(tuple(sorted(prompts.items())), {})
+        new = [trial for trial in trials if trial.key not in known]
+        for done, (index, result) in enumerate(workers.run([(collect_texts, (trial, prompts)) for trial in new]), 1):
+            trial = new[index]
+            failed = isinstance(result, Exception)
+            known[trial.key] = TaskDescription(trial.entry.name, trial.key, error=str(result)) if failed else result
+            self.progress.report("collect", done / len(new), f"read {trial.entry.name}")
+        fresh = [known[trial.key] for trial in new if trial.key not in self.tasks]
+        self.log.add_tasks(one for one in fresh if one.error is None)
+        return [known[trial.key] for trial in trials]
+
+    def encode(self, group: Group, stores: Sequence[VectorStore], asked: Sequence[tuple[str | None, str]]) -> None:
+        """Encode the (prompt name, text) pairs that a store lacks, in blocks, and add the vectors to the stores.
+
+        Raises:
+            EncoderError: if an encoder fails, or returns NaN or inf.
+        """
+        first = group.members[0]
+        by_key = {text_key(text, first.prompt(name)): (name, text) for name, text in reversed(asked)}
+        missing = [(key, *pair) for key, pair in by_key.items() if not all(key in store for store in stores)]
+        called = first.name if len(stores) == 1 else f"{len(stores)} variants"
+        done = 0
+        for prompt in dict.fromkeys(name for _, name, _ in missing):
+            wanted = [(key, text) for key, name, text in missing if name == prompt]
+            for start in range(0, len(wanted), ENCODE_ROWS):
+                keys, texts = zip(*wanted[start : start + ENCODE_ROWS], strict=True)
+
+                def report(rows: int, before: int = done) -> None:
+                    """Report the progress of encoding after so many rows of this block."""
+                    sentence = f"{before + rows:,} of {len(missing):,} texts encoded by {called}"
+                    self.progress.report("encode", (before + rows) / len(missing), sentence)
+
+                vectors = encode_checked(group, texts, prompt, report)
+                for store, found in zip(stores, vectors, strict=True):
+                    new = [row for row, key in enumerate(keys) if key not in store]
+                    store.add([keys[row] for row in new], found[new])
+                done += len(texts)
+
+    def fit(
+        self, member: Member, store: VectorStore, index: int, members: int
+    ) -> tuple[EncoderResult, list[FittedMethod]]:
+        """Fit every method on one encoder's corpus, or load it from the cache; return the result and fitted methods.
+
+        The vectors of the corpus must be in the store. Methods that do not suit the encoder or cannot be fitted, and
+        sizes that it cannot be reduced to, are left out, with their reason in the result's `problems`.
+
+        Args:
+            member: the encoder.
+            store: its vectors.
+            index: position of the encoder in its group, for the progress.
+            members: number of encoders in the group.
+        """
+        corpus: Corpus | None = None
+        if self.sentences:
+            keys = [text_key(sentence, member.prompt(None)) for sentence in self.sentences]
+            corpus = split_corpus(store.get(keys), self.digest)
+        asked = self.request.methods(member.dimensions)
+        reasons = {method.name: method.unsuited_reason(member.fingerprint, member.dimensions) for method in asked}
+        methods = [method for method in asked if reasons[method.name] is None]
+        problems = {name: reason for name, reason in reasons.items() if reason}
+        for size in (size for size in self.request.sizes if resolve_size(size, member.dimensions) is None):
+            problems[f"size {size}"] = f"it is not below the {member.dimensions} dimensions there are"
+        fitted, measures = [], {}
+        for done, method in enumerate(methods):
+
+            def report(message: str, done: int = done) -> None:
+                """Report the progress of fitting with a message."""
+                fraction = (index + done / len(methods)) / members
+                self.progress.report("fit", fraction, f"{message} on {member.name}")
+
+            try:
+                one, intrinsic = self.cache.load_or_fit(method, member.output, corpus, self.digest, report)
+            except (TransformError, TrainingError) as error:
+                problems[method.name] = str(error)
+                continue
+            fitted.append(one)
+            if intrinsic:
+                measures[method.name] = intrinsic
+        norm = corpus.mean_norm if corpus else None
+        working = {method.name: method for method in methods if method.name not in problems}
+        return EncoderResult(member, norm, working, measures, problems), fitted
+
+    def score(
+        self,
+        group: Group,
+        stores: Sequence[VectorStore],
+        fitted: Sequence[list[FittedMethod]],
+        usable: set[str],
+        workers: Workers,
+    ) -> None:
+        """Score every cell that the results log lacks in the worker processes, and append the scores to the log.
+
+        A cell is one task, encoder and method; failed cells get a score with an error. Cells of one task follow each
+        other, so that a process loads the task once.
+
+        Args:
+            group: encoders that run together.
+            stores: vectors of each encoder.
+            fitted: fitted methods of each encoder.
+            usable: keys of the tasks that can be evaluated.
+            workers: process pool.
+        """
+        jobs = []
+        for trial in (trial for trial in self.trials if trial.key in usable):
+            for member, store, methods in zip(group.members, stores, fitted, strict=True):
+                todo = [m for m in methods if not self.log.has_score((trial.key, member.output, m.key))]
+                if todo:
+                    prompts = dict(member.prompts), member.default_prompt
+                    raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
+                    jobs.append((score_methods, (trial, raw, todo)))
+        for done, (index, result) in enumerate(workers.run(jobs), 1):
+            trial, raw, todo = jobs[index][1]
+            if isinstance(result, Exception):
+                cells = [(trial.entry.name, trial.key, raw.name, raw.fingerprint, m.name, m.key) for m in todo]
+                result = [Score(*cell, None, error=str(result)) for cell in cells]
+            self.log.add(result)
+            self.progress.report(
+                "score", done / len(jobs), f"{done:,} of {len(jobs):,}: {trial.entry.name} on {raw.name}"
+            )
+
+
+def _require_distinct_names(encoders: Sequence[RequestedEncoder]) -> None:
+    """Raise `EvaluationError` if two encoders have the same name and variant, since their results would be mixed up.
+
+    The bag of words is not checked.
+    """
+    names = [f"{one.spec.name}:{one.variant}" for one in encoders if one.spec is not None]
+    for name in names:
+        if names.count(name) > 1:
+            name = name.removesuffix(":")
+            raise EvaluationError(f"two encoders are called {name}; give them names in LATHE_ENCODERS")
+
+
+def compute_trial_key(entry: Entry, limit: int | None) -> str:
+    """Return the key of a task in the results log: a hash of its data set and the row limit."""
+    return digest(entry.digest(), limit)[:32]

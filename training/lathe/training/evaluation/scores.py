@@ -1,0 +1,104 @@
+"""Results log of an evaluation: scores and tasks as JSON lines, from which a stopped run is resumed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from lathe.training.journal import Journal
+
+SCORES, TASKS = "scores.jsonl", "tasks.jsonl"
+"""File names of the results log, in the output folder."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Score of one task, encoder and method.
+
+    Attributes:
+        task: name of the task.
+        task_key: hash of its data and the row limit.
+        encoder: name of the encoder.
+        fingerprint: hash of the encoder's output; see `Member.output`.
+        method: name of the method.
+        method_key: hash of the fitted map.
+        score: mteb's main score, in [0, 1] for most tasks; None after an error.
+        metrics: all metrics that mteb computed, by name.
+        seconds: duration.
+        error: reason why there is no score; None if there is one.
+    """
+
+    task: str
+    task_key: str
+    encoder: str
+    fingerprint: str
+    method: str
+    method_key: str
+    score: float | None
+    metrics: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    error: str | None = None
+
+    @property
+    def cell(self) -> tuple[str, str, str]:
+        """Key of the score, independent of names: hashes of task, encoder output and method."""
+        return self.task_key, self.fingerprint, self.method_key
+
+
+@dataclass(frozen=True)
+class TaskDescription:
+    """Description of a task from before its evaluation, or the reason why it cannot be evaluated.
+
+    Attributes:
+        task: name of the task.
+        key: hash of its data and the row limit.
+        type: task type of mteb.
+        language: two-letter languages, separated by "-" or ",".
+        main_score: name of the main metric.
+        asked: (prompt name, text) pairs that the task encodes; empty when read from the log.
+        texts: number of these pairs.
+        warnings: sentences on left-out rows.
+        error: reason why the task cannot be evaluated; None if it can.
+    """
+
+    task: str
+    key: str
+    type: str = ""
+    language: str = ""
+    main_score: str = ""
+    asked: tuple[tuple[str | None, str], ...] = ()
+    texts: int = 0
+    warnings: tuple[str, ...] = ()
+    error: str | None = None
+
+
+class ResultsLog:
+    """Results log of an evaluation in a folder; construction reads existing scores.
+
+    Args:
+        folder: output folder, created if missing.
+
+    Attributes:
+        by_cell: latest score of each cell.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.scores, self.tasks = Journal(folder / SCORES, Score), Journal(folder / TASKS, TaskDescription)
+        self.by_cell = {score.cell: score for score in self.scores.read()}
+
+    def has_score(self, cell: tuple[str, str, str]) -> bool:
+        """Return whether a cell has a score; one with an error does not count, so that it is tried again."""
+        found = self.by_cell.get(cell)
+        return found is not None and found.error is None
+
+    def add(self, scores: Sequence[Score]) -> None:
+        """Append scores to the log on disk and to `by_cell`."""
+        self.scores.append(scores)
+        self.by_cell.update((score.cell, score) for score in scores)
+
+    def add_tasks(self, tasks: Iterable[TaskDescription]) -> None:
+        """Append descriptions of tasks, without texts, to the log, so that finished tasks need not be read again."""
+        self.tasks.append(replace(task, asked=(), texts=len(task.asked)) for task in tasks)
+
+    def read_tasks(self) -> dict[str, TaskDescription]:
+        """Read the descriptions of tasks from the log, by key; the last entry of a key counts."""
+        return {task.key: task for task in self.tasks.read()}

@@ -1,0 +1,279 @@
+"""Suites: the data sets to evaluate, and optionally the encoders.
+
+A suite is a folder of data sets (each subfolder with a `META.json`), `mteb:TASK,…` (tasks and benchmarks of mteb, from
+the hub), a YAML file, or the name of a suite that comes with Lathe. A YAML file:
+
+    title: …
+    description: …
+    reference: https://…
+    tasks:
+      - mteb: STSBenchmark                  # a task or a benchmark of mteb
+      - folder: data/my_set                 # relative to this file
+      - name: FinSTS                        # a data set of the hub in one of our layouts
+        task: sts
+        hub: FinanceMTEB/FinSTS
+        revision: 0f9c…
+        split: test
+        language: en
+        columns: {sentence1: a, sentence2: b}   # column names of the data set, by ours, where they differ
+    encoders:                               # optional
+      - model: intfloat/e5-base
+        family: intfloat
+        published_mean_norm: 0.8357
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from lathe.training.datasets.data_set import EvaluatedDataSet
+from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.hub import HubDataSet
+from lathe.training.datasets.layouts import LAYOUTS
+from lathe.training.datasets.meta import META, UNLABELLED, read_meta
+from lathe.training.errors import EvaluationError
+
+SHIPPED = Path(__file__).parent / "suites"
+"""Folder of the suites that come with Lathe."""
+BETWEEN_NAMES = re.compile(r",(?![^()]*\))")
+"""Pattern of commas between names, without those inside names such as MTEB(eng, v2)."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Data set of a suite.
+
+    Attributes:
+        name: name in results.
+        kind: where the data set comes from.
+        place: folder, repository on the hub, or name of the mteb task.
+        task: layout of the data; empty for tasks of mteb.
+        language: two-letter language of the texts; two languages, such as de-en, are translations.
+        revision: revision of the hub's repository.
+        split: split of the hub's data set.
+        columns: pairs of our column name and the hub's.
+        main_score: main metric, instead of the default one; None for the default.
+        type: mteb's task type, instead of that of the layout; empty for the default.
+        subsets: subsets of the mteb task; empty for all.
+        splits: splits of the mteb task to evaluate on; empty for its defaults.
+    """
+
+    name: str
+    kind: Literal["folder", "hub", "mteb"]
+    place: str
+    task: str = ""
+    language: str = ""
+    revision: str = ""
+    split: str = "test"
+    columns: tuple[tuple[str, str], ...] = ()
+    main_score: str | None = None
+    type: str = ""
+    subsets: tuple[str, ...] = ()
+    splits: tuple[str, ...] = ()
+
+    def data_set(self) -> EvaluatedDataSet:
+        """Return the data set of a folder or of the hub, not yet read."""
+        if self.kind == "folder":
+            return self._folder_data_set()
+        return HubDataSet(
+            self.name, self.task, self.place, self.revision or None, self.columns, self.split, self.language
+        )
+
+    def _folder_data_set(self) -> FolderDataSet:
+        """Return the data set of a folder, not yet read."""
+        return FolderDataSet(self.name, self.task, Path(self.place), self.language)
+
+    def digest(self) -> str:
+        """Return a hash, 32 hex digits, of the data set and the version of mteb: scores of equal hashes are comparable.
+
+        For a folder, all files are read and hashed.
+        """
+        if self.kind == "folder":
+            return self._folder_data_set().digest()
+        return hashlib.sha256(repr((self, version("mteb"))).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class ListedEncoder:
+    """Encoder that a suite names, with its family and published ‖μ‖ if stated."""
+
+    model: str
+    family: str | None = None
+    published_mean_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Data sets to evaluate, with problems of unusable ones, and optionally encoders.
+
+    Attributes:
+        written: name that the user gave.
+        title: title of the report.
+        entries: usable data sets.
+        problems: reasons why other data sets cannot be used, by name.
+        encoders: encoders of the suite; empty if the user must name them.
+        reference: URL of the publication, or empty.
+    """
+
+    written: str
+    title: str
+    entries: tuple[Entry, ...]
+    problems: Mapping[str, str] = field(default_factory=dict)
+    encoders: tuple[ListedEncoder, ...] = ()
+    reference: str = ""
+
+
+def open_suite(written: str) -> Suite:
+    """Return the suite that a user names, without reading the data yet.
+
+    Args:
+        written: folder, YAML file, `mteb:TASK,…`, or name of a suite that comes with Lathe.
+
+    Raises:
+        EvaluationError: if there is no such suite, it is empty, or its file is invalid.
+    """
+    if written.startswith("mteb:"):
+        names = [name.strip() for name in BETWEEN_NAMES.split(written.removeprefix("mteb:")) if name.strip()]
+        if not names:
+            raise EvaluationError("mteb: names no task; write mteb:STSBenchmark,Banking77Classification")
+        return Suite(written, written, tuple(_expand_mteb_names(names)))
+    path = Path(written).expanduser()
+    if path.is_dir():
+        return open_folder_suite(written, path)
+    shipped = SHIPPED / f"{written.removesuffix('.yaml')}.yaml"
+    if path.is_file():
+        return _read_yaml_suite(written, path)
+    if "/" not in written and shipped.is_file():
+        return _read_yaml_suite(written, shipped)
+    known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.yaml")))
+    raise EvaluationError(f"there is no suite {written!r}: name a folder, a YAML file, mteb:TASK,… or one of {known}")
+
+
+def open_folder_suite(written: str, root: Path) -> Suite:
+    """Return the suite of all data sets below a folder; unusable ones become its `problems`.
+
+    A folder with JSON lines but without a META.json is unusable. Data sets that have nothing to evaluate are left out.
+
+    Raises:
+        EvaluationError: if there is no data set.
+    """
+    entries, problems = [], {}
+    folders = {path.parent for path in root.rglob(META)}
+    data = {path.parent for pattern in ("*.jsonl", "*.jsonl.gz") for path in root.rglob(pattern)}
+    for folder in sorted(folders | data):
+        name = str(folder.relative_to(root)) if folder != root else folder.resolve().name
+        try:
+            entry = _read_folder_entry(name, folder)
+        except EvaluationError as error:
+            problems[name] = str(error)
+        else:
+            entries += [entry] if entry else []
+    if not entries and not problems:
+        raise EvaluationError(f"the folder {written} holds no data sets: folders with a {META} and files beside it")
+    return Suite(written, root.resolve().name, tuple(entries), problems)
+
+
+def _read_folder_entry(name: str, folder: Path) -> Entry | None:
+    """Return a data set according to its META.json; None if it has only texts or training pairs to fit on.
+
+    Raises:
+        EvaluationError: if META.json is missing or invalid.
+    """
+    meta = read_meta(folder)
+    task, language = meta.task, meta.language
+    if task == UNLABELLED:
+        return None
+    if not isinstance(language, str):
+        raise EvaluationError(f"{META} names the language {language!r}; it must be a text such as en or de-en")
+    if not isinstance(task, str) or task not in LAYOUTS:
+        raise EvaluationError(f"{META} names the task {task!r}; there are {', '.join(LAYOUTS)} and {UNLABELLED}")
+    evaluated = LAYOUTS[task].evaluated_task(folder, language)
+    return Entry(name, "folder", str(folder), evaluated, language) if evaluated else None
+
+
+def _expand_mteb_names(names: list[str]) -> Iterator[Entry]:
+    """Yield an entry for each distinct mteb task; benchmarks are expanded to their tasks.
+
+    mteb is imported, which takes seconds.
+
+    Raises:
+        EvaluationError: if mteb does not know a name.
+    """
+    from lathe.training.evaluation.tasks import list_tasks  # seconds of import
+
+    found = {task.metadata.name: task for name in names for task in list_tasks(name)}
+    for name, task in found.items():
+        yield Entry(name, "mteb", name, subsets=tuple(task.hf_subsets), splits=tuple(task.eval_splits))
+
+
+def _read_yaml_suite(written: str, path: Path) -> Suite:
+    """Read a suite from a YAML file.
+
+    Raises:
+        EvaluationError: if the file cannot be read, is invalid, lists no tasks, or lists two with the same name.
+    """
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        parts = [_read_item(item, path.parent) for item in found.get("tasks") or []]
+        encoders = tuple(_read_encoder(item) for item in found.get("encoders") or [])
+        title, reference = str(found.get("title") or path.stem), str(found.get("reference") or "")
+    except EvaluationError:
+        raise
+    except (OSError, yaml.YAMLError, AttributeError, TypeError, KeyError, ValueError) as error:
+        raise EvaluationError(f"the suite file {path.name} cannot be read: {error!r}") from error
+    entries = tuple(entry for part in parts for entry in part.entries)
+    problems = {name: why for part in parts for name, why in part.problems.items()}
+    if not entries and not problems:
+        raise EvaluationError(f"the suite file {path.name} lists no tasks")
+    names = [entry.name for entry in entries]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise EvaluationError(f"the suite file {path.name} has two tasks that are called {twice!r}")
+    return Suite(written, title, entries, problems, encoders, reference)
+
+
+def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
+    """Return the data sets of one item in a YAML file's `tasks`, as a suite without name and title.
+
+    Args:
+        item: the item, with a key `mteb`, `folder` or `hub`.
+        beside: folder to which folders in items are relative.
+
+    Raises:
+        EvaluationError: if the item has none of these keys, or an unknown task.
+    """
+    if not isinstance(item, dict):
+        raise EvaluationError(f"a task of a suite file is written as mteb: {item}, not as {item!r} alone")
+    if "mteb" in item:
+        return Suite("", "", tuple(_expand_mteb_names([str(item["mteb"])])))
+    if "folder" in item:
+        return open_folder_suite(str(item["folder"]), beside / str(item["folder"]))
+    if "hub" not in item:
+        raise EvaluationError(f"a task of a suite file has 'mteb', 'folder' or 'hub'; this has {', '.join(item)}")
+    task = str(item["task"])
+    if task not in LAYOUTS:
+        raise EvaluationError(f"{item.get('name')}: there is no task {task!r}; there are {', '.join(LAYOUTS)}")
+    entry = Entry(
+        name=str(item["name"]),
+        kind="hub",
+        place=str(item["hub"]),
+        task=task,
+        language=str(item.get("language", "en")),
+        revision=str(item.get("revision", "main")),
+        split=str(item.get("split", "test")),
+        columns=tuple((str(ours), str(theirs)) for ours, theirs in (item.get("columns") or {}).items()),
+        main_score=item.get("main_score"),
+        type=str(item.get("type", "")),
+    )
+    return Suite("", "", (entry,))
+
+
+def _read_encoder(item: Mapping[str, Any]) -> ListedEncoder:
+    """Convert an item of a YAML file's `encoders`; raise `KeyError` without a model."""
+    return ListedEncoder(str(item["model"]), item.get("family"), item.get("published_mean_norm"))

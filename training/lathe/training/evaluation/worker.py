@@ -1,0 +1,231 @@
+"""Work of the scoring processes: collect the texts that a task uses, and score methods on it.
+
+Each process has one thread, since two processes with one thread do more than one with two. Errors are returned as
+messages.
+"""
+
+import os
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any
+
+from lathe.training.datasets.records import Warnings
+from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.scores import Score, TaskDescription
+from lathe.training.evaluation.store import VECTORS, VectorStore
+from lathe.training.evaluation.suites import Entry
+from lathe.transforms.chain import Chain
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Task with the row limit that it is evaluated with.
+
+    Attributes:
+        entry: data set of the suite.
+        key: hash of its data and the limit.
+        limit: maximum number of rows; None for all.
+    """
+
+    entry: Entry
+    key: str
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class FittedMethod:
+    """Reference to a fitted method on disk.
+
+    Attributes:
+        name: name of the method.
+        key: hash of the fitted map.
+        folder: folder of its artifact; None for raw vectors.
+        dimensions: dimensions to cut a nested chain to; None for its own.
+    """
+
+    name: str
+    key: str
+    folder: Path | None = None
+    dimensions: int | None = None
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Reference to an encoder's stored vectors.
+
+    Attributes:
+        name: name of the encoder.
+        fingerprint: hash of its output; see `Member.output`.
+        dimensions: number of dimensions.
+        prompts: prompts of the encoder, by name.
+        default_prompt: prompt for tasks that name none.
+        folder: folder of the vectors.
+    """
+
+    name: str
+    fingerprint: str
+    dimensions: int
+    prompts: Mapping[str, str]
+    default_prompt: str | None
+    folder: Path
+
+
+def prepare_process() -> None:
+    """Prepare a worker process: one thread, no progress bars, logs, warnings or stderr, and an end with its parent."""
+    warnings.simplefilter("ignore")
+    sys.stderr = Path(os.devnull).open("w")  # mteb draws bars that cannot be turned off
+    import logging
+
+    import datasets
+    import mteb  # noqa: F401  loads what has threads of its own
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    logging.disable(logging.ERROR)
+    datasets.disable_progress_bars()
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Wait until the parent process is gone, then exit this process; otherwise it would wait for jobs forever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+@lru_cache(maxsize=1)
+def load_trial(trial: Trial) -> tuple[Any, tuple[str, ...]]:
+    """Return a task with its data, limited to the trial's rows, and sentences on left-out rows; the last one is cached.
+
+    The main score and task type that the suite states replace the task's own.
+
+    Raises:
+        EvaluationError: if the data cannot be loaded or are invalid.
+    """
+    from lathe.training.evaluation.limits import limit_rows
+    from lathe.training.evaluation.tasks import find_task, load_data
+
+    entry, found = trial.entry, Warnings()
+    if entry.kind == "mteb":
+        task = find_task(entry.place, entry.subsets, entry.splits)
+    else:
+        task = entry.data_set().build_task(found)
+    load_data(task)
+    changes = {"main_score": entry.main_score, "type": entry.type}
+    task.metadata = task.metadata.model_copy(update={name: value for name, value in changes.items() if value})
+    if trial.limit is not None:
+        limit_rows(task, trial.limit)
+    return task, tuple(found.sentences())
+
+
+def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
+    """Run a task once on random vectors to record which texts it encodes; an exception becomes the `error`."""
+    from lathe.training.datasets.mteb_tasks import LETTERS
+    from lathe.training.evaluation.model import Collector
+
+    name = trial.entry.name
+    try:
+        task, left_out = load_trial(trial)
+        collector = Collector(prompts)
+        measure(collector, task)
+    except EvaluationError as error:
+        return TaskDescription(name, trial.key, error=str(error))
+    except Exception as error:  # mteb and what it stands on raise anything
+        return TaskDescription(name, trial.key, error=f"{type(error).__name__}: {error}")
+    meta = task.metadata
+    language = trial.entry.language or ",".join(LETTERS.get(code, code) for code in meta.languages)
+    asked = tuple(collector.asked)
+    return TaskDescription(name, trial.key, meta.type, language, meta.main_score, asked, len(asked), left_out)
+
+
+def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> list[Score]:
+    """Return a task's score for each method on one encoder's vectors; an exception becomes the error of a score."""
+    from lathe.training.evaluation.model import StoredModel
+
+    found = []
+    for method in methods:
+        begun = time.monotonic()
+        value: float | None = None
+        metrics: dict[str, float] = {}
+        problem: str | None = None
+        try:
+            task, _ = load_trial(trial)
+            store = open_store(raw)
+            chain = Chain.load(method.folder) if method.folder else None
+            model = StoredModel(
+                f"{raw.name}+{method.name}",
+                f"{raw.fingerprint}-{method.key}",
+                raw.prompts,
+                raw.default_prompt,
+                store,
+                chain,
+                method.dimensions,
+            )
+            value, metrics = measure(model, task)
+        except Exception as error:  # one cell must not stop the others
+            problem = f"{type(error).__name__}: {error}"
+        seconds = time.monotonic() - begun
+        cell = (trial.entry.name, trial.key, raw.name, raw.fingerprint, method.name, method.key)
+        found.append(Score(*cell, value, metrics, round(seconds, 3), problem))
+    return found
+
+
+_STORES: dict[Path, tuple[int, VectorStore]] = {}
+"""Last opened store, by folder, with the size of its file, which only grows."""
+
+
+def open_store(raw: Raw) -> VectorStore:
+    """Return an encoder's store; the last one is cached until vectors are added to it, or another is opened."""
+    size = (raw.folder / VECTORS).stat().st_size
+    if _STORES.get(raw.folder, (0, None))[0] != size:
+        _STORES.clear()
+        _STORES[raw.folder] = size, VectorStore(raw.folder, raw.dimensions)
+    return _STORES[raw.folder][1]
+
+
+def measure(model: Any, task: Any) -> tuple[float, dict[str, float]]:
+    """Evaluate a model on a task with mteb; return the main score, and all scalar metrics by name.
+
+    The task's random state is reset to its seed first. mteb's cache of results is off, because `scores.py` keeps the
+    results. Metrics that are NaN, or named nauc, are left out. With several splits or subsets, names begin with
+    `SPLIT.SUBSET.`.
+
+    Raises:
+        EvaluationError: if the main score is NaN.
+    """
+    import mteb
+
+    from lathe.training.evaluation.model import BATCH_ROWS
+    from lathe.training.evaluation.tasks import reset_random_state
+
+    reset_random_state(task)
+    results = mteb.evaluate(
+        model,
+        task,
+        cache=None,
+        co2_tracker=False,
+        show_progress_bar=False,
+        encode_kwargs={"batch_size": BATCH_ROWS, "show_progress_bar": False},
+    )
+    result = results.task_results[0]
+    score = float(result.get_score())
+    if score != score:
+        raise EvaluationError(
+            f"the {task.metadata.main_score} is not a number: the vectors, or the labels, are all alike"
+        )
+    metrics: dict[str, float] = {}
+    for split, subsets in result.scores.items():
+        for subset in subsets:
+            place = "" if len(result.scores) == len(subsets) == 1 else f"{split}.{subset['hf_subset']}."
+            metrics |= {f"{place}{key}": value for key, value in subset.items() if type(value) in (int, float)}
+    return score, {key: value for key, value in metrics.items() if value == value and "nauc" not in key}

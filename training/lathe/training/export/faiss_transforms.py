@@ -1,0 +1,233 @@
+"""Export of a chain as FAISS vector transforms, and for codes as the index that searches them.
+
+folder/
+├── 0.vt, 1.vt …   the folded chain: LinearTransform and NormalizationTransform, in order
+├── chain.index    empty IndexPreTransform with these transforms in front of an IndexFlatIP, or of an index of codes
+└── README.md, lathe.json
+
+Instead of chain.index, a chain that ends in `codes` has:
+├── documents.vt, queries.vt        maps of the floats of documents and queries to the coordinates of the codes
+├── documents.index                 empty IndexPreTransform that encodes documents: 0.vt … documents.vt, IndexPQ
+└── lathe_codes.py, codes.npz       the codec in NumPy, which scores candidates with their norms restored
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.errors import ExportError
+from lathe.training.export.faiss_codes import CodeIndex, build_code_index, linear_transform
+from lathe.training.export.folder import (
+    Exported,
+    open_staging_folder,
+    require_close,
+    require_codes,
+    require_exportable,
+    sample_probe_vectors,
+    write_description,
+)
+from lathe.training.export.numpy_codec import write_codec
+from lathe.transforms.base import Map
+from lathe.transforms.chain import Chain
+from lathe.transforms.codes import TransformCoding
+from lathe.transforms.linear import Affine, Normalize, Selection
+
+USAGE = """```python
+import faiss
+
+index = faiss.read_index("chain.index")        # empty; takes unit vectors of the encoder
+index.add(vectors)
+index.search(queries, 10)
+```"""
+"""Code example in the exported README.md."""
+
+USAGE_OF_FLOATS = """
+
+Or put the transforms before an index of your own:
+
+```python
+hnsw = faiss.IndexHNSWFlat(WIDTH, 32, faiss.METRIC_INNER_PRODUCT)
+index = faiss.IndexPreTransform(hnsw)
+for name in NAMES:
+    index.prepend_transform(faiss.read_VectorTransform(name))
+```"""
+"""Code example for a chain without a quantizer; WIDTH and NAMES are replaced."""
+
+USAGE_OF_CODES = """
+
+The index stores codes of BYTES bytes and compares queries as floats. Codes that Lathe encoded are added by
+`index.index.add_sa_codes(CODES)`. Leave zero vectors out: FAISS gives them the code of some other vector."""
+"""Remark of README.md on codes; BYTES and CODES are replaced."""
+
+USAGE_OF_SIDES = """```python
+import faiss
+from lathe_codes import Codec
+
+documents = faiss.read_index("documents.index")        # empty; takes unit vectors of the encoder
+documents.add(vectors)
+index = faiss.IndexPreTransform(documents.index)       # the same codes, behind the map of queries
+for name in NAMES:
+    index.prepend_transform(faiss.read_VectorTransform(name))
+codec, stored = Codec("codes.npz"), faiss.downcast_index(documents.index).codes
+stored = faiss.vector_to_array(stored).reshape(-1, BYTES)
+_, candidates = index.search(queries, 100)
+for query, ids in zip(queries, candidates):
+    ids = ids[ids >= 0]
+    best = ids[codec.score(query[None], stored[ids])[0].argsort()[::-1][:10]]
+```
+
+Queries and documents are mapped differently, so do not search `documents`. `faiss.write_index(index, "search.index")`
+writes an index that can be searched after `faiss.read_index` alone. Codes of Lathe are added by
+`documents.index.add_sa_codes(codes)`. FAISS leaves out the factor that restores a vector's norm, and the term ⟨q, μ⟩,
+which is the same for all codes; the last lines rank candidates by the whole score. Leave zero vectors out: FAISS
+gives them the code of some other vector."""
+"""Code example for a chain that ends in `codes`; NAMES and BYTES are replaced."""
+
+
+def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
+    """Write a chain as FAISS transforms and an empty index with them; check its output, and return what was written.
+
+    The index of a chain with a quantizer stores its codes.
+
+    Args:
+        chain: fitted chain.
+        folder: folder to create; an existing one must be empty.
+        reference: name of the chain, for README.md and lathe.json.
+
+    Raises:
+        ExportError: if faiss is not installed, the chain is not exportable, FAISS cannot search its codes, the folder
+            is not empty, or the index gives other vectors, codes or scores than the chain.
+        OSError: if a file cannot be written; nothing is left in the folder.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise ExportError("FAISS export needs faiss: pip install 'lathe[faiss]'") from error
+    width = require_exportable(chain)
+    with open_staging_folder(folder) as staging:
+        transforms: list[Any] = []
+        for step in chain.fold().float_steps:
+            transforms += _to_faiss_transforms(faiss, step, transforms[-1].d_out if transforms else width)
+        if chain.quantizer is None:
+            difference, usage = _write_floats(faiss, staging, chain, transforms)
+        else:
+            difference, usage = _write_codes(faiss, staging, chain, transforms)
+        write_description(staging, chain, reference, usage)
+    return Exported(folder, sorted(path.name for path in folder.iterdir()), difference)
+
+
+def _write_floats(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
+    """Write transforms and chain.index, an empty IndexFlatIP behind them, and check that it gives the chain's vectors.
+
+    Return the largest difference of its vectors from the chain's, on probes, and README.md's text on usage.
+
+    Raises:
+        ExportError: if the difference exceeds `TOLERANCE`.
+    """
+    names = _write_transforms(faiss, folder, transforms)
+    flat = faiss.IndexFlatIP(chain.output_dimensions)
+    faiss.write_index(_behind(faiss, folder, names, flat), str(folder / "chain.index"))
+    read: Any = faiss.read_index(str(folder / "chain.index"))
+    probes = sample_probe_vectors(chain)[1:]  # FAISS knows no rule that a zero vector stays zero
+    read.add(probes)
+    difference = require_close(read.index.reconstruct_n(0, len(probes)), chain.transform(probes), "the FAISS index")
+    own = USAGE_OF_FLOATS.replace("WIDTH", str(chain.output_dimensions)).replace("NAMES", json.dumps(names[::-1]))
+    return difference, USAGE + own
+
+
+def _write_codes(faiss: Any, folder: Path, chain: Chain, transforms: list[Any]) -> tuple[float, str]:
+    """Write transforms and an empty index of codes behind them, and check that it gives the chain's codes and scores.
+
+    If documents and queries are mapped alike, this is chain.index; else documents.index, with both maps as files and
+    the NumPy codec. Return the largest difference of scores from the chain's, on probes, and README.md's text on usage.
+    `transforms` may be extended in place.
+
+    Raises:
+        ExportError: if FAISS has no index of such codes, or gives other codes or scores than the chain.
+    """
+    assert chain.quantizer is not None
+    built = build_code_index(faiss, chain.quantizer)
+    probes = sample_probe_vectors(chain)[1:]
+    octets = str(chain.bytes_per_vector)
+    if built.documents is built.queries:
+        transforms += [] if built.documents is None else [built.documents]
+        names = _write_transforms(faiss, folder, transforms)
+        faiss.write_index(_behind(faiss, folder, names, built.index), str(folder / "chain.index"))
+        documents = queries = faiss.read_index(str(folder / "chain.index"))
+        codes = "codes.view('uint8') + np.uint8(128)" if built.offset else "codes"
+        usage = USAGE + USAGE_OF_CODES.replace("BYTES", octets).replace("CODES", codes)
+    else:
+        names = _write_transforms(faiss, folder, transforms)
+        faiss.write_VectorTransform(built.documents, str(folder / "documents.vt"))
+        faiss.write_VectorTransform(built.queries, str(folder / "queries.vt"))
+        index = _behind(faiss, folder, [*names, "documents.vt"], built.index)
+        faiss.write_index(index, str(folder / "documents.index"))
+        write_codec(folder, chain)
+        documents = faiss.read_index(str(folder / "documents.index"))
+        queries = _behind(faiss, folder, [*names, "queries.vt"], documents.index)
+        usage = USAGE_OF_SIDES.replace("NAMES", json.dumps(["queries.vt", *names[::-1]])).replace("BYTES", octets)
+    return _require_same_scores(chain, probes, documents, queries, built), usage
+
+
+def _require_same_scores(
+    chain: Chain, probes: NDArray[np.float32], documents: Any, queries: Any, built: CodeIndex
+) -> float:
+    """Return the largest difference of scores after checking that FAISS encodes and scores probes as the chain does.
+
+    The codes of the probes stay in the index.
+
+    Args:
+        chain: fitted chain with a quantizer.
+        probes: vectors `(n, d)`, none of them zero.
+        documents: index that encodes vectors as documents.
+        queries: index that searches the codes of `documents`.
+        built: how the index stores codes.
+
+    Raises:
+        ExportError: if codes differ by more than rounding, or scores by more than `TOLERANCE`.
+    """
+    codes = chain.transform(probes)
+    found = documents.sa_encode(probes)
+    some = codes.any(axis=1) & found.any(axis=1)  # FAISS does not know that zeros are the zero vector's code
+    probes, codes, found = probes[some], codes[some], found[some]
+    require_codes(found, built.pack(codes), "the FAISS index")
+    documents.index.add_sa_codes(built.pack(codes))
+    scores, ids = queries.search(probes, len(codes))
+    floats = chain.transform_queries(probes)
+    if isinstance(chain.quantizer, TransformCoding):
+        expected = chain.quantizer.score(floats, codes, np.ones(len(codes), np.float32))
+        expected = expected - floats @ chain.quantizer.mean.float().cpu().numpy()[:, None]
+    else:
+        expected = floats @ chain.dequantize(codes).T
+    return require_close(scores, np.take_along_axis(expected, ids, axis=1), "the scores of the FAISS index")
+
+
+def _write_transforms(faiss: Any, folder: Path, transforms: list[Any]) -> list[str]:
+    """Write transforms as 0.vt, 1.vt, … to a folder; return the names in order."""
+    names = [f"{number}.vt" for number in range(len(transforms))]
+    for name, transform in zip(names, transforms, strict=True):
+        faiss.write_VectorTransform(transform, str(folder / name))
+    return names
+
+
+def _behind(faiss: Any, folder: Path, names: list[str], index: Any) -> Any:
+    """Return an index behind the transforms in files of a folder, which are applied in the given order."""
+    whole = faiss.IndexPreTransform(index)
+    for name in reversed(names):
+        whole.prepend_transform(faiss.read_VectorTransform(str(folder / name)))
+    return whole
+
+
+def _to_faiss_transforms(faiss: Any, step: Map, width: int) -> list[Any]:
+    """Convert one folded step for `width`-dimensional vectors to a list of one or two FAISS vector transforms."""
+    if isinstance(step, Normalize):
+        return [faiss.NormalizationTransform(width, 2.0)]
+    if isinstance(step, Selection):
+        step = step.as_affine()
+    assert isinstance(step, Affine)
+    bias = None if step.bias is None else step.bias.float().cpu().numpy()
+    linear = linear_transform(faiss, step.weight.float().cpu().numpy(), bias)
+    return [linear, *(_to_faiss_transforms(faiss, Normalize(), linear.d_out) if step.normalize else [])]

@@ -1,0 +1,219 @@
+"""Export folders, which appear only when they are complete and checked, and the checks that all exports share."""
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.errors import ExportError
+from lathe.transforms.base import Map
+from lathe.transforms.chain import Chain
+from lathe.transforms.learned import ResidualMLP
+from lathe.transforms.linear import Affine, Normalize, Selection
+
+TOLERANCE = 1e-4
+"""Maximum difference between an export and the chain in float32, relative to the largest output entry if that is above
+1."""
+
+SHIPPED = Path(__file__).parent / "shipped"
+"""Folder of the modules that are copied into exports."""
+
+AFFINE: tuple[type[Map], ...] = (Affine, Selection, Normalize)
+"""Maps that every format can hold."""
+
+PROBE_ROWS = 64
+"""Number of random vectors on which an export is compared with the chain."""
+PROBE_TEXTS = [
+    "What is a lathe?",
+    "A lathe turns a workpiece about an axis while a tool cuts it to shape.",
+    "The quarterly report shows revenue growing faster than costs for the third year running.",
+    "¿Dónde está la biblioteca?",
+    "x",
+    "def add(a, b): return a + b",
+    "Refund my last payment, please: I was charged twice. " * 8,
+]
+"""Texts on which an export with an encoder is compared with the chain: short, long, other languages, code."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Result of an export.
+
+    Attributes:
+        folder: exported folder.
+        files: names of its files.
+        difference: largest difference between outputs of the export and of the chain, on the probes, relative as
+            `TOLERANCE` is.
+    """
+
+    folder: Path
+    files: list[str]
+    difference: float
+
+
+@contextmanager
+def open_staging_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new temporary folder beside `folder`; move its content to `folder` on success, delete it on any error.
+
+    Missing parent folders are created, and removed again after an error.
+
+    Raises:
+        ExportError: if `folder` is a file or a folder that is not empty.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ExportError(f"{folder} is there already; name a new folder, or an empty one")
+    folder = folder.absolute()
+    made = [parent for parent in folder.parents if not parent.exists()]
+    staging = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}")
+    try:
+        staging.mkdir(parents=True)
+        yield staging
+        if folder.exists():  # empty, and perhaps somebody's current one: it stays the same folder
+            for path in staging.iterdir():
+                path.rename(folder / path.name)
+            staging.rmdir()
+        else:
+            staging.rename(folder)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        with suppress(OSError):  # whatever somebody else has put there meanwhile stays
+            for parent in made:
+                parent.rmdir()
+        raise
+
+
+def write_description(folder: Path, chain: Chain, reference: str, usage: str) -> None:
+    """Write `README.md`, with usage, and `lathe.json`, with the chain's metadata, to the folder.
+
+    If the chain is cut, its certificate is stored under a key with the dimensions it was measured at.
+
+    Args:
+        folder: folder to write to.
+        chain: exported chain.
+        reference: name of the chain.
+        usage: Markdown text on how to load the export.
+    """
+    described = {key: value for key, value in chain.metadata.items() if key != "manifest_sha256"}
+    whole = described.get("output_dimensions", chain.output_dimensions)
+    described |= {"input_dimensions": chain.input_dimensions, "output_dimensions": chain.output_dimensions}
+    if whole != chain.output_dimensions and "certificate" in described:
+        described[f"certificate_at_{whole}"] = described.pop("certificate")
+    (folder / "lathe.json").write_text(json.dumps({"chain": reference} | described, indent=1) + "\n")
+    steps = ", ".join(step["kind"] for step in chain.metadata.get("steps", chain.specs()))
+    sizes = f"{chain.input_dimensions} → {chain.output_dimensions} dimensions"
+    (folder / "README.md").write_text(f"# {reference}\n\nFitted by Lathe: {steps}; {sizes}.\n\n{usage}\n")
+
+
+def require_exportable(chain: Chain, maps: tuple[type[Map], ...] = AFFINE) -> int:
+    """Return the input dimensions of a chain; raise `ExportError` if it cannot be exported.
+
+    Args:
+        chain: the chain.
+        maps: maps that the format can hold.
+
+    Raises:
+        ExportError: if the chain is not fitted or accepts any dimensions, or a step consists of other maps, or maps
+            queries otherwise than documents.
+    """
+    if not chain.fitted:
+        raise ExportError("this chain is not fitted: fit it before it is exported")
+    if chain.input_dimensions is None:
+        raise ExportError("this chain learned nothing and takes vectors of any width: there is nothing to export")
+    for step in chain.float_steps:
+        if step.two_sided:
+            # What loads an export gives queries and documents alike to it, and would answer with wrong vectors.
+            raise ExportError(
+                f"{step.kind} maps queries otherwise than documents, which no export can tell apart: "
+                "fold one side of the chain and export that"
+            )
+        if not all(isinstance(part, maps) for part in step.primitives()):
+            formats = "can export it as ONNX only" if isinstance(step, ResidualMLP) else "cannot export it"
+            raise ExportError(f"{step.kind} is no affine map: Lathe serves such a chain, but {formats}")
+    return chain.input_dimensions
+
+
+def sample_probe_vectors(chain: Chain, maps: tuple[type[Map], ...] = AFFINE) -> NDArray[np.float32]:
+    """Return 64 fixed random unit vectors `(64, d)` float32 to compare an export on; the first one is zero.
+
+    Raises:
+        ExportError: if the chain is not exportable to a format that can hold `maps`.
+    """
+    rows = np.random.default_rng(0).standard_normal((PROBE_ROWS, require_exportable(chain, maps))).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    rows[0] = 0
+    return rows
+
+
+def import_shipped(path: Path) -> Any:
+    """Run the module in a file of an export and return it; nothing is written beside it or added to `sys.modules`."""
+    spec = spec_from_file_location(path.stem, path)
+    assert spec is not None
+    module = module_from_spec(spec)
+    # The loader's own `exec_module` would leave a __pycache__ in the export.
+    exec(compile(path.read_text(encoding="utf-8"), path, "exec"), vars(module))
+    return module
+
+
+def require_close(found: NDArray[Any], expected: NDArray[Any], what: str, codes: bool = False) -> float:
+    """Return the largest difference between the outputs of an export and of the chain; raise if it is too large.
+
+    Args:
+        found: outputs of the export, `(n, k)`.
+        expected: outputs of the chain, `(n, k)`.
+        what: name of the export, for the message.
+        codes: whether the numbers are decoded codes. Then the largest hundredth of the differences is ignored, because
+            rounding may go either way if a float lies between two codes.
+
+    Raises:
+        ExportError: if the shapes differ, or the difference exceeds `TOLERANCE` or is NaN.
+    """
+    if found.shape != expected.shape:
+        raise ExportError(f"{what} gives {found.shape}, not {expected.shape}: it was not written")
+    scale = max(1.0, float(np.abs(expected).max()))
+    differences = np.sort(np.abs(found.astype(np.float64) - expected).ravel()) / scale
+    difference = float(differences[-1 - (len(differences) // 100 if codes else 0)])
+    if not difference <= TOLERANCE:
+        raise ExportError(f"{what} is off by {difference:.1e}, more than {TOLERANCE:g}: it was not written")
+    return difference
+
+
+def require_codes(found: NDArray[Any], expected: NDArray[Any], what: str) -> None:
+    """Raise `ExportError` unless at least 99 % of an export's codes equal the chain's, with the same shape and dtype.
+
+    The rest may differ where a float lies between two codes and rounding goes the other way.
+    """
+    same = found.shape == expected.shape and found.dtype == expected.dtype and (found == expected).mean() >= 0.99
+    if not same:
+        raise ExportError(f"the codes of {what} are not those of the chain: it was not written")
+
+
+def require_encoder(chain: Chain, encoder: Encoder | None, maps: tuple[type[Map], ...] = AFFINE) -> Encoder:
+    """Return the encoder with padding enabled, after checking that the chain takes its vectors.
+
+    Padding is switched on in place (`Encoder.restore_model`), so that the export does not need Lathe's own attention.
+    `maps` are those that the format can hold.
+
+    Raises:
+        ExportError: if the chain is not exportable, there is no encoder, or the chain was fitted on another encoder's
+            vectors or on vectors of other dimensions.
+    """
+    require_exportable(chain, maps)
+    if encoder is None:
+        raise ExportError("this chain was fitted on vectors without an encoder: name the encoder it is for (--encoder)")
+    fitted_on = (chain.metadata.get("encoder") or {}).get("fingerprint", encoder.fingerprint)
+    if fitted_on != encoder.fingerprint or chain.input_dimensions != encoder.dimensions:
+        raise ExportError(
+            f"the chain takes vectors of another space (encoder {fitted_on}, {chain.input_dimensions} wide) than "
+            f"{encoder.name} gives ({encoder.fingerprint}, {encoder.dimensions} wide)"
+        )
+    encoder.restore_model()  # what is written must not need our attention
+    return encoder

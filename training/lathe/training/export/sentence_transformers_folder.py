@@ -1,0 +1,254 @@
+"""Export of a chain and its encoder as one sentence-transformers model.
+
+folder/
+├── modules.json …        the encoder, as sentence-transformers saves it
+├── N_Dense, N_Normalize  the folded chain as stock modules, numbered after the encoder's
+├── N_Quantization, lathe_quantization.py   only with a quantizer, for which there is no stock module
+└── README.md, lathe.json metadata
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import ExportError
+from lathe.training.export.folder import (
+    PROBE_TEXTS,
+    SHIPPED,
+    Exported,
+    import_shipped,
+    open_staging_folder,
+    require_close,
+    require_codes,
+    require_encoder,
+    write_description,
+)
+from lathe.training.export.servers import SERVERS, STOCK, STOCK_MODULES, Reader, find_problem, require_readable
+from lathe.transforms.base import Map
+from lathe.transforms.chain import Chain
+from lathe.transforms.codes import Binary, Int8, Quantizer
+from lathe.transforms.linear import Affine, Normalize, Selection
+
+QUANTIZATION = SHIPPED / "lathe_quantization.py"
+"""Module that is copied into exports with a quantizer."""
+POOLING_MODES = {
+    "cls": "cls_token",
+    "max": "max_tokens",
+    "mean": "mean_tokens",
+    "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "weightedmean": "weightedmean_tokens",
+    "lasttoken": "lasttoken",
+}
+"""Names of the ways to pool in version 6, and in the keys `pooling_mode_…` that all versions and servers read."""
+PLAIN_TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+"""What version 6 says of a model that takes plain texts; earlier versions know no such setting."""
+FEATURE = "sentence_embedding"
+"""Key under which modules pass the embedding on."""
+OLDEST = "3.4"
+"""Oldest version of sentence-transformers that was tried. Version 2 reads Dense modules from `pytorch_model.bin` only,
+which is a pickle, and none are written."""
+
+
+def export_sentence_transformers(
+    chain: Chain, encoder: Encoder | None, folder: Path, reference: str, reader: Reader = "sentence-transformers"
+) -> Exported:
+    """Write encoder and chain as one sentence-transformers model; check its output, and return what was written.
+
+    Args:
+        chain: fitted chain.
+        encoder: encoder of the vectors that the chain takes; saved in float32.
+        folder: folder to create; an existing one must be empty.
+        reference: name of the chain, for README.md and lathe.json.
+        reader: software that is to read the model.
+
+    Raises:
+        ExportError: if the chain is not exportable, the encoder is missing or not the chain's, the folder is not empty,
+            the model gives other vectors than the chain, or it would in its reader.
+        OSError: if a file cannot be written; nothing is left in the folder.
+    """
+    encoder = require_encoder(chain, encoder)
+    floats = chain.without_quantizer().floats(encoder.encode(PROBE_TEXTS).vectors)
+    with open_staging_folder(folder) as staging:
+        encoder.model.save(str(staging), create_model_card=False)
+        modules = _use_common_formats(staging, json.loads((staging / "modules.json").read_text()), encoder.max_length)
+        unit = [] if modules[-1]["type"].endswith(".Normalize") else [Normalize()]  # chains take unit vectors
+        for step in [*unit, *chain.fold().float_steps]:
+            modules += _write_step(step, staging, len(modules))
+        _write_modules(staging, modules)
+        # Checked as a user would load it, before a quantisation, which the library loads by a copy in its cache.
+        found = Encoder(EncoderSpec(reference, str(staging)), "cpu").encode(PROBE_TEXTS, normalize=False).vectors
+        difference = require_close(found, floats, "the sentence-transformers model")
+        if chain.quantizer is not None:
+            modules += _write_step(chain.quantizer, staging, len(modules))
+            _write_modules(staging, modules)
+            found, codes = _run_shipped_module(staging, modules[-1]["path"], floats)
+            expected = chain.quantizer.transform(floats)
+            require_codes(codes, expected, QUANTIZATION.name)
+            difference = max(
+                difference, require_close(found, chain.dequantize(expected), QUANTIZATION.name, codes=True)
+            )
+        require_readable(staging, modules, reader)
+        usage = _format_usage(chain.quantizer is not None) + _format_servers(staging, modules)
+        write_description(staging, chain, reference, usage)
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return Exported(folder, files, difference)
+
+
+def _run_shipped_module(folder: Path, path: str, floats: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Run the quantization module shipped in a folder on `(n, k)` floats; return the decoded floats and the codes.
+
+    Args:
+        folder: exported model with `lathe_quantization.py`, which is imported and executed.
+        path: subfolder of the module's tensors.
+        floats: outputs of the float steps.
+    """
+    step = import_shipped(folder / QUANTIZATION.name).Quantization.load(str(folder), path)
+    features = step({FEATURE: torch.from_numpy(floats.copy())})
+    return features[FEATURE].numpy(), features["codes"].numpy()
+
+
+def _use_common_formats(folder: Path, modules: list[dict[str, Any]], max_length: int) -> list[dict[str, Any]]:
+    """Rewrite the settings of a saved encoder as all versions of the library and the servers read them.
+
+    Args:
+        folder: folder of the encoder.
+        modules: content of its modules.json.
+        max_length: maximum number of tokens of a text.
+
+    Returns:
+        The modules with their common types.
+    """
+    found = []
+    for module in modules:
+        name = module["type"].rpartition(".")[2]
+        if not module["type"].startswith("sentence_transformers.") or name not in STOCK_MODULES:
+            found.append(module)
+            continue
+        found.append(module | {"type": STOCK + name})
+        if name == "Pooling":
+            _rewrite(folder / module["path"] / "config.json", _use_common_pooling)
+        if name == "Normalize":
+            _rewrite(folder / module["path"] / "config.json", lambda _: {})
+    _rewrite(folder / "sentence_bert_config.json", lambda config: _use_common_transformer(config, max_length))
+    return found
+
+
+def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Replace the content of a JSON file by what a function makes of it; do nothing if there is no file."""
+    if path.is_file():
+        path.write_text(json.dumps(change(json.loads(path.read_text())), indent=2) + "\n")
+
+
+def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a pooling in the keys that all versions read."""
+    if "pooling_mode" not in config:
+        return config
+    modes = [config["pooling_mode"]] if isinstance(config["pooling_mode"], str) else config["pooling_mode"]
+    return {
+        "word_embedding_dimension": config["embedding_dimension"],
+        **{f"pooling_mode_{key}": mode in modes for mode, key in POOLING_MODES.items()},
+        "include_prompt": config.get("include_prompt", True),
+    }
+
+
+def _use_common_transformer(config: dict[str, Any], max_length: int) -> dict[str, Any]:
+    """Return the settings of a model of plain texts in the keys that all versions read; of another model, unchanged."""
+    if config.get("modality_config") != PLAIN_TEXT:
+        return config
+    return {"max_seq_length": max_length, "do_lower_case": config.get("do_lower_case", False)}
+
+
+def _write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
+    """Write `modules.json`, the list of a model's modules, to the folder, replacing an existing one."""
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
+
+
+def _write_step(step: Map, folder: Path, index: int) -> list[dict[str, Any]]:
+    """Write one folded step as one or two module subfolders, numbered from `index`; return their modules.json entries.
+
+    For a quantizer, `lathe_quantization.py` is copied into the folder too.
+
+    Raises:
+        ExportError: for a quantizer other than `int8` and `binary`.
+    """
+    if isinstance(step, Normalize):
+        return [_write_module(folder, index, "Normalize", STOCK + "Normalize", {}, {})]
+    if isinstance(step, Quantizer):
+        if not isinstance(step, Int8 | Binary):
+            raise ExportError(
+                f"there is no sentence-transformers module of {step.kind}: export the chain without that step"
+            )
+        shutil.copyfile(QUANTIZATION, folder / QUANTIZATION.name)
+        tensors = {name: buffer.float() for name, buffer in step.named_buffers()}
+        kind = f"{QUANTIZATION.stem}.Quantization"
+        return [_write_module(folder, index, "Quantization", kind, {"kind": step.kind}, tensors)]
+    if isinstance(step, Selection):
+        step = step.as_affine()
+    assert isinstance(step, Affine)
+    config: dict[str, Any] = {
+        "in_features": step.weight.shape[1],
+        "out_features": step.weight.shape[0],
+        "bias": step.bias is not None,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    tensors = {"linear.weight": step.weight} | ({} if step.bias is None else {"linear.bias": step.bias})
+    entries = [_write_module(folder, index, "Dense", STOCK + "Dense", config, tensors)]
+    return entries + (_write_step(Normalize(), folder, index + 1) if step.normalize else [])
+
+
+def _write_module(
+    folder: Path, index: int, name: str, kind: str, config: dict[str, Any], tensors: dict[str, Tensor]
+) -> dict[str, Any]:
+    """Write a module's subfolder: config.json and, if it has tensors, model.safetensors; return its modules.json entry.
+
+    Args:
+        folder: folder of the model.
+        index: position of the module, and prefix of the subfolder's name.
+        name: rest of the subfolder's name.
+        kind: import path of the module's class.
+        config: constructor arguments, for config.json.
+        tensors: state, stored as float32.
+    """
+    path = folder / f"{index}_{name}"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    if tensors:
+        contiguous = {key: tensor.to("cpu", torch.float32).contiguous() for key, tensor in tensors.items()}
+        save_file(contiguous, path / "model.safetensors", metadata={"format": "pt"})
+    return {"idx": index, "name": str(index), "path": path.name, "type": kind}
+
+
+def _format_usage(own_code: bool) -> str:
+    """Return the Markdown text on how to load the model; `own_code` adds why remote code must be trusted."""
+    trust = ", trust_remote_code=True" if own_code else ""
+    why = (
+        "\n\nNo stock module quantises, so `lathe_quantization.py` here does; that is the code to trust.\n"
+        "Embeddings are the floats that the codes stand for; `model.encode(texts, output_value=None)`\n"
+        "holds the `codes` too."
+        if own_code
+        else ""
+    )
+    return (
+        "```python\nfrom sentence_transformers import SentenceTransformer\n\n"
+        f'model = SentenceTransformer("path/to/this/folder"{trust})\nmodel.encode(["some text"])\n```\n\n'
+        f"Needs sentence-transformers {OLDEST} or newer.{why}"
+    )
+
+
+def _format_servers(folder: Path, modules: list[dict[str, Any]]) -> str:
+    """Return the Markdown text on which servers give the same vectors, by their rules."""
+    lines = ["", ""]
+    for server in SERVERS.values():
+        problem = find_problem(folder, modules, server)
+        lines.append(f"- {server.name}: {f'not for it: {problem}' if problem else 'the same vectors, normalized'}.")
+    return "\n".join(lines)

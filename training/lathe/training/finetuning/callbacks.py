@@ -1,0 +1,184 @@
+"""Callbacks of the trainer: training log, checkpoints that are marked when complete, evaluation during training."""
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from lathe.training.finetuning.evaluators import Encode, Evaluator
+from lathe.training.finetuning.loss import LossComponents, NonFiniteLossError
+from lathe.training.journal import Journal
+from lathe.transforms.files import replace_synced
+from lathe.transforms.progress import Progress
+
+_COMPLETE = "whole.json"
+"""File that marks a checkpoint as complete; it holds the loss sums since the last log line, and the pairs of a step."""
+CHECKPOINT_PREFIX = "checkpoint-"
+"""Prefix of the names of checkpoint folders, before the step; set by transformers."""
+TrainingLog = Journal[dict[str, Any]]
+"""Training log: an entry for each logged step, with its losses, and for each evaluation."""
+
+
+class LossReporter(TrainerCallback):
+    """Trainer callback that writes losses to the training log and reports progress, in the first process of torchrun.
+
+    Args:
+        log: training log.
+        components: running means of the parts of the loss.
+        on_progress: called with progress in [0, 1] and a message.
+    """
+
+    def __init__(self, log: TrainingLog, components: LossComponents, on_progress: Progress) -> None:
+        self.log = log
+        self.components = components
+        self.on_progress = on_progress
+        self.begun = time.monotonic()
+        self.first = 0
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Restore the loss sums of the checkpoint resumed from, and remove later lines from the training log."""
+        self.begun, self.first = time.monotonic(), state.global_step
+        whole = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}" / _COMPLETE
+        if whole.is_file():
+            self.components.restore(orjson.loads(whole.read_bytes()))
+        if state.is_world_process_zero:
+            self.log.replace([line for line in self.log.read() if line["step"] <= state.global_step])
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        """Append step, mean losses since the last line and learning rate to the log, and report progress.
+
+        The loss sums are averaged over all processes and reset. Without a loss in `logs`, nothing is done.
+        """
+        if logs is None or "loss" not in logs:
+            return
+        self.components.average_over_processes()
+        losses = self.components.pop_means()
+        if not state.is_world_process_zero:
+            return
+        line: dict[str, Any] = {"step": state.global_step, "steps": state.max_steps} | losses
+        line |= {name: logs.get(name) for name in ("epoch", "learning_rate", "grad_norm")}
+        self.log.append([line])
+        done = state.global_step - self.first
+        left = (time.monotonic() - self.begun) / max(done, 1) * (state.max_steps - state.global_step)
+        message = ", ".join(f"{name} {loss:.3f}" for name, loss in losses.items())
+        self.on_progress(
+            state.global_step / state.max_steps,
+            f"step {state.global_step:,} of {state.max_steps:,}, {message}, {left:.0f} s left",
+        )
+
+
+class Checkpoints(TrainerCallback):
+    """Trainer callback that marks checkpoints as complete, and checks the model before each is saved.
+
+    Args:
+        components: running means of the parts of the loss, stored with the checkpoint.
+        batch: number of pairs of a step over all processes, stored with the checkpoint.
+        require_finite: function that raises if a weight or embedding of the model is not finite.
+    """
+
+    def __init__(self, components: LossComponents, batch: int, require_finite: Callable[[], None]) -> None:
+        self.components = components
+        self.batch = batch
+        self.require_finite = require_finite
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Check that the model is finite if a checkpoint is about to be saved.
+
+        Raises:
+            NonFiniteLossError: if a weight or embedding is not finite.
+        """
+        if control.should_save:
+            self.require_finite()
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Write the file that marks the checkpoint of this step as complete.
+
+        The loss sums, which the file holds, are averaged over all processes first.
+        """
+        self.components.average_over_processes()
+        if state.is_world_process_zero:
+            folder = Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}"
+            replace_synced(folder / _COMPLETE, orjson.dumps(self.components.state() | {"batch": self.batch}))
+
+
+class EvaluationCallback(TrainerCallback):
+    """Trainer callback that evaluates the model at intervals, and has the best step saved as a checkpoint that is kept.
+
+    The best step is part of the trainer's state, which is stored with each checkpoint, so a resumed run knows it.
+
+    Args:
+        log: training log, which also holds the losses.
+        evaluator: what to evaluate on, how often, and when to stop; the first process of torchrun evaluates for all.
+        encode: encodes texts with the model being trained.
+        on_progress: called with progress in [0, 1] and a message.
+    """
+
+    def __init__(self, log: TrainingLog, evaluator: Evaluator, encode: Encode, on_progress: Progress) -> None:
+        self.log, self.evaluator, self.encode = log, evaluator, encode
+        self.settings, self.metric, self.on_progress = evaluator.settings, evaluator.metric, on_progress
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Evaluate the base model, to compare with, unless the training resumes; step 0 is never kept as the best."""
+        if state.global_step == 0:
+            self._evaluate_and_log(state)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Evaluate at the interval and after the last step; have a new best saved, and stop when patience runs out."""
+        if state.global_step % self.settings.every and state.global_step < state.max_steps:
+            return
+        value = self._evaluate_and_log(state)
+        if state.best_metric is None or value > state.best_metric:
+            state.best_metric, state.best_global_step = value, state.global_step
+            state.best_model_checkpoint = str(Path(str(args.output_dir)) / f"{CHECKPOINT_PREFIX}{state.global_step}")
+            control.should_save = True
+        patience = self.settings.patience
+        waited = (state.global_step - (state.best_global_step or 0)) / self.settings.every
+        if patience is not None and waited >= patience:
+            control.should_training_stop = True
+
+    def _evaluate_and_log(self, state: TrainerState) -> float:
+        """Evaluate the model and return the metric, the same in all processes; log the metric and report progress.
+
+        Raises:
+            NonFiniteLossError: if the metric is NaN.
+        """
+        found = [self.evaluator.measure(self.encode) if state.is_world_process_zero else 0.0]
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.broadcast_object_list(found)
+        value = found[0]
+        if value != value:
+            raise NonFiniteLossError(f"{self.metric} is not a number")
+        if state.is_world_process_zero:
+            line = {"step": state.global_step, "steps": state.max_steps, "metric": self.metric, "measured": value}
+            self.log.append([line])
+            message = f"step {state.global_step:,} of {state.max_steps:,}, {self.metric} {value:.4f}"
+            self.on_progress(state.global_step / max(state.max_steps, 1), message)
+        return value
+
+
+def read_batch_size(checkpoint: Path) -> int:
+    """Return the number of pairs of a step, over all processes, of the run that wrote a checkpoint."""
+    return int(orjson.loads((checkpoint / _COMPLETE).read_bytes())["batch"])
+
+
+def find_last_checkpoint(folder: Path) -> Path | None:
+    """Return the folder of the last complete checkpoint, or None; delete later, incomplete ones of a killed run."""
+    numbers = {path.name.removeprefix(CHECKPOINT_PREFIX): path for path in folder.glob(f"{CHECKPOINT_PREFIX}*")}
+    for number in sorted((number for number in numbers if number.isdecimal()), key=int, reverse=True):
+        path = numbers[number]
+        if (path / _COMPLETE).is_file():
+            return path
+        shutil.rmtree(path, ignore_errors=True)
+    return None

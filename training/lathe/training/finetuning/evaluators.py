@@ -1,0 +1,223 @@
+"""Evaluation during training, on held-out pairs or on a data set's test."""
+
+import contextlib
+import io
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lathe.training.datasets.data_set import EvaluatedDataSet
+from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.overlap import collect_test_queries, collect_test_texts, normalize_text
+from lathe.training.errors import JobError
+from lathe.training.finetuning.extras import EvaluatorSettings
+from lathe.training.finetuning.job import TargetSettings
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.opening import open_target
+
+HELD_OUT_SHARE = 0.2
+"""Maximum share of a source's pairs that are held out, so that most are trained on."""
+
+Encode = Callable[[Sequence[str]], NDArray[np.float32]]
+"""Function that returns unit vectors `(n, d)` of texts that already carry their prompts."""
+
+
+class Evaluator(Protocol):
+    """Interface of an evaluation during training."""
+
+    @property
+    def settings(self) -> EvaluatorSettings:
+        """Settings: the evaluation interval, and when to stop early."""
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric; higher is better."""
+
+    def measure(self, encode: Encode) -> float:
+        """Return the metric of the model that `encode` encodes with."""
+
+
+@dataclass(frozen=True)
+class HeldOutEvaluator:
+    """Evaluation on held-out pairs: each anchor retrieves among all held-out positives of its source.
+
+    Attributes:
+        pairs: held-out pairs, with their sources.
+        settings: evaluation settings of the job.
+    """
+
+    pairs: Mixture
+    settings: EvaluatorSettings
+
+    @property
+    def metric(self) -> str:
+        """`mrr`, mean reciprocal rank of the best positive, or `accuracy`, share of ranks 1; the mean over sources."""
+        return self.settings.metric or "mrr"
+
+    def measure(self, encode: Encode) -> float:
+        """Encode the held-out texts; return mean reciprocal rank or, if the settings say so, accuracy at rank 1.
+
+        The metric is computed for each source and averaged over sources.
+        """
+        texts = list(dict.fromkeys([*self.pairs.anchors, *self.pairs.positives]))
+        vectors = dict(zip(texts, encode(texts), strict=True))
+        found = []
+        for source in np.unique(self.pairs.sources):
+            answers: dict[str, set[str]] = {}
+            for place in np.flatnonzero(self.pairs.sources == source):
+                answers.setdefault(self.pairs.anchors[place], set()).add(self.pairs.positives[place])
+            ranks = _rank_first_positives(answers, vectors)
+            found.append(float((1 / ranks).mean() if self.metric == "mrr" else (ranks == 1).mean()))
+        return float(np.mean(found))
+
+
+def _rank_first_positives(answers: dict[str, set[str]], vectors: dict[str, NDArray[np.float32]]) -> NDArray[np.float64]:
+    """Return the 1-based rank of each anchor's best-scored positive among all positives, `(m,)`; ties count against it.
+
+    Args:
+        answers: the positives of each anchor.
+        vectors: unit vector of each anchor and each positive.
+    """
+    documents = sorted(set().union(*answers.values()))
+    scores = np.stack([vectors[anchor] for anchor in answers]) @ np.stack([vectors[text] for text in documents]).T
+    own = np.array([[text in some for text in documents] for some in answers.values()])
+    best = np.where(own, scores, -np.inf).max(axis=1, keepdims=True)
+    return np.asarray(1 + ((scores >= best) & ~own).sum(axis=1), np.float64)
+
+
+def hold_out(mixture: Mixture, settings: EvaluatorSettings, seed: int) -> tuple[Mixture, HeldOutEvaluator]:
+    """Split off random pairs of each source; return the remaining mixture and the evaluation on the held-out pairs.
+
+    From each source at most `settings.rows` pairs and `HELD_OUT_SHARE` of its pairs are held out. Pairs whose anchors
+    differ only in case or punctuation stay together.
+
+    Args:
+        mixture: pairs of all sources.
+        settings: evaluation settings of the job.
+        seed: seed of the random choice.
+
+    Raises:
+        JobError: if no source has enough pairs.
+    """
+    random_numbers = np.random.default_rng(seed)
+    aside = np.zeros(len(mixture), bool)
+    for source in range(len(mixture.names)):
+        places = np.flatnonzero(mixture.sources == source)
+        by_anchor: dict[str, list[int]] = {}
+        for place in places.tolist():
+            by_anchor.setdefault(normalize_text(mixture.anchors[place]), []).append(place)
+        most, taken = min(settings.rows, int(len(places) * HELD_OUT_SHARE)), 0
+        groups = list(by_anchor.values())
+        for number in random_numbers.permutation(len(groups)):
+            if taken + len(groups[number]) <= most:
+                aside[groups[number]] = True
+                taken += len(groups[number])
+    if not aside.any():
+        raise JobError("no source has pairs enough to hold some out; name a data set with evaluate: {folder: …}")
+    rest, held = mixture.select(np.flatnonzero(~aside)), mixture.select(np.flatnonzero(aside))
+    return rest, HeldOutEvaluator(held, settings)
+
+
+class TaskEvaluator:
+    """Evaluation on a data set's test, with mteb's evaluator.
+
+    Creating one reads the test, reduced to the settings' limit, and runs mteb's evaluator once on random vectors, to
+    learn which texts it encodes and which metrics it measures.
+
+    Args:
+        data: the data set.
+        settings: prompts, metric and limit.
+
+    Raises:
+        DataSetError: if the data set cannot be read.
+        JobError: if mteb does not measure the metric on this data set.
+    """
+
+    def __init__(self, data: FolderDataSet, settings: EvaluatorSettings) -> None:
+        from lathe.training.datasets.records import Warnings
+        from lathe.training.evaluation.limits import limit_rows
+        from lathe.training.evaluation.model import Collector
+        from lathe.training.evaluation.worker import measure
+
+        self.name, self.settings = data.name, settings
+        self.prompts = {"query": settings.prompts.anchor, "document": settings.prompts.positive}
+        self.task = data.build_task(Warnings())
+        if settings.limit is not None:
+            limit_rows(self.task, settings.limit)
+        collector = Collector({})
+        with preserve_random_state():
+            _, metrics = measure(collector, self.task)
+        if settings.metric is not None and settings.metric not in metrics:
+            known = ", ".join(sorted(metrics))
+            raise JobError(f"evaluate.metric: mteb measures no {settings.metric!r} on {data.name}, but {known}")
+        self.texts = [prompt + text for _, text in collector.asked for prompt in dict.fromkeys(self.prompts.values())]
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric and of the data set, such as "ndcg_at_10 of fiqa"."""
+        return f"{self.settings.metric or self.task.metadata.main_score} of {self.name}"
+
+    def measure(self, encode: Encode) -> float:
+        """Encode the test's texts, run mteb's evaluator, and return the settings' metric, or the task's main score.
+
+        Random states stay as they were.
+        """
+        from lathe.training.evaluation.model import PromptedModel
+        from lathe.training.evaluation.store import MemoryStore
+        from lathe.training.evaluation.worker import measure
+
+        model = PromptedModel(MemoryStore(self.texts, encode(self.texts)), self.prompts)
+        with preserve_random_state():
+            value, metrics = measure(model, self.task)
+        return metrics[self.settings.metric] if self.settings.metric else value
+
+
+def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | None) -> FolderDataSet:
+    """Open the data set that the settings name for evaluation during training.
+
+    Raises:
+        JobError: if there is no such folder, it has no test, or its test shares texts with that of the target.
+        DataSetError: if a data set cannot be read.
+    """
+    assert settings.folder is not None  # asked for only where one is named
+    data = open_target(TargetSettings(folder=settings.folder))
+    if "test" not in data.list_splits():
+        raise JobError(f"evaluate: {data.name} has no test split")
+    if target is not None and "test" in target.list_splits():
+        shared = collect_measured_texts(data) & collect_measured_texts(target)
+        if shared:
+            raise JobError(
+                f"evaluate: {data.name} shares {len(shared):,} texts with the test of the target {target.name}, which "
+                "is to be measured once, at the end"
+            )
+    return data
+
+
+def collect_measured_texts(data: EvaluatedDataSet) -> set[str]:
+    """Return the normalized inputs of a data set's test: the queries if it is retrieval or reranking, else all texts.
+
+    Raises:
+        DataSetError: if the data set cannot be read.
+    """
+    queries = collect_test_queries(data)
+    return collect_test_texts(data) if queries is None else queries
+
+
+@contextlib.contextmanager
+def preserve_random_state() -> Iterator[None]:
+    """Run the block without stderr, then restore the random states of Python, NumPy and torch.
+
+    So an evaluation does not change the training after it, and mteb's progress bars are not printed.
+    """
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002  what mteb seeds is numpy's old generator
+    with torch.random.fork_rng(), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])  # noqa: NPY002

@@ -1,0 +1,304 @@
+"""Settings of a training job, which a user writes as YAML: sources, the regulariser and the training.
+
+    encoder: all-MiniLM-L6-v2
+    cap: 256
+    sources:
+      - folder: data/finance                 # every data set below it
+        exclude: [fnxl_xbrl_tags]
+      - jsonl: questions.jsonl
+        anchor: question
+        positive: answer
+        prompts: {anchor: "query: ", positive: "passage: "}
+      - hub: FinanceMTEB/FinSTS
+        task: sts
+        columns: {sentence1: a, sentence2: b}
+    target: {folder: data/finance/fiqa_qa}   # left out; sources that share its test texts are refused
+    regularizer: {loss_weight: 1.0, strength: 0.7}
+    training: {learning_rate: 1e-4, batch_size: 8}
+
+The optional settings are in extras.py: `negatives`, `evaluate`, `evaluate_after`, and `lora` under `training`. Paths
+are relative to the YAML file.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from lathe.training.datasets.layouts import TRAINABLE
+from lathe.training.datasets.pairs import Labels, PairSettings
+from lathe.training.errors import JobError
+from lathe.training.finetuning.extras import EvaluatorSettings, LoraSettings, NegativeSettings, SuiteSettings
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.settings import Count, Fraction, NotNegative, Positive, Prompts, Seed, Settings
+
+Overlap = Literal["refuse", "drop", "allow"]
+Precision = Literal["auto", "float32", "bfloat16"]
+if TYPE_CHECKING:
+    Task = str
+else:
+    Task = Literal[TRAINABLE]
+
+
+class LocationSettings(Settings):
+    """Settings of the place of a source: a folder, a file of JSON lines, or a data set of the hub.
+
+    Attributes:
+        folder: a data set in one of our layouts, or a folder of such data sets.
+        jsonl: a file with an anchor and a positive on each line.
+        hub: id of a data set of the hub.
+        name: name in tables; None for that of the folder, file or hub data set.
+        task: task, which decides the layout of the rows; None to read it from META.json. Rows of JSON lines are pairs
+            if the task is None or `retrieval`, else as in the task's folders.
+        columns: column names of a hub data set by our field names.
+        revision: revision of a hub data set.
+        exclude: data sets of a folder to leave out.
+    """
+
+    folder: Path | None = None
+    jsonl: Path | None = None
+    hub: str | None = None
+    name: str | None = None
+    task: Task | None = None
+    columns: dict[str, str] = {}
+    revision: str | None = None
+    exclude: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def require_one_place(self) -> Self:
+        """Return the settings, after checking the location.
+
+        Raises:
+            ValueError: unless exactly one of folder, file and hub data set is named; for a hub data set without a task;
+                and for columns of anything but a hub data set.
+        """
+        if self.columns and self.hub is None:
+            raise ValueError("columns are those of a hub data set; a file names its anchor and positive")
+        given = [name for name in ("folder", "jsonl", "hub") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"name a folder, a jsonl file or a hub data set, one of them; got {given or 'none'}")
+        if self.hub is not None and self.task is None:
+            raise ValueError("a hub data set needs its task")
+        return self
+
+
+class SourceSettings(PairSettings, LocationSettings):
+    """Settings of one source of pairs: its place, how its rows become pairs, and what is done with the pairs.
+
+    Attributes:
+        cap: maximum number of pairs, sampled with the job's seed.
+        prompts: prompts put before the texts.
+        corpus: source of texts to mine negatives from, such as `filings.jsonl`; None for the data set's own documents.
+    """
+
+    cap: Count | None = None
+    prompts: Prompts = Prompts()
+    corpus: Path | None = None
+
+
+class TargetSettings(Settings):
+    """Settings of the target: the data set left out of pre-finetuning, a folder in one of our layouts.
+
+    Attributes:
+        folder: folder of the data set.
+        name: name in tables; None for the folder's.
+        task: task, which decides the layout; None to read it from META.json.
+        prompts: prompts put before its queries or inputs, and before its documents or labels, in evaluation.
+        labels: text of each label; takes precedence over labels.json.
+    """
+
+    folder: Path
+    name: str | None = None
+    task: Task | None = None
+    prompts: Prompts = Prompts()
+    labels: Labels = {}
+
+    def as_source(self) -> SourceSettings:
+        """Return source settings with the same folder, task, prompts and labels, to make pairs of the target's rows."""
+        return SourceSettings(folder=self.folder, task=self.task, prompts=self.prompts, labels=self.labels)
+
+
+class TrainingSettings(Settings):
+    """Settings of the training; the defaults are those of the REZE paper's Appendix B.
+
+    Attributes:
+        learning_rate: highest learning rate, at the end of the warmup.
+        batch_size: pairs for each step and process; positives of all processes are in-batch negatives of one another.
+        mini_batch_size: pairs in memory at once; if smaller than `batch_size`, gradients are cached (GradCache).
+        epochs: passes over the mixture.
+        temperature: τ of Eq. 9.
+        warmup_ratio: share of the steps over which the learning rate grows.
+        schedule: how the learning rate falls to 0 after the warmup: as a cosine or linearly, as for Fin-E5 (FinMTEB,
+            Appendix B).
+        weight_decay: weight decay of AdamW.
+        max_grad_norm: maximum gradient norm; longer gradients are clipped.
+        precision: dtype of the forward pass; `auto` is bfloat16 if the hardware supports it.
+        max_length: maximum number of tokens of a text in training; the trained model keeps the base model's.
+        mask_identical: whether to exclude in-batch negatives whose anchor or positive text equals that of the pair.
+        checkpoint_steps: steps between checkpoints.
+        log_steps: steps between lines of the training log.
+        seed: seed of the order of pairs and of dropout.
+        lora: settings of low-rank adapters, for encoders too large to train all weights; None to train all.
+    """
+
+    learning_rate: Positive = 1e-4
+    batch_size: Annotated[int, Field(ge=2)] = 8
+    mini_batch_size: Count | None = None
+    epochs: Positive = 1.0
+    temperature: Positive = 0.05
+    warmup_ratio: Fraction = 0.0
+    schedule: Literal["cosine", "linear"] = "cosine"
+    weight_decay: NotNegative = 0.0
+    max_grad_norm: Positive = 1.0
+    precision: Precision = "auto"
+    max_length: Count | None = None
+    mask_identical: bool = False
+    checkpoint_steps: Count = 200
+    log_steps: Count = 10
+    seed: Seed = 0
+    lora: LoraSettings | None = None
+
+
+class DataSettings(Settings):
+    """Settings shared by jobs and experiments: encoder, sources, regulariser and training.
+
+    Attributes:
+        encoder: name as in `lathe encoders`, a folder, or a hub id; None for the default encoder.
+        sources: sources of pairs, at least one.
+        cap: maximum number of pairs of a source that sets no `cap` itself.
+        overlap: what to do with pairs that share a text with the target's test: refuse the job, drop the pairs, or
+            allow.
+        seed: seed of the sample of pairs of a source over its cap.
+        regularizer: settings of the regulariser.
+        training: settings of the training.
+    """
+
+    encoder: str | None = None
+    sources: Annotated[tuple[SourceSettings, ...], Field(min_length=1)]
+    cap: Count | None = None
+    overlap: Overlap = "refuse"
+    seed: Seed = 0
+    regularizer: RegularizerSettings = RegularizerSettings()
+    training: TrainingSettings = TrainingSettings()
+
+
+class Job(DataSettings):
+    """Settings of one training job.
+
+    Attributes:
+        target: the data set to leave out.
+        negatives: settings of hard-negative mining; None to mine none.
+        evaluate: settings of the evaluation during training; None for none.
+        evaluate_after: settings of the post-training evaluation; None for none.
+    """
+
+    target: TargetSettings | None = None
+    negatives: NegativeSettings | None = None
+    evaluate: EvaluatorSettings | None = None
+    evaluate_after: SuiteSettings | None = None
+
+    @model_validator(mode="after")
+    def require_mining_settings(self) -> Self:
+        """Return the job; raise `ValueError` if a source asks for mined negatives, but the job has no such settings."""
+        if self.negatives is None and any(source.negatives == "mined" for source in self.sources):
+            raise ValueError("a source asks for mined negatives; say how with negatives: {num_negatives: 3}")
+        return self
+
+
+Kind = TypeVar("Kind", bound=Settings)
+
+
+def read_settings(path: Path, kind: type[Kind]) -> Kind:
+    """Read settings from a YAML file, with paths made absolute, relative to the file's folder.
+
+    Raises:
+        JobError: if the file cannot be read, is not YAML, or has an unknown key or a wrong value; the message says
+            where.
+    """
+    try:
+        written = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise JobError(f"{path}: {error.strerror}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise JobError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(written, dict):
+        raise JobError(f"{path.name} must hold settings by name, such as sources, not {type(written).__name__}")
+    try:
+        return kind.model_validate(_make_paths_absolute(written, path.resolve().parent))
+    except ValidationError as error:
+        raise JobError(f"{path.name}: {_format_validation_error(error, kind)}") from None
+
+
+def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any]:
+    """Return a copy of the settings with `folder`, `jsonl` and `corpus` of each section absolute, relative to `beside`.
+
+    Names of encoders and suites become absolute paths if such a path exists in `beside`; else they stay names.
+
+    Args:
+        written: the settings as read from YAML.
+        beside: folder of the YAML file.
+    """
+    found = {
+        name: [_make_absolute(item, beside) for item in value]
+        if isinstance(value, list)
+        else _make_absolute(value, beside)
+        for name, value in written.items()
+    }
+    for part, names in _NAMES_OR_PATHS.items():
+        holder = found.get(part) if part else found
+        if isinstance(holder, dict):
+            lying = {name: str(beside / holder[name]) for name in names if _exists_at(holder.get(name), beside)}
+            holder |= lying
+    return found
+
+
+_NAMES_OR_PATHS = {"": ("encoder",), "negatives": ("model",), "evaluate_after": ("domain", "general")}
+"""Settings that hold a name, or a path if it exists, by the section of the job ("" for the top level)."""
+_PATHS = ("folder", "jsonl", "corpus")
+"""Settings that always hold a path."""
+
+
+def _exists_at(value: Any, beside: Path) -> bool:
+    """Return whether a setting is a string that is the path of something that exists, relative to `beside`."""
+    return isinstance(value, str) and (beside / value).exists()
+
+
+def _make_absolute(item: Any, beside: Path) -> Any:
+    """Return a section of the job with `folder`, `jsonl` and `corpus` absolute, relative to `beside`, and `~` expanded.
+
+    Anything but a dict is returned unchanged, and so is a setting that is not a string.
+    """
+    if not isinstance(item, dict):
+        return item
+    paths = {name: item[name] for name in _PATHS if isinstance(item.get(name), str)}
+    return item | {name: str(beside / Path(path).expanduser()) for name, path in paths.items()}
+
+
+def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> str:
+    """Format the first validation error: where it is, what is wrong, and what is allowed."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(_list_fields_at(kind, first["loc"][:-1]))
+        return f"unknown setting {place}; there are {known}"
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{place or 'the job'}: {message}, got {first['input']!r:.60}" if place else message
+
+
+def _list_fields_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """Return the names of the settings allowed at location `loc` of a validation error, starting at model `kind`."""
+    for part in loc:
+        if isinstance(part, str) and part in kind.model_fields:
+            annotation = kind.model_fields[part].annotation
+            kind = next(one for one in _find_nested_models(annotation))
+    return list(kind.model_fields)
+
+
+def _find_nested_models(annotation: Any) -> list[type[BaseModel]]:
+    """Return the pydantic models within a type annotation such as `tuple[Model, ...]` or `Model | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _find_nested_models(part)]

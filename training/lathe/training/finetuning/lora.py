@@ -1,0 +1,100 @@
+"""Low-rank adapters: small trained matrices beside frozen weights, merged into the weights after the training."""
+
+import shutil
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from lathe.training.errors import JobError
+from lathe.training.finetuning.extras import LoraSettings
+
+WEIGHTS = "adapter.safetensors"
+"""File name of the adapters in a checkpoint."""
+NAMED_LAYERS = 12
+"""Maximum number of layer names that an error message lists."""
+
+
+class Adapter:
+    """Low-rank adapters of a sentence-transformers model. Creating one changes the model in place.
+
+    The adapters are inserted into the model's transformer, and all other weights of the model are frozen.
+
+    Args:
+        model: sentence-transformers model that is changed.
+        settings: settings of the adapters.
+        seed: seed of the adapters' initial weights.
+
+    Raises:
+        JobError: if peft is not installed, the encoder is static, or the model has no layers of the given names.
+    """
+
+    def __init__(self, model: Any, settings: LoraSettings, seed: int) -> None:
+        if find_spec("peft") is None:
+            raise JobError("training.lora needs peft: pip install 'lathe[lora]'")
+        self.transformer = next(iter(model))
+        if not hasattr(self.transformer, "auto_model"):
+            raise JobError("a static encoder has no layers for training.lora; leave it out")
+        from peft import LoraConfig, get_peft_model
+
+        wanted = list(settings.target_modules) if settings.target_modules else None
+        config = LoraConfig(
+            r=settings.rank, lora_alpha=cast(Any, settings.alpha), lora_dropout=settings.dropout, target_modules=wanted
+        )
+        try:
+            with warnings.catch_warnings(), torch.random.fork_rng():
+                warnings.simplefilter("ignore")  # peft asks what transformers has renamed
+                torch.manual_seed(seed)
+                self.peft = get_peft_model(self.transformer.auto_model, config)
+        except ValueError as error:
+            known = ", ".join(dict.fromkeys(_list_linear_layers(self.transformer.auto_model)))
+            asked = f"no layers called {', '.join(wanted)}" if wanted else "an architecture peft knows no layers of"
+            raise JobError(f"training.lora: the encoder has {asked}; target_modules may name {known}") from error
+        for name, weights in model.named_parameters():
+            weights.requires_grad = "lora_" in name
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return the adapters' tensors by name."""
+        return {name: weights for name, weights in self.peft.state_dict().items() if "lora_" in name}
+
+    def save(self, folder: Path) -> None:
+        """Write the adapters' tensors, without the model, to a file in a checkpoint folder."""
+        save_file({name: weights.contiguous() for name, weights in self.weights().items()}, str(folder / WEIGHTS))
+
+    def load(self, folder: Path) -> None:
+        """Replace the adapters' tensors by those of a checkpoint folder; tensors that it lacks stay."""
+        self.peft.load_state_dict(load_file(str(folder / WEIGHTS)), strict=False)
+
+    def export(self, folder: Path, base: str) -> None:
+        """Replace the folder by one with the adapters in peft's format, without peft's README.md.
+
+        Args:
+            folder: folder to write; an existing one is deleted first.
+            base: name or path of the base model, also set in this object's peft configuration.
+
+        Raises:
+            OSError: if the folder cannot be deleted or written.
+        """
+        if folder.exists():
+            shutil.rmtree(folder)
+        self.peft.peft_config["default"].base_model_name_or_path = base
+        self.peft.save_pretrained(str(folder), save_embedding_layers=False)  # they are as they were
+        (folder / "README.md").unlink(missing_ok=True)  # a form that nobody filled in
+
+    def merge(self) -> None:
+        """Add the adapters to the model's weights and remove them, which leaves a plain sentence-transformers model.
+
+        Raises:
+            ValueError: if a merged weight is not finite.
+        """
+        self.peft.merge_and_unload(safe_merge=True)
+
+
+def _list_linear_layers(model: torch.nn.Module) -> Iterator[str]:
+    """Yield the distinct last names of a model's linear layers, such as "query"; at most `NAMED_LAYERS` of them."""
+    names = [name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    yield from list(dict.fromkeys(names))[:NAMED_LAYERS]

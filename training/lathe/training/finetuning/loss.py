@@ -1,0 +1,249 @@
+"""Training loss: InfoNCE over in-batch and hard negatives, plus that of a regularizer (Eqs. 9 and 10 of REZE)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers.base.losses.gradcache import CachedLossMixin
+from sentence_transformers.util.distributed import all_gather, all_gather_with_grad, get_rank, get_world_size
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from lathe.training.encoder.unpadding import flatten_together
+from lathe.training.errors import JobError
+from lathe.training.finetuning.regularizers.regularizer import Regularizer
+
+Features = Iterable[dict[str, Tensor]]
+"""Tokenized columns of a batch: anchors, positives and, if there are any, hard negatives."""
+
+
+class NonFiniteLossError(JobError):
+    """Error raised when the loss, a weight or an embedding is NaN or infinite."""
+
+
+@dataclass
+class LossComponents:
+    """Running means of the parts of the loss since they were last read, for the training log.
+
+    Attributes:
+        sums: sum of each part over the steps, by name.
+        steps: number of steps.
+    """
+
+    sums: dict[str, Tensor | float] = field(default_factory=dict)
+    steps: int = 0
+
+    def add(self, **losses: Tensor) -> None:
+        """Add the parts of one step's loss to the sums, detached, and count the step."""
+        for name, loss in losses.items():
+            self.sums[name] = loss.detach() + self.sums.get(name, 0.0)
+        self.steps += 1
+
+    def pop_means(self) -> dict[str, float]:
+        """Return the mean of each part since the last call, and reset the sums and the step count."""
+        means = {name: float(total) / max(self.steps, 1) for name, total in self.sums.items()}
+        self.sums, self.steps = {}, 0
+        return means
+
+    def average_over_processes(self) -> None:
+        """Replace the sums by their means over all processes, in place; all processes of torchrun must call this."""
+        if get_world_size() == 1:
+            return
+        found: list[dict[str, Any]] = [{} for _ in range(get_world_size())]
+        torch.distributed.all_gather_object(found, self.state())
+        self.sums = {name: sum(one["sums"][name] for one in found) / len(found) for name in self.sums}
+
+    def state(self) -> dict[str, Any]:
+        """Return sums and steps as JSON-serializable values, for a checkpoint."""
+        return {"sums": {name: float(total) for name, total in self.sums.items()}, "steps": self.steps}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Set sums and steps to those of a checkpoint, as `state` returned them."""
+        self.sums, self.steps = dict(state["sums"]), int(state["steps"])
+
+
+class ContrastiveLoss(nn.Module):
+    """InfoNCE plus the loss of a regularizer.
+
+    The label of a row is the index of its pair in the mixture, by which the regularizer finds what belongs to it. Under
+    torchrun the positives of all processes are in-batch negatives of one another, so loss and gradient of a step equal
+    those of one process with the whole batch.
+
+    Args:
+        model: sentence-transformers model to train.
+        temperature: τ of Eq. 9.
+        regularizer: the prepared regularizer.
+        text_ids: text ids of each pair's anchor and positive, `(n, 2)`, from `assign_text_ids`; in-batch negatives
+            with either text in common with the pair are excluded. None excludes none.
+        negative_ids: text ids of each pair's hard negatives, `(n, k)`, padded with −1; ids are those of positives in
+            `text_ids` if the texts are equal. None if no pair has any.
+        first_position: position id of a text's first token, for a model that takes all texts as one row without padding
+            (`lathe.training.encoder.unpadding`); None for a model that takes padded texts.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        temperature: float,
+        regularizer: Regularizer,
+        text_ids: NDArray[np.int64] | None = None,
+        first_position: int | None = None,
+        negative_ids: NDArray[np.int64] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature = temperature
+        self.regularizer = regularizer
+        self.text_ids = text_ids
+        self.first_position = first_position
+        self.negative_ids = negative_ids
+        self.components = LossComponents()
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """Encode the columns of a batch and return its loss, a scalar, whose parts are added to `components`.
+
+        Args:
+            sentence_features: tokens of anchors, of positives, and of all hard negatives if there are any.
+            labels: indices of the pairs in the mixture, `(b,)`.
+
+        Raises:
+            NonFiniteLossError: if the loss is NaN or infinite.
+        """
+        columns = list(sentence_features)
+        if self.first_position is None:
+            anchors, positives, *negatives = (self.model(features)["sentence_embedding"] for features in columns)
+            return self.compute_loss(anchors, positives, labels, *negatives)
+        flat = flatten_together(columns, self.first_position)
+        sizes = [len(features["input_ids"]) for features in columns]
+        anchors, positives, *negatives = self.model(flat)["sentence_embedding"][: sum(sizes)].split(sizes)
+        return self.compute_loss(anchors, positives, labels, *negatives)
+
+    def compute_loss(
+        self, anchors: Tensor, positives: Tensor, labels: Tensor, negatives: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss of a batch of embeddings, a scalar computed in float32, and add its parts to `components`.
+
+        Args:
+            anchors: `(b, d)`.
+            positives: `(b, d)`.
+            labels: indices of the pairs in the mixture, `(b,)`.
+            negatives: hard negatives of all pairs, `(m, d)`, pair after pair; None if no pair has any.
+
+        Raises:
+            NonFiniteLossError: if the loss is NaN or infinite.
+        """
+        with torch.autocast(anchors.device.type, enabled=False):
+            a, p = normalize(anchors.float(), dim=1), normalize(positives.float(), dim=1)
+            rows = labels.detach().cpu().numpy()
+            anchors, candidates = self.regularizer.contrast(a, self._stack_candidates(p, rows, negatives), rows)
+            first, excluded = len(rows) * get_rank(), self._mask_excluded(rows, a.device)
+            contrastive = info_nce(
+                anchors, _put_positives_first(_gather_rows(candidates)), self.temperature, excluded, first
+            )
+            parts = {"contrastive": contrastive}
+            total = contrastive
+            if (added := self.regularizer.loss(a, p, rows)) is not None:
+                parts["regularizer"] = added
+                total = contrastive + self.regularizer.weight * added
+        if not torch.isfinite(total):
+            raise NonFiniteLossError(f"the loss became {total.item()}")
+        self.components.add(**parts)
+        return total
+
+    def _stack_candidates(self, positives: Tensor, rows: NDArray[np.int64], negatives: Tensor | None) -> Tensor:
+        """Return the unit vectors of each pair's positive and hard negatives, `(b, 1+k, d)`.
+
+        Missing hard negatives are zeros, which `_mask_excluded` masks.
+        """
+        if self.negative_ids is None:
+            return positives[:, None]
+        there = torch.from_numpy(self.negative_ids[rows] >= 0).to(positives.device)
+        hard = positives.new_zeros(*there.shape, positives.shape[1])
+        if negatives is not None:
+            hard[there] = normalize(negatives.float(), dim=1)
+        return torch.cat([positives[:, None], hard], dim=1)
+
+    def _mask_excluded(self, rows: NDArray[np.int64], device: torch.device) -> Tensor | None:
+        """Return a mask of candidates to exclude, `(b, B)`, or `(b, B + B·k)` with hard negatives; None if none can be.
+
+        Excluded are missing hard negatives; with `text_ids`, candidates whose anchor or positive text is the pair's
+        own; and copies of the pair itself: when several processes share the last batch, it is filled up with pairs that
+        it may already hold. B is the batch of all processes.
+        """
+        if self.text_ids is None and self.negative_ids is None and get_world_size() == 1:
+            return None
+        numbers = rows[:, None] if self.text_ids is None else np.column_stack([rows, self.text_ids[rows]])
+        own = torch.from_numpy(numbers).to(device)
+        same = (own[:, None, :] == _gather_rows(own)[None, :, :]).any(dim=2)
+        places = torch.arange(len(rows), device=device)
+        same[places, len(rows) * get_rank() + places] = False
+        if self.negative_ids is None:
+            return same
+        hard = _gather_rows(torch.from_numpy(self.negative_ids[rows]).to(device)).flatten()
+        none = (hard < 0).expand(len(rows), -1)
+        if self.text_ids is not None:
+            none = none | (hard[None, :] == own[:, -1:])
+        return torch.cat([same, none], dim=1)
+
+
+class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):
+    """`ContrastiveLoss` with cached gradients (GradCache): any batch size in little memory, at twice the time."""
+
+    def __init__(self, mini_batch_size: int, *args: Any, **options: Any) -> None:
+        """Create the loss like `ContrastiveLoss`, but hold only `mini_batch_size` pairs in memory at once."""
+        super().__init__(*args, **options)
+        self.mini_batch_size = mini_batch_size
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """Encode the columns of a batch in mini-batches and return its loss, with cached gradients."""
+        return self.forward_cached(sentence_features, labels)
+
+    def calculate_loss(
+        self, reps: list[list[Tensor]], labels: Tensor | None = None, *, with_backward: bool = False
+    ) -> Tensor:
+        """Concatenate the mini-batches' embeddings and return the loss of the whole batch; backpropagate if asked to.
+
+        The library calls this with the embeddings of each column, a list of mini-batches. The whole batch is compared
+        at once, since embeddings are small compared with the model. With `with_backward` the gradients are left in
+        the embeddings, and the loss is returned detached.
+        """
+        assert labels is not None  # the trainer always passes the indices of the pairs
+        anchors, positives, *negatives = map(torch.cat, reps)
+        loss = self.compute_loss(anchors, positives, labels, *negatives)
+        if with_backward:
+            torch.autograd.backward(loss)
+            loss = loss.detach()
+        return loss
+
+
+def _gather_rows(values: Tensor) -> Tensor:
+    """Gather the rows of all processes, `(B, …)`, in rank order, with gradients; in one process, return the input."""
+    if get_world_size() == 1:
+        return values
+    return all_gather_with_grad(values) if values.requires_grad else all_gather(values)
+
+
+def _put_positives_first(candidates: Tensor) -> Tensor:
+    """Reshape candidates `(B, 1+k, d)` to rows `(B + B·k, d)`: all positives, then all hard negatives."""
+    return torch.cat([candidates[:, 0], candidates[:, 1:].flatten(0, 1)])
+
+
+def info_nce(
+    anchors: Tensor, candidates: Tensor, temperature: float, excluded: Tensor | None = None, first: int = 0
+) -> Tensor:
+    """Return the InfoNCE loss (Eq. 9): mean cross-entropy over anchors, with each anchor's positive as its class.
+
+    Args:
+        anchors: unit vectors, `(b, d)`.
+        candidates: unit vectors, `(m, d)`; the positive of anchor i is row `first + i`.
+        temperature: τ, which divides the cosines.
+        excluded: mask `(b, m)` of candidates that are left out; None for none.
+        first: index of the first anchor's positive.
+    """
+    similarities = anchors @ candidates.T / temperature
+    if excluded is not None:
+        similarities = similarities.masked_fill(excluded, float("-inf"))
+    return cross_entropy(similarities, first + torch.arange(len(anchors), device=anchors.device))

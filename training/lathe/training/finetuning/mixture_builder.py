@@ -1,0 +1,221 @@
+"""Reading of all sources into one mixture, without pairs that share texts with the target."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from lathe.training.datasets.data_set import DataSet, FoundPairs, find_pairs
+from lathe.training.datasets.file import FileDataSet
+from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.overlap import collect_test_texts, collect_training_texts, find_overlap, refuse_overlap
+from lathe.training.datasets.pairs import Pair, distinct_pairs
+from lathe.training.errors import DataSetError, JobError
+from lathe.training.finetuning.job import DataSettings, SourceSettings
+from lathe.training.finetuning.mixture import Lengths, Mixture, SourceReport
+from lathe.training.finetuning.opening import open_data_sets
+from lathe.training.finetuning.supplied_negatives import remove_false_negatives
+
+
+def build_mixture(settings: DataSettings, target: FolderDataSet | None = None, whole: bool = False) -> Mixture:
+    """Read every source and return the mixture of their pairs; arguments and errors as in `read_sources`."""
+    return read_sources(settings, target, whole).build()
+
+
+def read_sources(
+    settings: DataSettings,
+    target: FolderDataSet | None = None,
+    whole: bool = False,
+    evaluated: Collection[str] = (),
+) -> "MixtureBuilder":
+    """Read the pairs of every source and return them as a `MixtureBuilder`, to which mined negatives can be added.
+
+    Args:
+        settings: sources, caps, and what to do about overlap with the target.
+        target: data set to leave out, whose test texts must not be trained on; None for none.
+        whole: whether texts of the target's training split count as overlap too.
+        evaluated: normalized texts of the evaluation during training; pairs that share one are dropped.
+
+    Raises:
+        JobError: if a source is missing or shares texts with the target although that is refused, or no pair is left.
+        DataSetError: if a data set that the job names itself cannot be used.
+    """
+    builder = MixtureBuilder(settings, target, whole, evaluated)
+    for source in settings.sources:
+        for data in builder.open_data_sets(source):
+            builder.add_data_set(data, source)
+    builder.require_pairs()
+    return builder
+
+
+class MixtureBuilder:
+    """Mixture under construction, made by `read_sources`. Creating one reads the target's texts.
+
+    Args:
+        settings: sources, caps, and what to do about overlap with the target.
+        target: data set to leave out; None for none.
+        whole: whether texts of the target's training split are forbidden too, not only those of its test.
+        evaluated: normalized texts of the evaluation during training; pairs that share one are dropped.
+
+    Attributes:
+        forbidden: normalized texts of the target that must not be trained on.
+        data: data sets that pairs were taken from, by name.
+        sources: the job's settings of each data set, by name.
+        kept: training pairs of each data set, by name.
+        reports: what was kept and dropped of each data set, including unused ones.
+        known: anchor and positive of every pair kept so far.
+        notes: notes for the user.
+    """
+
+    def __init__(
+        self, settings: DataSettings, target: FolderDataSet | None, whole: bool, evaluated: Collection[str]
+    ) -> None:
+        self.settings, self.target = settings, target
+        tested = collect_test_texts(target) if target else set()
+        self.forbidden = tested | (collect_training_texts(target) if target and whole else set())
+        self.evaluated = set(evaluated)
+        self.notes = (
+            [f"{target.name} has no test split: no source was compared with it"] if target and not tested else []
+        )
+        self.data: dict[str, DataSet] = {}
+        self.kept: dict[str, list[Pair]] = {}
+        self.sources: dict[str, SourceSettings] = {}
+        self.reports: list[SourceReport] = []
+        self.known: set[tuple[str, str]] = set()
+
+    def open_data_sets(self, source: SourceSettings) -> Iterator[DataSet]:
+        """Yield the usable data sets of a source; note in `reports` why each of the rest is left out.
+
+        The target, on which the model will be evaluated, is always left out.
+
+        Raises:
+            JobError: if there is no such folder, or no data set in it.
+            DataSetError: if the data set that the source names cannot be used.
+        """
+        found, problems = open_data_sets(source)
+        self.reports += [SourceReport(name, problem=problem) for name, problem in problems.items()]
+        for data in found:
+            if self.target and _locate(data).is_relative_to(self.target.folder.resolve()):
+                self.reports.append(SourceReport(data.name, data.task, problem="the target, left out"))
+            else:
+                yield data
+
+    def add_data_set(self, data: DataSet, source: SourceSettings) -> None:
+        """Add the training pairs of a data set, and a report of what was kept and dropped.
+
+        A data set of which no pair is kept is only reported. So is one that cannot be used, if it was found in a folder
+        of data sets.
+
+        Raises:
+            JobError: if another data set has the same name.
+            DataSetError: if the data set cannot be used, and the job names it itself.
+        """
+        if data.name in self.kept:
+            raise JobError(f"two sources are called {data.name}; give one a name")
+        try:
+            found = find_pairs(data, source)
+            pairs, report = self.select_pairs(found, source, SourceReport(data.name, data.task))
+        except DataSetError as error:
+            if source.folder is None or _locate(data) == source.folder.resolve():
+                raise DataSetError(f"{data.name}: {error}") from error
+            self.reports.append(SourceReport(data.name, data.task, problem=str(error)))
+            return
+        self.reports.append(report)
+        if pairs:
+            self.data[data.name], self.kept[data.name], self.sources[data.name] = data, pairs, source
+
+    def select_pairs(
+        self, found: FoundPairs, source: SourceSettings, report: SourceReport
+    ) -> tuple[list[Pair], SourceReport]:
+        """Select the training pairs of a data set, and return them with the completed report.
+
+        Duplicates, pairs that share texts with the evaluation during training, and false negatives are dropped. Pairs
+        over the cap are dropped at random, with the job's seed. Pairs that share texts with the target are dropped if
+        `overlap` is `drop`, else only counted. The pairs are added to `known`, so that later sources count them as
+        repeated.
+
+        Raises:
+            DataSetError: if the job wants the negatives that rows give, and none can be used.
+        """
+        dropped = {why: len(places) for why, places in found.dropped.places.items()}
+        pairs = distinct_pairs(found.pairs)
+        if len(pairs) < len(found.pairs):
+            dropped["duplicate pair"] = len(found.pairs) - len(pairs)
+        shared = find_overlap(pairs, self.forbidden)
+        if shared and self.settings.overlap == "drop":
+            dropped["shares a text with the target"] = len(shared)
+            pairs = [pair for place, pair in enumerate(pairs) if place not in shared]
+        evaluated = find_overlap(pairs, self.evaluated)
+        if evaluated:
+            dropped["shares a text with what is measured on the way"] = len(evaluated)
+            pairs = [pair for place, pair in enumerate(pairs) if place not in evaluated]
+        pairs, left_out = remove_false_negatives(pairs, self.forbidden)
+        dropped |= left_out
+        if source.negatives == "given" and not any(pair.negatives for pair in pairs):
+            raise DataSetError("its rows give no negatives that can be used")
+        cap = source.cap or self.settings.cap
+        if cap is not None and len(pairs) > cap:
+            dropped["over the cap"] = len(pairs) - cap
+            drawn = np.random.default_rng(self.settings.seed).permutation(len(pairs))[:cap]
+            pairs = [pairs[place] for place in sorted(drawn.tolist())]
+        texts = {(pair.anchor, pair.positive) for pair in pairs}
+        repeated = len(texts & self.known)
+        self.known |= texts
+        return pairs, replace(
+            report,
+            split=found.split,
+            rows=found.rows,
+            found=len(found.pairs),
+            kept=len(pairs),
+            dropped=dropped,
+            shared=len(shared),
+            repeated=repeated,
+            negatives=sum(len(pair.negatives) for pair in pairs),
+            anchors=Lengths.from_texts([pair.anchor for pair in pairs]) if pairs else None,
+            positives=Lengths.from_texts([pair.positive for pair in pairs]) if pairs else None,
+            problem=None if pairs else _explain_no_pairs(dropped),
+        )
+
+    def require_pairs(self) -> None:
+        """Raise `JobError` if sources share texts with the target although that is refused, or no pair is left."""
+        if self.target and self.settings.overlap == "refuse":
+            refuse_overlap({report.name: report.shared for report in self.reports if report.shared}, self.target.name)
+        if not self.kept:
+            reasons = "; ".join(f"{report.name}: {report.problem or 'no pair kept'}" for report in self.reports)
+            raise JobError(f"there is no pair to train on. {reasons}")
+
+    def set_negatives(self, name: str, negatives: Sequence[tuple[str, ...]]) -> None:
+        """Replace the negatives of a source's pairs, a tuple for each pair, and their number in the source's report."""
+        self.kept[name] = [replace(pair, negatives=n) for pair, n in zip(self.kept[name], negatives, strict=True)]
+        count = sum(map(len, negatives))
+        self.reports = [replace(one, negatives=count) if one.name == name else one for one in self.reports]
+
+    def build(self) -> Mixture:
+        """Return the mixture of all pairs, source after source, with each source's prompts put before its texts."""
+        pairs = [(self.sources[name].prompts, pair) for name, some in self.kept.items() for pair in some]
+        negatives = [tuple(prompts.positive + text for text in pair.negatives) for prompts, pair in pairs]
+        return Mixture(
+            anchors=[prompts.anchor + pair.anchor for prompts, pair in pairs],
+            positives=[prompts.positive + pair.positive for prompts, pair in pairs],
+            sources=np.repeat(np.arange(len(self.kept)), [len(some) for some in self.kept.values()]),
+            names=list(self.kept),
+            reports=self.reports,
+            notes=tuple(self.notes),
+            negatives=negatives if any(negatives) else (),
+        )
+
+
+def _locate(data: DataSet) -> Path:
+    """Return the resolved path of a data set's folder or file; the empty path for a data set of the hub."""
+    if isinstance(data, FolderDataSet):
+        return data.folder.resolve()
+    return data.path.resolve() if isinstance(data, FileDataSet) else Path()
+
+
+def _explain_no_pairs(dropped: dict[str, int]) -> str:
+    """Return why no pair of a data set was selected, from the numbers of dropped pairs by reason."""
+    reasons = [why for why in dropped if why != "duplicate pair"]
+    if reasons == ["shares a text with the target"]:
+        return "every pair shares a text with the target"
+    return f"no pair is left; dropped: {', '.join(reasons)}" if reasons else "it has no pairs"

@@ -1,0 +1,97 @@
+"""Data sets that a job names: of its sources, and its target."""
+
+from pathlib import Path
+
+from lathe.training.datasets.data_set import DataSet
+from lathe.training.datasets.file import FileDataSet
+from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.hub import HubDataSet
+from lathe.training.datasets.layouts import TRAINABLE
+from lathe.training.datasets.meta import META, UNLABELLED, read_meta
+from lathe.training.errors import DataSetError, JobError
+from lathe.training.finetuning.job import SourceSettings, TargetSettings
+
+
+def open_data_sets(settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
+    """Return the data sets of a source, and for each unusable or excluded one of its folder the reason, by name.
+
+    Only META.json files are read; a file or a hub data set is not opened yet, so that it may still be missing.
+
+    Raises:
+        JobError: if there is no such folder, or no data set in it.
+        DataSetError: if the folder that the source names is a data set that cannot be used.
+    """
+    if settings.jsonl is not None:
+        name = settings.name or settings.jsonl.name.partition(".")[0]
+        return [FileDataSet(name, settings.jsonl, settings.task or "pairs")], {}
+    if settings.hub is not None:
+        name, columns = settings.name or settings.hub, tuple(settings.columns.items())
+        assert settings.task is not None  # the settings refuse a hub data set without one
+        return [HubDataSet(name, settings.task, settings.hub, settings.revision, columns, settings.split)], {}
+    assert settings.folder is not None
+    return _open_folder(settings.folder, settings)
+
+
+def _open_folder(root: Path, settings: SourceSettings) -> tuple[list[DataSet], dict[str, str]]:
+    """Return every data set at or below a folder, and for each unusable or excluded one the reason, by name.
+
+    A folder with a META.json, or for which the job names a task, is one data set itself.
+
+    Raises:
+        JobError: if there is no folder or no data set in it, a data set to exclude is missing, or one name is given to
+            several data sets.
+        DataSetError: if the folder is a data set itself that cannot be used.
+    """
+    if not root.is_dir():
+        raise JobError(f"there is no folder {root}")
+    if (root / META).is_file() or settings.task is not None:
+        if settings.exclude:
+            raise JobError(f"{root.name} is a data set itself: there is nothing in it to exclude")
+        return [_open_folder_data_set(settings.name or root.resolve().name, root, settings.task)], {}
+    found: list[DataSet] = []
+    problems: dict[str, str] = {}
+    names = [(str(path.parent.relative_to(root)), path.parent) for path in sorted(root.rglob(META))]
+    unknown = set(settings.exclude) - {name for name, _ in names}
+    if unknown:
+        raise JobError(f"{root.name} holds no data set {min(unknown)!r} to exclude; it has {', '.join(dict(names))}")
+    for name, folder in names:
+        if name in settings.exclude:
+            problems[name] = "excluded by the job"
+            continue
+        try:
+            found.append(_open_folder_data_set(name, folder))
+        except DataSetError as error:
+            problems[name] = str(error)
+    if settings.name is not None and len(names) > 1:
+        raise JobError(
+            f"the folder {root.name} holds {len(names)} data sets, which cannot all be called {settings.name}"
+        )
+    if not names:
+        raise JobError(f"the folder {root} holds no data sets: folders with a {META} and files beside it")
+    return found, problems
+
+
+def _open_folder_data_set(name: str, folder: Path, task: str | None = None) -> FolderDataSet:
+    """Build the data set of a folder from the task that the job names, else from its META.json.
+
+    Raises:
+        DataSetError: if neither names a task, or the task has nothing to train on.
+    """
+    meta = read_meta(folder, task)
+    if meta.task == UNLABELLED:
+        raise DataSetError("sentences alone: nothing says which belong together")
+    if meta.task not in TRAINABLE:
+        raise DataSetError(f"there is no task {meta.task!r} to train on; there are {', '.join(TRAINABLE)}")
+    return FolderDataSet(name, meta.task, folder, str(meta.language))
+
+
+def open_target(settings: TargetSettings) -> FolderDataSet:
+    """Open the target data set, which is left out of the training.
+
+    Raises:
+        JobError: if there is no such folder.
+        DataSetError: if the folder is no data set that can be used.
+    """
+    if not settings.folder.is_dir():
+        raise JobError(f"there is no folder {settings.folder}")
+    return _open_folder_data_set(settings.name or settings.folder.resolve().name, settings.folder, settings.task)

@@ -1,0 +1,136 @@
+"""Sections of a job's report besides the offline phase: mining, evaluation during training and after it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lathe.training.finetuning.mining_statistics import BIN, MiningStatistics
+from lathe.training.finetuning.post_training_evaluation import (
+    SuiteComparison,
+    build_category_table,
+    build_task_table,
+    summarize_comparison,
+)
+from lathe.training.reporting.figures import draw_figures, new_panels
+from lathe.training.reporting.page import Section
+from lathe.training.reporting.tables import Table
+
+QUANTILES = ("5 %", "25 %", "median", "75 %", "95 %")
+"""Column headers of the quantiles in `Statistics.margin`."""
+
+
+def build_mining_table(mined: Mapping[str, MiningStatistics]) -> Table:
+    """Build the table of each source's queries, documents, mined negatives, median rank and median margin."""
+    return Table.from_records(
+        (
+            {
+                "source": name,
+                "queries": one.queries,
+                "documents": one.documents,
+                "negatives": one.kept,
+                "fewer than asked": one.short,
+                "none": one.without,
+                "median rank": one.ranks[0] if one.ranks else None,
+                "median margin": one.margin[2] if one.margin else None,
+            }
+            for name, one in mined.items()
+        ),
+        {"fewer than asked": ".1%", "none": ".1%", "median margin": ".3f"},
+        ",",
+    )
+
+
+def build_rejection_table(mined: Mapping[str, MiningStatistics]) -> Table:
+    """Build the table of how many near documents were rejected, by source and reason."""
+    reasons = dict.fromkeys((why for one in mined.values() for why in one.dropped), 0)
+    return Table.from_records(({"source": name} | reasons | one.dropped for name, one in mined.items()), default=",")
+
+
+def build_margin_table(mined: Mapping[str, MiningStatistics]) -> Table:
+    """Build the table of each source's margin quantiles; sources without negatives are left out."""
+    return Table.from_records(
+        ({"source": name} | dict(zip(QUANTILES, one.margin, strict=True)) for name, one in mined.items() if one.margin),
+        default=".3f",
+    )
+
+
+def build_example_table(mined: Mapping[str, MiningStatistics]) -> Table:
+    """Build the table of one mined query of each source: a row for the query, each positive and each negative."""
+    rows: list[list[Any]] = [["source", "score", "", "text"]]
+    for name, one in mined.items():
+        for found in one.examples[:1]:
+            rows.append([name, "", "query", found["query"]])
+            for kind in ("positives", "negatives"):
+                rows += [[name, score, kind.removesuffix("s"), text] for text, score in found[kind]]
+    return Table.from_rows(rows, default=".3f")
+
+
+def build_mining_section(mined: Mapping[str, MiningStatistics]) -> Section:
+    """Build the report's section on hard negatives: totals, a histogram of margins, and tables that have rows.
+
+    It also names the sources in which more than half of the queries have fewer negatives than asked for.
+    """
+    total, queries = sum(one.kept for one in mined.values()), sum(one.queries for one in mined.values())
+    said = [f"{total:,} hard negatives were mined for {queries:,} queries of {len(mined)} sources."]
+    short = [name for name, one in mined.items() if one.short > 0.5]
+    if short:
+        said.append(f"More than half of the queries have fewer than asked for: {', '.join(short)}.")
+    tables = {
+        "Mined": build_mining_table(mined),
+        "Near documents that are no negatives, by why": build_rejection_table(mined),
+        "Score of the positive less that of the negative": build_margin_table(mined),
+        "Examples": build_example_table(mined),
+    }
+    figures = draw_figures({"Score of the positive less that of the negative": plot_margins}, mined)
+    return Section("Hard negatives", said, figures, {title: table for title, table in tables.items() if table})
+
+
+def plot_margins(mined: Mapping[str, MiningStatistics]) -> Any:
+    """Plot the histogram of margins, positive's cosine minus negative's, over all sources, and return the figure."""
+    counts: dict[float, int] = {}
+    for one in mined.values():
+        for bound, count in one.histogram.items():
+            counts[float(bound)] = counts.get(float(bound), 0) + count
+    figure, (axis,) = new_panels(1, size=(6, 3))
+    axis.bar(list(counts), list(counts.values()), width=BIN, align="edge")
+    axis.axvline(0, color="black", linewidth=0.8)
+    axis.set_xlabel("cosine to the positive less cosine to the negative")
+    axis.set_ylabel("pairs of both")
+    return figure
+
+
+def build_curve_section(lines: Sequence[Mapping[str, Any]], kept: int) -> Section:
+    """Build the report's section on the evaluation during training: the best step, a curve and a table.
+
+    It says so if no step was better than the base model.
+
+    Args:
+        lines: entries of the training log, at least one of them an evaluation.
+        kept: step whose model is kept.
+    """
+    measured = {line["step"]: line["measured"] for line in lines if "measured" in line}
+    metric = next(line["metric"] for line in lines if "measured" in line)
+    said = [f"{metric} was best at step {kept:,}, which is kept: {measured[kept]:.4f}."]
+    if measured.get(0, -1.0) >= measured[kept]:
+        said.append(f"The base model had {measured[0]:.4f}: no step was better.")
+    table = Table.from_rows([["step", metric], *measured.items()], {"step": ","}, ".4f")
+    figures = draw_figures({f"{metric} by step": plot_curve}, measured, metric, kept)
+    return Section("Measured on the way", said, figures, {"Measures": table})
+
+
+def plot_curve(measured: Mapping[int, float], metric: str, kept: int) -> Any:
+    """Plot the metric by step, with a line at the kept step, and return the figure."""
+    figure, (axis,) = new_panels(1, size=(6, 3))
+    axis.plot(list(measured), list(measured.values()), marker="o", markersize=3, linewidth=1.2)
+    axis.axvline(kept, color="black", linewidth=0.8, linestyle="--")
+    axis.set_xlabel("step")
+    axis.set_ylabel(metric)
+    return figure
+
+
+def build_comparison_section(found: Mapping[str, SuiteComparison]) -> Section:
+    """Build the report's section on the post-training evaluation: sentences, and tables by category and by task."""
+    tables = {
+        "By category: paired t-tests over tasks, p by Holm within a suite": build_category_table(found),
+        "By task": build_task_table(found),
+    }
+    return Section("Against the base model", summarize_comparison(found), {}, tables)

@@ -1,0 +1,149 @@
+"""REZE: pairs are pulled to their relations by the base model, shrunk where these separate the sources.
+
+TARGETS/
+├── manifest.json, relations.npy    as relations.py writes them
+├── targets.npy                     r̂, target of each pair, `(n, 2d)` float32
+├── shrinkage.safetensors
+└── geometry.json                   summary of what shrinking changed
+"""
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import orjson
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.regularizers.distillation import Distillation, copy_rows
+from lathe.training.finetuning.regularizers.geometry import (
+    Geometry,
+    build_shrinkage_rows,
+    compare_geometry,
+    summarize_shrinkage,
+    to_json,
+)
+from lathe.training.finetuning.regularizers.regularizer import RegularizerReport
+from lathe.training.finetuning.regularizers.relations import load_or_compute_relations, open_rows, write_rows
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.regularizers.shrinkage import Shrinkage, fit_shrinkage, source_moments
+from lathe.transforms.files import replace_synced
+from lathe.transforms.progress import Progress
+
+TARGETS, SHRINKAGE, GEOMETRY = "targets.npy", "shrinkage.safetensors", "geometry.json"
+"""Names of the files beside those of the relations."""
+
+
+class Reze(Distillation):
+    """Distillation towards shrunk relations; with `target: reference` towards the relations themselves.
+
+    Attributes:
+        shrinkage: shrinkage of each source; None if the targets are the relations themselves.
+        geometry: what shrinking changed; None likewise.
+        offsets: offset of each source, `(S, 2d)`, subtracted from its vectors before InfoNCE; None to subtract nothing.
+        sources: index of each pair's source, `(n,)`.
+    """
+
+    shrinkage: Shrinkage | None = None
+    geometry: Geometry | None = None
+    offsets: NDArray[np.float32] | None = None
+    sources: NDArray[np.int64]
+
+    def __init__(self, settings: RegularizerSettings) -> None:
+        super().__init__(settings)
+        self.settings = settings
+
+    def prepare(self, encoder: Encoder, mixture: Mixture, folder: Path, cache: Path, on_progress: Progress) -> None:
+        """Load or compute the relations, fit the shrinkage, and load or compute the targets; set the attributes.
+
+        What is computed is written to the folder: relations, targets, shrinkage and a summary of the geometry. With
+        `target: reference`, the targets are the relations themselves, and the shrinkage is only fitted for the offsets
+        of `contrast: debiased`.
+        """
+        settings, self.sources = self.settings, mixture.sources
+        relations, stored = load_or_compute_relations(encoder, mixture, settings, folder, cache, on_progress)
+        self.targets = relations
+        if settings.target == "reference" and settings.contrast == "plain":
+            return
+        on_progress(1.0, "finding the directions that separate the sources")
+        before = source_moments(relations, mixture.sources, len(mixture.names))
+        shrinkage = fit_shrinkage(before, settings)
+        self.offsets = shrinkage.offsets() if settings.contrast == "debiased" else None
+        if settings.target == "reference":
+            return
+        path = folder / TARGETS
+        targets = open_rows(path, relations.shape) if stored else None
+        if targets is None:
+            targets = write_rows(path, relations.shape, lambda r: shrinkage.apply(relations[r], mixture.sources[r]))
+            replace_synced(folder / SHRINKAGE, to_safetensors(shrinkage))
+        self.targets, self.shrinkage = targets, shrinkage
+        self.geometry = compare_geometry(relations, targets, before, mixture)
+        if not (folder / GEOMETRY).is_file():
+            figures = to_json(shrinkage, self.geometry)
+            replace_synced(folder / GEOMETRY, orjson.dumps(figures, option=orjson.OPT_INDENT_2))
+
+    def contrast(self, anchors: Tensor, candidates: Tensor, rows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Subtract each pair's source offset from its anchor and candidates, and normalize them again.
+
+        Without `offsets` the vectors are returned unchanged.
+        """
+        if self.offsets is None:
+            return anchors, candidates
+        of_anchors, of_positives = copy_rows(self.offsets, self.sources[rows], anchors.device).chunk(2, dim=1)
+        return normalize(anchors - of_anchors, dim=1), normalize(candidates - of_positives[:, None], dim=2)
+
+    def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
+        """Return warnings about one or two sources, and about no more pairs than their relations have dimensions, 2d.
+
+        With `target: reference` there are none.
+        """
+        found: list[str] = []
+        if self.settings.target == "reference":
+            return found
+        if len(mixture.names) == 1:
+            found.append("there is one source: no direction separates it from others, and nothing is shrunk")
+        if len(mixture.names) == 2:
+            found.append("there are two sources: their median is their mean, and at scale 1 or above nothing is shrunk")
+        if len(mixture) <= 2 * dimensions:
+            found.append(
+                f"{len(mixture):,} pairs span at most {len(mixture) - 1:,} of the {2 * dimensions:,} dimensions of "
+                "their relations; the eigenspace is estimated on few"
+            )
+        return found
+
+    def summarize(self, mixture: Mixture) -> list[str]:
+        """Return sentences on shrunk dimensions, and on variances and cosines before and after.
+
+        If nothing was shrunk to make the targets, return one that says that this is plain distillation.
+        """
+        if self.shrinkage is None or self.geometry is None:
+            return super().summarize(mixture)
+        return summarize_shrinkage(self.shrinkage, self.geometry)
+
+    def report(self, mixture: Mixture) -> RegularizerReport:
+        """Build the table and figures of how each source is shrunk; without any if the targets are not shrunk."""
+        if self.shrinkage is None or self.geometry is None:
+            return RegularizerReport()
+        from lathe.training.finetuning.regularizers.shrinkage_plots import draw_shrinkage
+        from lathe.training.reporting.tables import Table
+
+        return RegularizerReport(
+            " and what is shrunk",
+            {
+                "What is done to each source": Table.from_rows(
+                    build_shrinkage_rows(mixture, self.shrinkage, self.geometry)
+                )
+            },
+            draw_shrinkage(mixture, self.shrinkage, self.geometry),
+        )
+
+
+def to_safetensors(shrinkage: Shrinkage) -> bytes:
+    """Serialize every field of the shrinkage as a tensor in safetensors format, for inspection."""
+    values = {field.name: np.asarray(getattr(shrinkage, field.name)) for field in fields(shrinkage)}
+    return save({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in values.items()})

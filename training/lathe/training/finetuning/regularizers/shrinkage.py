@@ -1,0 +1,208 @@
+"""REZE's offline mathematics: which directions separate the sources, and how far each source is shrunk in them.
+
+Relations r = [a; p] `(n, 2d)` of a frozen reference encoder → moments of each source → eigenspace of all relations →
+factor or shift of each source in each direction → targets r̂ (Section 3.1 of the REZE paper, its Algorithm 1).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.transforms.statistics import Moments
+from lathe.transforms.vectors import FloatArray
+
+Array = NDArray[np.float64]
+
+BLOCK_PAIRS = 16_384
+"""Number of pairs whose relations are in memory at once."""
+ROUNDING = 1e-12
+"""Relative tolerance for rounding: without it, a variance ratio of 1 might never be reached, and sources on the band
+might count as outside it."""
+
+
+@dataclass(frozen=True)
+class Shrinkage:
+    """Shrinkage of the relations of S sources in their common eigenspace of D = 2d dimensions.
+
+    The relation of a pair is its anchor's and its positive's vector, concatenated.
+
+    Attributes:
+        mean: u, `(D,)`, mean of all relations.
+        basis: W, `(D, D)`, eigenvectors in columns, by descending eigenvalue (Eq. 1).
+        eigenvalues: λ, `(D,)`.
+        source_means: μ_s in the eigenspace, relative to u, `(S, D)`.
+        center: m, `(D,)`, centre of the source means.
+        dispersion: v, `(D,)`, mean squared deviation of the source means from the centre (Eq. 2).
+        active: k, number of leading dimensions that may be shrunk (Eq. 3).
+        dispersion_threshold: θ (Eq. 4).
+        band: θ_j, `(D,)`, deviation from the centre that is left unchanged (Eq. 5).
+        shrink: α, `(S, D)`, factor of each source; 1 changes nothing (Eq. 6).
+        shift: shift of each source in the eigenspace, `(S, D)`; zero unless `operation` is `translate`.
+        variant: mask `(D,)` of the dimensions that separate the sources: active, with a dispersion above the threshold.
+        clipped: number of factors that clipping changed, outside [0, 1] before.
+    """
+
+    mean: Array
+    basis: Array
+    eigenvalues: Array
+    source_means: Array
+    center: Array
+    dispersion: Array
+    active: int
+    dispersion_threshold: float
+    band: Array
+    shrink: Array
+    shift: Array
+    variant: NDArray[np.bool_]
+    clipped: int
+
+    @property
+    def changed(self) -> NDArray[np.int64]:
+        """Indices of the dimensions in which any source is scaled or shifted."""
+        touched = (self.shrink != 1).any(axis=0) | (self.shift != 0).any(axis=0)
+        return np.flatnonzero(touched)
+
+    def offsets(self) -> NDArray[np.float32]:
+        """Return each source mean's deviation from the centre in the variant dimensions, as a relation, `(S, D)`."""
+        deviation = np.where(self.variant, self.source_means - self.center, 0.0)
+        return (deviation @ self.basis.T).astype(np.float32)
+
+    def apply(self, relations: NDArray[np.floating], sources: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Compute the targets r̂ = W A_s Wᵀ (r − u) + u of relations, plus the source's shift, as float32 (Eq. 7).
+
+        Args:
+            relations: `(n, D)`.
+            sources: index of each relation's source, `(n,)`.
+        """
+        changed = self.changed
+        basis = self.basis[:, changed]
+        coordinates = (relations.astype(np.float64) - self.mean) @ basis
+        moved = coordinates * (self.shrink[sources][:, changed] - 1) + self.shift[sources][:, changed]
+        return (relations + moved @ basis.T).astype(np.float32)
+
+
+def fit_shrinkage(sources: Sequence[Moments], settings: RegularizerSettings) -> Shrinkage:
+    """Compute the factor of each source in each direction, which draws its mean towards the centre of all sources.
+
+    The directions are the eigenspace of all sources' relations together. Only the dimensions in `Shrinkage.variant`
+    have factors other than 1, and only sources outside the band around the centre. With `operation: translate`, shifts
+    are computed instead of factors. Follows Eqs. 1 to 6 of the REZE paper.
+
+    Args:
+        sources: moments of each source's relations, all of the same dimensions.
+        settings: the paper's parameters.
+    """
+    pooled = merge_moments(sources)
+    eigenvalues, basis = eigenspace(pooled)
+    means = np.stack([moments.mean - pooled.mean for moments in sources]) @ basis
+    center = np.median(means, axis=0) if settings.center == "median" else means.mean(axis=0)
+    deviation = means - center
+    dispersion = (deviation**2).mean(axis=0)
+    active = active_dimensions(eigenvalues, settings.variance_ratio)
+    threshold = dispersion_threshold(dispersion[:active], settings)
+    band = settings.scale * np.abs(deviation).mean(axis=0)
+    beyond = np.abs(deviation) > band * (1 + ROUNDING)  # on the band itself the factor is 1
+    variant = (np.arange(len(eigenvalues)) < active) & (dispersion > threshold)
+    chosen = beyond & variant
+    pull = settings.strength * (center + np.sign(deviation) * band - means)
+    shrink, shift, clipped = np.ones_like(means), np.zeros_like(means), 0
+    if settings.operation == "translate":
+        shift = np.where(chosen, pull, 0.0)
+    else:
+        chosen &= np.abs(means) > settings.epsilon_denominator  # no factor moves a mean of zero
+        factors = 1 + pull / denominators(means, settings)
+        clipped = int(((factors < 0) | (factors > 1))[chosen].sum()) if settings.clip else 0
+        shrink = np.where(chosen, np.clip(factors, 0, 1) if settings.clip else factors, 1.0)
+    return Shrinkage(
+        mean=pooled.mean,
+        basis=basis,
+        eigenvalues=eigenvalues,
+        source_means=means,
+        center=center,
+        dispersion=dispersion,
+        active=active,
+        dispersion_threshold=threshold,
+        band=band,
+        shrink=shrink,
+        shift=shift,
+        variant=variant,
+        clipped=clipped,
+    )
+
+
+def eigenspace(pooled: Moments) -> tuple[Array, Array]:
+    """Return eigenvalues, largest first, and eigenvectors in columns of the covariance with ddof=0 (Eq. 1).
+
+    Eigenvalues that rounding made negative become 0.
+    """
+    values, vectors = np.linalg.eigh(pooled.covariance(ddof=0))
+    return np.clip(values[::-1], 0, None), np.ascontiguousarray(vectors[:, ::-1])
+
+
+def active_dimensions(eigenvalues: Array, ratio: float) -> int:
+    """Return the number of leading dimensions needed to explain `ratio` of the variance (Eq. 3); 0 without variance."""
+    total = eigenvalues.sum()
+    if total <= 0:
+        return 0
+    explained = np.cumsum(eigenvalues) / total
+    return min(int(np.searchsorted(explained, ratio * (1 - ROUNDING))) + 1, len(eigenvalues))
+
+
+def dispersion_threshold(dispersion: Array, settings: RegularizerSettings) -> float:
+    """Return θ = median + γ (MAD + ε) of the active dimensions' dispersions (Eq. 4); inf if none is active."""
+    if not len(dispersion):
+        return float("inf")
+    middle = float(np.median(dispersion))
+    deviation = float(np.median(np.abs(dispersion - middle)))
+    return middle + settings.scale * (deviation + settings.epsilon_threshold)
+
+
+def denominators(means: Array, settings: RegularizerSettings) -> Array:
+    """Return the denominators of Eq. 6, `(S, D)`: |μ| + ε, with the sign of μ if `denominator` is `signed`; never 0."""
+    lengths = np.maximum(np.abs(means) + settings.epsilon_denominator, np.finfo(np.float64).tiny)
+    return lengths if settings.denominator == "literal" else np.where(means < 0, -lengths, lengths)
+
+
+def merge_moments(sources: Sequence[Moments]) -> Moments:
+    """Merge the moments of all sources into new ones, and return these."""
+    pooled = Moments()
+    for moments in sources:
+        pooled.merge(moments)
+    return pooled
+
+
+def between_source_variance(sources: Sequence[Moments]) -> float:
+    """Return the between-source variance of the relations, Σ_s n_s/n ‖μ_s − u‖²."""
+    pooled = merge_moments(sources)
+    return float(sum(one.count / pooled.count * ((one.mean - pooled.mean) ** 2).sum() for one in sources))
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Yield slices of at most `BLOCK_PAIRS` rows that together cover `count` rows."""
+    for start in range(0, count, BLOCK_PAIRS):
+        yield slice(start, min(start + BLOCK_PAIRS, count))
+
+
+def source_moments(relations: FloatArray, sources: NDArray[np.int64], count: int) -> list[Moments]:
+    """Return the moments of each source's relations, in one pass over the rows.
+
+    Args:
+        relations: `(n, D)`.
+        sources: index of each row's source, `(n,)`.
+        count: number of sources.
+    """
+    found = [Moments() for _ in range(count)]
+    for rows in blocks(len(relations)):
+        block = np.asarray(relations[rows])
+        for source in range(count):
+            found[source].update(block[sources[rows] == source])
+    return found
+
+
+def total_variance(sources: Sequence[Moments]) -> float:
+    """Return the total variance of all sources' relations, the mean squared distance from their mean."""
+    pooled = merge_moments(sources)
+    return float(np.trace(pooled.scatter) / pooled.count)

@@ -1,0 +1,120 @@
+"""Report on what a job is trained on and pulled towards: a CSV table, an HTML page, sentences for the terminal."""
+
+from collections.abc import Sequence
+
+from lathe.training.finetuning.mixture import Mixture, SourceReport
+from lathe.training.finetuning.regularizers.regularizer import Regularizer, RegularizerReport
+from lathe.training.reporting.page import Section, render_page
+from lathe.training.reporting.tables import Table
+
+REFERENCE = "https://arxiv.org/abs/2604.17257"
+"""Address of the REZE paper."""
+LENGTHS = ("mean", "min", "max", "median")
+"""Attributes of `Lengths`, in the order of the tables' columns."""
+
+
+def build_source_table(mixture: Mixture) -> Table:
+    """Build the table of sources with counts and reasons for what was left out."""
+    return Table.from_records(
+        (
+            {
+                "source": report.name,
+                "task": report.task,
+                "split": report.split,
+                "rows": report.rows,
+                "pairs": report.found,
+                "kept": report.kept,
+                "shared with the target": report.shared,
+                "also in others": report.repeated,
+                "negatives": report.negatives,
+                "left out": explain_left_out(report),
+            }
+            for report in mixture.reports
+        ),
+        default=",",
+    )
+
+
+def explain_left_out(report: SourceReport) -> str:
+    """Return why a source is unused, else how many rows and pairs were left out for which reason; "" if none were."""
+    if report.problem:
+        return report.problem
+    return "; ".join(f"{count:,} {why}" for why, count in report.dropped.items())
+
+
+def build_length_table(mixture: Mixture) -> Table:
+    """Build the table of the lengths of kept texts, in characters, as in the paper's Table 4."""
+    return Table.from_records(
+        (
+            {"source": report.name} | _list_lengths(report, " ")
+            for report in mixture.reports
+            if report.anchors and report.positives
+        ),
+        default=",.0f",
+    )
+
+
+def _list_lengths(report: SourceReport, separator: str) -> dict[str, float | None]:
+    """Return the length statistics of a source's anchors and positives by name, such as `anchor_mean`.
+
+    The separator stands between side and statistic. A value is None if nothing of the source is kept.
+    """
+    return {
+        f"{side}{separator}{name}": getattr(lengths, name, None)
+        for side, lengths in (("anchor", report.anchors), ("positive", report.positives))
+        for name in LENGTHS
+    }
+
+
+def format_sources_csv(mixture: Mixture) -> str:
+    """Format counts, reasons and text lengths of all sources as CSV, with unformatted numbers for other software."""
+    names = ("name", "task", "split", "rows", "found", "kept", "shared", "repeated", "negatives")
+    return Table.from_records(
+        {"source" if name == "name" else name: getattr(report, name) for name in names}
+        | {"left_out": explain_left_out(report)}
+        | _list_lengths(report, "_")
+        for report in mixture.reports
+    ).to_csv()
+
+
+def summarize_offline_phase(mixture: Mixture, regularizer: Regularizer) -> list[str]:
+    """Summarize the offline phase: pairs and sources, then what the regularizer was prepared with."""
+    used = sum(report.kept > 0 for report in mixture.reports)
+    return [f"{len(mixture):,} pairs of {used} sources are trained on.", *regularizer.summarize(mixture)]
+
+
+def render_offline_page(
+    mixture: Mixture,
+    regularizer: Regularizer,
+    report: RegularizerReport,
+    warnings: Sequence[str],
+    parts: Sequence[Section] = (),
+) -> str:
+    """Render the offline phase, and then further sections, as one self-contained HTML page.
+
+    Args:
+        mixture: the pairs.
+        regularizer: the prepared regularizer.
+        report: its sections.
+        warnings: warnings for the user.
+        parts: further sections.
+    """
+    used = f"; {regularizer.settings}" if regularizer.settings else ""
+    tables = {
+        "Sources: what was kept and dropped, and why": build_source_table(mixture),
+        "Characters of the texts": build_length_table(mixture),
+        **report.tables,
+    }
+    section = Section(
+        title="Before training: the sources" + report.title,
+        sentences=summarize_offline_phase(mixture, regularizer),
+        figures=report.figures,
+        tables={title: table for title, table in tables.items() if table},
+        problems=warnings,
+    )
+    return render_page(
+        [section, *parts],
+        about=f"Computed from the encoder as it was before training{used}.",
+        files="sources.csv and targets/",
+        reference=REFERENCE,
+    )

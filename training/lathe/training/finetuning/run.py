@@ -1,0 +1,300 @@
+"""A training job, from its settings to a model that can be served.
+
+OUT/
+├── job.json         settings and base model, to resume only the same job
+├── sources.csv      what was kept of each source, and why not more
+├── negatives/       mined hard negatives                           source_mining.py
+├── reference/       vectors of single texts by the base model      reference.py
+├── targets/         what the regularizer is prepared with          regularizers/
+├── report.html      the report                                     report.py, parts.py
+├── training/        checkpoints, and the log progress.jsonl        trainer.py
+├── training.json    summary of the training
+├── model/           a plain sentence-transformers model
+├── adapter/         LoRA's adapters, if the job keeps them         lora.py
+└── evaluation/      the model against its base, comparison.json    post_training_evaluation.py
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.loading import load_model
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.errors import JobError
+from lathe.training.evaluation.suites import Suite
+from lathe.training.finetuning.evaluators import Evaluator
+from lathe.training.finetuning.job import Job
+from lathe.training.finetuning.job_sources import JobSources
+from lathe.training.finetuning.mining_run import mine_if_configured
+from lathe.training.finetuning.mining_statistics import MiningStatistics
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.page import Page
+from lathe.training.finetuning.post_training_evaluation import COMPARISON, SuiteComparison, compare_models, open_suites
+from lathe.training.finetuning.reference import list_prompt_warnings
+from lathe.training.finetuning.regularizers.registry import create_regularizer
+from lathe.training.finetuning.regularizers.regularizer import Regularizer
+from lathe.training.finetuning.truncation import list_truncation_warnings
+from lathe.training.journal import find_changed_setting
+from lathe.training.workspace import lock_folder
+from lathe.transforms.files import replace_synced, sync_folder
+from lathe.transforms.progress import Progress
+
+if TYPE_CHECKING:
+    from lathe.training.finetuning.lora import Adapter
+
+OFFLINE_SHARE = 0.2
+"""Share of the progress for the work before training: encoding the texts costs one forward pass, training costs
+three."""
+OFFLINE_HOURS = 24
+"""Hours that the other processes of torchrun wait for the first one's work before training."""
+MODEL, JOB, SUMMARY, ADAPTER = "model", "job.json", "training.json", "adapter"
+"""Names of files and folders in the job's folder."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a finished job.
+
+    Attributes:
+        mixture: pairs trained on.
+        regularizer: the regularizer, prepared.
+        summary: summary of the training, as in training.json.
+        warnings: warnings for the user.
+        model: folder of the trained model.
+        mined: statistics of the mined negatives by source; empty if none were mined.
+        compared: comparison of the model with its base, by suite; empty if the job asks for none.
+    """
+
+    mixture: Mixture
+    regularizer: Regularizer
+    summary: dict[str, Any]
+    warnings: list[str]
+    model: Path
+    mined: dict[str, MiningStatistics]
+    compared: dict[str, SuiteComparison]
+
+
+def run_training(
+    method: str,
+    job: Job,
+    spec: EncoderSpec,
+    device: str | None,
+    out: Path,
+    on_progress: Progress,
+    auxiliary: EncoderSpec = DEFAULT_ENCODER,
+) -> Outcome:
+    """Run a training job, or resume it where it stopped, and return its outcome; everything is written to `out`.
+
+    Args:
+        method: name of the training method, as in `METHODS`.
+        job: settings of the job.
+        spec: spec of the base model.
+        device: device to train on; None for the best there is.
+        out: the job's folder.
+        on_progress: called with progress in [0, 1] and a message.
+        auxiliary: spec of the encoder that hard negatives are mined with.
+
+    Raises:
+        JobError: if the job cannot be done as described, or the folder holds another job or a finished one.
+    """
+    only = TrainingRun(method, job, spec, device, out, on_progress, auxiliary)
+    if get_process_rank() > 0:  # of torchrun; the first one holds the folder
+        return only.run_all()
+    with lock_folder(out, JobError(f"another job is writing to {out}; name another folder with --out")):
+        return only.run_all()
+
+
+def get_process_rank() -> int:
+    """Return the rank of this process under torchrun; 0 without torchrun."""
+    return int(os.environ.get("RANK", "0"))
+
+
+@contextmanager
+def _let_first_process_go_first(device: str | None) -> Iterator[None]:
+    """Run the block in torchrun's first process, then in the others, which find the first one's results on disk.
+
+    Without torchrun, the block just runs.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield
+        return
+    from accelerate import PartialState
+
+    state = PartialState(cpu=device == "cpu", timeout=timedelta(hours=OFFLINE_HOURS))
+    with state.main_process_first():
+        yield
+
+
+class TrainingRun:
+    """One training job, run by `run_training`.
+
+    Args:
+        method: name of the training method, as in `METHODS`; its regularizer is created.
+        job: settings of the job.
+        spec: spec of the base model; it is used in float32 and not compiled.
+        device: device to train on; None for the best there is.
+        out: the job's folder.
+        on_progress: called with progress in [0, 1] and a message.
+        auxiliary: spec of the encoder that hard negatives are mined with.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        job: Job,
+        spec: EncoderSpec,
+        device: str | None,
+        out: Path,
+        on_progress: Progress,
+        auxiliary: EncoderSpec,
+    ) -> None:
+        self.method, self.job, self.device, self.out, self.on_progress = method, job, device, out, on_progress
+        self.regularizer = create_regularizer(method, job.regularizer)
+        self.base = replace(spec, dtype="float32", compile=False)
+        self.spec = replace(self.base, max_length=job.training.max_length or spec.max_length)
+        self.auxiliary = auxiliary
+
+    def run_all(self) -> Outcome:
+        """Do every step of the job that is not done yet, and return the outcome.
+
+        Steps: read sources, mine negatives, compute targets, write the report, train, evaluate against the base model,
+        and write the report again. With a trained model in the folder, training is skipped.
+
+        Raises:
+            JobError: if the folder holds a trained model and no evaluation is left to do, or holds another job.
+        """
+        trained = (self.out / MODEL).is_dir() and (self.out / SUMMARY).is_file()
+        if trained and (self.job.evaluate_after is None or (self.out / COMPARISON).is_file()):
+            raise JobError(f"{self.out} holds a trained model already; name another folder with --out, or remove it")
+        self.on_progress(0.0, "reading the sources")
+        sources = JobSources(self.job)
+        suites = open_suites(self.job.evaluate_after) if self.job.evaluate_after else {}
+        with _let_first_process_go_first(self.device):
+            found = mine_if_configured(
+                sources.builder, self.job, self.auxiliary, self.device, self.out, self._report_offline_progress
+            )
+            mixture, evaluator = sources.split()
+            encoder = Encoder(self.spec, self.device)
+            self._record_or_check_job(encoder, mixture)
+            folder, cache = self.out / "targets", self.out / "reference"
+            self.regularizer.prepare(encoder, mixture, folder, cache, self._report_offline_progress)
+            warnings = [*mixture.notes, *self.regularizer.list_warnings(mixture, encoder.dimensions)]
+            warnings += mixture.list_single_pair_warnings()
+            warnings += list_prompt_warnings(encoder, [source.prompts for source in self.job.sources])
+            warnings += list_truncation_warnings(encoder, mixture)
+            page = Page(self.out, mixture, self.regularizer, warnings, found)
+            if get_process_rank() == 0:
+                page.write()
+            del encoder
+        if trained:
+            summary = orjson.loads((self.out / SUMMARY).read_bytes())
+        else:
+            summary = self._train(mixture, evaluator)
+        compared = self._compare(mixture, suites) if get_process_rank() == 0 else {}
+        if get_process_rank() == 0:
+            page.write(summary["kept"], compared)
+        return Outcome(mixture, self.regularizer, summary, warnings, self.out / MODEL, found, compared)
+
+    def _compare(self, mixture: Mixture, suites: dict[str, Suite]) -> dict[str, SuiteComparison]:
+        """Evaluate model and base on the suites, write results and comparison to the job's folder, and return it.
+
+        The comparison is by purpose, `domain` or `general`; empty if the job asks for no evaluation.
+        """
+        if self.job.evaluate_after is None:
+            return {}
+        texts = [*mixture.anchors, *mixture.positives]
+        limit, model = self.job.evaluate_after.limit, self.out / MODEL
+        return compare_models(suites, limit, self.base, model, texts, self.device, self.out, self.on_progress)
+
+    def _report_offline_progress(self, fraction: float, sentence: str) -> None:
+        """Report progress of the work before training, scaled to the first `OFFLINE_SHARE` of the whole."""
+        self.on_progress(OFFLINE_SHARE * fraction, sentence)
+
+    def _record_or_check_job(self, encoder: Encoder, mixture: Mixture) -> None:
+        """Write job.json if there is none; else raise `JobError` if it names another job, base model or data."""
+        path = self.out / JOB
+        depends = {
+            "method": self.method,
+            "mixture": mixture.digest(),
+            "regularizer": self.regularizer.settings and self.regularizer.settings.model_dump(),
+            "training": self.job.training.model_dump(mode="json"),
+            "evaluate": self.job.evaluate.model_dump(exclude={"folder"}) if self.job.evaluate else None,
+        }
+        if not path.is_file():
+            replace_synced(path, orjson.dumps({"base": encoder.describe()} | depends, option=orjson.OPT_INDENT_2))
+            return
+        base = {"base.max_length": encoder.max_length, "base.fingerprint": encoder.fingerprint}
+        changed = find_changed_setting(path, base | depends)
+        if changed == "base.fingerprint":
+            raise JobError(f"the base model changed since {self.out} was begun; name another folder with --out")
+        if changed is not None:
+            name = changed.removeprefix("base.")
+            raise JobError(f"{self.out} was begun with another {name}; name another folder with --out")
+
+    def _train(self, mixture: Mixture, evaluator: Evaluator | None) -> dict[str, Any]:
+        """Train the base model, or resume from the last checkpoint; save model and training.json; return the summary.
+
+        Checkpoints are deleted then. LoRA's adapters are merged into the model, and also written if the job keeps them.
+        The saved model reads texts of the base model's maximum length, also if training cut them shorter.
+        """
+        from lathe.training.finetuning.trainer import train
+
+        share = OFFLINE_SHARE if self.regularizer.settings else 0.0
+        model = load_model(self.base, self.device).float()
+        length = model.max_seq_length
+        if self.job.training.max_length is not None:
+            model.max_seq_length = self.job.training.max_length
+        trained = train(
+            model,
+            mixture,
+            self.job.training,
+            self.out / "training",
+            lambda fraction, sentence: self.on_progress(share + (1 - share) * fraction, sentence),
+            self.regularizer,
+            evaluator=evaluator,
+            export=self._export_adapter,
+        )
+        summary = asdict(trained) | {
+            "method": self.method,
+            "pairs": len(mixture),
+            "negatives": sum(map(len, mixture.negatives)),
+            "sources": mixture.names,
+            "libraries": {name: version(name) for name in ("lathe", "torch", "transformers", "sentence-transformers")},
+            "date": datetime.now(UTC).date().isoformat(),
+        }
+        if get_process_rank() == 0:
+            if model.max_seq_length != length:
+                model.max_seq_length = length
+            save_model(model, self.out / MODEL)
+            replace_synced(self.out / SUMMARY, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
+            for checkpoint in (self.out / "training").glob("checkpoint-*"):
+                shutil.rmtree(checkpoint, ignore_errors=True)
+        return summary
+
+    def _export_adapter(self, adapter: "Adapter") -> None:
+        """Write the adapters to the job's folder if the job keeps them; only the first process of torchrun does."""
+        lora = self.job.training.lora
+        if lora is not None and lora.keep_adapter and get_process_rank() == 0:
+            adapter.export(self.out / ADAPTER, self.base.model)
+
+
+def save_model(model: Any, path: Path) -> None:
+    """Write a sentence-transformers model to a folder, replacing an existing one.
+
+    The model is written beside it first, so that a killed run leaves no half-written model.
+    """
+    written = path.with_name(f".{path.name}")
+    shutil.rmtree(written, ignore_errors=True)
+    model.save_pretrained(str(written), create_model_card=False)
+    shutil.rmtree(path, ignore_errors=True)
+    written.rename(path)
+    sync_folder(path.parent)

@@ -1,0 +1,331 @@
+"""Training of a sentence-transformers model on a mixture, with the library's trainer."""
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+
+from lathe.training.encoder.cutting import TextCutter
+from lathe.training.encoder.precision import PROBES, has_bfloat16
+from lathe.training.encoder.unpadding import try_unpadding
+from lathe.training.errors import JobError
+from lathe.training.finetuning.callbacks import (
+    CHECKPOINT_PREFIX,
+    Checkpoints,
+    EvaluationCallback,
+    LossReporter,
+    TrainingLog,
+    find_last_checkpoint,
+    read_batch_size,
+)
+from lathe.training.finetuning.collator import NEGATIVES, TripletCollator
+from lathe.training.finetuning.evaluators import Evaluator
+from lathe.training.finetuning.job import TrainingSettings
+from lathe.training.finetuning.lora import Adapter
+from lathe.training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.regularizers.regularizer import Regularizer
+from lathe.training.finetuning.text_ids import assign_negative_ids, assign_text_ids
+from lathe.transforms.progress import Progress
+
+CHECKPOINTS_KEPT = 2
+"""Maximum number of checkpoints on disk."""
+LOG = "progress.jsonl"
+"""File name of the training log."""
+
+
+class Trainer(SentenceTransformerTrainer):
+    """The library's trainer, without its pickled settings and its model card, which would hold the user's texts.
+
+    Under torchrun the library drops pairs that do not fill a step; here the step is filled up from the first pairs.
+    """
+
+    data_collator_class = TripletCollator
+    adapter: Adapter | None = None
+    """Adapters that are trained and stored instead of the model's own weights; None to train and store all weights."""
+
+    def get_train_dataloader(self) -> Any:
+        """Return the library's data loader; under torchrun every process gets as many batches, of the same size."""
+        loader: Any = super().get_train_dataloader()
+        if _get_process_count() > 1:
+            loader.batch_sampler.even_batches = True
+        return loader
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """Do nothing, so that no model card is written."""
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Write the model, or only its adapters if there are any, to the folder of a checkpoint."""
+        folder = Path(str(output_dir or self.args.output_dir))
+        if self.adapter is None:
+            self.model.save_pretrained(str(folder), create_model_card=False)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.adapter.save(folder)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Restore the model, or only its adapters if there are any, from the folder of a checkpoint."""
+        if self.adapter is None:
+            super()._load_from_checkpoint(resume_from_checkpoint)
+        else:
+            self.adapter.load(Path(resume_from_checkpoint))
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """Result of a training.
+
+    Attributes:
+        steps: optimizer steps in all, including those before a resume.
+        seconds: time that this process trained.
+        resumed_from: step that the training resumed from; 0 if it started from the beginning.
+        kept: step whose model is kept: the best one if the model was evaluated during training, else the last.
+        best: metric at that step; None if the model was not evaluated.
+    """
+
+    steps: int
+    seconds: float
+    resumed_from: int
+    kept: int
+    best: float | None = None
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """Seconds for each step that this process did; None if it did none."""
+        done = self.steps - self.resumed_from
+        return self.seconds / done if done else None
+
+
+def train(
+    model: Any,
+    mixture: Mixture,
+    settings: TrainingSettings,
+    folder: Path,
+    on_progress: Progress,
+    regularizer: Regularizer,
+    checkpoints: bool = True,
+    evaluator: Evaluator | None = None,
+    export: Callable[[Adapter], None] | None = None,
+) -> TrainingResult:
+    """Train the model in place, resuming from the last complete checkpoint in the folder, and return the result.
+
+    With evaluation during training, the model of the best step is restored at the end. Adapters are merged. The model
+    is left in evaluation mode.
+
+    Args:
+        model: sentence-transformers model.
+        mixture: pairs; batches mix all sources (Section 3.2 of the REZE paper), with and without hard negatives.
+        settings: settings of the training.
+        folder: folder for checkpoints and the training log; created if missing.
+        on_progress: called with progress in [0, 1] and a message.
+        regularizer: the prepared regularizer.
+        checkpoints: whether to write checkpoints at intervals.
+        evaluator: evaluation during training; None to keep the last step.
+        export: called with the adapters before they are merged.
+
+    Raises:
+        JobError: if the processes cannot share the checkpoint's batch evenly, or the model takes no adapters.
+        NonFiniteLossError: if loss, weights or embeddings stop being finite; the last checkpoint stays.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = find_last_checkpoint(folder)
+    if checkpoint is not None:
+        settings = fit_batch_to_processes(settings, read_batch_size(checkpoint), _is_transformer(model))
+    adapter = Adapter(model, settings.lora, settings.seed) if settings.lora else None
+    loss = _build_loss(model, mixture, settings, regularizer)
+    batch = settings.batch_size * _get_process_count()
+    log = TrainingLog(folder / LOG, dict)
+    callbacks: list[TrainerCallback] = [LossReporter(log, loss.components, on_progress)]
+    if evaluator is not None:
+        encoding = partial(_encode, model, settings.batch_size)
+        callbacks.append(EvaluationCallback(log, evaluator, encoding, on_progress))
+    callbacks.append(Checkpoints(loss.components, batch, lambda: _require_finite(model)))
+    trainer = Trainer(
+        model=model,
+        args=_build_arguments(model, settings, folder, len(mixture), checkpoints),
+        train_dataset=build_dataset(mixture, model),
+        loss=loss,
+        callbacks=callbacks,
+    )
+    trainer.adapter = adapter
+    for unwanted in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(unwanted)
+    resumed_from = int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the libraries warn of one another
+            result = trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            if trainer.state.best_global_step and trainer.state.best_global_step < trainer.state.global_step:
+                trainer._load_from_checkpoint(str(folder / f"{CHECKPOINT_PREFIX}{trainer.state.best_global_step}"))
+        _require_finite(model)
+    except NonFiniteLossError as error:
+        kept = find_last_checkpoint(folder)
+        rest = f"the last good checkpoint is {kept.name}" if kept else "there is no checkpoint yet"
+        step = trainer.state.global_step
+        raise NonFiniteLossError(f"{error} at step {step}; {rest}. A smaller learning rate often helps") from None
+    if adapter is not None:
+        if export is not None:
+            export(adapter)
+        adapter.merge()
+    model.eval()
+    state = trainer.state
+    return TrainingResult(
+        steps=state.global_step,
+        seconds=float(result.metrics["train_runtime"]),
+        resumed_from=resumed_from,
+        kept=state.best_global_step or state.global_step,
+        best=state.best_metric,
+    )
+
+
+def build_dataset(mixture: Mixture, model: Any) -> Dataset:
+    """Convert the pairs to a `datasets.Dataset` of texts, with each pair's index in the mixture as its label.
+
+    Long texts are cut to about what the model reads, unless the encoder is static.
+    """
+
+    def cut(texts: Sequence[str]) -> list[str]:
+        """Cut each text to what the model reads of it; return the texts unchanged if the model reads all."""
+        return list(texts) if cutter is None else [cutter.cut(text).text for text in texts]
+
+    reads_all = not hasattr(next(iter(model)), "auto_model")
+    cutter = None if reads_all else TextCutter(model.tokenizer, model.max_seq_length or 512)
+    columns: dict[str, Any] = {"anchor": cut(mixture.anchors), "positive": cut(mixture.positives)}
+    if mixture.negatives:
+        columns[NEGATIVES] = [cut(some) for some in mixture.negatives]
+    return Dataset.from_dict(columns | {"label": np.arange(len(mixture))})
+
+
+def _encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Encode texts, which carry their prompts, with a model that is being trained; return unit vectors `(n, d)`.
+
+    The model encodes in evaluation mode, without its default prompt, and is then in the mode it was in.
+    """
+    training = model.training
+    found = model.eval().encode(
+        list(texts), prompt="", batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False
+    )
+    model.train(training)
+    return np.asarray(found, np.float32)
+
+
+def _get_process_count() -> int:
+    """Return the number of processes of torchrun; 1 without torchrun."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _is_transformer(model: Any) -> bool:
+    """Return whether the model is a transformer, whose activations need memory; a static encoder has none."""
+    return hasattr(next(iter(model)), "auto_model")
+
+
+def fit_batch_to_processes(settings: TrainingSettings, batch: int, activations: bool) -> TrainingSettings:
+    """Return the settings with the batch size at which all processes together have the checkpoint's batch.
+
+    Order of pairs, number of steps and learning rates then stay as they were. If a process gets more pairs than
+    `batch_size`, gradients are cached, so it needs no more memory.
+
+    Args:
+        settings: settings of the job.
+        batch: pairs of a step, over all processes, when the checkpoint was written.
+        activations: whether the model has activations, so that caching gradients saves memory.
+
+    Raises:
+        JobError: if these processes cannot share the batch evenly.
+    """
+    pairs, rest = divmod(batch, _get_process_count())
+    if rest or not pairs:
+        raise JobError(
+            f"the checkpoint's steps have {batch} pairs, which {_get_process_count()} processes cannot share evenly; "
+            f"start a number of processes that divides {batch}"
+        )
+    mini = settings.mini_batch_size or (settings.batch_size if activations and pairs > settings.batch_size else None)
+    return settings.model_copy(update={"batch_size": pairs, "mini_batch_size": mini})
+
+
+@torch.no_grad()
+def _require_finite(model: Any) -> None:
+    """Raise `NonFiniteLossError` if a weight or the embedding of a probe text is not finite; either can occur alone."""
+    if not all(torch.isfinite(weights).all() for weights in model.parameters()):
+        raise NonFiniteLossError("the weights are not numbers any more")
+    training = model.training
+    features = model.preprocess(PROBES[:1])
+    padded = {name: v.to(model.device) if isinstance(v, torch.Tensor) else v for name, v in features.items()}
+    embedding = model.eval()(padded)["sentence_embedding"]
+    model.train(training)
+    if not torch.isfinite(embedding).all():
+        raise NonFiniteLossError("embeddings are not numbers any more")
+
+
+def _build_loss(model: Any, mixture: Mixture, settings: TrainingSettings, regularizer: Regularizer) -> ContrastiveLoss:
+    """Build the loss for model and mixture, with cached gradients if `mini_batch_size` is smaller than `batch_size`.
+
+    Without cached gradients, on a CPU, the model is switched to take texts without padding if that gives the same
+    vectors. With `mask_identical`, in-batch negatives equal to a text of the pair are excluded.
+
+    Raises:
+        JobError: if the gradients of a static encoder would be cached.
+    """
+    text_ids = assign_text_ids(mixture.anchors, mixture.positives) if settings.mask_identical else None
+    negative_ids = assign_negative_ids(mixture.positives, mixture.negatives)
+    options: dict[str, Any] = {"regularizer": regularizer, "text_ids": text_ids, "negative_ids": negative_ids}
+    if settings.mini_batch_size is not None and settings.mini_batch_size < settings.batch_size:
+        if not _is_transformer(model):
+            raise JobError("a static encoder needs no mini_batch_size: it has no activations to save")
+        return CachedContrastiveLoss(settings.mini_batch_size, model, settings.temperature, **options)
+    position, _ = try_unpadding(model, PROBES) or (None, "")
+    return ContrastiveLoss(model, settings.temperature, first_position=position, **options)
+
+
+def _build_arguments(
+    model: Any, settings: TrainingSettings, folder: Path, pairs: int, checkpoints: bool
+) -> SentenceTransformerTrainingArguments:
+    """Convert the settings to the arguments of the library's trainer, with AdamW.
+
+    Precision "auto" is bfloat16 if the model's device has it, else float32.
+
+    Args:
+        model: model to train; its device matters.
+        settings: settings of the training.
+        folder: folder for checkpoints.
+        pairs: number of pairs, which gives the number of warmup steps.
+        checkpoints: whether to write checkpoints at intervals.
+    """
+    device = str(model.device).partition(":")[0]
+    bfloat16 = has_bfloat16(device) if settings.precision == "auto" else settings.precision == "bfloat16"
+    steps = -(-pairs // (settings.batch_size * _get_process_count())) * settings.epochs
+    found = SentenceTransformerTrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type=settings.schedule,
+        warmup_steps=round(settings.warmup_ratio * steps),
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        optim="adamw_torch_fused" if device in ("cpu", "cuda") else "adamw_torch",
+        bf16=bfloat16,
+        use_cpu=device == "cpu",
+        seed=settings.seed,
+        save_strategy="steps" if checkpoints else "no",
+        save_steps=settings.checkpoint_steps,
+        save_total_limit=CHECKPOINTS_KEPT,
+        logging_steps=settings.log_steps,
+        logging_nan_inf_filter=False,
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_num_workers=0,
+        dataloader_pin_memory=device == "cuda",
+    )
+    found.dataloader_drop_last = False  # which the library sets under torchrun
+    return found

@@ -1,0 +1,323 @@
+"""The search for codes of a budget: queries from a source, and λ and codebooks chosen by split-half retrieval."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.errors import FitError
+from lathe.training.fitting.encoded_shards import hash_row
+from lathe.training.sources.source import Source, open_source
+from lathe.training.split_half import cut_in_two
+from lathe.transforms.base import view_through
+from lathe.transforms.chain import Chain
+from lathe.transforms.codes import CENTROIDS, ProductCoding, TransformCoding
+from lathe.transforms.errors import TransformError
+from lathe.transforms.progress import Progress, part_of
+from lathe.transforms.quality import anchor_blocks
+from lathe.transforms.statistics import Moments, moments_of
+from lathe.transforms.vectors import FloatArray, Vectors
+
+WEIGHTINGS = (0.5, 0.0, 0.25, 0.75, 1.0)
+"""Values of λ that are tried; the first is taken unless another is better beyond its interval."""
+
+MAX_TEXTS = 1000
+"""Maximum number of held-out texts that are cut in two: the interval of a difference is then about a point."""
+
+MIN_TEXTS = 100
+"""Minimum number of such texts; with fewer, no difference between weightings could be told."""
+
+MIN_CODEBOOK_ROWS = 10 * CENTROIDS
+"""Minimum number of fitted rows for codebooks to be tried: ten for each centroid."""
+
+MAX_TRIAL_ROWS = 16_384
+"""Maximum number of rows that codebooks are learned from for the trial: at 48 bytes that takes 12 seconds on a core. If
+they are chosen, they are learned again from up to `lathe.transforms.codes.product_coding.MAX_ROWS`."""
+
+WEIGHTINGS_SHARE = 0.2
+"""Share of the search's progress that the weightings take; codebooks take the rest."""
+
+MAX_QUERIES = 20_000
+"""Maximum number of queries that are read: enough for their second moment at any number of dimensions in use."""
+
+QUERY_PROMPT = "query"
+"""Name of the prompt that queries get if the encoder has it."""
+
+NORMAL_QUANTILE = 1.96
+"""Half-width of a 95 % interval in standard errors."""
+
+
+@dataclass(frozen=True)
+class CodeTrial:
+    """Split-half retrieval through codes of one kind and weighting.
+
+    Attributes:
+        kind: kind of the step, `codes` or `product_codes`.
+        weighting: λ.
+        rows: number of rows that the step was fitted on.
+        retrieval: mean reciprocal rank × 100 of the other half among all halves and the held-out rows.
+        ahead: difference of `retrieval` to `codes` with the first weighting, paired by text; for `product_codes` to
+            `codes` with the same weighting.
+        ci95: half-width of the 95 % interval of `ahead`.
+    """
+
+    kind: str
+    weighting: float
+    rows: int
+    retrieval: float
+    ahead: float
+    ci95: float
+
+
+@dataclass(frozen=True)
+class CodeSearch:
+    """Result of a search for codes.
+
+    Attributes:
+        chain: fitted chain that ends in the chosen codes.
+        trials: what was tried; empty if there were no texts to try with.
+        not_tried: reasons why the weightings or kinds of codes were not tried, by name.
+    """
+
+    chain: Chain
+    trials: Sequence[CodeTrial]
+    not_tried: dict[str, str]
+
+    def describe(self) -> dict[str, Any]:
+        """Return how the codes were chosen, for the certificate: `{chosen_by, tried, not_tried}`."""
+        return {
+            "chosen_by": "split-half retrieval" if self.trials else "default",
+            "tried": [asdict(one) for one in self.trials],
+            "not_tried": self.not_tried,
+        }
+
+
+@dataclass(frozen=True)
+class HeldOutHalves:
+    """Vectors of the halves of held-out texts.
+
+    Attributes:
+        first, second: vectors of the first and the second halves, `(n, d)` each; they search each other.
+    """
+
+    first: FloatArray
+    second: FloatArray
+
+
+def read_queries(written: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
+    """Return the vectors of the first `MAX_QUERIES` queries of a source, `(m, d)`; encode texts, blank ones left out.
+
+    Texts get the prompt `QUERY_PROMPT` if the encoder has it, else its default prompt.
+
+    Args:
+        written: source of query texts, or of their vectors.
+        encoder: encoder of the fitted rows; needed for texts.
+        dimensions: d, those of the fitted rows.
+
+    Raises:
+        SourceError: if the source cannot be read.
+        FitError: if it is empty, holds texts without an encoder, or vectors of other dimensions.
+    """
+    texts: list[str] = []
+    blocks: list[FloatArray] = []
+    for batch in open_source(written).batches():
+        if isinstance(batch.values, list):
+            texts += [text for text in batch.values if text.strip()]
+        else:
+            blocks.append(np.asarray(batch.values, np.float32))
+        if len(texts) + sum(map(len, blocks)) >= MAX_QUERIES:
+            break
+    if texts and encoder is None:
+        raise FitError("queries are texts and there is no encoder: give vectors of queries")
+    if texts and encoder is not None:
+        prompt = QUERY_PROMPT if QUERY_PROMPT in encoder.prompts else None
+        blocks = [encoder.encode(texts[:MAX_QUERIES], prompt).vectors]
+    if not blocks:
+        raise FitError(f"the source of queries {written!r} holds none")
+    found = np.concatenate(blocks)[:MAX_QUERIES]
+    if found.shape[1] != dimensions:
+        raise FitError(f"queries have {found.shape[1]} dimensions, the fitted rows have {dimensions}")
+    return found
+
+
+def encode_heldout_halves(
+    source: Source, encoder: TextEncoder | None, hashes: NDArray[np.uint64], seed: int
+) -> HeldOutHalves | str:
+    """Cut up to `MAX_TEXTS` held-out texts of a source in two and return the vectors of the halves.
+
+    Args:
+        source: the fitted source; it is read again.
+        encoder: its encoder.
+        hashes: hashes of the held-out rows.
+        seed: seed of the choice among more texts.
+
+    Returns:
+        The vectors, or the reason why there are none: a source of vectors, or fewer than `MIN_TEXTS` texts that are
+        long enough.
+    """
+    if encoder is None or source.kind() != "texts":
+        return "the source holds vectors, and texts are needed to choose by"
+    wanted = set(hashes.tolist())
+    pairs = {
+        text: cut
+        for batch in source.batches()
+        for text in batch.values
+        if isinstance(text, str) and hash_row(text.encode()) in wanted and (cut := cut_in_two(text)) is not None
+    }
+    if len(pairs) < MIN_TEXTS:
+        return f"{len(pairs)} held-out texts are long enough to be cut in two, and {MIN_TEXTS} are needed"
+    cuts = list(pairs.values())
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(cuts))[:MAX_TEXTS])
+    first, second = ([cuts[i][side] for i in chosen] for side in (0, 1))
+    return HeldOutHalves(encoder.encode(first).vectors, encoder.encode(second).vectors)
+
+
+def keep_default(chain: Chain, reason: str) -> CodeSearch:
+    """Return the result of a search that tries nothing, for a reason that the certificate will give."""
+    return CodeSearch(chain, [], {"weightings": reason, ProductCoding.kind: reason})
+
+
+def search_codes(
+    chain: Chain,
+    rows: Vectors,
+    halves: HeldOutHalves,
+    heldout: FloatArray,
+    queries: Vectors | None,
+    adds_rows: bool,
+    report: Progress,
+) -> CodeSearch:
+    """Choose the weighting of a chain's codes, then try learned codebooks with that weighting.
+
+    Halves of texts search the codes of their other halves among those of all held-out rows. Retrieval of halves follows
+    labelled tasks better than recall of neighbours does, which a weighting can raise while tasks lose. The first of
+    `WEIGHTINGS` stays unless another is ahead of it by more than its 95 % interval, and then `codes` stay unless
+    `product_codes` are ahead of them by more than theirs.
+
+    Args:
+        chain: fitted, ending in `codes`; not changed.
+        rows: the rows that it was fitted on, `(n, d)`.
+        halves: of held-out texts.
+        heldout: held-out rows, `(m, d)`.
+        queries: the queries that it was fitted with, if any.
+        adds_rows: whether rows will be added to the fit later. Codebooks would not learn from them, so they are not
+            tried.
+        report: called with progress in [0, 1] and a message.
+    """
+    chosen, trials, ranks = _choose_weighting(
+        chain, rows, halves, heldout, queries, part_of(report, 0, WEIGHTINGS_SHARE)
+    )
+    if adds_rows:
+        problem = "its codebooks would not learn from the rows that are added later"
+    elif rows.shape[0] < MIN_CODEBOOK_ROWS:
+        problem = f"its codebooks need {MIN_CODEBOOK_ROWS:,} rows to fit on, there are {rows.shape[0]:,}"
+    else:
+        report(WEIGHTINGS_SHARE, "trying learned codebooks")
+        some = rows if rows.shape[0] <= MAX_TRIAL_ROWS else rows[_sample_rows(rows.shape[0])]
+        try:
+            learned = _with_codebooks(chosen, some, queries)
+        except TransformError as error:
+            problem = str(error)
+        else:
+            trial = _compare(learned, some.shape[0], _rank_halves(learned, halves, heldout), ranks)
+            if trial.ahead > trial.ci95:
+                report((1 + WEIGHTINGS_SHARE) / 2, "learning codebooks")
+                chosen = learned if some is rows else _with_codebooks(chosen, rows, queries)
+            return CodeSearch(chosen, [*trials, trial], {})
+    return CodeSearch(chosen, trials, {ProductCoding.kind: problem})
+
+
+def _sample_rows(count: int) -> NDArray[np.int64]:
+    """Return the ascending indices of `MAX_TRIAL_ROWS` of `count` rows, drawn with a fixed seed."""
+    return np.sort(np.random.default_rng(0).permutation(count)[:MAX_TRIAL_ROWS])
+
+
+def choose_weighting(
+    chain: Chain, rows: Vectors, halves: HeldOutHalves, heldout: FloatArray, queries: Vectors | None, report: Progress
+) -> tuple[Chain, list[CodeTrial]]:
+    """Return a chain whose codes have the weighting that retrieves best, and what every weighting retrieved.
+
+    The first part of `search_codes`, whose arguments these are.
+    """
+    return _choose_weighting(chain, rows, halves, heldout, queries, report)[:2]
+
+
+def _choose_weighting(
+    chain: Chain, rows: Vectors, halves: HeldOutHalves, heldout: FloatArray, queries: Vectors | None, report: Progress
+) -> tuple[Chain, list[CodeTrial], NDArray[np.float64]]:
+    """Return the results of `choose_weighting`, and the reciprocal rank of each text through the chosen codes."""
+    before = chain.without_quantizer()
+    assert isinstance(chain.quantizer, TransformCoding)
+    moments = moments_of(_view_through(rows, before))
+    of_queries = None if queries is None else moments_of(_view_through(queries, before.query_side()))
+    ranks, chains = [], []
+    for done, weighting in enumerate(WEIGHTINGS):
+        report(done / len(WEIGHTINGS), f"trying codes with weighting {weighting:g}")
+        chains.append(_with_weighting(chain, weighting, moments, of_queries))
+        ranks.append(_rank_halves(chains[-1], halves, heldout))
+    trials = [_compare(one, rows.shape[0], own, ranks[0]) for one, own in zip(chains, ranks, strict=True)]
+    best = pick_trial(trials)
+    return chains[best], trials, ranks[best]
+
+
+def pick_trial(trials: Sequence[CodeTrial]) -> int:
+    """Return the number of the trial that is furthest ahead of the first beyond its interval; 0 if none is."""
+    better = [i for i, trial in enumerate(trials) if trial.ahead > trial.ci95]
+    return max(better, key=lambda i: trials[i].ahead, default=0)
+
+
+def _view_through(rows: Vectors, chain: Chain) -> Vectors:
+    """Return a lazy view of rows through a chain; the rows themselves if it changes nothing."""
+    return view_through(rows, chain) if len(chain) or chain.normalize else rows
+
+
+def _with_weighting(chain: Chain, weighting: float, moments: Moments, queries: Moments | None) -> Chain:
+    """Return the chain with its codes fitted again with another weighting; the other steps are shared."""
+    assert chain.quantizer is not None
+    parameters = {name: value for name, value in chain.quantizer.spec().items() if name != "kind"}
+    step = TransformCoding(**(parameters | {"weighting": weighting})).fit(moments, queries=queries)
+    return Chain([*chain.float_steps, step], chain.normalize)
+
+
+def _with_codebooks(chain: Chain, rows: Vectors, queries: Vectors | None) -> Chain:
+    """Return the chain with learned codebooks in place of its codes, with the same bytes and weighting.
+
+    Raises:
+        TransformError: if they cannot be fitted, as if every coordinate has a byte of its own.
+    """
+    codes, before = chain.quantizer, chain.without_quantizer()
+    assert isinstance(codes, TransformCoding)
+    step = ProductCoding(codes.bytes, codes.weighting, seed=codes.seed, restore_norm=codes.restore_norm)
+    of_queries = None if queries is None else moments_of(_view_through(queries, before.query_side()))
+    return Chain([*chain.float_steps, step.fit(_view_through(rows, before), queries=of_queries)], chain.normalize)
+
+
+def _rank_halves(chain: Chain, halves: HeldOutHalves, heldout: FloatArray) -> NDArray[np.float64]:
+    """Return 1/rank `(n,)` of each text's other half among the codes of all such halves and of the held-out rows.
+
+    Queries are floats. First halves search second halves and the reverse, and 1/rank is averaged; ties count half.
+    """
+    distractors = chain.floats(heldout)
+    found = np.zeros(len(halves.first))
+    for asked, answered in ((halves.first, halves.second), (halves.second, halves.first)):
+        queries = torch.from_numpy(chain.transform_queries(asked))
+        documents = torch.from_numpy(np.concatenate([chain.floats(answered), distractors]))
+        for rows in anchor_blocks(len(queries)):
+            scores = queries[rows] @ documents.T
+            own = scores[torch.arange(len(scores)), torch.arange(rows.start, rows.stop)].unsqueeze(1)
+            # Equal codes have equal scores: a tie counts half.
+            nearer = (scores > own).sum(1) + ((scores == own).sum(1) - 1) / 2
+            found[rows] += (0.5 / (1 + nearer.double())).numpy()
+    return found
+
+
+def _compare(chain: Chain, rows: int, own: NDArray[np.float64], other: NDArray[np.float64]) -> CodeTrial:
+    """Compare the reciprocal ranks `(n,)` through a chain's codes, fitted on so many rows, with those of others."""
+    assert isinstance(chain.quantizer, TransformCoding)
+    difference = 100 * (own - other)
+    half = NORMAL_QUANTILE * float(difference.std(ddof=1)) / float(np.sqrt(len(difference)))
+    codes = chain.quantizer
+    return CodeTrial(codes.kind, codes.weighting, rows, 100 * float(own.mean()), float(difference.mean()), half)

@@ -1,0 +1,229 @@
+"""Shards encoded to vectors on disk, each in its own folder, resumed after a kill.
+
+folder/<key of the shard>/
+├── vectors.f32     (kept, width) float32, without blank texts
+├── hashes.u64      (kept,) hash of each text or vector
+└── position.json   progress, see `Position`
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from filelock import Timeout
+from numpy.typing import NDArray
+
+from lathe.training.digests import digest
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.errors import EngineError, FitError, NotFiniteError, SourceError
+from lathe.training.locks import lock_file
+from lathe.training.sources.kinds import Batch
+from lathe.training.sources.shards import BATCH_ROWS, Shard, open_local_copy, read_shards
+from lathe.transforms.files import continue_file, create_file, make_folder
+
+VECTORS, HASHES, POSITION = "vectors.f32", "hashes.u64", "position.json"
+"""File names in a shard's folder."""
+
+LOCK_SECONDS = 180.0
+"""Seconds to wait for the lock of a shard whose holder may be dying: longer than NFS keeps the lock of a lost node."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """Progress of the encoding of a shard.
+
+    Attributes:
+        rows: number of rows read from the source.
+        kept: number of vectors written, which excludes blank texts.
+        width: dimensions of the vectors; 0 before the first.
+    """
+
+    rows: int = 0
+    kept: int = 0
+    width: int = 0
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of bytes that each file must have at least, by file name."""
+        return {VECTORS: self.kept * self.width * 4, HASHES: self.kept * 8}
+
+
+def shard_folder(root: Path, shard: Shard, field: str, encoder: TextEncoder | None) -> Path:
+    """Return the folder for a shard's vectors, keyed by file, field, rows, kind and encoder; it is not created."""
+    of = encoder.vectors_key if encoder else None
+    return root / digest(shard.key, field, shard.start, shard.stop, shard.width, of)[:32]
+
+
+def read_position(folder: Path) -> Position:
+    """Read the progress stored in a shard's folder; return `Position()` if there is none or a file lost bytes."""
+    try:
+        position = Position(**json.loads((folder / POSITION).read_bytes()))
+        if all((folder / name).stat().st_size >= size for name, size in position.sizes.items()):
+            return position
+    except (OSError, ValueError, TypeError):
+        pass
+    return Position()
+
+
+def encode_shard(
+    shard: Shard,
+    field: str,
+    encoder: TextEncoder | None,
+    folder: Path,
+    on_rows: Callable[[int], None] = lambda rows: None,
+) -> Position:
+    """Encode one shard into its folder and return its position; resume after the last complete batch of an earlier run.
+
+    A finished shard is not read again.
+
+    Args:
+        shard: a shard of the source's plan.
+        field: the source's field.
+        encoder: needed for texts; None for vectors without an encoder.
+        folder: the shard's folder, see `shard_folder`; a remote file is downloaded into it for the time being.
+        on_rows: called with the number of rows of the shard that are done.
+
+    Raises:
+        SourceError: if the file cannot be read, or has fewer rows than planned.
+        FitError: if the vectors' dimensions are not the encoder's.
+        EngineError: if another process holds the shard's lock for `LOCK_SECONDS`.
+    """
+    position = read_position(folder)
+    if position.rows == shard.rows:
+        return position
+    with open_local_copy(shard.file, folder) as file:
+        return write_shard(shard, read_shards(file, shard, shard, field), encoder, folder, on_rows)
+
+
+def write_shard(
+    shard: Shard, batches: Iterator[Batch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
+) -> Position:
+    """Encode a shard from its batches into its folder, under the folder's lock, and return its position.
+
+    The shard's batches are consumed from the iterator. Batches that an earlier run wrote are skipped; each further
+    batch is written before the next is read.
+
+    Args:
+        shard: a shard of the source's plan.
+        batches: batches of the shard's file from the shard's first row on.
+        encoder: needed for texts; None for vectors without an encoder.
+        folder: the shard's folder; created if missing.
+        on_rows: called with the number of rows of the shard that are done.
+
+    Raises:
+        SourceError: if the batches end before the shard does.
+        FitError: if the vectors' dimensions are not the encoder's.
+        EngineError: if another process holds the shard's lock for `LOCK_SECONDS`.
+    """
+    make_folder(folder)
+    try:
+        with lock_file(folder / ".lock", LOCK_SECONDS):
+            return _write_locked(shard, batches, encoder, folder, on_rows)
+    except Timeout:
+        name = f"rows {shard.start:,} to {shard.stop:,} of {shard.file.rpartition('/')[2]}"
+        raise EngineError(f"another process has been encoding {name} for {LOCK_SECONDS:.0f} s; end it first") from None
+
+
+def _write_locked(
+    shard: Shard, batches: Iterator[Batch], encoder: TextEncoder | None, folder: Path, on_rows: Callable[[int], None]
+) -> Position:
+    """Encode a shard's batches, append vectors and hashes to its files, and save and return its position.
+
+    Files are first truncated to the stored position, and batches up to it skipped. The caller must hold the folder's
+    lock.
+
+    Raises:
+        SourceError: if the batches end before the shard does.
+        FitError: if the vectors' dimensions are not the encoder's.
+    """
+    position, seen = _truncate_to_position(folder), 0
+    with (
+        continue_file(folder / VECTORS, append=True) as vectors_file,
+        continue_file(folder / HASHES, append=True) as hashes_file,
+    ):
+        for batch in islice(batches, -(-shard.rows // BATCH_ROWS)):
+            before, seen = seen, seen + len(batch)
+            if seen <= position.rows:
+                continue
+
+            def report(done: int, before: int = before) -> None:
+                """Report the rows of the shard that are done, given those of the current batch."""
+                on_rows(before + done)
+
+            try:
+                vectors, hashes = _encode_batch(batch, encoder, report)
+            except NotFiniteError as error:
+                row = shard.start + before + _find_row(batch, error)
+                raise error.at(f"row {row + 1:,} of {shard.file.rpartition('/')[2]}") from None
+            for file, array in ((vectors_file, vectors), (hashes_file, hashes)):
+                file.write(array.tobytes())
+                file.flush()
+            width = vectors.shape[1] if len(vectors) else position.width
+            position = replace(position, rows=seen, kept=position.kept + len(vectors), width=width)
+            _save_position(folder, position)
+            on_rows(seen)
+    if seen != shard.rows:
+        name = shard.file.rpartition("/")[2]
+        raise SourceError(f"{name} ended early: it held {shard.stop:,} rows or more, and then {shard.start + seen:,}")
+    return position
+
+
+def _truncate_to_position(folder: Path) -> Position:
+    """Truncate a shard's files to the last complete batch, or to nothing, save the position and return it."""
+    position = read_position(folder)
+    for name, size in position.sizes.items():
+        with continue_file(folder / name) as file:
+            file.truncate(size)
+    _save_position(folder, position)
+    return position
+
+
+def _save_position(folder: Path, position: Position) -> None:
+    """Replace `position.json` atomically; not synced, because after a power cut the shard is read again."""
+    staging = folder / f".{POSITION}"
+    with create_file(staging) as file:  # not synced: after a power cut the shard is read again
+        file.write(json.dumps(asdict(position)).encode())
+    staging.replace(folder / POSITION)
+
+
+def _encode_batch(
+    batch: Batch, encoder: TextEncoder | None, on_batch: Callable[[int], None]
+) -> tuple[NDArray[np.float32], NDArray[np.uint64]]:
+    """Return the vectors of a batch `(n, d)` float32 and the hashes of its rows `(n,)`; blank texts are left out.
+
+    Texts without an encoder give vectors `(0, 0)`.
+
+    Raises:
+        FitError: if the vectors' dimensions are not the encoder's.
+    """
+    if isinstance(batch.values, list):
+        texts = [text for text in batch.values if text.strip()]
+        vectors = encoder.encode(texts, on_batch=on_batch).vectors if encoder else np.empty((0, 0), np.float32)
+        payloads = [text.encode() for text in texts]
+    else:
+        vectors = np.ascontiguousarray(batch.values, dtype=np.float32)
+        payloads = [row.tobytes() for row in vectors]
+    if encoder is not None:
+        require_encoder_dimensions(vectors.shape[1], encoder)
+    return vectors, np.array([hash_row(payload) for payload in payloads], dtype=np.uint64)
+
+
+def _find_row(batch: Batch, error: NotFiniteError) -> int:
+    """Return the index in a batch of the text that an error of its texts, blank ones left out, is about."""
+    rows = [row for row, text in enumerate(batch.values) if text.strip()]
+    return rows[error.position or 0]
+
+
+def require_encoder_dimensions(width: int, encoder: TextEncoder) -> None:
+    """Raise `FitError` unless `width` equals the encoder's dimensions."""
+    if width != encoder.dimensions:
+        raise FitError(f"the vectors are {width} wide, those of {encoder.name} are {encoder.dimensions}")
+
+
+def hash_row(payload: bytes) -> int:
+    """Return the first 64 bits of the BLAKE2b digest of a row's bytes, as an integer."""
+    return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little")

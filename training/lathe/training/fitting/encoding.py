@@ -1,0 +1,166 @@
+"""Encoding of a source to vectors on disk, shard by shard, resumed after a kill."""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.errors import FitError, SourceError
+from lathe.training.fitting.encoded_shards import HASHES, VECTORS, require_encoder_dimensions
+from lathe.training.fitting.encoding_run import EncodingRun
+from lathe.training.fitting.engines import LOCAL, Engine
+from lathe.training.fitting.stacked import Part, Stacked
+from lathe.training.sources.local import display_path
+from lathe.training.sources.shards import Shard
+from lathe.training.sources.source import Source
+from lathe.transforms.files import make_root
+from lathe.transforms.progress import Progress
+from lathe.transforms.vectors import Vectors
+
+
+def _read_free_bytes(folder: Path) -> int:
+    """Return the number of free bytes on the disk of a folder."""
+    return shutil.disk_usage(folder).free
+
+
+@dataclass(frozen=True)
+class EncodedSource:
+    """Rows of a source as vectors.
+
+    Attributes:
+        vectors: `(n, d)` float32 on disk, in the source's order, without blank texts.
+        hashes: 64-bit hash of each text or vector `(n,)`; equal rows have equal hashes.
+        blank: number of blank texts left out.
+        left_out: names of damaged files that were left out, with the reasons.
+        empty: names of files without rows.
+    """
+
+    vectors: Vectors
+    hashes: NDArray[np.uint64]
+    blank: int
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    empty: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the hashes of all rows, in hexadecimal: identifies the rows without disclosing the texts."""
+        return hashlib.sha256(np.ascontiguousarray(self.hashes).data).hexdigest()
+
+
+def encode_source(
+    source: Source,
+    encoder: TextEncoder | None,
+    folder: Path,
+    on_progress: Progress,
+    engine: Engine = LOCAL,
+    free_bytes: Callable[[Path], int] = _read_free_bytes,
+) -> EncodedSource:
+    """Encode a source's texts, or copy its vectors, to files in `folder`, and return them as an `EncodedSource`.
+
+    Memory holds one batch. Each shard has its own folder; a later call resumes it after its last complete batch, and
+    reuses finished shards of unchanged files even if other files are added, changed or removed. If a file proves
+    damaged and such files are skipped, the source is planned again without it.
+
+    Args:
+        source: texts or vectors; it also says whether damaged files are skipped.
+        encoder: needed for texts; for vectors, the encoder they come from, or None.
+        folder: folder for the shards' folders; created if missing.
+        on_progress: called with progress in [0, 1] and a message with rows done, rate and time left.
+        engine: encodes the shards.
+        free_bytes: returns the free bytes on the disk of a folder.
+
+    Raises:
+        SourceError: if the source is empty, cannot be read, or a file has fewer rows than planned.
+        FitError: for texts without an encoder, vectors whose dimensions are not the encoder's, or a disk without enough
+            space for all vectors.
+        EngineError: if the engine's workers cannot do the work.
+    """
+    if source.detect_kind() is None and encoder is None:
+        raise FitError("texts need an encoder to become vectors")
+    damaged: dict[str, str] = {}
+    while True:
+        run = EncodingRun(source, source.plan(damaged), encoder, folder)
+        if not (found := _encode_run(run, engine, on_progress, free_bytes)):
+            return _open_encoded_source(run)
+        damaged |= found  # planned again, because other files may have been judged by the one that fell out
+
+
+def _encode_run(
+    run: EncodingRun, engine: Engine, on_progress: Progress, free_bytes: Callable[[Path], int]
+) -> dict[str, str]:
+    """Encode the unfinished shards of a run; return the damaged files found, with the reasons, empty if there are none.
+
+    Raises:
+        FitError: if the vectors' dimensions are not the encoder's, or the disk has too little space for all vectors.
+        SourceError: for a damaged file, unless the source skips such files.
+        EngineError: if the engine's workers cannot do the work.
+    """
+    make_root(run.root)
+    positions = run.positions
+    rows = {shard: position.rows for shard, position in positions.items()}
+    begun, before = time.monotonic(), sum(rows.values())
+    given = run.plan.shards[0].width
+    width = given if run.encoder is None else run.encoder.dimensions
+    if run.encoder is not None and given is not None:
+        require_encoder_dimensions(given, run.encoder)
+    _require_space(free_bytes(run.root), run.total - before, width or 0)
+    done = before
+
+    def report(shard: Shard, of_shard: int) -> None:
+        """Add a shard's newly done rows to the total, and report progress with rate and time left."""
+        nonlocal done
+        done += max(of_shard - rows[shard], 0)
+        rows[shard] = max(of_shard, rows[shard])
+        on_progress(done / run.total, format_progress(done, run.total, done - before, time.monotonic() - begun))
+
+    return engine.encode(run, positions, report)
+
+
+def _open_encoded_source(run: EncodingRun) -> EncodedSource:
+    """Return the vectors of a run whose shards are all finished, memory-mapped from their files.
+
+    Raises:
+        SourceError: if all rows are blank texts.
+    """
+    kept = [(run.folders[shard], position) for shard, position in run.positions.items() if position.kept]
+    if not kept:
+        raise SourceError(f"the source {display_path(run.source.written)!r} holds nothing but blank texts")
+    width = kept[0][1].width
+    if len(kept) == 1:  # nothing to look up for each row
+        ((folder, position),) = kept
+        vectors: Vectors = np.memmap(folder / VECTORS, np.float32, "r", shape=(position.kept, width))
+        hashes: NDArray[np.uint64] = np.memmap(folder / HASHES, np.uint64, "r", shape=(position.kept,))
+    else:
+        vectors = Stacked([Part(folder / VECTORS, position.kept) for folder, position in kept], width)
+        hashes = np.concatenate([np.fromfile(folder / HASHES, np.uint64, position.kept) for folder, position in kept])
+    rows = vectors.shape[0]
+    return EncodedSource(vectors, hashes, run.total - rows, run.plan.left_out, tuple(run.plan.empty))
+
+
+def _require_space(free: int, rows: int, width: int) -> None:
+    """Raise `FitError` if vectors and hashes of `rows` rows need more than `free` bytes, before hours of encoding."""
+    needed = rows * (width * 4 + 8)
+    if needed > free:
+        raise FitError(
+            f"{rows:,} vectors {width} wide take {needed / 1e9:.1f} GB, the disk has {free / 1e9:.1f} GB left"
+        )
+
+
+def format_progress(seen: int, total: int, done: int, seconds: float) -> str:
+    """Return a progress message with rows done, rate and time left.
+
+    Args:
+        seen: rows done in all, those of earlier runs included.
+        total: rows to do in all.
+        done: rows done in this run.
+        seconds: duration of this run.
+    """
+    rate = done / seconds if seconds > 0 else 0.0
+    left = f", {(total - seen) / rate:.0f} s left" if rate > 0 and seen < total else ""
+    return f"{seen:,} of {total:,} rows encoded, {rate:,.0f} a second{left}"

@@ -1,0 +1,59 @@
+"""Gates: bounds on a certificate's metrics that a fit must satisfy."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lathe.training.errors import FitError
+
+QUALITIES = {"local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"}
+"""Metrics of a certificate that exist for the whole, for each out-of-domain corpus and for each size."""
+
+ALIGNMENT = {"alignment.cosine", "alignment.recall_at_10"}
+"""Metrics of a certificate of a fit on pairs."""
+
+RELEVANCE = {f"relevance.{measure}.{side}" for measure in ("ndcg_at_10", "recall_at_10") for side in ("gain", "after")}
+"""Metrics of a certificate with pairs of query and document."""
+
+UPPER_BOUNDS = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"}
+"""Keys whose gate is a maximum; all others are a minimum."""
+
+
+def require_gates(gates: Mapping[str, float]) -> None:
+    """Raise `FitError` if a gate's key is no metric of a certificate."""
+    for key in gates:
+        if key.startswith("foreign."):
+            raise FitError(f"the gate {key!r} is called {key.replace('foreign', 'out_of_domain', 1)!r} now")
+        place, _, measure = key.rpartition(".")
+        of_corpus = measure in QUALITIES and (not place or place.startswith(("out_of_domain.", "sizes.")))
+        if not of_corpus and key not in {"isoscore.after", *ALIGNMENT, *RELEVANCE, *UPPER_BOUNDS}:
+            raise FitError(
+                f"there is no gate {key!r}; there are {', '.join(sorted(QUALITIES))}, isoscore.after, "
+                "mean_norm.after, bytes_per_vector.after, out_of_domain.CORPUS.MEASURE and relevance.ndcg_at_10.gain"
+            )
+
+
+def list_failed_gates(gates: Mapping[str, float], certificate: Mapping[str, Any]) -> list[str]:
+    """Return the keys of the gates that failed; a metric that was not measured fails."""
+    return [
+        gate for gate, wanted in gates.items() if not satisfies_gate(gate, wanted, read_gate_value(gate, certificate))
+    ]
+
+
+def read_gate_value(gate: str, certificate: Mapping[str, Any]) -> float | None:
+    """Return the value of a gate's metric in a certificate; None if it was not measured."""
+    place, _, measure = gate.rpartition(".")
+    group, _, corpus = place.partition(".")  # a corpus may have dots in its name
+    found: Any = certificate
+    for part in filter(None, (group, corpus, measure)):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int | float) else None
+
+
+def satisfies_gate(gate: str, wanted: float, found: float | None) -> bool:
+    """Return whether a metric's value satisfies its gate's bound; None and NaN never do."""
+    return found is not None and (found <= wanted if is_upper_bound(gate) else found >= wanted)
+
+
+def is_upper_bound(gate: str) -> bool:
+    """Return whether the gate's bound is a maximum."""
+    return gate in UPPER_BOUNDS or gate.rpartition(".")[2] == "positional_stress"

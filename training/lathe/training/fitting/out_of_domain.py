@@ -1,0 +1,127 @@
+"""Out-of-domain corpora of a fit: their sampled texts, read once, and the vectors of these, cached on disk."""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.errors import SourceError
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.sources.readers import BUILT_IN
+from lathe.training.sources.source import Source, open_source
+from lathe.transforms.files import create_file, make_folder
+from lathe.transforms.npy import open_npy
+from lathe.transforms.progress import Progress
+from lathe.transforms.vectors import FloatArray
+
+OUT_OF_DOMAIN_ROWS = 1000
+"""Maximum number of texts sampled from each out-of-domain corpus."""
+
+
+class OutOfDomainTexts:
+    """Texts sampled from out-of-domain corpora; a corpus is read when its texts are first needed, and once.
+
+    Args:
+        sources: source of each corpus by its name, written as for `open_source`.
+    """
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self.sources = sources
+        self._texts: dict[str, list[str]] = {}
+
+    @classmethod
+    def from_request(cls, request: FitRequest) -> "OutOfDomainTexts":
+        """Return the out-of-domain corpora of a fit: Python's docstrings, and those that the request names.
+
+        A fit on the docstrings themselves gets Python's language reference instead of them.
+        """
+        built_in = {"pydoc-topics": "pydoc:topics"} if request.source == "pydoc:" else {"pydoc": "pydoc:"}
+        return cls(built_in | dict(request.out_of_domain))
+
+    def read(self, name: str) -> list[str]:
+        """Return the texts sampled from a corpus; see `sample_texts`."""
+        if name not in self._texts:
+            self._texts[name] = sample_texts(open_source(self.sources[name]))
+        return self._texts[name]
+
+    def read_all(self) -> dict[str, list[str]]:
+        """Return the texts sampled from each corpus, by name."""
+        return {name: self.read(name) for name in self.sources}
+
+    def encode(self, encoder: TextEncoder | None, folder: Path, on_progress: Progress) -> dict[str, FloatArray]:
+        """Return vectors of the texts `(n, d)` by corpus name; empty without an encoder.
+
+        Vectors are cached in `folder` for each encoder.
+
+        Args:
+            encoder: encoder of the texts.
+            folder: cache folder; created if needed.
+            on_progress: called with progress in [0, 1] and a message.
+
+        Raises:
+            SourceError: if a corpus cannot be read or holds vectors.
+        """
+        if encoder is None:
+            return {}
+        found = {}
+        for done, name in enumerate(self.sources):
+            on_progress(done / len(self.sources), f"encoding out-of-domain text: {name}")
+            found[name] = self._load_or_encode(name, encoder, folder / encoder.vectors_key)
+        return found
+
+    def _load_or_encode(self, name: str, encoder: TextEncoder, folder: Path) -> FloatArray:
+        """Return the vectors of a corpus's texts `(n, d)`; those that `folder` lacks are encoded and cached there."""
+        source = open_source(self.sources[name])
+        # Texts of a built-in source are read only if they are not cached, which takes seconds.
+        key = built_in_cache_key(source) if source.written in BUILT_IN else repr(self.read(name))
+        return load_or_encode(folder, key, lambda: encoder.encode(self.read(name)).vectors)
+
+
+def built_in_cache_key(source: Source) -> str:
+    """Return the cache key of a built-in source's sampled texts: its name, Python's version and `OUT_OF_DOMAIN_ROWS`.
+
+    The texts themselves are not needed for the key; reading them takes seconds.
+    """
+    return f"{source.written} {sys.version} {OUT_OF_DOMAIN_ROWS}"
+
+
+def sample_texts(source: Source) -> list[str]:
+    """Read a source and return up to `OUT_OF_DOMAIN_ROWS` distinct texts, evenly spaced over it and without blank ones.
+
+    Raises:
+        SourceError: if the source holds vectors, or no text.
+    """
+    texts: list[str] = []
+    for batch in source.batches():
+        if not isinstance(batch.values, list):
+            raise SourceError(f"the out-of-domain source {source.written!r} holds vectors; it must hold texts")
+        texts.extend(text for text in batch.values if text.strip())
+    texts = list(dict.fromkeys(texts))
+    if not texts:
+        raise SourceError(f"the out-of-domain source {source.written!r} holds no texts")
+    return [texts[i] for i in np.linspace(0, len(texts) - 1, min(OUT_OF_DOMAIN_ROWS, len(texts))).astype(int)]
+
+
+def load_or_encode(folder: Path, key: str, compute: Callable[[], FloatArray]) -> FloatArray:
+    """Load the vectors cached in `folder` under `key`; if they are missing or damaged, compute and cache them.
+
+    Args:
+        folder: cache folder; created if needed.
+        key: any text, hashed for the file name.
+        compute: returns the vectors.
+    """
+    kept = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
+    try:
+        return np.array(open_npy(kept))
+    except (OSError, ValueError, EOFError):
+        vectors = compute()
+    make_folder(folder)
+    staging = kept.with_suffix(f".{os.getpid()}.npy")
+    with create_file(staging) as file:
+        np.save(file, vectors)
+    staging.replace(kept)
+    return vectors

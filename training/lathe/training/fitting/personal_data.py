@@ -1,0 +1,55 @@
+"""Fits on queries that hold personal data: what is required of them, and what certificates say.
+
+Encoded queries and pairs exist in the memory of the fit alone. What outlives it are matrices that were learned from
+moments or by training on many queries, and measures averaged over them. If a request sets `personal_data`, error
+messages do not quote queries either, and the fit neither reads nor writes the stored answers of embeddings APIs.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from lathe.training.errors import FitError
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.transforms.vectors import FloatArray
+
+MIN_QUERIES = 100
+"""Minimum number of different queries, because moments of a few reveal the vectors of these."""
+
+KEPT = "learned matrices and averages; no texts, and no vectors of single queries"
+"""What outlives a fit on personal data, for certificates."""
+
+FIELDS = ("queries", "pairs", "test_pairs")
+"""Fields of a fit that name files of queries."""
+
+
+def list_query_fields(request: FitRequest) -> list[str]:
+    """Return which of `FIELDS` are set in the request."""
+    return [field for field in FIELDS if getattr(request, field) is not None]
+
+
+def require_query_files(request: FitRequest) -> None:
+    """Raise `FitError` if `personal_data` is set and the request names no file of queries or pairs."""
+    if request.personal_data and not list_query_fields(request):
+        raise FitError("personal data are marked, and there are none: the mark is for queries, pairs and test pairs")
+
+
+def require_many_queries(request: FitRequest, queries: FloatArray | None) -> None:
+    """Raise `FitError` if `personal_data` is set and fewer than `MIN_QUERIES` of the queries `(m, d)` are distinct.
+
+    None stands for no queries, which pass.
+    """
+    if not request.personal_data or queries is None:
+        return
+    if (distinct := len(np.unique(queries, axis=0))) < MIN_QUERIES:
+        raise FitError(
+            f"queries with personal data must be at least {MIN_QUERIES} different ones, these are {distinct}: moments "
+            "of so few, which the steps learn from, show what they were"
+        )
+
+
+def describe_personal_data(request: FitRequest) -> dict[str, Any]:
+    """Return the certificate's entry `personal_data`: the fields set and what is kept of them; {} if it is not set."""
+    if not request.personal_data:
+        return {}
+    return {"personal_data": {"fields": list_query_fields(request), "kept": KEPT}}

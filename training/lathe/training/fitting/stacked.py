@@ -1,0 +1,107 @@
+"""Vectors in several files, presented as one matrix."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.transforms.vectors import FloatArray
+
+MAX_OPEN_FILES = 256
+"""Maximum number of files kept open: a source may have thousands, and a process may open only some thousand."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """File of float32 rows without a header.
+
+    Attributes:
+        path: path of the file.
+        rows: number of rows.
+    """
+
+    path: Path
+    rows: int
+
+
+class Stacked:
+    """Vectors `(n, d)` of several files, one after the other; indexing with slices or arrays returns float32 arrays.
+
+    Args:
+        parts: the files, none empty.
+        width: dimensions of all rows.
+
+    Attributes:
+        ends: number of rows up to the end of each file `(parts,)`.
+        shape: `(n, d)`.
+        opened: `_open_part`, with a cache of `MAX_OPEN_FILES` files.
+    """
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, parts: Sequence[Part], width: int) -> None:
+        self.parts = parts
+        self.ends = np.cumsum([part.rows for part in parts])
+        self.shape = (int(self.ends[-1]), width)
+        self.opened = lru_cache(MAX_OPEN_FILES)(self._open_part)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def _open_part(self, place: int) -> FloatArray:
+        """Return a read-only memmap of the file at index `place`."""
+        return np.memmap(self.parts[place].path, np.float32, "r", shape=(self.parts[place].rows, self.shape[1]))
+
+    def __getitem__(self, rows: Any, /) -> FloatArray:
+        """Return the rows of a slice, index array or mask as an array `(m, d)`; a single index gives `(d,)`.
+
+        Raises:
+            IndexError: if an index is out of range.
+        """
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            return self._read_range(start, stop) if step == 1 else self._read_indices(np.arange(start, stop, step))
+        chosen = np.asarray(rows)
+        if chosen.dtype == bool:
+            chosen = np.flatnonzero(chosen)
+        found = self._read_indices(np.atleast_1d(chosen).astype(np.int64, copy=False))
+        return found if chosen.ndim else found[0]
+
+    def _read_range(self, start: int, stop: int) -> FloatArray:
+        """Return the rows from `start` to before `stop`; within a single file, a memmap without a copy."""
+        found = []
+        while start < stop:
+            place = int(np.searchsorted(self.ends, start, side="right"))
+            end = int(self.ends[place])
+            begin = end - self.parts[place].rows
+            found.append(self.opened(place)[start - begin : min(stop, end) - begin])
+            start = end
+        if not found:
+            return np.empty((0, self.shape[1]), np.float32)
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _read_indices(self, rows: NDArray[np.int64]) -> FloatArray:
+        """Copy the rows at the given indices into a new array `(m, d)`; negative indices count from the end.
+
+        Raises:
+            IndexError: if an index is out of range.
+        """
+        rows = np.where(rows < 0, rows + len(self), rows)
+        if len(rows) and not (0 <= rows.min() and rows.max() < len(self)):
+            raise IndexError(f"there are {len(self):,} rows")
+        found = np.empty((len(rows), self.shape[1]), np.float32)
+        places = np.searchsorted(self.ends, rows, side="right")
+        for place in np.unique(places).tolist():
+            here = np.flatnonzero(places == place)
+            begin = int(self.ends[place]) - self.parts[place].rows
+            found[here] = self.opened(place)[rows[here] - begin]
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return all rows as one array."""
+        return self._read_range(0, len(self)).astype(dtype or np.float32, copy=bool(copy))

@@ -1,0 +1,136 @@
+"""Journals: append-only files of JSON lines from which a stopped run resumes, and the check that a run is the same job.
+
+OUT/
+├── job.json        settings that the folder's contents depend on    find_changed_setting
+└── NAME.jsonl      an entry on each line                            Journal
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from io import BufferedRandom
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import orjson
+
+from lathe.training.errors import JobError
+from lathe.transforms.files import continue_file, make_root, replace_synced, sync_folder
+
+T = TypeVar("T")
+
+
+class Journal(Generic[T]):
+    """Append-only file of JSON lines, one entry on each line.
+
+    A killed writer loses at most the entries of one `append`: a line that it left incomplete is not read, and removed
+    by the next `append`. A journal has one writer at a time, the run that holds the lock of its folder, and any number
+    of readers, which never change the file.
+
+    Args:
+        path: path of the file; neither it nor its folder need exist.
+        kind: dataclass of the entries, or `dict`; called with an entry's fields.
+        strict: whether damaged lines are refused; else they are skipped, so their work is done again.
+    """
+
+    def __init__(self, path: Path, kind: Callable[..., T], strict: bool = False) -> None:
+        self.path, self.kind, self.strict = path, kind, strict
+
+    def read(self) -> list[T]:
+        """Read the entries in order, without damaged lines; return an empty list if there is no file.
+
+        Raises:
+            JobError: if the journal is strict and a line is damaged; a last line without its newline is still skipped.
+        """
+        data = self.path.read_bytes() if self.path.is_file() else b""
+        entries = []
+        for number, line in enumerate(data.splitlines(keepends=True), 1):
+            try:
+                entries.append(self.kind(**orjson.loads(line)))
+            except (ValueError, TypeError) as error:
+                if self.strict and line.endswith(b"\n"):
+                    raise JobError(
+                        f"{self.path.name} line {number} is damaged; remove it, and its work is done again"
+                    ) from error
+        return entries
+
+    def append(self, entries: Iterable[T]) -> None:
+        """Append entries and sync them to disk, after an incomplete last line is ended or removed.
+
+        The file and its folder are created if missing.
+        """
+        make_root(self.path.parent)
+        is_new = not self.path.exists()
+        with continue_file(self.path, append=True) as file:
+            _repair_last_line(file)
+            file.write(serialize_lines(entries))
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            sync_folder(self.path.parent)
+
+    def replace(self, entries: Iterable[T]) -> None:
+        """Replace all entries atomically. The folder is created if missing."""
+        make_root(self.path.parent)
+        replace_synced(self.path, serialize_lines(entries))
+
+
+def find_changed_setting(path: Path, settings: Mapping[str, Any]) -> str | None:
+    """Return the name of the first setting that differs from a job's recorded ones, such as `training.seed`.
+
+    Return None if none differs, or if there is no record yet. Recorded settings that `settings` lacks do not count. A
+    setting that the record lacks differs unless its value is None.
+
+    Args:
+        path: JSON file with the recorded settings.
+        settings: JSON-serializable values by name; a name with dots is looked up in nested objects.
+
+    Raises:
+        JobError: if the file is not a JSON object.
+    """
+    if not path.is_file():
+        return None
+    try:
+        recorded = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError:
+        recorded = None
+    if not isinstance(recorded, dict):
+        raise JobError(f"{path} is damaged; name another folder with --out")
+    for name, value in orjson.loads(orjson.dumps(settings)).items():
+        found: Any = recorded
+        for part in name.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+        if found != value:
+            return ".".join([name, *_path_to_difference(found, value)])
+    return None
+
+
+def _path_to_difference(one: Any, other: Any) -> list[str]:
+    """Return the keys that lead to the first difference of two unequal values; empty unless both are objects."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return []
+    for key in one | other:
+        if key not in one or key not in other or one[key] != other[key]:
+            return [key, *_path_to_difference(one.get(key), other.get(key))]
+    return []
+
+
+def _repair_last_line(file: BufferedRandom) -> None:
+    """End the last line of a file if it is a whole JSON value without its newline; remove the line if it is cut off."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - 1, 0))
+    if file.read() in (b"", b"\n"):
+        return
+    file.seek(0)
+    data = file.read()
+    begin = data.rfind(b"\n") + 1
+    try:
+        orjson.loads(data[begin:])
+    except orjson.JSONDecodeError:
+        file.truncate(begin)
+    else:
+        file.write(b"\n")
+
+
+def serialize_lines(entries: Iterable[Any]) -> bytes:
+    """Serialize JSON-serializable entries, or dataclasses, as JSON lines."""
+    return b"".join(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE) for entry in entries)

@@ -1,0 +1,133 @@
+"""Figures: Matplotlib in one style, as SVG text for an HTML page."""
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.reporting.text import Estimate
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.ticker import NullFormatter
+
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "lathe",
+    "text.parse_math": False,  # names may hold dollars
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+"""Matplotlib settings of all figures."""
+STRONG = 0.7
+"""Share of the colour scale beyond which a cell is so dark that its number is written in white."""
+
+
+def to_svg(figure: Any) -> str:
+    """Return a Matplotlib figure as SVG text without XML headers, and close the figure."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    plt.close(figure)
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+def to_png(figure: Any, dpi: int = 150) -> bytes:
+    """Return a Matplotlib figure as the bytes of a PNG file; the figure stays open."""
+    payload = io.BytesIO()
+    figure.savefig(payload, format="png", dpi=dpi, metadata={"Software": None})
+    return payload.getvalue()
+
+
+def draw_figures(plots: Mapping[str, Callable[..., Any]], *data: Any) -> dict[str, str]:
+    """Call each plot function with the data, in `STYLE`; return SVG text by title, without those that return None."""
+    with plt.rc_context(STYLE):
+        return {title: to_svg(figure) for title, plot in plots.items() if (figure := plot(*data)) is not None}
+
+
+def new_panels(
+    count: int, columns: int = 1, size: tuple[float, float] = (6, 4), **options: Any
+) -> tuple[Any, NDArray[Any]]:
+    """Create a figure with `count` panels in a grid.
+
+    Args:
+        count: number of panels.
+        columns: maximum number of panels in a row.
+        size: width and height of one panel in inches.
+        options: arguments of `matplotlib.pyplot.subplots`, such as `sharey`.
+
+    Returns:
+        the figure, and its axes `(count,)`.
+    """
+    columns = min(columns, count)
+    lines = -(-count // columns)
+    figure, axes = plt.subplots(
+        lines,
+        columns,
+        figsize=(size[0] * columns, size[1] * lines),
+        layout="constrained",
+        squeeze=False,
+        **options,
+    )
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    return figure, axes.flat[:count]
+
+
+def plot_intervals(axis: Any, x: Any, estimates: Sequence[Estimate], label: str, fmt: str) -> None:
+    """Plot estimates with error bars on a Matplotlib axis; one without bounds gets a bar of length 0."""
+    values = np.array([one.value for one in estimates])
+    low = np.array([one.value if one.low is None else one.low for one in estimates])
+    high = np.array([one.value if one.high is None else one.high for one in estimates])
+    reach = [np.maximum(values - low, 0), np.maximum(high - values, 0)]
+    axis.errorbar(x, values, reach, label=label, fmt=fmt, markersize=4, linewidth=1, elinewidth=0.8, capsize=2)
+
+
+def plot_curves(axis: Any, points: Iterable[tuple[str, float, Estimate]], base: float = 2) -> None:
+    """Plot a curve with error bars for each label, from (label, x, estimate) triples, against x on a log scale."""
+    curves: dict[str, list[tuple[float, Estimate]]] = {}
+    for label, x, estimate in points:
+        curves.setdefault(label, []).append((x, estimate))
+    for label, curve in curves.items():
+        plot_intervals(axis, [x for x, _ in curve], [estimate for _, estimate in curve], label, "o-")
+    axis.set_xscale("log", base=base)
+    label_plainly(axis.xaxis)
+
+
+def label_plainly(side: Any) -> None:
+    """Label the major ticks of a logarithmic Matplotlib axis (`axis.xaxis`) with plain numbers instead of powers."""
+    side.set_major_formatter(lambda value, _place: f"{value:,g}")
+    side.set_minor_formatter(NullFormatter())
+
+
+def plot_heat_map(
+    axis: Any, values: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], limit: float
+) -> None:
+    """Draw a heat map of values `(rows, columns)` from red at −limit to blue at +limit; NaN stays white."""
+    axis.imshow(values, cmap="RdBu", vmin=-limit, vmax=limit, aspect="auto")
+    axis.set_xticks(range(len(columns)), columns, rotation=25, ha="right")
+    axis.set_yticks(range(len(rows)), rows)
+    axis.spines[:].set_visible(False)
+
+
+def write_numbers(
+    axis: Any, values: NDArray[np.float64], spec: str, limit: float, threshold: float = 0, fontsize: int = 9
+) -> None:
+    """Write the finite values `(rows, columns)` with |value| ≥ threshold into the cells of a heat map.
+
+    Args:
+        axis: Matplotlib axis with the heat map.
+        values: values of the cells.
+        spec: format specification.
+        limit: value at which the colour scale ends; numbers in dark cells are white.
+        threshold: smallest absolute value that is written.
+        fontsize: size of the numbers in points.
+    """
+    for row, column in np.argwhere(np.nan_to_num(np.abs(values), nan=-1) >= threshold):
+        value = values[row, column]
+        color = "white" if abs(value) > STRONG * limit else "black"
+        axis.text(column, row, f"{value:{spec}}", ha="center", va="center", fontsize=fontsize, color=color)

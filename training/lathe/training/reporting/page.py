@@ -1,0 +1,59 @@
+"""Self-contained HTML page of a report, and its text for the terminal, made of sections."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader
+
+from lathe.training.reporting.tables import Table
+
+TEMPLATE = "page.html.j2"
+"""File name of the Jinja template beside this module."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Part of a report.
+
+    Attributes:
+        title: heading.
+        sentences: findings.
+        figures: SVG text by title.
+        tables: tables by title.
+        problems: messages on what went wrong.
+    """
+
+    title: str
+    sentences: Sequence[str] = ()
+    figures: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    problems: Sequence[str] = ()
+
+
+def render_page(sections: Sequence[Section], about: str, files: str = "", reference: str | None = None) -> str:
+    """Render sections as one self-contained HTML page, with Lathe's version in it.
+
+    A section is rendered as sentences, figures, tables, problems.
+
+    Args:
+        sections: sections; the title of the first is the title of the page.
+        about: sentence on what was measured.
+        files: names of the files beside the page that hold all numbers; empty for none.
+        reference: URL for further reading, or None.
+    """
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
+    return environment.get_template(TEMPLATE).render(
+        sections=sections, about=about, files=files, reference=reference, version=version("lathe")
+    )
+
+
+def format_text(section: Section) -> str:
+    """Format a section as plain text for a terminal, without its title: tables, sentences, problems."""
+    parts = [f"{title}\n{table.to_text()}" for title, table in section.tables.items()]
+    if section.sentences:
+        parts.append("\n".join(section.sentences))
+    if section.problems:
+        parts.append("Problems\n" + "\n".join(section.problems))
+    return "\n\n".join(parts)

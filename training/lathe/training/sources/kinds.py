@@ -1,0 +1,103 @@
+"""Detection of whether rows are texts or vectors, and validation that all rows of a source are of one kind."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lathe.training.errors import SourceError
+from lathe.training.sources.raw import RawBatch, Record
+from lathe.transforms.vectors import FloatArray
+
+Kind = int | None
+"""Kind of a source's rows: None for texts, or the number of dimensions for vectors; 0 for anything else."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive rows of a source that are all of one kind.
+
+    Attributes:
+        values: the texts, or the vectors `(n, d)`.
+        records: the whole rows as dicts, if the source has more fields than the one read; else empty.
+    """
+
+    values: list[str] | FloatArray
+    records: list[Record]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.values)
+
+
+def detect_batch_kind(raw: RawBatch) -> Kind:
+    """Return the kind of a batch by its first row: None for a text, d for a vector or list of d numbers, else 0."""
+    if isinstance(raw.values, np.ndarray):
+        return int(raw.values.shape[1])
+    first = raw.values[0]
+    return None if isinstance(first, str) else len(first) if isinstance(first, list) else 0
+
+
+def validate_rows(raw: RawBatch, kind: Kind) -> Batch:
+    """Return the rows as a `Batch`, vectors as float32; raise unless all rows are of this kind and finite.
+
+    Args:
+        raw: rows as read from a file.
+        kind: None for texts, or the number of dimensions of vectors.
+
+    Raises:
+        SourceError: for a row of another kind, or one that holds NaN, inf or a number beyond float32; names the first
+            one.
+    """
+    if isinstance(raw.values, np.ndarray):
+        if raw.values.shape[1] != kind:
+            width = raw.values.shape[1]
+            raise SourceError(f"{raw.file}: vectors {width} wide in a source that began with {kind_name(kind)}")
+        return Batch(_require_finite_rows(raw, raw.values), raw.records)
+    if kind is None:
+        for index, value in enumerate(raw.values):
+            if not isinstance(value, str):
+                raise SourceError(
+                    f"{raw.describe_row(index)}: {_describe_value(value)} in a source that began with texts"
+                )
+        return Batch(raw.values, raw.records)
+    return Batch(_require_finite_rows(raw, _as_matrix(raw, kind)), raw.records)
+
+
+def _as_matrix(raw: RawBatch, width: int) -> FloatArray:
+    """Convert rows that are lists of numbers to a matrix `(n, width)` in float64.
+
+    Raises:
+        SourceError: if a row is not a list of `width` numbers; names the first one.
+    """
+    for index, value in enumerate(raw.values):
+        fits = isinstance(value, list) and len(value) == width > 0
+        if not fits or not all(isinstance(x, int | float) and not isinstance(x, bool) for x in value):
+            found = _describe_value(value)
+            raise SourceError(f"{raw.describe_row(index)}: {found} in a source that began with {kind_name(width)}")
+    return np.array(raw.values, dtype=np.float64)
+
+
+def _require_finite_rows(raw: RawBatch, vectors: FloatArray) -> FloatArray:
+    """Return the vectors as float32; raise `SourceError` if a number is not finite in float32.
+
+    Raises:
+        SourceError: names the first row that holds NaN, inf, or a number beyond float32.
+    """
+    with np.errstate(over="ignore"):
+        rows = vectors.astype(np.float32)
+    finite = np.isfinite(rows).all(axis=1)
+    if not finite.all():
+        raise SourceError(f"{raw.describe_row(int(finite.argmin()))}: NaN, inf, or a number beyond float32")
+    return rows
+
+
+def kind_name(kind: Kind) -> str:
+    """Return the name of a kind for messages, such as 'texts' or 'vectors 384 wide'."""
+    return "texts" if kind is None else f"vectors {kind} wide" if kind else "neither texts nor vectors"
+
+
+def _describe_value(value: object) -> str:
+    """Return what a single row is, for messages: 'a text', 'a list of N', or 'neither a text nor a list of numbers'."""
+    if isinstance(value, str):
+        return "a text"
+    return f"a list of {len(value)}" if isinstance(value, list) else "neither a text nor a list of numbers"

@@ -1,0 +1,160 @@
+"""Readers of files of lines: JSON Lines or plain text, optionally compressed with gzip."""
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import IO, Any
+
+import orjson
+
+from lathe.training.errors import SourceError
+from lathe.training.sources.raw import MAX_BATCH_BYTES, WHOLE, RawBatch, Readable, Record, Span, split_bounded_batches
+
+
+@contextmanager
+def _open_decompressed(file: Readable) -> Iterator[IO[bytes]]:
+    """Open a file for reading bytes, decompressed if its suffix is `.gz`; yield the stream, and close it afterwards.
+
+    Raises:
+        SourceError: if the file cannot be opened, read or decompressed, also while the block reads.
+    """
+    try:
+        with file.open("rb") as stored:
+            if file.suffix != ".gz":
+                yield stored
+                return
+            with io.BufferedReader(gzip.GzipFile(fileobj=stored)) as unpacked:
+                yield unpacked
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error  # without the path, which is the machine's own
+        raise SourceError(f"{file.name} cannot be read: {reason}") from error
+
+
+MAX_LINE_BYTES = 16 * 2**20
+"""Maximum bytes of a line, and of consecutive blank lines; longer ones raise an error before they fill the memory."""
+
+
+def _read_bounded_lines(file: Readable, lines: IO[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a stream unchanged, blank ones too; raise at a line that is too long.
+
+    Args:
+        file: its name appears in messages.
+        lines: the stream.
+
+    Raises:
+        SourceError: if a line, or consecutive blank lines, take more than `MAX_LINE_BYTES`.
+    """
+    blank = 0
+    for number, line in enumerate(iter(partial(lines.readline, MAX_LINE_BYTES + 1), b""), 1):
+        blank = blank + len(line) if line.isspace() else 0
+        if max(len(line), blank) > MAX_LINE_BYTES:
+            what = "it is longer than" if len(line) > MAX_LINE_BYTES else "blank lines before it take more than"
+            raise SourceError(f"{file.name} line {number}: {what} {MAX_LINE_BYTES:,} bytes")
+        yield line
+
+
+def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[int, bytes]]:
+    """Yield the number in the file, from 1, and the stripped bytes of each line of a span that is not blank.
+
+    Raises:
+        SourceError: if the file cannot be read or decompressed, or has a line that is too long.
+    """
+    with _open_decompressed(file) as lines:
+        if span.byte:
+            lines.seek(span.byte)
+        stripped = (
+            (number, line.strip()) for number, line in enumerate(_read_bounded_lines(file, lines), span.line + 1)
+        )
+        yield from islice(((number, line) for number, line in stripped if line), span.rows)
+
+
+def find_line_spans(file: Readable, size: int) -> list[Span]:
+    """Read a file once and return the spans of `size` rows that cover it, each with the byte and line where it begins.
+
+    Rows are the lines that are not blank; the last span may be shorter. The list is empty for a file without rows.
+
+    Raises:
+        SourceError: if the file cannot be read or decompressed, or has a line that is too long.
+    """
+    begins: list[tuple[int, int]] = []
+    rows, byte = 0, 0
+    with _open_decompressed(file) as lines:
+        for number, line in enumerate(_read_bounded_lines(file, lines)):
+            if line.strip():
+                if rows % size == 0:
+                    begins.append((byte, number))
+                rows += 1
+            byte += len(line)
+    return [
+        Span(start=i * size, stop=min((i + 1) * size, rows), byte=byte, line=line)
+        for i, (byte, line) in enumerate(begins)
+    ]
+
+
+def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield lists of up to `rows` line numbers and lines of a span, as `read_numbered_lines` reads them.
+
+    Raises:
+        SourceError: as `read_numbered_lines`, or if the lines of a list take more than `MAX_BATCH_BYTES`.
+    """
+
+    def refusal(some: list[tuple[int, bytes]]) -> str:
+        """Return the error message for lines of which the last exceeds the limit."""
+        return f"{file.name} line {some[-1][0]}: {len(some)} lines take more than {MAX_BATCH_BYTES:,} bytes"
+
+    sized = ((numbered, len(numbered[1])) for numbered in read_numbered_lines(file, span))
+    return split_bounded_batches(sized, rows, refusal)
+
+
+def read_jsonl(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+    """Read the rows of a span from a JSON Lines file; yield batches of up to `rows` with the values of `field`.
+
+    The batches also hold the whole JSON objects. Blank lines are left out.
+
+    Raises:
+        SourceError: for a line that is not a JSON object, or lacks the field; and as `_read_line_batches`.
+    """
+    for some in _read_line_batches(file, rows, span):
+        records = [_parse_json_line(file, number, line, field) for number, line in some]
+        values = [record[field] for record in records]
+        yield RawBatch(file.name, "line", [number for number, _ in some], values, records)
+
+
+def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Record:
+    """Parse a line as a JSON object and return it.
+
+    Raises:
+        SourceError: if the line is not a JSON object, or has neither a text nor a list in the field.
+    """
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise SourceError(f"{file.name} line {number}: not JSON: {error}") from error
+    if not isinstance(record, dict) or field not in record:
+        has = f"it has {', '.join(record)}" if isinstance(record, dict) else "it is not an object"
+        raise SourceError(f"{file.name} line {number}: no field {field!r}; {has}. Name one as FILE#FIELD")
+    if not isinstance(record[field], str | list):
+        raise SourceError(f"{file.name} line {number}: {field!r} is neither a text nor a list of numbers")
+    return record
+
+
+def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+    """Read the rows of a span from a text file, one text a line; yield batches of up to `rows` without blank lines.
+
+    `field` is ignored.
+
+    Raises:
+        SourceError: for a line that is not UTF-8; and as `_read_line_batches`.
+    """
+    for some in _read_line_batches(file, rows, span):
+        values: list[Any] = []
+        for number, line in some:
+            try:
+                values.append(line.decode())
+            except UnicodeDecodeError as error:
+                raise SourceError(f"{file.name} line {number}: not UTF-8: {error}") from error
+        yield RawBatch(file.name, "line", [number for number, _ in some], values, [])

@@ -1,0 +1,153 @@
+"""Readers of parquet files, through pyarrow."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from lathe.training.errors import AccessError, EmptyError, SourceError
+from lathe.training.sources.kinds import Kind
+from lathe.training.sources.parquet_pages import read_dictionary_size
+from lathe.training.sources.raw import MAX_BATCH_BYTES, RawBatch, Readable, Record, Span, split_bounded_batches
+
+MAX_ROW_BYTES = 2**24
+"""Maximum average bytes of a row in a parquet row group once decompressed; the same as for a line."""
+
+
+def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+    """Read the rows of a span from a parquet file; yield batches of up to `rows` with the values of the column `field`.
+
+    The batches also hold the whole rows as dicts.
+
+    Raises:
+        AccessError: if pyarrow is not installed.
+        SourceError: if the file is damaged, lacks the column, or its rows take too much memory.
+    """
+
+    def refusal(some: list[Record]) -> str:
+        """Return the error message for rows of which the last exceeds the limit."""
+        return f"{file.name}: {len(some)} rows take more than {MAX_BATCH_BYTES:,} bytes, unpacked"
+
+    start = span.start
+    for some in split_bounded_batches(_read_records(file, field, rows, span), rows, refusal):
+        numbers = range(start, start + len(some))
+        yield RawBatch(file.name, "row", numbers, [record[field] for record in some], some)
+        start += len(some)
+
+
+def _read_records(file: Readable, field: str, rows: int, span: Span) -> Iterator[tuple[Record, float]]:
+    """Yield each row of a span of a parquet file as a dict, with the average bytes that a row of its batch takes.
+
+    Row groups that end before the span are not read.
+
+    Raises:
+        SourceError: if the file is damaged, lacks the column, or its rows take too much memory.
+    """
+    with _open_parquet(file) as parquet, file.open("rb") as stored:
+        _require_column(file, parquet, field)
+        row, stop = 0, span.stop
+        for group in range(parquet.num_row_groups):
+            size = parquet.metadata.row_group(group).num_rows
+            if row + size <= span.start:
+                row += size
+                continue
+            if stop is not None and row >= stop:
+                return
+            try:
+                parts = parquet.iter_batches(_choose_batch_rows(file, stored, parquet, group, rows), row_groups=[group])
+                for part in parts:
+                    if stop is not None and row >= stop:
+                        return
+                    wanted = part.slice(max(span.start - row, 0), None if stop is None else stop - max(row, span.start))
+                    row += part.num_rows
+                    if (taken := wanted.nbytes) > MAX_BATCH_BYTES:
+                        raise SourceError(f"{file.name}: {len(wanted):,} rows take {taken:,} bytes, unpacked")
+                    for record in wanted.to_pylist():
+                        yield record, taken / len(wanted)
+            except (_arrow_exception(), OSError, ValueError, OverflowError) as error:
+                raise SourceError(f"{file.name} cannot be read after row {row}: {error}") from error
+
+
+def _choose_batch_rows(file: Readable, stored: IO[bytes], parquet: Any, group: int, rows: int) -> int:
+    """Return how many rows of a row group to decompress at once: `rows`, or fewer if values may be huge.
+
+    Each row is taken to be as large as the largest dictionary page of a column, which bounds a value that the rows
+    repeat; as many rows are chosen as then fit in `MAX_BATCH_BYTES`, at least 1.
+
+    Raises:
+        SourceError: if the rows take more than `MAX_ROW_BYTES` each on average.
+        ValueError: if the page headers are damaged.
+    """
+    metadata = parquet.metadata.row_group(group)
+    if metadata.total_byte_size > MAX_ROW_BYTES * max(metadata.num_rows, 1):
+        raise SourceError(
+            f"{file.name}: {metadata.num_rows:,} rows take {metadata.total_byte_size:,} bytes, unpacked; at most "
+            f"{MAX_ROW_BYTES:,} each are read"
+        )
+    columns = (metadata.column(number) for number in range(metadata.num_columns))
+    largest = max(read_dictionary_size(stored, column) for column in columns if column.num_values)
+    return max(1, min(rows, MAX_BATCH_BYTES // max(largest, 1)))
+
+
+def _require_column(file: Readable, parquet: Any, field: str) -> None:
+    """Raise `SourceError` unless an open parquet file has the column `field`."""
+    if field not in parquet.schema_arrow.names:
+        columns = ", ".join(parquet.schema_arrow.names)
+        raise SourceError(f"{file.name} has no column {field!r}; it has {columns}. Name one as FILE#COLUMN")
+
+
+def detect_parquet_kind(file: Readable, field: str) -> Kind:
+    """Return the kind of a parquet column from the schema: None for texts, 1 for lists, whatever their length.
+
+    Raises:
+        EmptyError: if the file has no rows.
+        SourceError: if the file is damaged, or the column is missing or holds neither texts nor lists.
+    """
+    from pyarrow import types
+
+    with _open_parquet(file) as parquet:
+        _require_column(file, parquet, field)
+        if not parquet.metadata.num_rows:
+            raise EmptyError(f"{file.name} holds no rows")
+        found = parquet.schema_arrow.field(field).type
+    found = found.value_type if types.is_dictionary(found) else found
+    if types.is_string(found) or types.is_large_string(found) or types.is_string_view(found):
+        return None
+    if types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found):
+        return 1
+    raise SourceError(f"{file.name}: the column {field!r} is {found}, neither texts nor vectors")
+
+
+def _open_parquet(file: Readable) -> Any:
+    """Open a parquet file with pyarrow and return the `ParquetFile`.
+
+    Raises:
+        AccessError: if pyarrow (extra `parquet`) is not installed.
+        SourceError: if the file is damaged.
+    """
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise AccessError("reading parquet needs pyarrow: pip install 'lathe[parquet]'") from error
+    try:
+        return ParquetFile(file if isinstance(file, Path) else file.open("rb"))
+    except (_arrow_exception(), OSError) as error:
+        raise SourceError(f"{file.name} is not a parquet file that can be read: {error}") from error
+
+
+def _arrow_exception() -> type[Exception]:
+    """Return the base class of pyarrow's exceptions, imported on call because pyarrow is optional."""
+    from pyarrow import ArrowException
+
+    found: type[Exception] = ArrowException
+    return found
+
+
+def count_parquet(file: Readable, field: str) -> int:
+    """Return the number of rows of a parquet file, from its footer; `field` is ignored.
+
+    Raises:
+        AccessError: if pyarrow is not installed.
+        SourceError: if the file is damaged.
+    """
+    with _open_parquet(file) as parquet:
+        return int(parquet.metadata.num_rows)

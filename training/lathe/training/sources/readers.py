@@ -1,0 +1,212 @@
+"""Readers of rows from files, one set of functions for each file format."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lathe.training.errors import AccessError, EmptyError, SourceError
+from lathe.training.sources.docstrings import read_docstring_paragraphs, read_topic_paragraphs
+from lathe.training.sources.hub import HubFile, detect_hub_kind, read_hub
+from lathe.training.sources.kinds import Kind, detect_batch_kind, validate_rows
+from lathe.training.sources.lines import find_line_spans, read_jsonl, read_text
+from lathe.training.sources.parquet import count_parquet, detect_parquet_kind, read_parquet
+from lathe.training.sources.raw import WHOLE, RawBatch, Readable, Span, native_path, require_dimensions
+from lathe.training.sources.remote import RemoteFile
+from lathe.training.sources.stores import read_faiss, read_faiss_shape, read_hdf5, read_hdf5_shape
+from lathe.transforms.npy import open_npy, read_npy_header
+from lathe.transforms.vectors import FloatArray
+
+BUILT_IN = {"pydoc:": read_docstring_paragraphs, "pydoc:topics": read_topic_paragraphs}
+"""Sources that need no file: a function that returns the texts, by the name that a user writes."""
+
+Reader = Callable[[Any, str, int, Span], Iterator[RawBatch]]
+"""Function of a file, a field, the maximum rows of a batch and a span, which yields the span's rows in batches."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """Functions that read the files of one format.
+
+    Attributes:
+        read: yields the rows in batches of at most a number of rows.
+        count: returns the number of rows; None for vectors, whose `shape` tells, and for files of lines.
+        shape: returns rows and dimensions, for formats that hold only vectors; None for others.
+        schema: returns the kind of the rows from the file's header and raises if there are no rows; None for formats
+            whose header does not tell.
+        readable_remotely: whether the rows of a remote file can be counted, and the first be read, without downloading
+            the file.
+    """
+
+    read: Reader
+    count: Callable[[Any, str], int] | None = None
+    shape: Callable[[Any, str], tuple[int, int]] | None = None
+    schema: Callable[[Any, str], Kind] | None = None
+    readable_remotely: bool = True
+
+
+def file_format(name: str) -> str:
+    """Return the key of `FORMATS` with which a file name ends, such as '.jsonl.gz'; '' if the format is unknown."""
+    return next((ending for ending in FORMATS if name.endswith(ending)), "")
+
+
+def _format_of(file: Readable | HubFile) -> Format:
+    """Return the `Format` of a file, by its name; raise `KeyError` if the format is unknown."""
+    if isinstance(file, HubFile):
+        return HUB_FORMAT
+    return BUILT_IN_FORMAT if str(file) in BUILT_IN else FORMATS[file_format(file.name)]
+
+
+def read_rows(file: Readable | HubFile, field: str, rows: int, span: Span = WHOLE) -> Iterator[RawBatch]:
+    """Read the rows of a span from a file of any known format; yield batches of up to `rows`.
+
+    Args:
+        file: the file.
+        field: field, column or data set that holds the texts or vectors.
+        rows: maximum rows of a batch.
+        span: rows to read.
+
+    Raises:
+        SourceError: if the file is damaged or lacks the field; names file and row.
+    """
+    return _format_of(file).read(file, field, rows, span)
+
+
+def find_spans(file: Readable | HubFile, field: str, size: int) -> list[Span]:
+    """Return the spans of `size` rows that cover a file, none for a file without rows; a file of lines is read once.
+
+    Raises:
+        SourceError: if the file is damaged.
+    """
+    found = _format_of(file)
+    if found.shape is not None:
+        rows, _ = found.shape(file, field)
+    elif found.count is not None:
+        rows = found.count(file, field)
+    else:
+        assert not isinstance(file, HubFile)
+        return find_line_spans(file, size)
+    return [Span(start=start, stop=min(start + size, rows)) for start in range(0, rows, size)]
+
+
+def detect_kind(file: Readable | HubFile, field: str, by_header: bool = False) -> Kind:
+    """Return the kind of a file's rows, by its header or its first row: None for texts, d for vectors of d dimensions.
+
+    Args:
+        file: the file.
+        field: field, column or data set that holds the texts or vectors.
+        by_header: read only the header of a parquet file, because a row can decompress to gigabytes. The header does
+            not tell the dimensions of vectors; the kind is then 1.
+
+    Raises:
+        EmptyError: if the file has no rows.
+        SourceError: if the file is damaged or lacks the field.
+    """
+    found = _format_of(file)
+    if found.shape is not None:
+        rows, width = found.shape(file, field)
+        if rows:
+            return width
+    elif found.schema is not None and (by_header or isinstance(file, HubFile)):
+        return found.schema(file, field)
+    elif (raw := next(found.read(file, field, 1, WHOLE), None)) is not None:
+        validate_rows(raw, detect_batch_kind(raw))
+        return detect_batch_kind(raw)
+    raise EmptyError(f"{file.name} holds no rows")
+
+
+def _read_npy(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+    """Read the rows of a span from a .npy file through a memmap; yield batches of up to `rows` vectors.
+
+    The vectors are in the file's dtype. `field` is ignored.
+
+    Raises:
+        SourceError: if the file is damaged or does not hold floats `(n, d)`.
+    """
+    vectors = _require_floats(file, _open_npy(file))[: span.stop]
+    for start in range(span.start, vectors.shape[0], rows):
+        block = np.array(vectors[start : start + rows])
+        yield RawBatch(file.name, "row", range(start, start + len(block)), block, [])
+
+
+def _read_npy_shape(file: Readable, field: str) -> tuple[int, int]:
+    """Return rows and dimensions of a .npy file from its header; `field` is ignored.
+
+    Raises:
+        SourceError: if the file is damaged or does not hold floats `(n, d)`.
+    """
+    rows, width = _require_floats(file, _open_npy(file)).shape
+    return int(rows), int(width)
+
+
+def _open_npy(file: Readable) -> FloatArray:
+    """Return the array of a local .npy file as a memmap; for a remote file, a placeholder of its shape and dtype.
+
+    The placeholder takes no memory, and its values are zeros.
+
+    Raises:
+        SourceError: if the file is damaged or out of reach.
+    """
+    try:
+        if isinstance(file, RemoteFile):
+            return _build_npy_placeholder(file)
+        with native_path(file) as path:
+            return open_npy(path)
+    except AccessError:
+        raise
+    except Exception as error:  # NumPy parses the header as Python source, with that parser's errors
+        raise SourceError(f"{file.name} is not a .npy file that can be read: {error!r}") from error
+
+
+def _build_npy_placeholder(file: Readable) -> FloatArray:
+    """Read the header of a .npy file and return zeros of its shape and dtype that take no memory.
+
+    Raises:
+        ValueError: if the file is shorter than the header says.
+    """
+    with file.open("rb") as stored:
+        shape, _, dtype = read_npy_header(stored)
+        header = stored.tell()
+        if stored.seek(0, 2) < header + dtype.itemsize * int(np.prod(shape)):
+            raise ValueError("it is truncated")
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def _require_floats(file: Readable, vectors: FloatArray) -> FloatArray:
+    """Return the vectors unchanged if they are floats `(n, d)` with 1 ≤ d ≤ `MAX_DIMENSIONS`; else raise.
+
+    Raises:
+        SourceError: for another shape or dtype.
+    """
+    if vectors.ndim != 2 or vectors.dtype.kind != "f" or vectors.shape[1] == 0:
+        raise SourceError(f"{file.name} must hold floats of the shape (n, d), not {vectors.dtype} {vectors.shape}")
+    require_dimensions(file, vectors.shape[1])
+    return vectors
+
+
+def _read_built_in(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+    """Read the rows of a span from a built-in source; yield batches of up to `rows` texts. `field` is ignored."""
+    texts = BUILT_IN[str(file)]()[: span.stop]
+    for start in range(span.start, len(texts), rows):
+        part = texts[start : start + rows]
+        yield RawBatch(str(file), "row", range(start, start + len(part)), part, [])
+
+
+BUILT_IN_FORMAT = Format(_read_built_in, lambda file, _: len(BUILT_IN[str(file)]()))
+"""Format of the built-in sources."""
+
+HUB_FORMAT = Format(read_hub, lambda file, _: file.count_rows(), schema=detect_hub_kind)
+"""Format of the files of a data set on the hub."""
+
+FORMATS: dict[str, Format] = {
+    ".jsonl": Format(read_jsonl),
+    ".jsonl.gz": Format(read_jsonl),
+    ".txt": Format(read_text),
+    ".txt.gz": Format(read_text),
+    ".parquet": Format(read_parquet, count_parquet, schema=detect_parquet_kind),
+    ".npy": Format(_read_npy, shape=_read_npy_shape),
+    ".hdf5": Format(read_hdf5, shape=read_hdf5_shape, readable_remotely=False),
+    ".faiss": Format(read_faiss, shape=read_faiss_shape, readable_remotely=False),
+}
+"""Formats by the end of the file name."""

@@ -1,0 +1,220 @@
+"""Remote files at URLs that fsspec supports; fsspec is imported, and the network used, for these only."""
+
+import io
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from lathe.training.errors import AccessError, SourceError
+
+URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+"""Pattern of the beginning of a URL, `scheme://`."""
+
+RETRY_WAITS = (0.5, 2.0)
+"""Seconds to wait before each retry, unless the file system sets its own in `retry_waits`."""
+
+STREAM_BYTES = 1 << 20
+"""Bytes of the read buffer of a remote file."""
+
+VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "modified", "created")
+"""Names under which file systems report a value that changes with the file's content, the most reliable first."""
+
+T = TypeVar("T")
+
+
+def is_remote(place: str) -> bool:
+    """Return whether a path is a URL, `scheme://…`."""
+    return URL.match(place) is not None
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """File at a URL."""
+
+    url: str
+
+    @property
+    def name(self) -> str:
+        """Last part of the URL."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """File extension with the dot."""
+        return Path(self.name).suffix
+
+    def open(self, mode: Any = "rb", /) -> IO[Any]:
+        """Open the file as a buffered stream of bytes, downloaded as they are read; failed reads are retried.
+
+        `mode` is ignored.
+
+        Raises:
+            SourceError: if the file is missing or out of reach, now or during a read.
+        """
+        files, path = _open_file_system(self.url)
+        waits = _retry_waits(files)
+        file = _call_with_retries(self.url, lambda: files.open(path, "rb"), waits)
+        return io.BufferedReader(_Stream(self.url, file, waits), STREAM_BYTES)
+
+    def info(self) -> dict[str, Any]:
+        """Return the file's metadata as fsspec reports it, such as `size` and a version.
+
+        Raises:
+            SourceError: if the file is missing or out of reach.
+        """
+        files, path = _open_file_system(self.url)
+        return _call_with_retries(self.url, lambda: dict(files.info(path)), _retry_waits(files))
+
+    def fetch(self, folder: Path) -> Path:
+        """Download the whole file into a folder under its own name, and return the path of the copy.
+
+        Raises:
+            SourceError: if the file is missing or out of reach, or the copy stays incomplete after all retries.
+        """
+        files, path = _open_file_system(self.url)
+        size, copy = self.info()["size"], folder / self.name
+
+        def get() -> None:
+            """Download the file; raise `OSError` if the copy's size is not the one reported."""
+            files.get_file(path, str(copy))
+            if size is not None and copy.stat().st_size != size:
+                raise OSError(f"{copy.stat().st_size:,} of {size:,} bytes came")
+
+        _call_with_retries(self.url, get, _retry_waits(files))
+        return copy
+
+    def key(self) -> list[str]:
+        """Return URL, size and version of the file, which identify its content; the version is '' if none is reported.
+
+        Raises:
+            SourceError: if the file is missing or out of reach.
+        """
+        info = self.info()
+        version = next((str(info[name]) for name in VERSION_KEYS if info.get(name) is not None), "")
+        return [self.url, str(info["size"]), version]
+
+
+class _Stream(io.RawIOBase):
+    """Unbuffered, seekable stream over a remote file, which retries a failed read at the same position."""
+
+    def __init__(self, url: str, file: Any, waits: Sequence[float]) -> None:
+        self.url = url
+        self.file = file
+        self.waits = waits
+        self.position = 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Read bytes into the buffer and return their number, 0 at the end of the file; a read that fails is retried.
+
+        Raises:
+            SourceError: if the read still fails after the last retry.
+        """
+
+        def read() -> bytes:
+            """Return up to a buffer of bytes from the current position, which stays the same."""
+            self.file.seek(self.position)
+            return bytes(self.file.read(len(buffer)))
+
+        found = _call_with_retries(self.url, read, self.waits)
+        buffer[: len(found)] = found
+        self.position += len(found)
+        return len(found)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Set the position relative to the start, the current position or the end, and return it."""
+        begin = (
+            0 if whence == io.SEEK_SET else self.position if whence == io.SEEK_CUR else self.file.seek(0, io.SEEK_END)
+        )
+        self.position = begin + offset
+        return self.position
+
+    def close(self) -> None:
+        """Close the remote file; further calls do nothing."""
+        if not self.closed:
+            self.file.close()
+        super().close()
+
+
+def list_remote(url: str) -> tuple[bool, list[str]]:
+    """Return whether a URL is a folder, and the sorted URLs of all files below it, or the URL itself if it is a file.
+
+    Hidden files and those in hidden folders are left out.
+
+    Raises:
+        SourceError: if there is no such file or folder, or it is out of reach.
+    """
+    files, path = _open_file_system(url)
+    waits = _retry_waits(files)
+    if _call_with_retries(url, lambda: files.info(path), waits)["type"] != "directory":
+        return False, [url]
+    found = _call_with_retries(url, lambda: files.find(path), waits)
+    shown = (file for file in sorted(found) if "/." not in file.removeprefix(path))
+    return True, [files.unstrip_protocol(file) for file in shown]
+
+
+def _open_file_system(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, and the path of the URL in that file system.
+
+    Raises:
+        AccessError: if fsspec or the protocol's package is not installed, or the protocol is unknown.
+    """
+    try:
+        from fsspec.core import url_to_fs
+        from fsspec.registry import known_implementations
+    except ImportError as error:
+        raise AccessError(f"reading {url} needs fsspec: pip install 'lathe[remote]'") from error
+    protocol = url.partition("://")[0]
+    try:
+        files, path = url_to_fs(url)
+    except ImportError as error:
+        package = known_implementations.get(protocol, {}).get("class", "fsspec").partition(".")[0]
+        needed = f"pip install {package}" if package != "fsspec" else str(error)
+        raise AccessError(f"reading {protocol}:// needs a package that is not installed: {needed}") from error
+    except ValueError as error:
+        raise AccessError(f"{url} cannot be read: {error}") from error
+    return files, str(path)
+
+
+def _retry_waits(files: Any) -> Sequence[float]:
+    """Return the seconds to wait before each retry on a file system: its own `retry_waits`, else `RETRY_WAITS`."""
+    found: Sequence[float] = getattr(files, "retry_waits", RETRY_WAITS)
+    return found
+
+
+def _call_with_retries(url: str, call: Callable[[], T], waits: Sequence[float]) -> T:
+    """Call a function that uses the network and return its result; retry after each of the waits if it raises.
+
+    A missing file and refused credentials are not retried.
+
+    Args:
+        url: URL for messages.
+        call: the function.
+        waits: seconds to wait before each retry.
+
+    Raises:
+        SourceError: if the file is missing.
+        AccessError: if credentials are missing or refused, or the last retry failed.
+    """
+    for wait in (*waits, None):
+        try:
+            return call()
+        except FileNotFoundError as error:
+            raise SourceError(f"there is no file or folder {url}") from error
+        except Exception as error:  # each protocol's library has errors of its own
+            if isinstance(error, PermissionError) or "Credential" in type(error).__name__:
+                raise AccessError(f"{url}: credentials are missing, or refused: {error}") from error
+            if wait is None:
+                raise AccessError(f"{url} cannot be reached, tried {len(waits) + 1} times: {error}") from error
+            time.sleep(wait)
+    raise AssertionError

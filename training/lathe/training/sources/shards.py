@@ -1,0 +1,137 @@
+"""Shards: ranges of rows of a source's files, each read and encoded independently, here or on another machine."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lathe.training.sources.hub import HubFile, is_hub
+from lathe.training.sources.kinds import Batch, Kind, validate_rows
+from lathe.training.sources.local import parse_local_path
+from lathe.training.sources.raw import Readable, Span
+from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, file_format, find_spans, read_rows
+from lathe.training.sources.remote import RemoteFile, is_remote
+from lathe.transforms.files import make_folder
+
+BATCH_ROWS = 1024
+"""Rows of a batch when a source is read."""
+
+SHARD_BATCHES = 64
+"""Maximum batches of a shard. Shards are whole batches, so that a file gives the same batches whether its shards are
+read separately or in one pass."""
+
+FILE_SHARDS = 32
+"""Number of shards a file is divided into before a shard gets more than one batch, so that many workers can share a
+file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard(Span):
+    """Rows of one file that are encoded as a unit; `dataclasses.asdict` gives a JSON-serializable form.
+
+    Attributes:
+        file: a path, a URL, a file of a data set on the hub, or the name of a built-in source.
+        key: the file's `file_key`, which identifies its content.
+        width: kind of the file's rows: None for texts, or the number of dimensions of vectors.
+        stop: index after the last row.
+    """
+
+    file: str
+    key: str
+    width: Kind
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.stop - self.start
+
+
+def inspect_file(file: str, field: str) -> tuple[list[Span], Kind]:
+    """Return the spans of a file's shards, and the kind of its rows; no spans and None for a file without rows.
+
+    A file of lines is read once; a remote file is downloaded for that if its format needs it.
+
+    Raises:
+        SourceError: if the file is damaged or out of reach.
+    """
+    with open_for_inspection(file) as found:
+        spans = merge_into_shard_spans(find_spans(found, field, BATCH_ROWS))
+        return spans, detect_kind(found, field) if spans else None
+
+
+def merge_into_shard_spans(batches: list[Span]) -> list[Span]:
+    """Merge the spans of consecutive batches into the spans of shards, of 1 to `SHARD_BATCHES` batches each.
+
+    The number of batches alone decides, so the same file is always divided in the same way.
+    """
+    most = min(-(-len(batches) // FILE_SHARDS), SHARD_BATCHES) or 1
+    together = [batches[at : at + most] for at in range(0, len(batches), most)]
+    return [replace(spans[0], stop=spans[-1].stop) for spans in together]
+
+
+def read_shards(file: Readable | HubFile, first: Shard, last: Shard, field: str) -> Iterator[Batch]:
+    """Read consecutive shards of one file in one pass; yield validated batches of `BATCH_ROWS` rows within a shard.
+
+    Args:
+        file: the shards' file, or a local copy.
+        first: first shard to read.
+        last: last shard to read; may be the first.
+        field: field, column or data set that holds the texts or vectors.
+
+    Raises:
+        SourceError: names the first row that cannot be read, or is not of the file's kind.
+    """
+    span = Span(start=first.start, stop=last.stop, byte=first.byte, line=first.line)
+    for raw in read_rows(file, field, BATCH_ROWS, span):
+        yield validate_rows(raw, first.width)
+
+
+def is_path(file: str) -> bool:
+    """Return whether a source's file is a path on this machine, not a URL, a file of the hub or a built-in source."""
+    return not (is_remote(file) or is_hub(file) or file in BUILT_IN)
+
+
+@contextmanager
+def open_local_copy(file: str, folder: Path | None = None) -> Iterator[Readable | HubFile]:
+    """Yield the file as an object to open; download a file at a URL first, and delete the copy after the block.
+
+    Args:
+        file: a path, a URL, a file of a data set on the hub, or the name of a built-in source.
+        folder: folder in which the copy is kept, in a subfolder `fetched`, which is emptied first and deleted after the
+            block; None makes a temporary folder.
+
+    Raises:
+        SourceError: if the file cannot be downloaded.
+    """
+    if is_hub(file):
+        yield HubFile.parse(file)
+    elif not is_remote(file):
+        yield parse_local_path(file)
+    elif folder is None:
+        with TemporaryDirectory(prefix="lathe-") as copies:
+            yield RemoteFile(file).fetch(Path(copies))
+    else:
+        copies_here = folder / "fetched"
+        shutil.rmtree(copies_here, ignore_errors=True)  # a killed run may have left one
+        make_folder(copies_here)
+        try:
+            yield RemoteFile(file).fetch(copies_here)
+        finally:
+            shutil.rmtree(copies_here, ignore_errors=True)
+
+
+@contextmanager
+def open_for_inspection(file: str) -> Iterator[Readable | HubFile]:
+    """Yield the file as an object to inspect; download a remote file only if its format needs that.
+
+    Raises:
+        SourceError: if the file cannot be downloaded.
+    """
+    if is_remote(file) and FORMATS[file_format(file)].readable_remotely:
+        yield RemoteFile(file)
+    else:
+        with open_local_copy(file) as path:
+            yield path

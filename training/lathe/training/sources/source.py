@@ -1,0 +1,281 @@
+"""Sources of texts or vectors, read in batches so that they need not fit in memory."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Literal
+
+from lathe.training.digests import digest
+from lathe.training.errors import AccessError, EmptyError, SourceError
+from lathe.training.sources.bad_shards import BadShards
+from lathe.training.sources.file_keys import file_key
+from lathe.training.sources.hub import HubFile, is_hub, list_hub
+from lathe.training.sources.kinds import Batch, Kind, detect_batch_kind, kind_name, validate_rows
+from lathe.training.sources.local import display_path, list_local
+from lathe.training.sources.raw import RawBatch, Span
+from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, file_format, read_rows
+from lathe.training.sources.remote import is_remote, list_remote
+from lathe.training.sources.shards import BATCH_ROWS, Shard, inspect_file, open_for_inspection, open_local_copy
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Files of a source, divided into the shards to encode.
+
+    Attributes:
+        shards: shards in the order of the source.
+        empty: names of files without rows.
+        left_out: names of damaged files that are left out, with the reasons.
+    """
+
+    shards: list[Shard] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Source of texts or vectors, as a user writes it.
+
+    `file.jsonl[.gz]` (field `text`, or `#field`), `file.txt[.gz]` (one text a line), `file.parquet#column`, `file.npy`
+    (vectors), `file.hdf5[#dataset]` as ann-benchmarks writes them, `file.faiss` (a flat index), a folder of these, any
+    of them at a URL that fsspec supports (`s3://bucket/folder/#field`), `pydoc:` (docstrings of the Python
+    installation), `pydoc:topics` (its language reference), and `hf:dataset/config:split#field` (a data set of the
+    Hugging Face hub, streamed; see `lathe.training.sources.hub`). A field that holds lists of numbers makes it a source
+    of vectors. `ROOT/./PATH` is a path that no link may lead out of ROOT.
+
+    Attributes:
+        written: the source as the user wrote it.
+        field: field, column or data set that holds the texts or vectors.
+        files: paths, URLs, files of the hub or the name of a built-in source, in order.
+        bad_shards: whether a damaged file stops an encoding or is left out.
+    """
+
+    written: str
+    field: str
+    files: tuple[str, ...]
+    bad_shards: BadShards = "refuse"
+
+    @property
+    def location(self) -> str:
+        """Absolute path or URL of the file or folder, without the field; the same however the user writes it."""
+        if self.written in BUILT_IN:
+            return self.written
+        place = self.written.partition("#")[0]
+        if is_hub(place):
+            return HubFile.parse(self.files[0]).location
+        if is_remote(place):
+            return place.rstrip("/")
+        path = Path(place).expanduser()
+        return str(path.parent.resolve() / path.name if path.is_file() else path.resolve())
+
+    @property
+    def name(self) -> str:
+        """Name of the source in provenance: the file or folder name, without the path on this machine."""
+        if is_hub(self.written):
+            return HubFile.parse(self.files[0]).source_name
+        return self.written if self.written in BUILT_IN else PurePosixPath(self.location).name
+
+    def name_of(self, file: str) -> str:
+        """Return a file's name for messages: its path relative to the source's folder, or the name of the source."""
+        return self.relative_path(file) or self.name
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether the source is a folder, so that files can be added to it."""
+        return bool(self.relative_path(self.files[0]))
+
+    def relative_path(self, file: str) -> str:
+        """Return the path of one of the source's files relative to the source; '' if the file is itself the source."""
+        if is_hub(file):
+            return HubFile.parse(file).name.removeprefix(f"{self.name}/")
+        inside = file if is_remote(file) or file in BUILT_IN else str(Path(file).parent.resolve() / Path(file).name)
+        return "/".join(PurePosixPath(inside).parts[len(PurePosixPath(self.location).parts) :])
+
+    def content_key(self, encoder: str | None) -> str:
+        """Return a key of the files' content, the field and an encoder; a run resumes at a row only if it is the same.
+
+        Local files of up to `HASHED_BYTES` are read; see `file_key`.
+
+        Args:
+            encoder: key of the encoder, see `Encoder.vectors_key`; None for vectors without one.
+        """
+        return digest(self.name, self.field, [file_key(file) for file in self.files], encoder)
+
+    def workspace_key(self, encoder: str | None) -> str:
+        """Return the key of the workspace folder for the source's vectors: location or content, field and encoder.
+
+        A folder is identified by its location, so that it keeps its key when files are added or removed; a single file
+        by its content, wherever a job put it.
+
+        Args:
+            encoder: key of the encoder, see `Encoder.vectors_key`; None for vectors without one.
+        """
+        return digest(self.location if self.is_folder else file_key(self.files[0]), self.field, encoder)
+
+    def batches(self, rows: int = BATCH_ROWS) -> Iterator[Batch]:
+        """Read all rows in order, file by file, and yield validated batches of up to `rows`.
+
+        Remote files are downloaded one after the other. Damaged files are not skipped here, whatever `bad_shards` says.
+
+        Raises:
+            SourceError: for a row that cannot be read or is of another kind than the first, and for vectors that are
+                not finite or differ in their dimensions; names file and row.
+        """
+        kind: Kind = None
+        begun = False
+        for raw in self.raw_batches(rows):
+            if not begun:
+                kind, begun = detect_batch_kind(raw), True
+            yield validate_rows(raw, kind)
+
+    def raw_batches(self, rows: int) -> Iterator[RawBatch]:
+        """Read all rows in order and yield batches of up to `rows`, not validated.
+
+        Raises:
+            SourceError: if a file cannot be read.
+        """
+        for file in self.files:
+            with open_local_copy(file) as path:
+                yield from read_rows(path, self.field, rows)
+
+    def detect_kind(self, by_header: bool = False) -> Kind:
+        """Return the kind of the rows, by the first row: None for texts, d for vectors of d dimensions.
+
+        If damaged files are skipped, every file is inspected, and the kind of most rows is returned if files differ.
+
+        Args:
+            by_header: whether only the header of a parquet file is read, because a row can decompress to gigabytes. The
+                kind of its vectors is then 1, whatever their dimensions.
+
+        Raises:
+            SourceError: if the source is empty or cannot be read.
+        """
+        if self.written in BUILT_IN:  # reading those takes seconds
+            return None
+        kinds: set[Kind] = set()
+        left_out: dict[str, str] = {}
+        for file in self.files:
+            try:
+                with open_for_inspection(file) as found:
+                    kinds.add(detect_kind(found, self.field, by_header))
+            except EmptyError:
+                continue
+            except SourceError as error:
+                self.record_or_raise(file, error, left_out)
+                continue
+            if self.bad_shards == "refuse":
+                break
+        if not kinds:
+            raise self.build_no_rows_error(left_out)
+        return kinds.pop() if len(kinds) == 1 else self.plan().shards[0].width
+
+    def kind(self) -> Literal["texts", "vectors"]:
+        """Return whether the source holds texts or vectors, by its header or its first row; see `detect_kind`.
+
+        Servers call this: no large parquet row is read.
+
+        Raises:
+            SourceError: if the source is empty or cannot be read.
+        """
+        return "texts" if self.detect_kind(by_header=True) is None else "vectors"
+
+    def count(self) -> int:
+        """Return the number of rows; text files are read once to count them.
+
+        Raises:
+            SourceError: if a file is damaged or out of reach.
+        """
+        return sum(span.rows or 0 for file in self.files for span in inspect_file(file, self.field)[0])
+
+    def plan(self, damaged: Mapping[str, str] = MappingProxyType({})) -> Plan:
+        """Divide the source's files into shards and return the plan; text files are read once to count their rows.
+
+        Files whose rows are of another kind than most rows of the source count as damaged. Remote files are downloaded
+        if their format needs it.
+
+        Args:
+            damaged: names of files known to be damaged, with the reasons; they are left out.
+
+        Raises:
+            SourceError: at a damaged file, unless such files are skipped; and if no file is left.
+            AccessError: if a file is out of reach.
+        """
+        plan = Plan(left_out=dict(damaged))
+        found: dict[str, tuple[list[Span], Kind]] = {}
+        for file in self.files:
+            if self.name_of(file) in damaged:
+                continue
+            try:
+                spans, kind = inspect_file(file, self.field)
+            except SourceError as error:
+                self.record_or_raise(file, error, plan.left_out)
+                continue
+            if spans:
+                found[file] = spans, kind
+            else:
+                plan.empty.append(self.name_of(file))
+        if not found:
+            raise self.build_no_rows_error(plan.left_out)
+        most = _find_majority_kind(found.values())
+        for file, (spans, kind) in found.items():
+            if kind == most:
+                key = file_key(file)
+                plan.shards.extend(Shard(file=file, key=key, width=kind, **asdict(span)) for span in spans)
+            else:
+                words = f"{self.name_of(file)}: {kind_name(kind)} in a source of {kind_name(most)}"
+                self.record_or_raise(file, SourceError(words), plan.left_out)
+        return plan
+
+    def record_or_raise(self, file: str, error: SourceError, left_out: dict[str, str]) -> None:
+        """Add a damaged file's name and the reason to `left_out` in place; raise `error` if such files are not skipped.
+
+        An `AccessError` is always raised, because it does not mean that the file is damaged.
+
+        Args:
+            file: path or URL of the file.
+            error: why it cannot be used.
+            left_out: reasons by file name.
+        """
+        if self.bad_shards == "refuse" or isinstance(error, AccessError):
+            raise error
+        name = self.name_of(file)
+        said = str(error).replace(f"{Path(file).parent}/", "")
+        left_out[name] = said.removeprefix(f"{name}: ").removeprefix(f"{PurePosixPath(name).name}: ")
+
+    def build_no_rows_error(self, left_out: Mapping[str, str]) -> SourceError:
+        """Build the error for a source without usable rows: it names the first file left out, or says 'is empty'."""
+        for name, reason in left_out.items():
+            return SourceError(f"no file of {self.name} can be used; the first is {name}: {reason}")
+        return SourceError(f"the source {display_path(self.written)!r} is empty")
+
+
+def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
+    """Return the kind of most rows, given the spans and kind of each file; of equally frequent kinds, the first."""
+    rows: Counter[Kind] = Counter()
+    for spans, kind in contents:
+        rows[kind] += sum(span.rows or 0 for span in spans)
+    return rows.most_common(1)[0][0]
+
+
+def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
+    """Parse a source as the user writes it, list its files and return it.
+
+    No file is read, but an object store or the hub is asked for the list.
+
+    Raises:
+        SourceError: if there is no such file or folder, it has no file of a known format, or it is out of reach.
+    """
+    if written in BUILT_IN:
+        return Source(written, "", (written,), bad_shards)
+    place, _, field = written.partition("#")
+    if is_hub(place):
+        return Source(written, field or "text", tuple(list_hub(place)), bad_shards)
+    is_folder, found = list_remote(place) if is_remote(place) else list_local(place)
+    files = tuple(file for file in found if file_format(file))
+    if not files:
+        what = f"the folder {display_path(place)} holds none of" if is_folder else f"{display_path(place)} is none of"
+        raise SourceError(f"{what} {', '.join(FORMATS)}")
+    return Source(written, field or "text", files, bad_shards)

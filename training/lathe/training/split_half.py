@@ -1,0 +1,104 @@
+"""Split-half retrieval, a quality measure without labels: a text is cut in two, and each half must find the other."""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lathe.transforms.quality import anchor_blocks
+from lathe.transforms.statistics import unit_rows
+from lathe.transforms.vectors import FloatArray, require_finite
+
+MIN_WORDS = 4
+"""Minimum number of words in a half; shorter halves say too little about the topic of the text."""
+MIN_CHARACTERS = 12
+"""Minimum number of characters in a half, for scripts without spaces between words."""
+MIN_SPACELESS = 15
+"""Mean characters per word from which on a text counts as written without spaces. Names and addresses can be as long,
+so mostly ASCII texts are exempt."""
+SCRIPT_CHARACTERS = 200
+"""Number of leading characters of a text that determine its script."""
+SCRIPTS = {"Cjk": "Chinese or Japanese", "Hiragana": "Chinese or Japanese", "Katakana": "Chinese or Japanese"}
+"""Common name of scripts that one text mixes, by the first word of their Unicode character names."""
+
+
+def cut_in_two(text: str) -> tuple[str, str] | None:
+    """Cut a text in two between words, or between characters if it has no spaces; None if a half is too short.
+
+    A half needs `MIN_WORDS` words, or `MIN_CHARACTERS` characters in a text without spaces. Runs of white space become
+    single spaces.
+    """
+    words = text.split()
+    characters = sum(map(len, words))
+    if characters >= MIN_SPACELESS * len(words) and not _is_mostly_ascii(text):
+        if characters < 2 * MIN_CHARACTERS:
+            return None
+        joined = " ".join(words)
+        return joined[: len(joined) // 2], joined[len(joined) // 2 :]
+    if len(words) < 2 * MIN_WORDS:
+        return None
+    middle = len(words) // 2
+    return " ".join(words[:middle]), " ".join(words[middle:])
+
+
+def _is_mostly_ascii(text: str) -> bool:
+    """Return whether at least half of the characters are ASCII."""
+    return 2 * sum(map(str.isascii, text)) >= len(text)
+
+
+def reciprocal_ranks(first: FloatArray, second: FloatArray) -> NDArray[np.float64]:
+    """Return 1/rank of each text's other half among all halves, by cosine, averaged over both search directions.
+
+    Args:
+        first: vectors of the first halves, `(n, d)`.
+        second: vectors of the second halves, `(n, d)`, in the same order.
+
+    Returns:
+        `(n,)` float64 in (0, 1]; halves at exactly the same cosine as the right one count half towards its rank.
+
+    Raises:
+        InputError: if a vector holds NaN or inf.
+    """
+    require_finite(first)
+    require_finite(second)
+    x, y = (unit_rows(torch.from_numpy(np.asarray(side, np.float32))) for side in (first, second))
+    return (rank_one_way(x, y) + rank_one_way(y, x)) / 2
+
+
+def rank_one_way(queries: torch.Tensor, documents: torch.Tensor) -> NDArray[np.float64]:
+    """Return 1/rank `(n,)` of document i in a search for query i over all documents by dot product; ties count half.
+
+    Args:
+        queries: `(n, d)`.
+        documents: `(n, d)`.
+    """
+    found = np.empty(len(queries))
+    for rows in anchor_blocks(len(queries)):
+        similarities = queries[rows] @ documents.T
+        own = similarities[torch.arange(len(similarities)), torch.arange(rows.start, rows.stop)].unsqueeze(1)
+        nearer = (similarities > own).sum(1).double()
+        alike = (similarities == own).sum(1).double() - 1
+        found[rows] = (1 / (1 + nearer + alike / 2)).numpy()
+    return found
+
+
+def count_scripts(texts: Sequence[str]) -> dict[str, float]:
+    """Return the share of texts in each script, largest first; texts without letters are not counted."""
+    found = Counter(script for text in texts if (script := detect_script(text)) is not None)
+    total = sum(found.values())
+    return {script: count / total for script, count in found.most_common()}
+
+
+def _script_name(letter: str) -> str:
+    """Return the first word of a letter's Unicode name, capitalized: its script; "Other" if it has no name."""
+    return unicodedata.name(letter, "other").split()[0].capitalize()
+
+
+def detect_script(text: str) -> str | None:
+    """Return the most frequent script of a text's first letters, such as "Latin"; None if it has no letters."""
+    letters = [letter for letter in text[:SCRIPT_CHARACTERS] if letter.isalpha()]
+    names = Counter(SCRIPTS.get(name, name) for name in map(_script_name, letters))
+    return names.most_common(1)[0][0] if names else None

@@ -1,0 +1,109 @@
+"""The four stages: calls, and how an answer is read into usable items and rejected ones."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lathe.training.digests import digest
+from lathe.training.synthesis.answer_parsing import (
+    parse_document,
+    parse_personas,
+    parse_queries,
+    parse_verdict,
+    remove_thoughts,
+    remove_unfinished_item,
+    remove_unfinished_sentence,
+)
+from lathe.training.synthesis.chat import Answer
+from lathe.training.synthesis.faults import find_fault, is_refusal
+from lathe.training.synthesis.job import StageName, StageSettings
+
+PARSERS: Mapping[StageName, Callable[[str], list[str]]] = {
+    "personas": parse_personas,
+    "queries": parse_queries,
+    "filter": parse_verdict,
+    "documents": parse_document,
+}
+"""Function that parses an answer into items, by stage."""
+FINISHED_PARTS: Mapping[StageName, Callable[[list[str]], list[str]]] = {
+    "personas": remove_unfinished_item,
+    "queries": remove_unfinished_item,
+    "filter": list,
+    "documents": remove_unfinished_sentence,
+}
+"""Function that removes what is unfinished from the items of an answer that was cut off, by stage."""
+CUT_OFF, CONTENT_FILTER = "length", "content_filter"
+"""Finish reasons of the protocol that leave no whole answer."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Request to a language model, before it is sent.
+
+    Attributes:
+        stage: stage that asks.
+        prompt: filled-in prompt.
+        model: name of the model.
+        parameters: parameters of the request.
+        template: hash of the prompt template.
+        seed: key of the seed that the call comes from.
+        count: maximum number of items to keep.
+        sample: text in the seed's language, to check the script of the answer.
+    """
+
+    stage: StageName
+    prompt: str
+    model: str
+    parameters: dict[str, Any]
+    template: str
+    seed: str
+    count: int
+    sample: str
+
+    @property
+    def key(self) -> str:
+        """Digest of everything the answer depends on: stage, model, parameters and prompt; 32 hexadecimal digits."""
+        return digest(self.stage, self.model, self.parameters, self.prompt)[:32]
+
+
+@dataclass(frozen=True)
+class ParsedAnswer:
+    """Answer, parsed.
+
+    Attributes:
+        items: usable items.
+        dropped: reason and text of each unusable item, or of an unusable answer.
+    """
+
+    items: list[str]
+    dropped: list[tuple[str, str]]
+
+
+def parse_answer(answer: Answer, call: Call, settings: StageSettings) -> ParsedAnswer:
+    """Parse an answer into the first `call.count` distinct usable items, and unusable ones with reasons.
+
+    A reasoning model's thoughts are removed first. If the answer was refused or empty, or not as asked, there are no
+    items and one reason. Of an answer that was cut off, the finished items count, and the finished sentences of a
+    passage; a filter's yes or no always counts.
+
+    Args:
+        answer: the answer.
+        call: the call that it answers.
+        settings: settings of the stage, with limits of length.
+    """
+    said = remove_thoughts(answer.text)
+    found = list(dict.fromkeys(PARSERS[call.stage](said)))
+    if answer.finish_reason == CONTENT_FILTER and not (call.stage == "filter" and found):
+        return ParsedAnswer([], [("refused", said)])
+    if answer.finish_reason == CUT_OFF:
+        found = FINISHED_PARTS[call.stage](found)
+        if not found:
+            return ParsedAnswer([], [("cut off", said)])
+    if not said:
+        return ParsedAnswer([], [("empty", said)])
+    if is_refusal(said):
+        return ParsedAnswer([], [("refused", said)])
+    faults = [find_fault(item, settings, "" if call.stage == "filter" else call.sample) for item in found]
+    items = [item for item, fault in zip(found, faults, strict=True) if fault is None][: call.count]
+    dropped = [(fault, item) for item, fault in zip(found, faults, strict=True) if fault is not None]
+    return ParsedAnswer(items, dropped or ([] if items else [("not as asked", said)]))

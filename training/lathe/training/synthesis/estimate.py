@@ -1,0 +1,112 @@
+"""Estimate of what a run takes, before it starts: calls, tokens and, with prices, cost.
+
+Counted are the calls not answered yet, and after these at most as many as they can lead to: the filter, duplicates and
+overlap leave fewer, attempts at better answers add some. The tokens of an answer are the mean of the stage's logged
+answers, if there are any, else a guess.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lathe.training.synthesis.answer_log import AnswerLog
+from lathe.training.synthesis.chat import estimate_tokens
+from lathe.training.synthesis.job import PriceSettings, StageName, SynthesisJob
+from lathe.training.synthesis.pipeline import Pipeline
+
+ITEM_TOKENS: Mapping[StageName, int] = {"personas": 60, "queries": 30, "filter": 3, "documents": 350}
+"""Approximate tokens of one item of an answer, by stage."""
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class StageEstimate:
+    """Estimate of one stage.
+
+    Attributes:
+        stage: the stage.
+        calls: maximum number of calls.
+        prompt_tokens: tokens of their prompts.
+        completion_tokens: expected tokens of their answers.
+        most_tokens: tokens of their answers if each is as long as allowed.
+    """
+
+    stage: StageName
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    most_tokens: int
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Estimate of a run, stage by stage."""
+
+    stages: Sequence[StageEstimate]
+    prices: PriceSettings | None
+
+    @property
+    def calls(self) -> int:
+        """Number of calls of all stages."""
+        return sum(stage.calls for stage in self.stages)
+
+    def cost(self, most: bool = False) -> float:
+        """Return the cost in the prices' currency: expected, or with `most` the maximum.
+
+        Raises:
+            AssertionError: if there are no prices.
+        """
+        assert self.prices is not None
+        answers = sum(stage.most_tokens if most else stage.completion_tokens for stage in self.stages)
+        prompts = sum(stage.prompt_tokens for stage in self.stages)
+        return (prompts * self.prices.input + answers * self.prices.output) / MILLION
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Build the table of stages with their calls and tokens, and the total, as rows of text, the header first."""
+        head = ("stage", "calls", "prompt tokens", "answer tokens", "at most")
+        rows = [(n.stage, n.calls, n.prompt_tokens, n.completion_tokens, n.most_tokens) for n in self.stages]
+        total = ("all", *(sum(column) for column in zip(*(row[1:] for row in rows), strict=True)))
+        return [head, *((str(name), *(f"{number:,}" for number in numbers)) for name, *numbers in [*rows, total])]
+
+    def sentences(self) -> list[str]:
+        """Return a note on the estimate's accuracy and, with prices, a sentence on the cost."""
+        said = ["Each stage leaves out some, so that the next take fewer calls; answers that cannot be used add some."]
+        if self.prices is not None:
+            expected, most, name = format_amount(self.cost()), format_amount(self.cost(most=True)), self.prices.currency
+            said.append(f"Cost: about {expected} {name}, {most} {name} if every answer is as long as allowed.")
+        return said
+
+
+def estimate(pipeline: Pipeline, job: SynthesisJob, log: AnswerLog) -> Estimate:
+    """Estimate the calls and tokens that are left to do for a job: open calls, and those that their answers lead to.
+
+    Each open call is assumed to give as many items as it asks for, and each item to lead to a call of the next stage.
+    Advances the pipeline through all stages without asking anything.
+    """
+    stages, made = [], 0  # drafts that answers of the stages before will add
+    wanted: Mapping[StageName, int] = {"personas": job.personas, "queries": job.queries}
+    texts = 0
+    for stage, calls in pipeline.stages():
+        if not job.asks(stage):
+            stages.append(StageEstimate(stage, 0, 0, 0, 0))
+            continue
+        open_calls = [call for call in calls if not log.is_settled(call.key, job.limits.attempts)]
+        template = estimate_tokens(pipeline.prompts[stage].text)
+        prompts = sum(estimate_tokens(call.prompt) for call in open_calls) + made * (template + texts)
+        count = len(open_calls) + made
+        limit = job.stages[stage].max_tokens
+        answer = min(limit, _mean_answer_tokens(stage, log) or ITEM_TOKENS[stage] * wanted.get(stage, 1))
+        stages.append(StageEstimate(stage, count, prompts, round(count * answer), count * limit))
+        made = count * wanted.get(stage, 1)
+        texts = ITEM_TOKENS["queries" if stage == "filter" else stage]
+    return Estimate(stages, job.prices)
+
+
+def format_amount(amount: float) -> str:
+    """Format an amount, with 2 decimals from 1 on, else with 4."""
+    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
+
+
+def _mean_answer_tokens(stage: StageName, log: AnswerLog) -> float | None:
+    """Return the mean tokens of a stage's logged answers; None if there are none."""
+    found = [record.completion_tokens for record in log if record.stage == stage]
+    return sum(found) / len(found) if found else None

@@ -1,0 +1,161 @@
+"""Matches of texts with test sets, whose texts must not be trained on.
+
+A text matches if a test set has it (ignoring case and punctuation), has a near duplicate of it, or shares a run of so
+many words with it (13, as for GPT-3: Brown et al. 2020, Appendix C).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from lathe.training.datasets.overlap import normalize_text, read_test_texts
+from lathe.training.datasets.records import Record, read_file_records
+from lathe.training.errors import DataSetError, EvaluationError, JobError
+from lathe.training.evaluation.suites import open_folder_suite
+from lathe.training.synthesis.job import HeldOutSettings
+from lathe.training.synthesis.near_duplicates import NearDuplicates, shingles, words
+
+
+@dataclass(frozen=True)
+class Match:
+    """Match of a text with a test set.
+
+    Attributes:
+        test_set: name of the test set.
+        theirs: matching text of the test set.
+        how: description of how the two match.
+    """
+
+    test_set: str
+    theirs: str
+    how: str
+
+
+class HeldOut:
+    """Index of the texts of test sets.
+
+    Args:
+        sets: texts by the name of their set.
+        similarity: Jaccard similarity from which two texts are near duplicates.
+        shared_words: length in words of a common run that makes a match.
+
+    Attributes:
+        counts: number of texts by test set.
+        known: test set and text, by normalized text.
+    """
+
+    def __init__(self, sets: dict[str, list[str]], similarity: float, shared_words: int) -> None:
+        self.similarity, self.shared_words = similarity, shared_words
+        self.counts = {name: len(texts) for name, texts in sets.items()}
+        self.known: dict[str, tuple[str, str]] = {}
+        for name, texts in sets.items():
+            for text in texts:
+                self.known.setdefault(normalize_text(text), (name, text))
+
+    @cached_property
+    def near(self) -> NearDuplicates:
+        """Index of the texts for near-duplicate search, built at first use."""
+        found = NearDuplicates(self.similarity)
+        for _, text in self.known.values():
+            found.add(text)
+        return found
+
+    def find_matches(self, texts: Sequence[str]) -> dict[int, Match]:
+        """Find texts that equal, nearly duplicate or overlap a test text, and return the match of each by its index."""
+        if not self.known:
+            return {}
+        runs: dict[str, list[int]] = {}
+        found = {place: match for place, text in enumerate(texts) if (match := self._find_match(text))}
+        for place, text in enumerate(texts):
+            if place not in found and len(words(text)) >= self.shared_words:
+                for run in shingles(text, self.shared_words):
+                    runs.setdefault(run, []).append(place)
+        for name, theirs in self.known.values() if runs else ():
+            for run in shingles(theirs, self.shared_words) & runs.keys():
+                for place in runs[run]:
+                    found.setdefault(place, Match(name, theirs, f"{self.shared_words} words in a row: {run}"))
+        return found
+
+    def _find_match(self, text: str) -> Match | None:
+        """Return the match of a text with an equal or nearly equal test text, or None."""
+        same = self.known.get(normalize_text(text))
+        if same is not None:
+            return Match(*same, "the same text")
+        near = self.near.find_closest(text)
+        if near is None:
+            return None
+        theirs, similarity = near
+        return Match(self.known[normalize_text(theirs)][0], theirs, f"nearly the same text, {similarity:.2f} alike")
+
+
+def read_held_out(settings: Sequence[HeldOutSettings], similarity: float, shared_words: int) -> HeldOut:
+    """Read the texts of the test sets that a job names, and index them; sets of the same name become one.
+
+    Args:
+        settings: the test sets.
+        similarity: Jaccard similarity from which two texts are near duplicates.
+        shared_words: length in words of a common run that makes a match.
+
+    Raises:
+        JobError: if a test set is missing, cannot be read or holds no text, since nothing could be checked against it.
+    """
+    sets: dict[str, list[str]] = {}
+    for one in settings:
+        try:
+            for name, texts in _read_folder_of_sets(one.path) if one.folder else [_read_file_set(one.path, one.fields)]:
+                sets.setdefault(name, []).extend(texts)
+        except EvaluationError as error:
+            raise JobError(f"the test set {one.path.name} cannot be read: {error}") from error
+    return HeldOut(sets, similarity, shared_words)
+
+
+def _read_folder_of_sets(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    """Read a folder of data sets, one in each subfolder; yield the name and the test texts of each.
+
+    Raises:
+        DataSetError: if the folder is missing, or a data set cannot be read.
+        EvaluationError: if there is no data set.
+    """
+    if not folder.is_dir():
+        raise DataSetError(f"there is no folder {folder}")
+    suite = open_folder_suite(str(folder), folder)
+    for name, problem in suite.problems.items():
+        raise DataSetError(f"{name}: {problem}")
+    for entry in suite.entries:
+        try:
+            yield entry.name, list(read_test_texts(entry.data_set()))
+        except DataSetError as error:
+            raise DataSetError(f"{entry.name}: {error}") from error
+
+
+def _read_file_set(path: Path, fields: Sequence[str]) -> tuple[str, list[str]]:
+    """Read a file of JSON lines; return its name up to the first dot, and its texts.
+
+    Each non-blank string in one of the fields is a text of its own, also each in a list. Without `fields`, all fields
+    of a row are read.
+
+    Raises:
+        DataSetError: if the file cannot be read, lacks a field, or holds no text.
+    """
+    if not path.is_file():
+        raise DataSetError(f"there is no file {path}")
+    found = [text for record in read_file_records(path) for text in _extract_texts(record, fields)]
+    if not found:
+        raise DataSetError("it holds no text")
+    return path.name.partition(".")[0], found
+
+
+def _extract_texts(record: Record, fields: Sequence[str]) -> Iterator[str]:
+    """Yield the non-blank strings in the given fields of a row, also in lists; in all fields if none are given.
+
+    Raises:
+        DataSetError: if the row lacks a field.
+    """
+    for field in fields or record.fields:
+        if field not in record.fields:
+            raise DataSetError(f"{record.place}: no field {field!r}; it has {', '.join(record.fields)}")
+        value = record[field]
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and text.strip():
+                yield text

@@ -1,0 +1,268 @@
+"""Settings of a synthesis job, which a user writes as YAML.
+
+endpoint: {base_url: "http://localhost:8000/v1", model: qwen2.5-14b-instruct, key_variable: LLM_KEY}
+seeds: {jsonl: seeds.jsonl}
+queries: 3
+stages: {documents: {model: qwen2.5-72b-instruct, max_tokens: 800}}
+templates: {folder: prompts}
+limits: {concurrency: 8, requests_per_minute: 300, max_tokens: 2000000}
+prices: {input: 0.4, output: 1.2}
+test_sets: [{folder: data/finance}, {jsonl: held-out.jsonl}]
+
+Paths are relative to the YAML file.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import AfterValidator, Field, JsonValue, model_validator
+
+from lathe.training.settings import Count, NotNegative, Positive, Settings
+
+StageName = Literal["personas", "queries", "filter", "documents"]
+STAGES: tuple[StageName, ...] = ("personas", "queries", "filter", "documents")
+"""Names of the stages, in their order."""
+RESERVED_FIELDS = ("model", "messages", "stream", "n", "temperature", "max_tokens", "max_completion_tokens")
+"""Request fields that users cannot set in `parameters`: other settings set them, or they change the form of the
+answer."""
+
+
+def _require_free_fields(parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the parameters; raise `ValueError` if they contain a field of `RESERVED_FIELDS`."""
+    taken = [name for name in RESERVED_FIELDS if name in parameters]
+    if taken:
+        raise ValueError(f"{taken[0]} is not set here: see docs/synthesis.md for the setting that makes it")
+    return parameters
+
+
+Parameters = Annotated[dict[str, JsonValue], AfterValidator(_require_free_fields)]
+
+
+class EndpointSettings(Settings):
+    """Settings of the endpoint that answers the requests.
+
+    Attributes:
+        base_url: address that `/chat/completions` is appended to.
+        model: name of the model at the endpoint, for stages that name no other.
+        key_variable: environment variable that holds the key; None for an endpoint without keys.
+        timeout: maximum seconds for one whole answer.
+        limit_field: the endpoint's name of the limit on an answer's tokens.
+        parameters: further fields of every request, such as `top_p`.
+    """
+
+    base_url: str
+    model: Annotated[str, Field(min_length=1)]
+    key_variable: str | None = None
+    timeout: Positive = 120.0
+    limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    parameters: Parameters = {}
+
+
+class SeedSettings(Settings):
+    """Settings of the seeds: a file of JSON lines, and the fields of question, answer and, if rows have it, context."""
+
+    jsonl: Path
+    question: str = "question"
+    answer: str = "answer"
+    context: str = "context"
+
+
+class StageSettings(Settings):
+    """Settings of the requests of one stage, and limits on the length of its texts.
+
+    Attributes:
+        model: name of the model; None for the endpoint's.
+        temperature: sampling temperature; None leaves it out of the request.
+        max_tokens: maximum number of tokens of an answer.
+        min_characters: minimum length of each text in an answer.
+        max_characters: maximum length of each text in an answer.
+        parameters: further fields of the request, besides the endpoint's.
+    """
+
+    model: str | None = None
+    temperature: NotNegative | None
+    max_tokens: Count
+    min_characters: Count
+    max_characters: Count
+    parameters: Parameters = {}
+
+    @model_validator(mode="after")
+    def _require_ordered_lengths(self) -> Self:
+        """Return the settings; raise `ValueError` if the minimum length exceeds the maximum."""
+        if self.min_characters > self.max_characters:
+            raise ValueError(f"min_characters {self.min_characters} is more than max_characters {self.max_characters}")
+        return self
+
+
+class PersonaStage(StageSettings):
+    """Settings of the stage that writes personas: who would ask a question, and for what task."""
+
+    temperature: NotNegative | None = 1.0
+    max_tokens: Count = 400
+    min_characters: Count = 20
+    max_characters: Count = 1000
+
+
+class QueryStage(StageSettings):
+    """Settings of the stage that writes the queries of a persona."""
+
+    temperature: NotNegative | None = 1.0
+    max_tokens: Count = 400
+    min_characters: Count = 8
+    max_characters: Count = 500
+
+
+class FilterStage(StageSettings):
+    """Settings of the stage that decides whether a query needs documents to be answered, yes or no."""
+
+    temperature: NotNegative | None = 0.0
+    max_tokens: Count = 20
+    min_characters: Count = 2
+    max_characters: Count = 3
+
+
+class DocumentStage(StageSettings):
+    """Settings of the stage that writes a passage that answers a query."""
+
+    temperature: NotNegative | None = 0.7
+    max_tokens: Count = 1000
+    min_characters: Count = 200
+    max_characters: Count = 6000
+
+
+class StagesSettings(Settings):
+    """Settings of the four stages."""
+
+    personas: PersonaStage = PersonaStage()
+    queries: QueryStage = QueryStage()
+    filter: FilterStage = FilterStage()
+    documents: DocumentStage = DocumentStage()
+
+    def __getitem__(self, name: StageName) -> StageSettings:
+        """Return the settings of a stage by its name."""
+        found: StageSettings = getattr(self, name)
+        return found
+
+
+class TemplateSettings(Settings):
+    """Settings of the prompt templates.
+
+    Attributes:
+        folder: folder with the user's own templates; templates that it lacks are the shipped ones.
+        shipped: which shipped templates: `full`, or `short` ones for models of less than about a billion parameters,
+            which do not follow the full ones.
+    """
+
+    folder: Path | None = None
+    shipped: Literal["full", "short"] = "full"
+
+
+class LimitSettings(Settings):
+    """Limits on rate, retries and total requests, all of which may change between runs.
+
+    Attributes:
+        concurrency: maximum number of requests at once.
+        requests_per_minute: maximum rate, spread evenly; None for no limit.
+        tokens_per_minute: maximum rate of tokens of prompts and answers; None for no limit.
+        retries: maximum number of retries of a request without an answer: 429, 5xx, no connection, a time-out, or a
+            response that is no answer.
+        backoff: seconds before the first retry; doubled for each further one, and multiplied by a random factor below
+            1.
+        attempts: maximum number of answers to a call, until one can be used.
+        max_requests: maximum number of requests in all runs of a folder, at which the run stops; None for no limit.
+        max_tokens: maximum number of tokens of prompts and answers in all runs of a folder; None for no limit.
+    """
+
+    concurrency: Annotated[int, Field(ge=1, le=256)] = 8
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
+    retries: Annotated[int, Field(ge=0, le=20)] = 6
+    backoff: Positive = 1.0
+    attempts: Annotated[int, Field(ge=1, le=20)] = 3
+    max_requests: Count | None = None
+    max_tokens: Count | None = None
+
+
+class PriceSettings(Settings):
+    """Prices of a million tokens of prompts (`input`) and of answers (`output`)."""
+
+    input: NotNegative
+    output: NotNegative
+    currency: str = "USD"
+
+
+class HeldOutSettings(Settings):
+    """Settings of a test set whose texts must not be trained on: a folder of data sets, or a file of JSON lines.
+
+    Attributes:
+        folder: a data set in one of our layouts, or a folder of such data sets; their test texts are held out.
+        jsonl: a file of JSON lines.
+        fields: fields of the file's rows that are held out; empty for every text in them.
+    """
+
+    folder: Path | None = None
+    jsonl: Path | None = None
+    fields: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _require_one_location(self) -> Self:
+        """Return the settings; raise `ValueError` for no location, for two, or for `fields` of a folder."""
+        if (self.folder is None) == (self.jsonl is None):
+            raise ValueError("name a folder or a jsonl file, one of them")
+        if self.fields and self.jsonl is None:
+            raise ValueError("fields are those of a jsonl file; a folder's layout says where its texts are")
+        return self
+
+    @property
+    def path(self) -> Path:
+        """Path of the folder or file."""
+        return cast(Path, self.folder or self.jsonl)
+
+
+class SynthesisJob(Settings):
+    """Settings of one synthesis job.
+
+    Attributes:
+        endpoint: endpoint that answers the requests.
+        seeds: questions with answers to start from.
+        personas: number of personas of each seed.
+        queries: number of queries of each persona.
+        filter: whether the model is asked which queries need documents; False keeps every query, for a model that
+            answers yes, or no, to nearly all of them.
+        stages: settings of the stages.
+        templates: prompt templates.
+        limits: limits on rate, retries and total requests.
+        prices: prices for the estimate of the cost; None for no such estimate.
+        similarity: Jaccard similarity of three-word runs from which two texts are near duplicates, see
+            near_duplicates.py; questions of a dozen words that differ in one word have about 0.5.
+        test_sets: test sets whose texts must not occur in the pairs.
+        shared_words: length in words of a run in common with a test set from which a text counts as known.
+    """
+
+    endpoint: EndpointSettings
+    seeds: SeedSettings
+    personas: Annotated[int, Field(ge=1, le=20)] = 1
+    queries: Annotated[int, Field(ge=1, le=20)] = 3
+    filter: bool = True
+    stages: StagesSettings = StagesSettings()
+    templates: TemplateSettings = TemplateSettings()
+    limits: LimitSettings = LimitSettings()
+    prices: PriceSettings | None = None
+    similarity: Annotated[float, Field(gt=0, le=1)] = 0.5
+    test_sets: tuple[HeldOutSettings, ...] = ()
+    shared_words: Annotated[int, Field(ge=5)] = 13
+
+    def asks(self, name: StageName) -> bool:
+        """Return whether a stage sends calls to the model: all do, except the filter if the job leaves it out."""
+        return self.filter or name != "filter"
+
+    def model_of(self, name: StageName) -> str:
+        """Return the name of the model that answers a stage: its own, else the endpoint's."""
+        return self.stages[name].model or self.endpoint.model
+
+    def parameters_of(self, name: StageName) -> dict[str, Any]:
+        """Return the request fields of a stage besides model and messages: temperature, token limit, parameters."""
+        stage = self.stages[name]
+        cold = {} if stage.temperature is None else {"temperature": stage.temperature}
+        limit = {self.endpoint.limit_field: stage.max_tokens}
+        return cold | limit | self.endpoint.parameters | stage.parameters

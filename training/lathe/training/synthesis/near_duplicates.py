@@ -1,0 +1,92 @@
+"""Near-duplicate search: candidates by MinHash and locality-sensitive hashing, each confirmed by its similarity.
+
+The similarity of two texts is that of the sets of their runs of three words: Jaccard's index, |A ∩ B| / |A ∪ B|. Case
+and punctuation do not count. A character of Chinese or Japanese counts as a word, since no spaces separate words.
+"""
+
+import re
+import zlib
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from lathe.training.datasets.overlap import normalize_text
+from lathe.training.errors import JobError
+
+if TYPE_CHECKING:
+    from datasketch import MinHash
+
+RUN = 3
+"""Words of a shingle: texts on one subject share shorter runs anyway, and one changed word destroys more of longer
+runs."""
+PERMUTATIONS = 128
+"""Number of hash functions of a MinHash sketch."""
+MISS_WEIGHT, FALSE_ALARM_WEIGHT = 0.9, 0.1
+"""Weights of false negatives and false positives in tuning the hash: candidates are confirmed, so a false positive
+costs only time."""
+WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\s\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+"""A word of a normalized text: one Chinese or Japanese character, or a run of other characters without spaces."""
+
+
+def words(text: str) -> list[str]:
+    """Split the normalized text into words, of which each Chinese or Japanese character is one."""
+    return WORD.findall(normalize_text(text))
+
+
+def shingles(text: str, run: int = RUN) -> set[str]:
+    """Return the set of a text's runs of `run` consecutive words; of a shorter text, the set of the whole."""
+    spoken = words(text)
+    return {" ".join(spoken[start : start + run]) for start in range(max(1, len(spoken) - run + 1))}
+
+
+def jaccard(one: set[str], other: set[str]) -> float:
+    """Return the Jaccard similarity of two sets, in [0, 1]; raise `ZeroDivisionError` if both are empty."""
+    return len(one & other) / len(one | other)
+
+
+@lru_cache
+def _lsh_bands(similarity: float) -> tuple[int, int]:
+    """Return the numbers of bands and of rows per band that suit a similarity in LSH; cached, as this takes 0.1 s."""
+    from datasketch import MinHashLSH
+
+    buckets = MinHashLSH(min(similarity, 0.99), PERMUTATIONS, weights=(FALSE_ALARM_WEIGHT, MISS_WEIGHT))
+    return buckets.b, buckets.r
+
+
+class NearDuplicates:
+    """Index of texts that finds the nearest one to a text, if it is a near duplicate.
+
+    Args:
+        similarity: minimum Jaccard similarity of near duplicates, between their sets of three-word runs.
+
+    Raises:
+        JobError: if datasketch is not installed.
+    """
+
+    def __init__(self, similarity: float) -> None:
+        try:
+            from datasketch import MinHash, MinHashLSH
+        except ImportError as error:
+            raise JobError("finding near duplicates takes datasketch: pip install 'lathe[training]'") from error
+        self.similarity = similarity
+        self.texts: list[str] = []
+        self.empty = MinHash(PERMUTATIONS, hashfunc=zlib.crc32)
+        self.buckets = MinHashLSH(num_perm=PERMUTATIONS, params=_lsh_bands(similarity))
+
+    def add(self, text: str) -> None:
+        """Add a text to the index."""
+        self.buckets.insert(len(self.texts), self._sketch(shingles(text)))
+        self.texts.append(text)
+
+    def find_closest(self, text: str) -> tuple[str, float] | None:
+        """Return the most similar text of the index and its similarity; None if none reaches the minimum similarity."""
+        found = shingles(text)
+        places = self.buckets.query(self._sketch(found))
+        alike = [(jaccard(found, shingles(self.texts[place])), -place) for place in places]  # the earliest of equals
+        similarity, place = max(alike, default=(0.0, 0))
+        return (self.texts[-place], similarity) if similarity >= self.similarity else None
+
+    def _sketch(self, found: set[str]) -> "MinHash":
+        """Return the MinHash sketch of a set of shingles."""
+        sketch = self.empty.copy()
+        sketch.update_batch(shingle.encode("utf-8", "surrogatepass") for shingle in found)
+        return sketch

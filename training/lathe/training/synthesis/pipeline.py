@@ -1,0 +1,207 @@
+"""Calls of each stage, and the pairs that their answers make.
+
+seeds ─ personas ─ queries ─ filter ─ documents ─ pairs
+  │                   │         │         │
+  known to tests   similar,  need no   similar,
+                   known     document  known
+
+Everything is derived from the answer log: a resumed run builds the same calls, finds those answered that are in the
+log, and asks the rest. The filter keeps queries that need documents to be answered, as in FinMTEB's Section 4.2: other
+queries do not teach retrieval. A job may leave the filter out; it then has no calls and keeps every query.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lathe.training.datasets.overlap import normalize_text
+from lathe.training.synthesis.answer_log import AnswerLog
+from lathe.training.synthesis.calls import Call
+from lathe.training.synthesis.held_out import HeldOut
+from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
+from lathe.training.synthesis.near_duplicates import NearDuplicates
+from lathe.training.synthesis.seeds import Seed
+from lathe.training.synthesis.templates import Prompt
+
+DISTINCT: tuple[StageName, ...] = ("queries", "documents")
+"""Stages whose texts are trained on, so they must be distinct and match no test set."""
+NO_DOCUMENT = "takes no document"
+"""Reason of the filter to reject a query."""
+
+
+@dataclass(frozen=True)
+class PairDraft:
+    """Pair under construction: what the stages so far made of a seed.
+
+    Attributes:
+        seed: seed that it starts from.
+        persona: who asks, and for what task.
+        query: the question.
+        document: passage that answers the query.
+        keys: keys of the calls so far, by stage; "" for a stage that is left out.
+    """
+
+    seed: Seed
+    persona: str = ""
+    query: str = ""
+    document: str = ""
+    keys: tuple[str, ...] = ()
+
+    def with_item(self, stage: StageName, item: str, key: str) -> "PairDraft":
+        """Return a copy with an item of a stage's answer and the call's key added; the filter's item is not stored."""
+        keys = (*self.keys, key)
+        if stage == "personas":
+            return replace(self, persona=item, keys=keys)
+        if stage == "queries":
+            return replace(self, query=item, keys=keys)
+        return replace(self, document=item if stage == "documents" else "", keys=keys)
+
+    def new_texts(self, stage: str) -> tuple[str, ...]:
+        """Return the texts that a stage added and that must match no test set; for `seeds`, question and answer."""
+        texts = {"seeds": (self.seed.question, self.seed.answer), "queries": (self.query,)}
+        return texts.get(stage, (self.document,))
+
+    def values(self, count: int) -> dict[str, object]:
+        """Return the values of all placeholders that a template may use."""
+        seed = {name: getattr(self.seed, name) for name in ("question", "answer", "context")}
+        return seed | {"persona": self.persona, "query": self.query, "count": count}
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Text that was rejected.
+
+    Attributes:
+        stage: stage that rejected the text; `seeds` before the first.
+        reason: short reason, by which rejections are counted.
+        text: the text.
+        seed: seed that the text comes from.
+        details: further facts, such as the matching test text.
+    """
+
+    stage: str
+    reason: str
+    text: str
+    seed: Seed
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class Pipeline:
+    """Derivation of calls and pairs from seeds and logged answers.
+
+    Args:
+        job: settings of the job.
+        prompts: prompt template of each stage.
+        seeds: questions with answers to start from.
+        held_out: index of the test texts that must not occur.
+        log: answer log.
+
+    Attributes:
+        calls: distinct calls of each stage so far.
+        kept: number of drafts kept after each stage so far, and of seeds.
+        rejected: texts rejected so far.
+        pairs: finished pairs; empty until all stages are through.
+    """
+
+    def __init__(
+        self,
+        job: SynthesisJob,
+        prompts: Mapping[StageName, Prompt],
+        seeds: Sequence[Seed],
+        held_out: HeldOut,
+        log: AnswerLog,
+    ) -> None:
+        self.job, self.prompts, self.seeds, self.held_out, self.log = job, prompts, seeds, held_out, log
+        self.calls: dict[StageName, list[Call]] = {}
+        self.kept: Counter[str] = Counter()
+        self.rejected: list[Rejected] = []
+        self.pairs: list[PairDraft] = []
+
+    def stages(self) -> Iterator[tuple[StageName, list[Call]]]:
+        """Yield each stage with its distinct calls, whose answers must be logged before the next stage is taken.
+
+        Seeds, queries and documents that match a test set are rejected, as are queries and documents that nearly
+        duplicate an earlier one. Advancing fills `calls`, `kept` and `rejected`, and after the last stage sets `pairs`.
+        """
+        drafts = self._reject_known("seeds", [PairDraft(seed) for seed in self.seeds])
+        self.kept["seeds"] = len(drafts)
+        for stage in STAGES:
+            calls = [self._build_call(stage, draft) for draft in drafts] if self.job.asks(stage) else []
+            self.calls[stage] = list({call.key: call for call in calls}.values())
+            yield stage, self.calls[stage]
+            if self.job.asks(stage):
+                drafts = list(self._advance(stage, drafts, calls))
+            else:
+                drafts = [draft.with_item(stage, "", "") for draft in drafts]
+            if stage in DISTINCT:
+                drafts = self._reject_known(stage, self._reject_duplicates(stage, drafts))
+            self.kept[stage] = len(drafts)
+        self.pairs = drafts
+
+    def _build_call(self, stage: StageName, draft: PairDraft) -> Call:
+        """Build the call of a stage for a draft: filled-in prompt, model and parameters."""
+        count = {"personas": self.job.personas, "queries": self.job.queries}.get(stage, 1)
+        prompt = self.prompts[stage]
+        return Call(
+            stage=stage,
+            prompt=prompt.fill(**draft.values(count)),
+            model=self.job.model_of(stage),
+            parameters=self.job.parameters_of(stage),
+            template=prompt.hash,
+            seed=draft.seed.key,
+            count=count,
+            sample=draft.seed.text,
+        )
+
+    def _advance(self, stage: StageName, drafts: Sequence[PairDraft], calls: Sequence[Call]) -> Iterator[PairDraft]:
+        """Yield a new draft for each item of the drafts' logged answers; record unusable items and rejected queries.
+
+        A draft whose call is not answered yet yields none. Unusable answers are recorded once no attempts are left.
+        """
+        for draft, call in zip(drafts, calls, strict=True):
+            record = self.log.find_usable(call.key)
+            attempts = self.log.attempts(call.key)
+            if record is None and len(attempts) >= self.job.limits.attempts:
+                reason, text = attempts[-1].dropped[0]
+                self._reject(stage, reason, text, draft, attempts=len(attempts))
+            if record is None:
+                continue
+            for reason, text in record.dropped:
+                self._reject(stage, reason, text, draft)
+            for item in record.items:
+                if stage == "filter" and item == "no":
+                    self._reject(stage, NO_DOCUMENT, draft.query, draft)
+                else:
+                    yield draft.with_item(stage, item, call.key)
+
+    def _reject_duplicates(self, stage: StageName, drafts: Sequence[PairDraft]) -> list[PairDraft]:
+        """Return the drafts whose new text nearly duplicates none of a draft before; record the others as rejected."""
+        known, kept = NearDuplicates(self.job.similarity), []
+        for draft in drafts:
+            (text,) = draft.new_texts(stage)
+            near = known.find_closest(text)
+            if near is None:
+                known.add(text)
+                kept.append(draft)
+            else:
+                reason = "duplicate" if normalize_text(near[0]) == normalize_text(text) else "near duplicate"
+                self._reject(stage, reason, text, draft, of=near[0], similarity=round(near[1], 3))
+        return kept
+
+    def _reject_known(self, stage: str, drafts: Sequence[PairDraft]) -> list[PairDraft]:
+        """Return the drafts of which no new text matches a test set; record the others as rejected."""
+        texts = [(place, text) for place, draft in enumerate(drafts) for text in draft.new_texts(stage)]
+        matches = self.held_out.find_matches([text for _, text in texts])
+        known: dict[int, int] = {}
+        for index in sorted(matches, reverse=True):
+            known[texts[index][0]] = index
+        for place, index in sorted(known.items()):
+            match = matches[index]
+            details = {"test_set": match.test_set, "how": match.how, "theirs": match.theirs}
+            self._reject(stage, "known to a test set", texts[index][1], drafts[place], **details)
+        return [draft for place, draft in enumerate(drafts) if place not in known]
+
+    def _reject(self, stage: str, reason: str, text: str, draft: PairDraft, **details: Any) -> None:
+        """Record a text as rejected, with reason and details."""
+        self.rejected.append(Rejected(stage, reason, text, draft.seed, details))

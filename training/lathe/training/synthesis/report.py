@@ -1,0 +1,180 @@
+"""Results of a synthesis on disk: pairs, rejected texts with reasons, statistics."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lathe.training.digests import digest
+from lathe.training.journal import serialize_lines
+from lathe.training.reporting.sentences import render_sentences
+from lathe.training.synthesis.answer_log import AnswerLog
+from lathe.training.synthesis.endpoint import Endpoint
+from lathe.training.synthesis.estimate import MILLION, format_amount
+from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
+from lathe.training.synthesis.pipeline import PairDraft, Pipeline
+from lathe.training.synthesis.sender import Sender
+from lathe.transforms.files import replace_synced
+
+PAIRS, REJECTED, REPORT = "pairs.jsonl", "rejected.jsonl", "report.json"
+"""Names of the result files."""
+TEMPLATE = Path(__file__).with_name("summary.txt.j2")
+"""Template of the sentences about a run."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of a run that ended, whether all calls are answered or not.
+
+    Attributes:
+        job: settings of the job.
+        pipeline: pipeline, with pairs and rejected texts.
+        log: answer log.
+        sender: sender, with failures and the reason for a stop.
+        endpoint: the endpoint.
+        seconds: duration of the run.
+    """
+
+    job: SynthesisJob
+    pipeline: Pipeline
+    log: AnswerLog
+    sender: Sender
+    endpoint: Endpoint
+    seconds: float
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every call is settled: no budget was spent, no error stopped the run, and no call was given up."""
+        return self.sender.spent is None and self.sender.error is None and not self.sender.unanswered
+
+
+def write_outcome(outcome: Outcome, out: Path) -> None:
+    """Write pairs.jsonl, rejected.jsonl and report.json to a folder, replacing earlier ones."""
+    replace_synced(out / PAIRS, serialize_lines(build_pair_row(pair, outcome) for pair in outcome.pipeline.pairs))
+    replace_synced(out / REJECTED, serialize_lines(list_rejected_rows(outcome)))
+    replace_synced(out / REPORT, orjson.dumps(as_json(outcome), option=orjson.OPT_INDENT_2))
+
+
+def build_pair_row(pair: PairDraft, outcome: Outcome) -> dict[str, Any]:
+    """Build the JSON object of a pair, which a training reads as a source, with seed and provenance of each stage."""
+    good = {stage: outcome.log.find_usable(key) for stage, key in zip(STAGES, pair.keys, strict=True)}
+    return {
+        "anchor": pair.query,
+        "positive": pair.document,
+        "id": digest(pair.query, pair.document)[:16],
+        "persona": pair.persona,
+        "seed": pair.seed.key,
+        "seed_place": pair.seed.place,
+        "provenance": {stage: record.provenance() for stage, record in good.items() if record},
+    }
+
+
+def list_rejected_rows(outcome: Outcome) -> Iterable[dict[str, Any]]:
+    """Yield a JSON object for each rejected text, with stage, reason and seed, then for each call without an answer."""
+    for one in outcome.pipeline.rejected:
+        row = {"stage": one.stage, "reason": one.reason, "text": one.text, "seed": one.seed.key}
+        yield row | {"seed_place": one.seed.place} | one.details
+    for call, message in outcome.sender.unanswered.values():
+        yield {"stage": call.stage, "reason": "not answered", "text": call.prompt, "seed": call.seed, "error": message}
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """Build the contents of report.json as a JSON-serializable dict.
+
+    It holds whether the run is complete and why it stopped; counts of pairs, seeds and each stage's texts; tokens and,
+    with prices, cost of all runs; requests, failures and seconds of this run; test sets; settings and versions.
+    """
+    job, sender = outcome.job, outcome.sender
+    prompt_tokens = sum(record.prompt_tokens for record in outcome.log)
+    completion_tokens = sum(record.completion_tokens for record in outcome.log)
+    found: dict[str, Any] = {
+        "complete": outcome.is_complete,
+        "stopped": sender.spent,
+        "pairs": len(outcome.pipeline.pairs),
+        "seeds": {
+            "read": len(outcome.pipeline.seeds),
+            "kept": outcome.pipeline.kept["seeds"],
+            "rejected": count_reasons(outcome, "seeds"),
+        },
+        "stages": {stage: compute_stage_figures(outcome, stage) for stage in STAGES},
+        "tokens": {
+            "prompt": prompt_tokens,
+            "completion": completion_tokens,
+            "counted_by_endpoint": all(record.counted for record in outcome.log),
+        },
+        "this_run": {
+            "requests": sender.sent,
+            "failures": dict(sender.failures),
+            "unanswered": len(sender.unanswered),
+            "seconds": round(outcome.seconds, 1),
+        },
+        "test_sets": outcome.pipeline.held_out.counts,
+        "similarity": job.similarity,
+        "shared_words": job.shared_words,
+        "endpoint": outcome.endpoint.host,
+        "lathe": version("lathe"),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    if job.prices is not None:
+        cost = (prompt_tokens * job.prices.input + completion_tokens * job.prices.output) / MILLION
+        found["cost"] = {"amount": round(cost, 6), "currency": job.prices.currency}
+    return found
+
+
+def compute_stage_figures(outcome: Outcome, stage: StageName) -> dict[str, Any]:
+    """Return the figures of one stage, over all runs: model, template hash, and counts.
+
+    Counted are calls, settled calls, answers, unusable answers by reason, kept texts, rejected texts by reason, tokens.
+    """
+    records = [record for record in outcome.log if record.stage == stage]
+    calls = outcome.pipeline.calls[stage]
+    attempts = outcome.job.limits.attempts
+    return {
+        "model": outcome.job.model_of(stage),
+        "template": outcome.pipeline.prompts[stage].hash,
+        "calls": len(calls),
+        "settled": sum(outcome.log.is_settled(call.key, attempts) for call in calls),
+        "answers": len(records),
+        "asked_again": dict(Counter(record.dropped[0][0] for record in records if not record.items)),
+        "kept": outcome.pipeline.kept[stage],
+        "rejected": count_reasons(outcome, stage),
+        "prompt_tokens": sum(record.prompt_tokens for record in records),
+        "completion_tokens": sum(record.completion_tokens for record in records),
+    }
+
+
+def count_reasons(outcome: Outcome, stage: str) -> dict[str, int]:
+    """Count the texts that a stage rejected, by reason, the most frequent first."""
+    return dict(Counter(one.reason for one in outcome.pipeline.rejected if one.stage == stage).most_common())
+
+
+def build_stage_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Build the table of the pipeline's stages (seeds, then each prompt) as rows of text, the header first.
+
+    Columns: calls, answers, kept, left out by reason, answers that could not be used.
+
+    Args:
+        found: contents of report.json.
+    """
+    table: list[tuple[str, ...]] = [("stage", "calls", "answers", "kept", "left out", "answers that could not be used")]
+    seeds = found["seeds"]
+    table.append(("seeds", "", "", f"{seeds['kept']:,}", format_counts(seeds["rejected"]), ""))
+    for stage, figures in found["stages"].items():
+        numbers = (f"{figures[name]:,}" for name in ("calls", "answers", "kept"))
+        table.append((stage, *numbers, format_counts(figures["rejected"]), format_counts(figures["asked_again"])))
+    return table
+
+
+def format_counts(found: dict[str, int]) -> str:
+    """Format counts by reason as text: "too long 3, refused 1", or "none"."""
+    return ", ".join(f"{reason} {count:,}" for reason, count in found.items()) or "none"
+
+
+def summarize_run(found: dict[str, Any]) -> list[str]:
+    """Summarize a run, given the contents of report.json: requests, failures, tokens, cost, stop reason."""
+    return render_sentences(TEMPLATE, found | {"format_counts": format_counts, "format_amount": format_amount})

@@ -1,0 +1,161 @@
+"""A synthesis job, from its settings to pairs that can be trained on.
+
+OUT/
+├── job.json          what the answers depend on, to resume only the same job
+├── templates/        the prompt templates used
+├── answers/          every answer with its provenance         answer_log.py
+├── pairs.jsonl       an anchor and a positive on each line    ┐
+├── rejected.jsonl    rejected texts with reasons              │ report.py
+└── report.json       statistics                               ┘
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from lathe.training.digests import digest
+from lathe.training.errors import JobError
+from lathe.training.journal import find_changed_setting
+from lathe.training.synthesis.answer_log import AnswerLog
+from lathe.training.synthesis.chat import Chat
+from lathe.training.synthesis.endpoint import Endpoint
+from lathe.training.synthesis.estimate import Estimate, estimate
+from lathe.training.synthesis.held_out import HeldOut, read_held_out
+from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
+from lathe.training.synthesis.pipeline import Pipeline
+from lathe.training.synthesis.report import Outcome, write_outcome
+from lathe.training.synthesis.seeds import Seed, read_seeds
+from lathe.training.synthesis.sender import Sender
+from lathe.training.synthesis.templates import Prompt, read_templates, template_file_name
+from lathe.training.workspace import lock_folder
+from lathe.transforms.files import replace_synced
+from lathe.transforms.progress import Progress
+
+JOB = "job.json"
+"""Name of the file that says what a folder's answers depend on."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Job with everything that it reads from disk.
+
+    Attributes:
+        job: settings of the job.
+        prompts: prompt template of each stage.
+        seeds: questions with answers to start from.
+        held_out: index of the test texts that must not occur.
+    """
+
+    job: SynthesisJob
+    prompts: Mapping[StageName, Prompt]
+    seeds: list[Seed]
+    held_out: HeldOut
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the answers in a folder depend on: seeds, templates, numbers of personas and queries, stages.
+
+        Limits, prices, the endpoint's address and test sets are left out, so they may change between runs.
+        """
+        stages = {
+            name: {
+                "model": self.job.model_of(name),
+                "parameters": self.job.parameters_of(name),
+                "characters": [self.job.stages[name].min_characters, self.job.stages[name].max_characters],
+            }
+            for name in STAGES
+        }
+        return {
+            "seeds": digest([seed.key for seed in self.seeds]),
+            "templates": {name: prompt.hash for name, prompt in self.prompts.items()},
+            "personas": self.job.personas,
+            "queries": self.job.queries,
+            "stages": stages,
+        }
+
+    def pipeline(self, log: AnswerLog) -> Pipeline:
+        """Build the pipeline from the job's seeds and an answer log."""
+        return Pipeline(self.job, self.prompts, self.seeds, self.held_out, log)
+
+
+def prepare(job: SynthesisJob) -> Prepared:
+    """Read templates, seeds and test sets of a job.
+
+    Raises:
+        JobError: if templates, seeds or test sets cannot be used.
+        DataSetError: if the file of seeds is not JSON lines.
+    """
+    prompts = read_templates(job)
+    seeds = read_seeds(job.seeds)
+    return Prepared(job, prompts, seeds, read_held_out(job.test_sets, job.similarity, job.shared_words))
+
+
+def estimate_run(prepared: Prepared, out: Path) -> Estimate:
+    """Estimate calls, tokens and cost of a run in the folder, without sending a request.
+
+    Raises:
+        JobError: if the folder holds another job's answers, or another run uses it.
+    """
+    with lock_folder(out, _build_busy_error(out)) if out.is_dir() else nullcontext():
+        _require_same_job(prepared, out)
+        log = AnswerLog(out / "answers")
+        return estimate(prepared.pipeline(log), prepared.job, log)
+
+
+def run(prepared: Prepared, endpoint: Endpoint, out: Path, on_progress: Progress) -> Outcome:
+    """Ask all calls that are not settled yet, write the results to the folder, and return the outcome.
+
+    The folder also gets job.json, the prompt templates and the answer log, from which a later run resumes. Results of
+    the answers so far are also written if the endpoint fails.
+
+    Raises:
+        JobError: if the endpoint fails, after the results are written; or if the folder holds another job's answers, or
+            another run uses it.
+    """
+    with lock_folder(out, _build_busy_error(out)):
+        _require_same_job(prepared, out)
+        _write_job_record(prepared, out)
+        log, begun = AnswerLog(out / "answers"), time.monotonic()
+        pipeline = prepared.pipeline(log)
+        sender = asyncio.run(_ask_all(pipeline, endpoint, prepared.job, log, on_progress))
+        outcome = Outcome(prepared.job, pipeline, log, sender, endpoint, time.monotonic() - begun)
+        write_outcome(outcome, out)  # what was answered makes pairs, however it ended
+        if sender.error is not None:
+            raise sender.error
+        return outcome
+
+
+async def _ask_all(
+    pipeline: Pipeline, endpoint: Endpoint, job: SynthesisJob, log: AnswerLog, on_progress: Progress
+) -> Sender:
+    """Ask the calls of each stage, in order, and return the sender; if they stopped, `error` or `spent` says why."""
+    async with Chat(endpoint, job.endpoint) as chat:
+        sender = Sender(chat, log, job, on_progress)
+        for stage, calls in pipeline.stages():
+            await sender.ask(stage, calls)
+        return sender
+
+
+def _build_busy_error(out: Path) -> JobError:
+    """Build, without raising, the error for a folder that another run uses."""
+    return JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
+
+
+def _require_same_job(prepared: Prepared, out: Path) -> None:
+    """Raise `JobError` if the folder holds answers that depend on other settings; accept a folder without answers."""
+    if any((out / "answers").glob("*.jsonl")) and (changed := find_changed_setting(out / JOB, prepared.identity())):
+        name = changed.partition(".")[0]
+        raise JobError(f"{out} holds answers of other {name}; name another folder with --out")
+
+
+def _write_job_record(prepared: Prepared, out: Path) -> None:
+    """Write job.json and the prompt templates to the folder."""
+    (out / "templates").mkdir(exist_ok=True)
+    for name, prompt in prepared.prompts.items():
+        replace_synced(out / "templates" / template_file_name(name), prompt.text.encode())
+    replace_synced(out / JOB, orjson.dumps(prepared.identity(), option=orjson.OPT_INDENT_2))

@@ -1,0 +1,276 @@
+"""Concurrent requests with retries.
+
+call ─ answered well, or badly often enough? ─ yes ─ done
+  │ no
+wait for a slot (training/lathe/training/rate_limiter.py), check the budget (budget.py), send the request (chat.py)
+  ├── an answer       logged (answer_log.py); if it cannot be used, the call is asked again
+  ├── retryable       429, 5xx, a cut connection …: retried after a pause that doubles, or that the endpoint asks for
+  └── not retryable, or retries used up: left for the next run; several such calls in a row stop this run
+"""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from lathe.training.errors import JobError
+from lathe.training.rate_limiter import MINUTE, RateLimiter
+from lathe.training.synthesis.answer_log import AnswerLog, LoggedAnswer
+from lathe.training.synthesis.budget import Budget
+from lathe.training.synthesis.calls import Call, parse_answer
+from lathe.training.synthesis.chat import TIME_OUT, UNAUTHORIZED, Answer, Chat, ChatError, estimate_tokens
+from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
+from lathe.transforms.progress import Progress
+
+MAX_PAUSE = 60.0
+"""Maximum pause between retries in seconds, unless the endpoint asks for more."""
+MAX_WAIT = 600.0
+"""Maximum wait in seconds that an endpoint may ask for; a longer one, such as of a daily limit, ends the run."""
+MAX_FAILED_CALLS = 5
+"""Number of consecutive calls without an answer after which the run stops."""
+PROMPT_STATUSES = (400, 403, 413, 422)
+"""HTTP statuses that may be due to one prompt, too long or flagged by a moderator; they do not stop the run."""
+MIN_RETRY_TEMPERATURE = 0.7
+"""Minimum temperature of attempts after the first: at temperature 0 a model would repeat its answer."""
+PROBE = "Say yes."
+"""Prompt of the request that checks the endpoint."""
+PROBE_TOKENS = 16
+"""Maximum number of tokens of the answer to `PROBE`."""
+
+
+class Sender:
+    """Sender of a run's requests, with rate limits, budget and retries.
+
+    Args:
+        chat: connection to the endpoint.
+        log: answer log, to which answers are added.
+        job: settings of the job.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Attributes:
+        sent: number of requests sent.
+        failures: number of failed requests by kind.
+        unanswered: calls given up, with the error, by key.
+        in_a_row: number of consecutive calls given up for which the endpoint is to blame.
+        halted: event that is set when no more requests may be sent.
+        spent: which budget is spent; None if none is.
+        error: why the run was stopped; None if it was not.
+    """
+
+    def __init__(self, chat: Chat, log: AnswerLog, job: SynthesisJob, on_progress: Progress) -> None:
+        self.chat, self.log, self.job, self.on_progress = chat, log, job, on_progress
+        limits = job.limits
+        spent = list(log)
+        self.limiter = RateLimiter(limits.requests_per_minute, limits.tokens_per_minute)
+        self.budget = Budget(limits.max_requests, limits.max_tokens, len(spent), sum(record.tokens for record in spent))
+        self.sent = 0
+        self.failures: Counter[str] = Counter()
+        self.unanswered: dict[str, tuple[Call, str]] = {}
+        self.in_a_row = 0
+        self.halted = asyncio.Event()
+        self.spent: str | None = None
+        self.error: JobError | None = None
+        self.probed = False
+
+    async def ask(self, stage: StageName, calls: Sequence[Call]) -> None:
+        """Send every call that is not settled in the answer log, concurrently, and add the answers to the log.
+
+        Equal calls are sent once. The first time, a short request to each model checks the endpoint. A call with an
+        unusable answer is sent again, up to the job's number of attempts, at a temperature of at least
+        `MIN_RETRY_TEMPERATURE`. Returns early if the budget is spent or the endpoint fails;
+        `spent` or `error` then says why, and nothing is raised.
+        """
+        attempts = self.job.limits.attempts
+        distinct = {call.key: call for call in calls}.values()
+        waiting = [call for call in distinct if not self.log.is_settled(call.key, attempts)]
+        if waiting and not self.probed:
+            await self._probe()
+        queue, begun, done = iter(waiting), time.monotonic(), 0
+
+        async def work() -> None:
+            """Take calls from the shared queue and settle each, until the queue is empty or the run is halted."""
+            nonlocal done
+            for call in queue:  # one queue for all who work
+                if self.halted.is_set():
+                    return
+                await self._ask_until_settled(call)
+                done += 1
+                self._report_progress(stage, done, len(waiting), time.monotonic() - begun)
+
+        workers = [asyncio.create_task(work()) for _ in range(min(self.job.limits.concurrency, len(waiting)))]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _probe(self) -> None:
+        """Send a short request to each model; halt the run and set `error` if one fails.
+
+        A rate limit, a server error or a time-out is ignored, since a retry may help. The requests count towards the
+        budget; if it is spent, no more are sent.
+        """
+        self.probed = True
+        asking = [stage for stage in STAGES if self.job.asks(stage)]
+        for model, stage in {self.job.model_of(stage): stage for stage in asking}.items():
+            parameters = self.job.parameters_of(stage) | {self.job.endpoint.limit_field: PROBE_TOKENS}
+            try:
+                if await self._send(model, PROBE, parameters) is None:
+                    return
+            except ChatError as error:
+                if error.retryable and (error.status or error.kind == TIME_OUT):
+                    continue
+                self._halt(f"the endpoint {self.chat.endpoint.url} does not answer as {model} should: {error}")
+                return
+
+    async def _ask_until_settled(self, call: Call) -> None:
+        """Send a call until the log has a usable answer, or as many unusable ones as allowed; log every answer.
+
+        After the first attempt the call's temperature is raised to at least `MIN_RETRY_TEMPERATURE`. Returns early if
+        the run is halted or the call gets no answer.
+        """
+        attempts = self.job.limits.attempts
+        while not self.halted.is_set() and not self.log.is_settled(call.key, attempts):
+            attempt = len(self.log.attempts(call.key)) + 1
+            parameters = _raise_temperature(call.parameters) if attempt > 1 else call.parameters
+            begun = time.monotonic()
+            answer = await self._send_with_retries(call, parameters)
+            if answer is None:
+                return
+            parsed = parse_answer(answer, call, self.job.stages[call.stage])
+            self.log.add(
+                LoggedAnswer(
+                    key=call.key,
+                    stage=call.stage,
+                    seed=call.seed,
+                    attempt=attempt,
+                    items=parsed.items,
+                    dropped=parsed.dropped,
+                    model=call.model,
+                    endpoint=self.chat.endpoint.host,
+                    template=call.template,
+                    parameters=parameters,
+                    created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                    finish_reason=answer.finish_reason,
+                    prompt_tokens=answer.prompt_tokens,
+                    completion_tokens=answer.completion_tokens,
+                    counted=answer.counted,
+                    seconds=round(time.monotonic() - begun, 3),
+                )
+            )
+
+    async def _send_with_retries(self, call: Call, parameters: dict[str, Any]) -> Answer | None:
+        """Send a call, with pauses and retries; return the answer, usable or not, or None if there is none.
+
+        A call that is given up is recorded in `unanswered`, an answer resets `in_a_row`, and a rejected key stops the
+        run. None is also returned if the run is halted or over budget.
+        """
+        for tried in range(self.job.limits.retries + 1):
+            try:
+                answer = await self._send(call.model, call.prompt, parameters)
+            except ChatError as error:
+                if error.status == UNAUTHORIZED:
+                    self._fail(f"the endpoint does not take the key: {error}")
+                    return None
+                if not error.retryable or tried == self.job.limits.retries:
+                    self._give_up(call, error)
+                    return None
+                await self._pause(error, tried)
+            else:
+                if answer is not None:
+                    self.in_a_row = 0
+                return answer
+        return None
+
+    async def _send(self, model: str, prompt: str, parameters: dict[str, Any]) -> Answer | None:
+        """Wait for a slot and send one request; return its answer, or None if the run is halted or over budget.
+
+        Charges the tokens to budget and rate limits, and counts a failure by its kind.
+
+        Raises:
+            ChatError: if no answer comes.
+        """
+        most = estimate_tokens(prompt) + int(parameters[self.job.endpoint.limit_field])
+        await self._wait_until(self.limiter.reserve_slot(most))
+        if self.halted.is_set() or self._halt_if_over_budget(most):
+            return None
+        self.sent += 1
+        self.budget.reserve(most)
+        try:
+            answer = await self.chat.ask(model, prompt, parameters)
+        except ChatError as error:
+            self.budget.settle(most, 0)
+            self.failures[error.kind] += 1
+            raise
+        used = answer.prompt_tokens + answer.completion_tokens
+        self.budget.settle(most, used)
+        self.limiter.correct_tokens(used - most)
+        return answer
+
+    async def _pause(self, error: ChatError, tried: int) -> None:
+        """Wait before a retry: with exponential backoff and jitter, or as long as the endpoint asks.
+
+        If the endpoint asks for a pause, all other requests are held as well; if it asks for more than `MAX_WAIT`, the
+        run is stopped instead.
+        """
+        seconds = min(MAX_PAUSE, self.job.limits.backoff * 2**tried) * random.uniform(0.5, 1)
+        if error.retry_after is not None:
+            if error.retry_after > MAX_WAIT:
+                self._fail(f"the endpoint asks to wait {error.retry_after / MINUTE:,.0f} minutes ({error})")
+                return
+            seconds = error.retry_after + random.uniform(0, 0.1) * self.job.limits.backoff
+            self.limiter.hold(seconds)
+        await self._wait_until(self.limiter.clock() + seconds)
+
+    async def _wait_until(self, start: float) -> None:
+        """Wait until `start` on the limiter's clock, and while requests are on hold; return early if halted."""
+        while (left := self.limiter.seconds_until(start)) > 0 and not self.halted.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.halted.wait(), left)
+
+    def _halt_if_over_budget(self, tokens: int) -> bool:
+        """Return whether the budget lacks so many tokens, or a request; if so, halt the run and say why in `spent`."""
+        lacking = self.budget.refusal_reason(tokens)
+        if lacking is not None:
+            self.spent = self.spent or lacking
+            self.halted.set()
+        return lacking is not None
+
+    def _give_up(self, call: Call, error: ChatError) -> None:
+        """Leave a call for the next run, in `unanswered`; stop the run after `MAX_FAILED_CALLS` such calls in a row.
+
+        Calls that failed with one of `PROMPT_STATUSES` do not count, since the prompt may be to blame.
+        """
+        self.unanswered[call.key] = (call, str(error))
+        self.in_a_row += error.status not in PROMPT_STATUSES
+        if self.in_a_row >= MAX_FAILED_CALLS:
+            self._fail(f"{MAX_FAILED_CALLS} calls in a row were not answered, the last: {error}")
+
+    def _fail(self, reason: str) -> None:
+        """Stop the run with a reason; the error says that answers are kept and the run can be resumed."""
+        self._halt(f"{reason}. What was answered is kept; the same command goes on from there")
+
+    def _halt(self, reason: str) -> None:
+        """Halt the run and set `error`, unless it is set; requests under way are still waited for."""
+        self.error = self.error or JobError(reason)
+        self.halted.set()
+
+    def _report_progress(self, stage: StageName, done: int, count: int, seconds: float) -> None:
+        """Report progress: calls done in the stage, calls a minute, and remaining time of the stage."""
+        rate = done / max(seconds, 1e-9)
+        left = (count - done) / rate
+        wait = f"{left / MINUTE:.0f} min" if left >= 2 * MINUTE else f"{left:.0f} s"
+        fraction = (STAGES.index(stage) + done / count) / len(STAGES)
+        self.on_progress(fraction, f"{stage}: {done:,} of {count:,}, {MINUTE * rate:,.0f} a minute, {wait} left")
+
+
+def _raise_temperature(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return request parameters with a temperature of at least `MIN_RETRY_TEMPERATURE`; add none if they have none."""
+    if "temperature" not in parameters:
+        return parameters
+    return parameters | {"temperature": max(MIN_RETRY_TEMPERATURE, parameters["temperature"])}

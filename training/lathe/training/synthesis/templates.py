@@ -1,0 +1,122 @@
+"""Prompt templates: text files with placeholders such as $name; $$ is a dollar sign."""
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lathe.training.digests import digest
+from lathe.training.errors import JobError
+from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
+
+FULL = Path(__file__).parent / "templates"
+"""Folder of the shipped templates."""
+SHIPPED: Mapping[str, Path] = {"full": FULL, "short": FULL / "short"}
+"""Folders of the shipped templates: the full ones, and short ones for small models."""
+REQUIRED: Mapping[StageName, tuple[str, ...]] = {
+    "personas": ("question", "answer"),
+    "queries": ("persona",),
+    "filter": ("query",),
+    "documents": ("query",),
+}
+"""Placeholders that a stage's template must use: without them, all calls would be the same."""
+SEED = ("question", "answer", "context")
+"""Placeholders of the seed."""
+ALLOWED: Mapping[StageName, tuple[str, ...]] = {
+    "personas": (*SEED, "count"),
+    "queries": (*SEED, "persona", "count"),
+    "filter": (*SEED, "persona", "query"),
+    "documents": (*SEED, "persona", "query"),
+}
+"""Placeholders that a stage's template may use; `count` is required if more than one item is wanted."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Prompt template that was checked."""
+
+    text: str
+
+    @property
+    def hash(self) -> str:
+        """Digest of the template's text, 16 hexadecimal digits."""
+        return digest(self.text)[:16]
+
+    def fill(self, **values: object) -> str:
+        """Return the prompt with its placeholders replaced by the values; values without a placeholder are ignored."""
+        return string.Template(self.text).substitute(values).strip()
+
+
+def read_templates(job: SynthesisJob) -> dict[StageName, Prompt]:
+    """Read and check the prompt template of each stage, from the job's folder or the shipped ones.
+
+    Raises:
+        JobError: if the folder is missing or has a .txt file of another name, or a template is not UTF-8, lacks a
+            required placeholder or has an unknown one.
+    """
+    shipped = SHIPPED[job.templates.shipped]
+    folder = job.templates.folder or shipped
+    if not folder.is_dir():
+        raise JobError(f"there is no folder {folder}")
+    known = [template_file_name(name) for name in STAGES]
+    odd = sorted(path.name for path in folder.glob("*.txt") if path.name not in known)
+    if odd:
+        raise JobError(f"{folder.name} has a template {odd[0]} that nothing asks with; there are {', '.join(known)}")
+    wanted = {"personas": job.personas, "queries": job.queries}
+    paths = {name: folder / template_file_name(name) for name in STAGES}
+    found = {name: path if path.is_file() else shipped / path.name for name, path in paths.items()}
+    return {name: _read_template(path, name, wanted.get(name, 1)) for name, path in found.items()}
+
+
+def _read_template(path: Path, name: StageName, count: int) -> Prompt:
+    """Read and check one stage's template.
+
+    Args:
+        path: file of the template.
+        name: the stage.
+        count: number of items wanted; from 2 on, the template must use `$count`.
+
+    Raises:
+        JobError: if the template is not UTF-8, lacks a required placeholder or has an unknown one.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise JobError(f"the template {path.name} is not UTF-8: {error}") from error
+    template = string.Template(text)
+    if not template.is_valid():
+        raise JobError(f"the template {path.name} has a $ that names nothing; write $$ for a dollar sign")
+    needed = (*REQUIRED[name], *(("count",) if count > 1 else ()))
+    found, fillable = template.get_identifiers(), ALLOWED[name]
+    for placeholder in needed:
+        if placeholder not in found:
+            raise JobError(f"the template {path.name} lacks its placeholder ${placeholder}")
+    for placeholder in found:
+        if placeholder not in fillable:
+            there = ", ".join(f"${one}" for one in fillable)
+            raise JobError(
+                f"the template {path.name} has an unknown placeholder ${placeholder}; there are {there}, and $$ is a "
+                "dollar sign"
+            )
+    return Prompt(text)
+
+
+def template_file_name(name: StageName) -> str:
+    """Return the file name of a stage's template."""
+    return f"{name}.txt"
+
+
+def write_templates(folder: Path) -> list[Path]:
+    """Copy the full shipped templates to a folder, to be edited, and return the paths of the copies.
+
+    Raises:
+        JobError: if one of the files exists already; then nothing is copied.
+    """
+    places = [folder / template_file_name(name) for name in STAGES]
+    taken = next((place for place in places if place.exists()), None)
+    if taken is not None:
+        raise JobError(f"{taken} exists already; templates are never overwritten")
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in places:
+        place.write_bytes((FULL / place.name).read_bytes())
+    return places

@@ -1,0 +1,74 @@
+"""Workspace folders for vectors of a running job: one for each source and encoder, resumed after a kill."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from lathe.training.errors import TrainingError
+from lathe.training.locks import lock_file
+from lathe.transforms.files import make_folder, make_root
+
+KEPT_SECONDS = 7 * 24 * 3600
+"""Seconds, a week, after which the vectors of a stopped run are deleted if no run resumed them."""
+
+
+@contextmanager
+def claim_workspace_folder(root: Path, key: str) -> Iterator[Path]:
+    """Create or resume `root/key.N`, locked against other runs; yield its path, and delete it if the block succeeds.
+
+    If the block raises or the process is killed, the folder stays, and the next call with the same key resumes it. N is
+    the lowest number whose folder is not locked, so that concurrent runs with the same key get different folders.
+    Unlocked folders that were not modified for `KEPT_SECONDS` are deleted first.
+    """
+    make_root(root)
+    _delete_stale_folders(root)
+    number = 0
+    while True:
+        number += 1
+        folder = root / f"{key}.{number}"
+        lock = folder_lock(folder)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            continue
+        with lock:
+            make_folder(folder)
+            yield folder
+            shutil.rmtree(folder, ignore_errors=True)
+        return
+
+
+@contextmanager
+def lock_folder(folder: Path, refusal: TrainingError) -> Iterator[None]:
+    """Create `folder` if missing, and hold its lock while the block runs; yield None.
+
+    Raises:
+        TrainingError: `refusal`, if another run holds the lock.
+    """
+    make_root(folder)
+    try:
+        with lock_file(folder / ".lock").acquire(blocking=False):
+            yield
+    except Timeout:
+        raise refusal from None
+
+
+def _delete_stale_folders(root: Path) -> None:
+    """Delete the folders `root/KEY.N` that were not modified for `KEPT_SECONDS` and that no process has locked."""
+    for folder in root.glob("*.[0-9]*"):
+        if not folder.is_dir() or time.time() - folder.stat().st_mtime < KEPT_SECONDS:
+            continue
+        try:
+            with folder_lock(folder).acquire(blocking=False):
+                shutil.rmtree(folder, ignore_errors=True)
+        except Timeout:
+            continue
+
+
+def folder_lock(folder: Path) -> FileLock:
+    """Return the lock of a workspace folder, `NAME.lock` beside it; the lock is not yet acquired."""
+    return lock_file(folder.with_name(f"{folder.name}.lock"))

@@ -1,0 +1,220 @@
+"""The distribution of the rows that a chain was fitted on, stored with the chain to detect drift in other rows.
+
+reference.safetensors   mean (d,), directions (r, d), variances (r + 1,), scores (101,)
+manifest.json           …, "reference": {"sha256": …, "count": 23768, "heldout": 5000, …}
+
+The file holds no rows. Serving does not read it: a chain without it serves as well.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from lathe.transforms.artifact.folder import DISTRIBUTION, read_manifest
+from lathe.transforms.errors import ArtifactError
+from lathe.transforms.statistics import Gaussian, Moments, Subspace
+from lathe.transforms.vectors import BLOCK_ROWS, FloatArray, Vectors
+
+MAX_ROWS = 20_000
+"""Maximum number of evenly spaced rows that mean and directions are estimated on: over 100 for each direction."""
+
+LEVELS = np.linspace(0, 1, 101)
+"""Quantile levels of the stored scores: 0, 0.01, …, 1."""
+
+NORM_LEVELS = (0.001, 0.999)
+"""Quantile levels between which row norms count as ordinary."""
+
+NORM_MARGIN = 1e-3
+"""Relative tolerance of the bounds of row norms, because the norms of unit rows differ by rounding."""
+
+
+@dataclass(frozen=True, eq=False)
+class FitDistribution:
+    """A Gaussian fitted to the rows of a fit, and quantiles of the scores and norms of held-out rows.
+
+    Attributes:
+        count: number of fitted rows described.
+        heldout: number of held-out rows that scores and norms were measured on.
+        gaussian: Gaussian of the fitted rows.
+        scores: `(101,)` float32, percentiles of `Gaussian.score` over the held-out rows.
+        norms: 0.001 and 0.999 quantile of the norms of the held-out rows.
+        outside: fraction of the held-out rows' squared distance from the mean that lies outside the subspace the chain
+            retains; None if the chain retains no subspace.
+    """
+
+    count: int
+    heldout: int
+    gaussian: Gaussian
+    scores: NDArray[np.float32]
+    norms: tuple[float, float]
+    outside: float | None
+
+    @classmethod
+    def measure(
+        cls,
+        rows: Vectors,
+        heldout: FloatArray,
+        retained: Subspace | None,
+        earlier: "FitDistribution | None" = None,
+    ) -> "FitDistribution":
+        """Fit a Gaussian to a sample of the fitted rows, and summarize the held-out rows under it.
+
+        The summary has percentiles of the held-out rows' scores, the range of their norms, and the share of their
+        energy outside the subspace `retained`.
+
+        Args:
+            rows: `(n, d)`, rows that the chain was fitted on.
+            heldout: `(m, d)`, rows that it was not fitted on.
+            retained: the subspace that the chain retains; None if there is none.
+            earlier: distribution of the rows that these rows were added to. The Gaussians are merged by moments. The
+                earlier held-out scores and energy shares are mixed in, weighted by the numbers of rows, as if they
+                were the same under the merged Gaussian; the range of norms covers both.
+
+        Raises:
+            InputError: for NaN or inf.
+        """
+        moments = _sampled_moments(rows)
+        if earlier is not None:
+            moments.merge(earlier.gaussian.to_moments(earlier.count))
+        gaussian = Gaussian.fit(moments)
+        standardized = gaussian.standardize(heldout)
+        scores = gaussian.score(standardized)
+        low, high = np.quantile(vector_norms(heldout), NORM_LEVELS).tolist()
+        energy = float(np.vecdot(standardized, standardized).sum(dtype=np.float64))
+        outside = None
+        if retained is not None:
+            outside = float(retained.energy_outside(standardized).sum()) / energy if energy else 0.0
+        weights = np.full(len(scores), 1 / len(scores))
+        if earlier is not None:
+            # The count after the merge is that of all rows. Of the earlier scores only the percentiles are known,
+            # which stand in for a sample of 101 scores.
+            old = earlier.count / moments.count
+            weights = np.append(weights * (1 - old), np.full(len(LEVELS), old / len(LEVELS)))
+            scores = np.append(scores, earlier.scores)
+            low, high = min(low, earlier.norms[0]), max(high, earlier.norms[1])
+            if outside is not None and earlier.outside is not None:
+                outside = (1 - old) * outside + old * earlier.outside
+        found = _weighted_percentiles(scores, weights).astype(np.float32)
+        return cls(moments.count, len(heldout), gaussian, found, (low, high), outside)
+
+    def quantile_ranks(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Estimate the fraction of held-out rows with a lower score, `(n,)` in [0, 1], for each score; ties count half.
+
+        Interpolated linearly between the stored percentiles.
+        """
+        # Among equal percentiles `np.interp` takes the upper level; mirrored, it takes the lower one.
+        below = np.interp(scores, self.scores, LEVELS)
+        above = np.interp(-scores, -self.scores[::-1], LEVELS)
+        found: NDArray[np.float64] = (below + 1 - above) / 2
+        return found
+
+    def outlier_norms(self, norms: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
+        """Return a mask `(n,)`, True for norms that are NaN or outside the 0.001–0.999 quantiles of held-out norms.
+
+        Both bounds have a relative tolerance of `NORM_MARGIN`.
+        """
+        low, high = self.norms
+        # Negated, because comparisons with NaN are False and NaN must count as outside.
+        found: NDArray[np.bool_] = ~((norms >= low * (1 - NORM_MARGIN)) & (norms <= high * (1 + NORM_MARGIN)))
+        return found
+
+    @cached_property
+    def payload(self) -> bytes:
+        """Content of the file reference.safetensors: the arrays of the Gaussian and the scores, as bytes."""
+        of_gaussian = {name: getattr(self.gaussian, name) for name in ("mean", "directions", "variances")}
+        arrays = of_gaussian | {"scores": self.scores}
+        return save({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()})
+
+    def describe(self) -> dict[str, Any]:
+        """Return the manifest entry as a JSON-serializable dict.
+
+        It holds the SHA-256 of `payload`, `count`, `heldout`, `norms`, `outside`, dimensions, mean norm and, as
+        `spectrum`, the explained-variance ratios in descending order.
+        """
+        return {
+            "sha256": hashlib.sha256(self.payload).hexdigest(),
+            "count": self.count,
+            "heldout": self.heldout,
+            "dimensions": self.gaussian.dimensions,
+            "mean_norm": self.gaussian.mean_norm,
+            "norms": list(self.norms),
+            "outside": self.outside,
+            "spectrum": self.gaussian.shares,
+        }
+
+    @classmethod
+    def load(cls, path: Path) -> "FitDistribution":
+        """Load the distribution stored in the artifact folder `path` and verify its digest.
+
+        Raises:
+            ArtifactError: if the chain was saved without one, or it is damaged.
+        """
+        described = read_manifest(path).get("reference")
+        if described is None:
+            raise ArtifactError("it was saved without the distribution of its rows: fit it again to store one")
+        try:
+            return cls.from_bytes((path / DISTRIBUTION).read_bytes(), described)
+        # ArtifactError is a ValueError, which the last clause would wrap in a second message.
+        except ArtifactError:
+            raise
+        except OSError as error:
+            raise ArtifactError(f"the distribution of its rows cannot be read: {error.strerror}") from error
+        except (SafetensorError, LookupError, TypeError, ValueError) as error:
+            raise ArtifactError(f"the distribution of its rows cannot be used: {error!r}") from error
+
+    @classmethod
+    def from_bytes(cls, payload: bytes, described: Mapping[str, Any]) -> "FitDistribution":
+        """Rebuild a distribution from the bytes of `payload` and the manifest entry from `describe`.
+
+        Raises:
+            ArtifactError: if the SHA-256 of the bytes is not the one in the manifest.
+        """
+        if hashlib.sha256(payload).hexdigest() != described["sha256"]:
+            raise ArtifactError("the distribution of its rows was truncated or altered: the SHA-256 does not match")
+        arrays = {name: tensor.numpy() for name, tensor in load(payload).items()}
+        gaussian = Gaussian(arrays["mean"], arrays["directions"], arrays["variances"])
+        low, high = described["norms"]
+        count, heldout, outside = (described[name] for name in ("count", "heldout", "outside"))
+        return cls(count, heldout, gaussian, arrays["scores"], (low, high), outside)
+
+
+def _sampled_moments(rows: Vectors) -> Moments:
+    """Estimate the moments of rows `(n, d)` from up to `MAX_ROWS` evenly spaced ones; scale count and scatter to n.
+
+    Third and fourth moments are not scaled.
+    """
+    total = rows.shape[0]
+    # Evenly spaced, because the first rows of an ordered corpus would describe only its beginning.
+    chosen = np.linspace(0, total - 1, min(total, MAX_ROWS)).astype(int)
+    moments = Moments()
+    for start in range(0, len(chosen), BLOCK_ROWS):
+        moments.update(rows[chosen[start : start + BLOCK_ROWS]])
+    # As if all n rows had been read, so that a later merge weights these rows by their true number.
+    moments.scatter *= total / moments.count
+    moments.count = total
+    return moments
+
+
+def _weighted_percentiles(values: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the weighted percentiles 0, 1, …, 100 of values `(n,)`, as `(101,)`, by linear interpolation."""
+    order = np.argsort(values, kind="stable")
+    # Each value stands at the middle of its own weight, so that the percentiles of −x mirror those of x.
+    passed = np.cumsum(weights[order]) - weights[order] / 2
+    found: NDArray[np.float64] = np.interp(LEVELS * weights.sum(), passed, values[order])
+    return found
+
+
+def vector_norms(rows: FloatArray) -> NDArray[np.floating[Any]]:
+    """Return the L2 norms `(n,)` of rows `(n, d)` in their own dtype; overflow becomes inf."""
+    with np.errstate(over="ignore"):
+        found: NDArray[np.floating[Any]] = np.sqrt(np.vecdot(rows, rows))
+    return found

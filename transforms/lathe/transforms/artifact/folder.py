@@ -1,0 +1,264 @@
+"""Write and read the artifact folder of a saved chain; reading verifies digests.
+
+name/
+├── manifest.json       schema, steps, dimensions, SHA-256 of the tensors and of the manifest itself,
+│                       encoder, provenance, certificate
+├── chain.safetensors   the fitted tensors, named <step>.<buffer>; perhaps moments, see stored_moments
+└── reference.safetensors   perhaps the distribution of the fitted rows, see fit_distribution
+
+The folder is written under a temporary name beside its final one, fsynced, and renamed: it exists
+completely or not at all. Nothing in it is ever executed.
+"""
+
+import hashlib
+import json
+import logging
+import secrets
+import shutil
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lathe.transforms.beneath import read_beneath
+from lathe.transforms.errors import ArtifactError
+from lathe.transforms.files import make_folder, make_root, sync_folder, write_synced
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 1
+"""Newest manifest schema that can be read, and the one that is written."""
+
+MANIFEST = "manifest.json"
+TENSORS = "chain.safetensors"
+DISTRIBUTION = "reference.safetensors"
+
+Manifest = dict[str, Any]
+"""The content of manifest.json."""
+
+MAX_DEPTH = 64
+"""Maximum nesting depth of lists and objects in a manifest; a fit writes 6 levels."""
+
+FIELD_TYPES: Mapping[str, type] = {
+    "steps": list,
+    "normalize": bool,
+    "input_dimensions": int,
+    "output_dimensions": int,
+    "nested": bool,
+    "reference": dict,
+}
+"""Required type by manifest field, unless the field is missing or null.
+
+These are the fields that a chain writes. `moments`, which serving does not need, is checked where it is read; all other
+fields belong to the caller.
+"""
+
+
+def write_artifact(
+    path: Path, manifest: Manifest, tensors: "Mapping[str, Tensor]", distribution: bytes | None = None
+) -> Manifest:
+    """Write a new artifact folder atomically, and return the manifest with schema version and digests added.
+
+    Missing parent folders are created; an existing artifact is never overwritten.
+
+    Args:
+        path: path of the new folder.
+        manifest: fields of the manifest, JSON-serializable.
+        tensors: fitted tensors by name.
+        distribution: content of reference.safetensors, whose digest the manifest already holds; None for no such file.
+
+    Raises:
+        ArtifactError: if the folder exists already.
+        OSError: if it cannot be written; the partial folder is deleted.
+    """
+    from safetensors.torch import save  # imports torch, which reading a manifest does not need
+
+    payload = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    manifest = manifest | {"schema_version": SCHEMA_VERSION, "tensors_sha256": hashlib.sha256(payload).hexdigest()}
+    manifest = json.loads(json.dumps(manifest))  # as it will be read: keys are strings, tuples are lists
+    manifest["manifest_sha256"] = manifest_digest(manifest)
+    # Beside the final name, because a rename is atomic only within a file system; random, as writers may compete.
+    staging = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    make_root(path.parent)
+    try:
+        make_folder(staging)
+        write_synced(staging / TENSORS, payload)
+        if distribution is not None:
+            write_synced(staging / DISTRIBUTION, distribution)
+        write_synced(staging / MANIFEST, json.dumps(manifest, indent=1).encode())
+        # A check before the rename would race with other writers; the rename itself fails on a folder that holds files.
+        try:
+            staging.rename(path)
+        except OSError as error:
+            if path.exists():
+                raise ArtifactError(f"{path} exists already; a saved chain is never overwritten") from error
+            raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    # The rename is an entry of the parent folder, and survives a power cut only once that is synced.
+    sync_folder(path.parent)
+    return manifest
+
+
+def read_file(path: Path, name: str, root: Path | None = None) -> bytes:
+    """Return the bytes of the file `path/name`; links must stay below `root` if it is given, else lead anywhere.
+
+    Args:
+        path: path of the artifact folder.
+        name: name of the file.
+        root: parent folder that no link may lead out of; None follows links anywhere.
+
+    Raises:
+        OSError: if it cannot be read, or a link leads out of `root`.
+    """
+    return (path / name).read_bytes() if root is None else read_beneath(root, str(path.relative_to(root) / name))
+
+
+def display_name(path: Path) -> str:
+    """Return the last two components of a path joined by "/", for error messages, which must not show the rest."""
+    return "/".join(path.parts[-2:])
+
+
+def read_manifest(path: Path, root: Path | None = None) -> Manifest:
+    """Read the manifest of the artifact folder `path`; verify its schema version, digest and field types.
+
+    `root` is as in `read_file`.
+
+    Raises:
+        ArtifactError: if it is missing, cannot be read, was altered, or is of a newer schema.
+    """
+    name = display_name(path)
+    try:
+        manifest = json.loads(read_file(path, MANIFEST, root))
+        version, digest = manifest["schema_version"], manifest["manifest_sha256"]
+        _require_portable_json(manifest)
+    except FileNotFoundError as error:
+        raise ArtifactError(f"there is no saved chain at {name}: {MANIFEST} is missing") from error
+    except OSError as error:
+        raise ArtifactError(f"the manifest of {name} cannot be read: {error.strerror}") from error
+    except KeyError as error:
+        raise ArtifactError(f"the manifest of {name} cannot be read: {error} is missing") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ArtifactError(f"the manifest of {name} cannot be read: {error!r}") from error
+    # The version comes before the digest: a newer manifest should ask for an upgrade, not look altered.
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise ArtifactError(
+            f"{name} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it"
+        )
+    if digest != manifest_digest(manifest):
+        raise ArtifactError(f"the manifest of {name} was altered: its SHA-256 does not match")
+    require_field_types(path, manifest, FIELD_TYPES)
+    return _rename_old_keys(manifest, name)
+
+
+def _rename_old_keys(manifest: Manifest, name: str) -> Manifest:
+    """Return the manifest with `out_of_domain` in place of `foreign`, its former name; log which chain had it.
+
+    The schema version stays: during an upgrade, older servers read the chains that newer ones write. The file on disk
+    is not changed, so the digest in the manifest is still that of the file.
+    """
+    certificate = _dict_at(manifest, "certificate")
+    measured = [found for found in (certificate, _dict_at(certificate, "compared_to")) if "foreign" in found]
+    gates = _dict_at(_dict_at(manifest, "provenance"), "gates")
+    old_gates = [key for key in gates if key.startswith("foreign.")]
+    for found in measured:
+        found["out_of_domain"] = found.pop("foreign")
+    for key in old_gates:
+        gates["out_of_domain." + key.removeprefix("foreign.")] = gates.pop(key)
+    if measured or old_gates:
+        _log_old_keys(name)
+    return manifest
+
+
+def _dict_at(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the object under a key; a new empty one if there is none, or something else."""
+    found = content.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+@cache
+def _log_old_keys(name: str) -> None:
+    """Log, once per chain and process, that a manifest has keys of an older Lathe."""
+    log.info("the manifest of %s says foreign where out_of_domain is written now; it is read as that", name)
+
+
+def _require_portable_json(value: Any, depth: int = 0) -> None:
+    """Raise `ValueError` if parsed JSON is nested too deeply, or has integers beyond 64 bits or lone surrogates.
+
+    Python's parser accepts these, others do not, and manifests are sent to others.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise ValueError("it holds an integer of more than 64 bits")
+    elif isinstance(value, list | dict):
+        for inner in value:  # of an object, its keys
+            _require_portable_json(inner, depth + 1)
+        for inner in value.values() if isinstance(value, dict) else ():
+            _require_portable_json(inner, depth + 1)
+
+
+def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type]) -> None:
+    """Raise `ArtifactError` if a manifest field has another type than in `types`; it may be missing or null.
+
+    Args:
+        path: path of the artifact folder, for the message.
+        manifest: content of the manifest.
+        types: required type by field.
+    """
+    for field, expected in types.items():
+        if not isinstance(manifest.get(field), expected | None):
+            raise ArtifactError(
+                f"the manifest of {display_name(path)} cannot be read: {field} must be of type {expected.__name__}"
+            )
+
+
+def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict[str, Tensor]]":
+    """Read the manifest and the tensors by name from the artifact folder `path`, and verify their digests.
+
+    `root` is as in `read_file`.
+
+    Raises:
+        ArtifactError: if anything is missing, truncated, altered or too new.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    manifest, payload = read_serialized_artifact(path, root)
+    try:
+        return manifest, load(payload)
+    except SafetensorError as error:
+        raise ArtifactError(f"the tensors of {display_name(path)} cannot be read: {error}") from error
+
+
+def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Manifest, bytes]:
+    """Read the manifest and the bytes of chain.safetensors from the artifact folder `path`; verify their digests.
+
+    `root` is as in `read_file`.
+
+    Raises:
+        ArtifactError: if anything is missing, truncated, altered or too new.
+    """
+    manifest = read_manifest(path, root)
+    try:
+        payload = read_file(path, TENSORS, root)
+    except OSError as error:
+        raise ArtifactError(f"{TENSORS} of {display_name(path)} cannot be read: {error.strerror}") from error
+    # The bytes that are hashed are the ones returned: the file is not read again, so it cannot change in between.
+    if hashlib.sha256(payload).hexdigest() != manifest.get("tensors_sha256"):
+        raise ArtifactError(
+            f"the tensors of {display_name(path)} were truncated or altered: their SHA-256 does not match"
+        )
+    return manifest, payload
+
+
+def manifest_digest(manifest: Mapping[str, Any]) -> str:
+    """Return the SHA-256 hex digest of a manifest as canonical JSON, leaving out its field `manifest_sha256`."""
+    # Of the parsed fields, sorted and without spaces, so that reformatting the file does not count as altering it.
+    rest = {key: value for key, value in manifest.items() if key != "manifest_sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

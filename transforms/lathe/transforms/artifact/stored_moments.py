@@ -1,0 +1,80 @@
+"""Moments of the fitted rows, stored in the artifact folder of a chain so that rows can be added later.
+
+chain.safetensors   …, moments.<stage>.<count, mean, scatter, third, fourth>
+manifest.json       …, "moments": {"count": 9600, "stages": {"1": {"dimensions": 384, "rows": "unit"}}}
+
+They hold no rows, but they reveal the mean and the covariance of the rows. Serving does not read them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lathe.transforms.artifact.folder import display_name, read_artifact
+from lathe.transforms.errors import ArtifactError
+from lathe.transforms.statistics import Moments
+
+PREFIX = "moments."
+"""Prefix of the names of moment tensors in chain.safetensors."""
+
+
+def moments_to_tensors(moments: Mapping[int, Moments]) -> dict[str, Tensor]:
+    """Return the moments of all refit stages as one dict of tensors named `moments.<stage>.<array>`."""
+    return {
+        f"{PREFIX}{stage}.{name}": torch.from_numpy(np.ascontiguousarray(array))
+        for stage, of_stage in moments.items()
+        for name, array in of_stage.arrays().items()
+    }
+
+
+def describe_moments(moments: Mapping[int, Moments]) -> dict[str, Any]:
+    """Return the manifest field `moments`: row count, and dimensions and row kind by stage; {} without moments."""
+    if not moments:
+        return {}
+    stages = {
+        str(stage): {"dimensions": of_stage.dimensions, "rows": "unit" if stage else "as they come"}
+        for stage, of_stage in moments.items()
+    }
+    # The moments of every stage are of the same rows, so one count holds for all.
+    return {"moments": {"count": next(iter(moments.values())).count, "stages": stages}}
+
+
+def load_moments(path: Path) -> dict[int, Moments]:
+    """Load the moments by refit stage from the artifact folder `path`; an empty dict if none were stored.
+
+    Raises:
+        ArtifactError: if the artifact is damaged, or the moments are not what its manifest says.
+    """
+    manifest, tensors = read_artifact(path)
+    found = {}
+    try:
+        declared = manifest.get("moments", {"stages": {}})
+        for stage, of_stage in declared["stages"].items():
+            # The dot at the end keeps stage 1 apart from stages 10 to 19.
+            prefix = f"{PREFIX}{stage}."
+            arrays = {n.removeprefix(prefix): t.numpy() for n, t in tensors.items() if n.startswith(prefix)}
+            moments = Moments.from_arrays(arrays)
+            _require_plausible(moments, declared["count"], of_stage["dimensions"])
+            found[int(stage)] = moments
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise ArtifactError(f"the moments of {display_name(path)} cannot be used: {error}") from error
+    return found
+
+
+def _require_plausible(moments: Moments, count: int, dimensions: int) -> None:
+    """Raise `ArtifactError` unless moments have this row count and these dimensions, and are finite and consistent.
+
+    The scatter must be symmetric with a nonnegative diagonal.
+    """
+    shapes = (moments.mean.shape, moments.third.shape, moments.scatter.shape)
+    if moments.count != count or shapes != ((dimensions,), (dimensions,), (dimensions, dimensions)):
+        raise ArtifactError(f"they are not of {count} rows of {dimensions} dimensions")
+    if not all(np.isfinite(array).all() for array in moments.arrays().values()):
+        raise ArtifactError("they are not finite")
+    # `eigh` reads one triangle only, so a fit would not notice a scatter that is not symmetric.
+    if not np.allclose(moments.scatter, moments.scatter.T) or (np.diag(moments.scatter) < 0).any():
+        raise ArtifactError("their scatter is not a scatter matrix")

@@ -1,0 +1,244 @@
+"""`Map`: a row-wise function of vectors that can be applied and perhaps inverted; `Transform` adds fitting."""
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Protocol, overload
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lathe.transforms.base.signature import Signature
+from lathe.transforms.errors import InputError, NotFittedError, StepError
+from lathe.transforms.vectors import as_tensor, standardize_layout
+
+Spec = dict[str, Any]
+"""A step as a JSON object: `{"kind": …}` and its parameters."""
+
+Side = Literal["query", "document"]
+"""Side of a search: what is asked for, or what is stored and found."""
+
+Inverse = Literal["exact", "approximate", "none"]
+"""How well a map can be inverted: up to rounding, only to an estimate of the input, or not at all."""
+
+
+class Map(nn.Module):
+    """A row-wise function of vectors, `(n, d)` to `(n, k)`: an `nn.Module` whose state is buffers, not parameters.
+
+    Fitted transforms, the maps they fold into, and their inverses are maps. A subclass sets `kind`, registers its
+    state as buffers and defines `forward`; a map that is a step of a chain also defines `output_signature`.
+    """
+
+    kind: ClassVar[str]
+    nested: bool = False
+    """Whether outputs may be truncated to any number of leading dimensions and renormalized (Matryoshka)."""
+    two_sided: bool = False
+    """Whether queries are mapped by `query_map`, and not as documents are."""
+    queries_only: bool = False
+    """Whether documents stay as they are, and queries alone are mapped."""
+
+    # Every buffer passes one of the next two methods: those of a fit, of an artifact, of folding, of an inverse. `.to`
+    # and copies keep the layout. So what is saved, or sent to another process, computes the same bits there.
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; a tensor assigned to a buffer is first copied to the standard memory layout if needed."""
+        if isinstance(value, Tensor) and name in self.__dict__.get("_buffers", ()):
+            value = standardize_layout(value)
+        super().__setattr__(name, value)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Register a buffer as `nn.Module` does, after copying it to the standard memory layout if needed."""
+        super().register_buffer(name, None if tensor is None else standardize_layout(tensor), persistent)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map rows `(n, d)` to outputs `(n, k)`, each row by itself and without side effects; subclasses define it."""
+        raise TypeError(f"{type(self).__name__} must define forward")
+
+    @overload
+    def transform(self, rows: Tensor) -> Tensor: ...
+    @overload
+    def transform(self, rows: Any) -> NDArray[Any]: ...
+    def transform(self, rows: Any) -> Any:
+        """Apply the map to rows `(n, d)`: return a tensor on the same device for a tensor, a NumPy array otherwise.
+
+        Raises:
+            NotFittedError: before `fit`.
+            InputError: for vectors of other dimensions than fitted on.
+        """
+        return apply(self, rows)
+
+    def primitives(self) -> "list[Map]":
+        """Return this map as a list of simpler maps to apply in order, used to fold chains; by default itself alone.
+
+        The simpler maps are affine maps, column selections and normalizations.
+        """
+        return [self]
+
+    def query_map(self) -> "Map":
+        """Return the map of queries, whose outputs search those of this map; by default this map itself."""
+        return self
+
+    def on_side(self, side: Side) -> "Map":
+        """Return the map of one side of a search: `query_map()` for queries, this map for documents."""
+        return self.query_map() if side == "query" and self.two_sided else self
+
+    @property
+    def inverse_kind(self) -> Inverse:
+        """How well `inverse` recovers inputs: 'exact', 'approximate' or, by default, 'none' (no inverse)."""
+        return "none"
+
+    def inverse(self) -> "Map":
+        """Return the map from outputs back to inputs; raise `StepError` unless a subclass defines one."""
+        raise StepError(f"{self.kind} cannot be inverted")
+
+    def inverse_transform(self, rows: Any) -> Any:
+        """Map outputs `(n, k)` back to inputs `(n, d)` by `inverse`; a tensor for a tensor, else a NumPy array.
+
+        How well inputs are recovered is told by `inverse_kind`.
+
+        Raises:
+            StepError: if the map cannot be inverted.
+            NotFittedError: before `fit`.
+            InputError: for vectors of other dimensions than the outputs have.
+        """
+        if not self.fitted:
+            raise NotFittedError("call fit before inverse_transform")
+        if self.inverse_kind == "none":
+            raise StepError(f"{self.kind} cannot be inverted")
+        return apply(self.inverse(), rows)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Yield the buffers; torch's search for modules inside, which few maps have, takes longer than many a map."""
+        if self._modules:
+            return super().buffers(recurse)
+        return (buffer for buffer in self._buffers.values() if buffer is not None)
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the map can be applied: no buffer is empty. True for a map without buffers."""
+        return all(buffer.numel() > 0 for buffer in self.buffers())
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the first buffer, on which the map is fitted and applied; the CPU for a map without buffers."""
+        return next((buffer.device for buffer in self.buffers()), torch.device("cpu"))
+
+    @property
+    def input_dimensions(self) -> int | None:
+        """Number of input dimensions, d; None if the map takes any number or is not fitted.
+
+        By default the last axis of the first buffer that is neither empty nor a scalar.
+        """
+        # Weights `(k, d)` and means `(d,)` both end in d, so the order of registration does not matter.
+        return next((b.shape[-1] for b in self.buffers() if b.ndim and b.numel()), None)
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` if a parameter has the wrong type or is out of range; by default do nothing."""
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the signature (dimensions, rank) of the outputs, given that of the inputs; subclasses define it.
+
+        Raises:
+            StepError: if this map cannot follow such inputs.
+        """
+        raise TypeError(f"{type(self).__name__} must define output_signature")
+
+    def infer_signature(self, inputs: Signature, refit: bool = False) -> Signature:
+        """Check the parameters and that this map accepts such inputs, then return the signature of the outputs.
+
+        Args:
+            inputs: signature of the inputs.
+            refit: whether to ignore the dimensions this map was fitted on, because it will be fitted again.
+
+        Raises:
+            StepError: for a parameter out of range, for inputs that are codes, or of other dimensions than fitted on.
+        """
+        self.check_parameters()
+        if inputs.codes is not None:
+            raise StepError(f"{inputs.codes} outputs codes, which {self.kind} cannot follow: quantize once, at the end")
+        fitted_on = None if refit else self.input_dimensions
+        if fitted_on is not None and inputs.dimensions not in (None, fitted_on):
+            raise StepError(
+                f"{self.kind} was fitted on vectors of {fitted_on} dimensions and cannot follow vectors "
+                f"of {inputs.dimensions}"
+            )
+        return self.output_signature(inputs if fitted_on is None else replace(inputs, dimensions=fitted_on))
+
+    def spec(self) -> Spec:
+        """Return the kind and the `__init__` parameters as a JSON-serializable dict, without the fitted buffers."""
+        # Parameters that are buffers, such as the weight of `Affine`, are tensors and have no JSON.
+        given = {name: getattr(self, name) for name in parameter_names(type(self)) if name not in self._buffers}
+        return {"kind": self.kind} | given
+
+    def extra_repr(self) -> str:
+        """Return `name=value` of each parameter, and "not fitted" unless the map is fitted, for `repr`."""
+        given = ", ".join(f"{name}={value!r}" for name, value in self.spec().items() if name != "kind")
+        return given if self.fitted else f"{given}, not fitted".removeprefix(", ")
+
+
+class FittedMap(Protocol):
+    """Protocol of what `apply` takes: a map or a chain."""
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the map is fitted: no buffer is empty."""
+
+    @property
+    def input_dimensions(self) -> int | None:
+        """Number of input dimensions; None for any."""
+
+    def buffers(self) -> Iterator[Tensor]:
+        """Yield the buffers, which hold the fitted state."""
+
+    def __call__(self, x: Tensor, **keywords: Any) -> Any:
+        """Map rows `(n, d)`; keywords as the map takes them."""
+
+
+def apply(module: FittedMap, rows: Any, **keywords: Any) -> Any:
+    """Apply a fitted map to rows without recording gradients; return a tensor for a tensor, else a NumPy array.
+
+    The computation uses the dtype and device of the map; a resulting tensor is moved back to the device of `rows`.
+
+    Args:
+        module: map or chain of maps.
+        rows: `(n, d)`.
+        keywords: passed on to `module`.
+
+    Raises:
+        NotFittedError: if the map has buffers that were never learned.
+        InputError: for vectors of other dimensions than fitted on, or NaN and inf where the result is codes.
+    """
+    if not module.fitted:
+        raise NotFittedError(f"{type(module).__name__} must be fitted before it is applied")
+    tensor = as_tensor(rows, like=_like_tensor(module, rows))
+    wanted = module.input_dimensions
+    if tensor.ndim == 0 or (wanted is not None and tensor.shape[-1] != wanted):
+        raise InputError(f"vectors must have {wanted} dimensions, got the shape {tuple(tensor.shape)}")
+    with torch.no_grad():
+        result: Tensor = module(tensor, **keywords)
+    # Codes cannot represent NaN and inf. A finite sum has only finite terms; it costs a fifth of the full check.
+    if not result.is_floating_point() and not tensor.sum().isfinite() and not torch.isfinite(tensor).all():
+        raise InputError("vectors that hold NaN or inf have no codes")
+    return result.to(rows.device) if isinstance(rows, Tensor) else result.cpu().numpy()
+
+
+def parameter_names(cls: type[nn.Module]) -> list[str]:
+    """List the parameter names of a class's `__init__`, without `self`; empty if it only inherits `nn.Module`'s."""
+    if cls.__init__ is nn.Module.__init__:
+        return []
+    return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+
+
+def _like_tensor(module: FittedMap, rows: Any) -> Tensor:
+    """Return a tensor with the dtype and device to compute in: the first float buffer, else an empty one like `rows`.
+
+    The empty tensor has the dtype of the rows (float32 unless they are a float tensor) and the device of the buffers,
+    or of the rows if there are no buffers.
+    """
+    # Integer buffers, such as the columns of a selection, say where to compute, but not in which dtype.
+    like = next((buffer for buffer in module.buffers() if buffer.is_floating_point()), None)
+    if like is not None:
+        return like
+    dtype = rows.dtype if isinstance(rows, Tensor) and rows.is_floating_point() else torch.float32
+    device = next((buffer.device for buffer in module.buffers()), rows.device if isinstance(rows, Tensor) else None)
+    return torch.empty(0, dtype=dtype, device=device)

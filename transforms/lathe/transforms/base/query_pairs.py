@@ -1,0 +1,108 @@
+"""Queries and the documents that are relevant to them: what a map of queries is learned from and measured on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lathe.transforms.errors import InputError
+from lathe.transforms.vectors import FloatArray
+
+BLOCK_SCORES = 20_000_000
+"""Maximum number of scores in memory at once: 80 MB."""
+
+
+@dataclass(frozen=True)
+class QueryPairs:
+    """Vectors of queries and documents, and which document is relevant to which query.
+
+    Documents that no query needs are welcome: negatives are mined among them.
+
+    Attributes:
+        queries: `(n, d)`.
+        documents: `(m, d)`.
+        relevant: row of a query and row of a document that is relevant to it, `(p, 2)` integers; a query may have
+            several, and every query has at least one.
+
+    Raises:
+        InputError: if shapes do not match, vectors hold NaN or inf, a row does not exist, a pair repeats, or a query
+            has no document.
+    """
+
+    queries: FloatArray
+    documents: FloatArray
+    relevant: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        """Check shapes, values and rows."""
+        for name, vectors in (("queries", self.queries), ("documents", self.documents)):
+            if vectors.ndim != 2:
+                raise InputError(f"the {name} of pairs must be a matrix, got the shape {vectors.shape}")
+            if not np.isfinite(vectors).all():
+                raise InputError(f"the {name} of pairs hold NaN or inf")
+        relevant = np.asarray(self.relevant)
+        if relevant.ndim != 2 or relevant.shape[1] != 2 or not np.issubdtype(relevant.dtype, np.integer):
+            raise InputError(
+                f"pairs are two columns of row numbers, query and document, got {relevant.dtype} {relevant.shape}"
+            )
+        for column, (name, count) in enumerate((("query", len(self.queries)), ("document", len(self.documents)))):
+            wrong = relevant[(relevant[:, column] < 0) | (relevant[:, column] >= count), column]
+            if len(wrong):
+                raise InputError(f"a pair names {name} {wrong[0]}; there are {count}, counted from 0")
+        distinct, counts = np.unique(relevant, axis=0, return_counts=True)
+        if len(distinct) < len(relevant):
+            query, document = distinct[counts > 1][0]
+            raise InputError(
+                f"{len(relevant) - len(distinct)} pairs repeat, such as query {query}, document {document}"
+            )
+        if lonely := len(self.queries) - len(np.unique(relevant[:, 0])):
+            raise InputError(f"{lonely} queries of the pairs have no relevant document")
+
+    def __len__(self) -> int:
+        """Return the number of queries."""
+        return len(self.queries)
+
+    def select(self, rows: NDArray[np.int64]) -> "QueryPairs":
+        """Return the pairs of some queries, in the given order, with all documents.
+
+        Args:
+            rows: distinct rows of queries, `(k,)`.
+        """
+        places = np.full(len(self.queries), -1)
+        places[rows] = np.arange(len(rows))
+        kept = self.relevant[places[self.relevant[:, 0]] >= 0]
+        return replace(self, queries=self.queries[rows], relevant=np.stack([places[kept[:, 0]], kept[:, 1]], axis=1))
+
+    def map(
+        self, queries: Callable[[FloatArray], FloatArray], documents: Callable[[FloatArray], FloatArray]
+    ) -> "QueryPairs":
+        """Return the same pairs with both sides transformed, each by its own function of vectors."""
+        return replace(self, queries=queries(self.queries), documents=documents(self.documents))
+
+
+def measure_relevance(pairs: QueryPairs, k: int = 10) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return nDCG@k and recall@k of each query, `(n,)` each, when it searches all documents by inner product.
+
+    Relevance is binary. nDCG@k is the sum of 1/log₂(rank + 1) over relevant documents up to rank k, divided by the
+    largest that is possible; recall@k is their share of all that are relevant, or of k if more are.
+    """
+    n, m = len(pairs.queries), len(pairs.documents)
+    documents = torch.from_numpy(np.ascontiguousarray(pairs.documents, np.float32))
+    counts = np.bincount(pairs.relevant[:, 0], minlength=n)
+    keys = np.sort(pairs.relevant[:, 0] * m + pairs.relevant[:, 1])
+    discounts = 1 / np.log2(np.arange(2, k + 2))
+    ideal = np.concatenate([[0.0], np.cumsum(discounts)])
+    ndcg, recall = np.empty(n), np.empty(n)
+    step = max(1, BLOCK_SCORES // m)
+    for start in range(0, n, step):
+        rows = slice(start, start + step)
+        asked = torch.from_numpy(np.ascontiguousarray(pairs.queries[rows], np.float32))
+        found = (asked @ documents.T).topk(min(k, m), dim=1).indices.numpy()
+        wanted = np.arange(start, start + len(asked))[:, None] * m + found
+        hits = keys[np.searchsorted(keys, wanted).clip(max=len(keys) - 1)] == wanted
+        best = np.minimum(counts[rows], k)
+        ndcg[rows] = (hits * discounts[: hits.shape[1]]).sum(axis=1) / ideal[best]
+        recall[rows] = hits.sum(axis=1) / best
+    return ndcg, recall

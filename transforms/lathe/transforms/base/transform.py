@@ -1,0 +1,247 @@
+"""`Transform`: the base class of all maps that are fitted to vectors and registered by kind."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lathe.transforms.base.checkpoint import Checkpoint, CheckpointPath
+from lathe.transforms.base.map import Map
+from lathe.transforms.base.query_pairs import QueryPairs
+from lathe.transforms.base.signature import Signature
+from lathe.transforms.base.training_log import TrainingLog
+from lathe.transforms.errors import ArtifactError, InputError
+from lathe.transforms.progress import Progress, no_progress
+from lathe.transforms.statistics import Moments, PairedMoments, PairedRows, moments_of
+from lathe.transforms.vectors import Vectors, require_matrix
+
+LearnsFrom = Literal["rows", "moments", "unit moments", "nothing"]
+"""What a fit needs: the rows, their moments, the moments of the L2-normalized rows, or only their dimensions."""
+
+
+@dataclass(frozen=True)
+class FitContext:
+    """Progress callback and checkpoint that `fit` passes to `Transform.learn`.
+
+    Attributes:
+        report: callback called with progress in [0, 1] and a message; an exception it raises stops the fit.
+        checkpoint: file for the state of long training, so that a killed fit can be resumed; None for no checkpoint.
+        queries: vectors `(m, d)` that will search the fitted ones, or their moments; None if none are known.
+        pairs: queries with the documents that are relevant to them; None if none are known.
+    """
+
+    report: Progress = no_progress
+    checkpoint: Checkpoint | None = None
+    queries: Moments | Vectors | None = None
+    pairs: QueryPairs | None = None
+
+    def query_moments(self, dimensions: int) -> Moments | None:
+        """Return the moments of `queries`; None without any.
+
+        Raises:
+            InputError: if they have other dimensions.
+        """
+        if self.queries is None:
+            return None
+        moments = moments_of(self.queries)
+        if moments.dimensions != dimensions:
+            raise InputError(f"queries of {moments.dimensions} dimensions cannot weight vectors of {dimensions}")
+        return moments
+
+
+class Transform(Map):
+    """A row-wise map that is fitted to vectors and keeps its fitted state in torch buffers.
+
+    A subclass sets `kind`, stores its parameters in `__init__` as attributes of the same names, registers its fitted
+    state as empty buffers, and defines `check_parameters`, `learn`, `forward` and `output_signature`. `.to(device)`
+    moves it. `Chain.save` stores its buffers, in float32.
+    """
+
+    defined: ClassVar[dict[str, type["Transform"]]] = {}
+    """Every subclass defined so far, by kind; `lathe.transforms.base.registry` adds those that are not imported yet."""
+
+    paired: ClassVar[bool] = False
+    """Whether the fit takes pairs: vectors, and the target vector that each should be mapped to."""
+    needs_paired_rows: ClassVar[bool] = False
+    """Whether a fit on pairs reads their rows, as `PairedRows`, instead of learning from their `PairedMoments`."""
+    takes_queries: ClassVar[bool] = False
+    """Whether a fit can use vectors that will search the fitted ones."""
+    takes_pairs: ClassVar[bool] = False
+    """Whether the fit learns from queries and the documents that are relevant to them."""
+    keeps_inner_products: ClassVar[bool] = False
+    """Whether outputs are to be compared by inner product, so that a chain that normalizes them ranks otherwise."""
+    normalizes_rows: ClassVar[bool] = False
+    """Whether fitting and applying L2-normalize the rows first, or give the same result as if they did."""
+    learns_from: LearnsFrom = "rows"
+    """The smallest summary of the rows that gives the same fit as the rows themselves."""
+    training_log: TrainingLog | None = None
+    """Log of the last training; None if the fit has no training steps, or after loading."""
+
+    def __init_subclass__(cls, registered: bool = True) -> None:
+        """Add the subclass to `defined` under its kind, unless `registered` is False."""
+        super().__init_subclass__()
+        if registered:
+            Transform.defined[cls.kind] = cls
+
+    def fit(
+        self,
+        data: Moments | Vectors,
+        on_progress: Progress = no_progress,
+        targets: Vectors | None = None,
+        checkpoint: CheckpointPath | None = None,
+        queries: Moments | Vectors | None = None,
+        pairs: QueryPairs | None = None,
+    ) -> Self:
+        """Fit the buffers to moments, or to vectors `(n, d)` read in blocks, and return self.
+
+        Buffers stay on their device. After an error they are as before.
+
+        Args:
+            data: moments or vectors; `PairedMoments` for a transform that is fitted on pairs.
+            on_progress: callback called with progress in [0, 1] and a message; an exception it raises stops the fit.
+            targets: target vector of each row, `(n, k)`, for a transform that is fitted on pairs.
+            checkpoint: file for the state of a training in steps. A killed fit with the same parameters and vectors is
+                resumed from it, with the same result. A `Checkpoint` also sets how often the file is written.
+            queries: vectors `(m, d)` that will search the fitted ones, or their moments; used by a transform whose
+                `takes_queries` is True and ignored by the others.
+            pairs: queries with their relevant documents; needed by a transform whose `takes_pairs` is True and ignored
+                by the others.
+
+        Raises:
+            StepError: for parameters out of range, or that make no sense for vectors of those dimensions.
+            InputError: if the data cannot be fitted on: no rows, NaN, inf, targets or pairs missing, targets not
+                expected.
+        """
+        self.check_parameters()
+        data = self._join_pairs(data, targets)
+        if isinstance(data, Moments):
+            rows, dimensions = data.count, data.source_dimensions
+        elif isinstance(data, PairedRows):
+            rows, dimensions = data.shape[0], data.source_dimensions
+        else:
+            require_matrix(data)
+            rows, dimensions = data.shape
+        if rows == 0:
+            raise InputError(f"{self.kind} cannot be fitted on no rows")
+        if self.takes_pairs and pairs is None:
+            raise InputError(f"{self.kind} is fitted on queries and their relevant documents: give pairs")
+        # Called for its errors: impossible dimensions fail here, before any row is read.
+        self.output_signature(Signature(dimensions))
+        # Read before the fit, because `learn` may store tensors made from NumPy arrays, which are on the CPU.
+        device = self.device
+        context = FitContext(on_progress, None if checkpoint is None else Checkpoint.at(checkpoint), queries, pairs)
+        # Overflow needs no NumPy warning: the check of the buffers reports it, inside the block, so that it restores.
+        with restore_on_error([self]), np.errstate(over="ignore", invalid="ignore"):
+            try:
+                self.learn(data, context)
+            except np.linalg.LinAlgError as error:
+                raise InputError(f"{self.kind} cannot be fitted on these vectors: {error}") from error
+            if not all(torch.isfinite(buffer).all() for buffer in self.buffers()):
+                raise InputError(
+                    f"{self.kind} cannot be fitted: the vectors hold numbers too large or too small for float32"
+                )
+        return self.to(device)
+
+    def _join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
+        """Return the data that `learn` takes.
+
+        A transform that is not `paired` takes `data` unchanged. A paired one takes vectors and targets as one:
+        `PairedRows` if it needs rows, else `PairedMoments`, which may also be given as `data`.
+
+        Raises:
+            InputError: if a paired transform gets no targets, or moments of which it needs the rows; or if a transform
+                that is not paired gets `PairedMoments`.
+        """
+        if not self.paired:
+            # `PairedMoments` are `Moments` of d + k dimensions, which an unpaired fit would take for vectors.
+            if isinstance(data, PairedMoments):
+                raise InputError(f"{self.kind} is not fitted on pairs: give the moments of the vectors alone")
+            return data
+        if isinstance(data, PairedMoments):
+            if self.needs_paired_rows:
+                raise InputError(f"{self.kind} is trained on rows: give vectors and their targets, not their moments")
+            return data
+        if targets is None or isinstance(data, Moments):
+            raise InputError(f"{self.kind} is fitted on pairs: give vectors and the targets they should become")
+        return PairedRows(data, targets) if self.needs_paired_rows else PairedMoments.from_pairs(data, targets)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Compute the buffers from the data and store them on self; `fit` calls this method after its checks."""
+        raise TypeError(f"{type(self).__name__} must define learn")
+
+    @property
+    def learned_directions(self) -> int:
+        """Number of output directions fitted from data; 0 by default.
+
+        Certificates warn if there are fewer than ten rows for each.
+        """
+        return 0
+
+    @property
+    def chooses_axes(self) -> bool:
+        """Whether outputs are coordinates along directions found in the data, as in PCA: a refit changes them all."""
+        return False
+
+    @property
+    def weighted_by_queries(self) -> bool:
+        """Whether the fit used queries' moments, which are not stored, so that stored moments cannot refit it."""
+        return False
+
+    @property
+    def needs_higher_moments(self) -> bool:
+        """Whether the fit uses third or fourth moments, which affine maps cannot propagate; False by default."""
+        return False
+
+    def chosen_parameters(self) -> dict[str, float]:
+        """Return the parameters that the fit derived from data instead of being given them, by name; empty by default.
+
+        They are part of the certificate.
+        """
+        return {}
+
+    def fit_warnings(self) -> list[str]:
+        """List sentences about what makes this fit less reliable; empty by default."""
+        return []
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> Self:
+        """Set the fitted buffers from saved tensors by name, and return self.
+
+        Raises:
+            ArtifactError: if a tensor is missing, unknown or not finite.
+        """
+        expected = set(dict(self.named_buffers()))
+        if set(tensors) != expected:
+            raise ArtifactError(f"{self.kind} needs the tensors {sorted(expected)}, the artifact has {sorted(tensors)}")
+        for name, tensor in tensors.items():
+            if not torch.isfinite(tensor).all():
+                raise ArtifactError(f"the tensor {name!r} of {self.kind} is not finite")
+            _set_buffer(self, name, tensor)
+        return self
+
+
+@contextmanager
+def restore_on_error(steps: Sequence[Map]) -> Iterator[None]:
+    """Reassign the original buffer tensors of all steps if the `with` block raises, and re-raise.
+
+    Changes to a buffer in place are not undone.
+    """
+    # References suffice: a fit assigns new tensors to its buffers and does not write into the old ones.
+    earlier = [dict(step.named_buffers()) for step in steps]
+    try:
+        yield
+    # Not only `Exception`: Ctrl-C in the middle of a fit must not leave half of it either.
+    except BaseException:
+        for step, buffers in zip(steps, earlier, strict=True):
+            for name, buffer in buffers.items():
+                _set_buffer(step, name, buffer)
+        raise
+
+
+def _set_buffer(step: Map, name: str, tensor: Tensor) -> None:
+    """Assign a tensor to the buffer of a dotted name, which may belong to a module inside the step."""
+    owner, _, leaf = name.rpartition(".")
+    setattr(step.get_submodule(owner), leaf, tensor)

@@ -1,0 +1,167 @@
+"""Files below a folder, opened so that neither `..` nor a link leads out of it.
+
+Each folder on the way is opened by descriptor below the one before (`openat`), so that nothing can be exchanged between
+a check and its use. The folder itself may be a link. Links below it are followed as long as they stay below it.
+
+root ── a ── b ── file
+ │      fd   fd   fd      a link: its target's parts are walked from the descriptor that holds the link
+ fd ◄── `..` goes back one descriptor; past `root` it is refused
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
+from pathlib import Path, PurePosixPath
+
+from lathe.transforms.files import NO_LINK, NO_WAIT
+
+MAX_LINKS = 40
+"""Maximum number of links followed on the way to one file, as in Linux."""
+FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+"""Flags of `os.open` for a folder."""
+FILE = os.O_RDONLY | NO_LINK | NO_WAIT
+"""Flags of `os.open` for a file or a folder; opening a link fails, opening a pipe does not wait."""
+
+
+class OutsideError(OSError):
+    """A path, or a link along it, leads out of the folder it must stay in."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(errno.EXDEV, "it leads out of the folder", name)
+
+
+def open_beneath(root: Path, name: str) -> BufferedReader:
+    """Open the regular file `root/name` for reading bytes; fail if `..` or a link on the way leads out of `root`.
+
+    Args:
+        root: the folder; it may be a link.
+        name: path of the file relative to the folder.
+
+    Raises:
+        OutsideError: if the name or a link leads out of the folder.
+        FileNotFoundError, IsADirectoryError, OSError: as `open`; also for pipes and devices, and for too many links.
+    """
+    with _open_descriptor(root, name) as descriptor:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is not a plain file", name)
+        # Duplicated, because leaving the block closes `descriptor`, and the file must stay open.
+        return os.fdopen(os.dup(descriptor), "rb")
+
+
+def read_beneath(root: Path, name: str) -> bytes:
+    """Read the regular file `root/name` and return its bytes; raises what `open_beneath` does."""
+    with open_beneath(root, name) as file:
+        return file.read()
+
+
+def list_beneath(root: Path, name: str) -> list[str] | None:
+    """List all regular files below `root/name`, recursively, as sorted paths relative to `root`; None if it is a file.
+
+    Links to files are listed, links to folders are not entered, and broken links are left out.
+
+    Raises:
+        OutsideError: if the name, or a link among the files, leads out of `root`.
+        OSError: if it cannot be read.
+    """
+    with _open_descriptor(root, name) as descriptor:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            return None
+        found = []
+        for folder, _, files, held in os.fwalk(".", dir_fd=descriptor, onerror=_raise):
+            for file in files:
+                path = str(PurePosixPath(name, folder, file))
+                mode = os.stat(file, dir_fd=held, follow_symlinks=False).st_mode
+                if stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and _leads_to_file(root, path)):
+                    found.append(path)
+    return sorted(found, key=lambda path: PurePosixPath(path).parts)
+
+
+@contextmanager
+def _open_descriptor(root: Path, name: str) -> Iterator[int]:
+    """Open `root/name`, a file or folder, and yield its descriptor to a `with` block, which closes it at the end.
+
+    Links are resolved step by step and never out of `root`; raises what `open_beneath` does.
+    """
+    folders = [os.open(root, FOLDER)]
+    parts, links = list(reversed(PurePosixPath(name).parts)), 0
+    try:
+        while parts:
+            part = parts.pop()
+            if part == "/":
+                raise OutsideError(name)
+            if part == "..":
+                if len(folders) == 1:
+                    raise OutsideError(name)
+                # Back by descriptor, because opening `..` would lead elsewhere if the folder was moved meanwhile.
+                os.close(folders.pop())
+                continue
+            try:
+                # Only the last part may be a file. Links fail to open, so none is followed without being checked.
+                folders.append(os.open(part, FILE if not parts else FOLDER | NO_LINK, dir_fd=folders[-1]))
+            except OSError as error:
+                target = _target_of_link(part, folders[-1], error)
+                links += 1
+                if links > MAX_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name) from None
+                if target.is_absolute():  # it may point back into the folder
+                    target = _relative_to_root(root, target, name)
+                    while len(folders) > 1:
+                        os.close(folders.pop())
+                parts += reversed(target.parts)
+        yield folders[-1]
+    finally:
+        for descriptor in folders:
+            os.close(descriptor)
+
+
+def _target_of_link(part: str, folder: int, error: OSError) -> PurePosixPath:
+    """Return the target of the link `part`, whose opening failed with `error`; re-raise `error` if it is not a link.
+
+    Args:
+        part: name of the link.
+        folder: descriptor of the folder that holds the link.
+        error: raised by opening it without following links.
+    """
+    # O_NOFOLLOW fails with ELOOP on Linux and EMLINK on FreeBSD; with O_DIRECTORY a link may give ENOTDIR.
+    if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
+        raise error
+    try:
+        return PurePosixPath(os.readlink(part, dir_fd=folder))
+    except OSError:
+        raise error from None
+
+
+def _relative_to_root(root: Path, target: PurePosixPath, name: str) -> PurePosixPath:
+    """Return the absolute path `target` relative to `root`.
+
+    Raises:
+        OutsideError: if it is not below `root`; names `name`.
+    """
+    # A link may spell the root as the caller does, or with its own links resolved.
+    for known in (root.absolute(), root.resolve()):
+        with suppress(ValueError):
+            return target.relative_to(known)
+    raise OutsideError(name)
+
+
+def _leads_to_file(root: Path, name: str) -> bool:
+    """Return whether `name` below `root`, links followed, is a readable file; raise `OutsideError` if it is outside."""
+    try:
+        open_beneath(root, name).close()
+    # OutsideError is an OSError: without this clause, a link that leads out would count as broken.
+    except OutsideError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
+def _raise(error: OSError) -> None:
+    """Raise the error: passed to `os.fwalk`, which otherwise ignores folders it cannot read."""
+    raise error

@@ -1,0 +1,551 @@
+"""An ordered list of fitted transforms, applied as one."""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Self, overload
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lathe.transforms.artifact import FitStatistics, Manifest, display_name, read_artifact, write_artifact
+from lathe.transforms.base import (
+    TRANSFORMS,
+    Checkpoint,
+    CheckpointPath,
+    Inverse,
+    Map,
+    QueryPairs,
+    Side,
+    Signature,
+    Spec,
+    Transform,
+    apply,
+    restore_on_error,
+    view_through,
+)
+from lathe.transforms.chain.folding import fold_primitives
+from lathe.transforms.chain.steps import build_steps
+from lathe.transforms.codes import Quantizer
+from lathe.transforms.errors import ArtifactError, InputError, NotFittedError, StepError
+from lathe.transforms.linear import Normalize, Selection
+from lathe.transforms.progress import Progress, no_progress
+from lathe.transforms.statistics import unit_rows
+from lathe.transforms.vectors import Vectors, require_matrix
+
+
+class Chain(nn.Module):
+    """Transforms applied in order, followed by L2 normalization unless `normalize` is off.
+
+    A quantizer, which must be the last step, comes after that normalization; queries are not quantized. Some steps map
+    queries otherwise than documents: `transform` is for documents, `transform_queries` for queries. Chains are composed
+    by `chain + step` or `chain + chain`, sliced, and equal (`==`) if they are the same map: the same steps with the
+    same fitted tensors.
+
+    Attributes:
+        steps: the transforms; a folded chain also holds affine maps.
+        normalize: whether outputs are L2-normalized.
+        metadata: further fields of the artifact's manifest: encoder, provenance, certificate.
+    """
+
+    def __init__(self, steps: Iterable[Map], normalize: bool = True) -> None:
+        """Store the steps and check that each can follow the ones before it.
+
+        Raises:
+            StepError: if a step cannot follow the steps before it, with the reason.
+        """
+        super().__init__()
+        steps = list(steps) if isinstance(steps, Iterable) else [steps]
+        for step in steps:
+            if not isinstance(step, Map):
+                raise StepError(f"a chain is made of transforms such as R2(), not {step!r}; parse_steps reads text")
+        self.steps = nn.ModuleList(steps)
+        self.normalize = normalize
+        self.metadata: Manifest = {}
+        self.signature()
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Yield the buffers of all steps."""
+        return (buffer for step in self.transforms for buffer in step.buffers())
+
+    @property
+    def transforms(self) -> list[Map]:
+        """Steps as a `list[Map]`, for type checkers, unlike the `ModuleList` in `steps`."""
+        return [step for step in self.steps if isinstance(step, Map)]
+
+    @property
+    def quantizer(self) -> Quantizer | None:
+        """Last step if it is a quantizer, else None."""
+        last = self.steps[-1] if len(self.steps) else None
+        return last if isinstance(last, Quantizer) else None
+
+    @property
+    def float_steps(self) -> list[Map]:
+        """Steps without the quantizer."""
+        return [step for step in self.transforms if not isinstance(step, Quantizer)]
+
+    def signature(
+        self, dimensions: int | None = None, refit: bool = False, target_dimensions: int | None = None
+    ) -> Signature:
+        """Check that every step can follow the ones before it, and return the signature of the outputs.
+
+        No step is applied: the check uses only parameters and numbers of dimensions.
+
+        Args:
+            dimensions: of the inputs; None if unknown.
+            refit: whether to ignore fitted state, because the steps will be fitted again.
+            target_dimensions: of the targets, if steps are to be fitted on pairs.
+
+        Raises:
+            StepError: naming the first step that cannot follow the steps before it, with the reason.
+        """
+        signature = Signature(dimensions, target_dimensions=target_dimensions)
+        for step in self.transforms:
+            signature = step.infer_signature(signature, refit)
+        return signature
+
+    def dimensions_after(self, dimensions: int) -> int:
+        """Return the number of output dimensions for inputs with `dimensions` dimensions.
+
+        Raises:
+            StepError: naming the first step that cannot follow the steps before it.
+            NotFittedError: if the output dimensions are known only after the fit.
+        """
+        outputs = self.signature(dimensions).dimensions
+        if outputs is None:
+            raise NotFittedError("the dimensions of the targets are not known before the fit")
+        return outputs
+
+    def fit(
+        self,
+        vectors: Vectors,
+        on_progress: Progress = no_progress,
+        targets: Vectors | None = None,
+        refit: bool = True,
+        checkpoints: CheckpointPath | None = None,
+        queries: Vectors | None = None,
+        pairs: QueryPairs | None = None,
+    ) -> Self:
+        """Fit the steps in order, each on the vectors as transformed by the preceding steps; return the chain itself.
+
+        The vectors are streamed in blocks from where they are stored. If the fit fails, every step is restored.
+
+        Args:
+            vectors: `(n, d)`.
+            on_progress: called with progress in [0, 1] and a message; an exception that it raises stops the fit.
+            targets: what each row should become, `(n, k)`, for steps that are fitted on pairs.
+            refit: whether to fit steps again that are already fitted.
+            checkpoints: folder for the state of steps that are trained; see `Transform.fit`.
+            queries: vectors `(m, d)` that will search the fitted ones, transformed by the preceding steps like them;
+                for steps that weight directions by queries.
+            pairs: queries with their relevant documents, of d dimensions, for steps that learn from them; each side is
+                transformed by the preceding steps.
+
+        Raises:
+            InputError: for no rows, vectors a step cannot learn from (NaN and inf among them), or missing targets or
+                pairs.
+            StepError: if the steps do not fit the dimensions or one another, or the chain is folded.
+        """
+        require_matrix(vectors)
+        to_fit = self._steps_to_fit(refit)
+        paired = [step.kind for step in to_fit.values() if step.paired]
+        if targets is None and paired:
+            raise InputError(f"{paired[0]} is fitted on pairs: give targets, what each vector should become")
+        if targets is not None and not paired:
+            raise InputError("no step is fitted on targets; procrustes, low_rank_affine and residual_mlp are")
+        if queries is not None and not any(step.takes_queries for step in to_fit.values()):
+            raise InputError("no step is fitted on queries; codes and leanvec are")
+        self._require_pairs_or_none(to_fit.values(), pairs, vectors.shape[1])
+        # All steps are checked before the first is fitted, so that a later one is not refused after that work.
+        self.signature(vectors.shape[1], refit, None if targets is None else targets.shape[1])
+        with restore_on_error(self.transforms):
+            for index, step in to_fit.items():
+                name = f"{index}-{step.kind}.safetensors"
+                checkpoint = None if checkpoints is None else Checkpoint.at(checkpoints).in_folder(name)
+                self.fit_step(index, vectors, on_progress, targets, checkpoint, queries, pairs)
+        on_progress(1.0, "fitted")
+        return self
+
+    @staticmethod
+    def _require_pairs_or_none(steps: Iterable[Transform], pairs: QueryPairs | None, dimensions: int) -> None:
+        """Raise `InputError` unless pairs of these dimensions are given exactly if a step learns from them."""
+        learning = [step.kind for step in steps if step.takes_pairs]
+        if pairs is None and learning:
+            raise InputError(f"{learning[0]} is fitted on queries and their relevant documents: give pairs")
+        if pairs is None:
+            return
+        if not learning:
+            raise InputError("no step is fitted on pairs of query and document; query_adapter is")
+        for name, side in (("queries", pairs.queries), ("documents", pairs.documents)):
+            if side.shape[1] != dimensions:
+                raise InputError(f"the {name} of the pairs have {side.shape[1]} dimensions, the rows {dimensions}")
+
+    def _steps_to_fit(self, refit: bool) -> dict[int, Transform]:
+        """Return the steps to fit, by position: all of them if `refit`, else those not fitted yet.
+
+        Raises:
+            StepError: if one of them can only be applied, as in a folded chain.
+        """
+        found = {}
+        for index, step in enumerate(self.transforms):
+            if refit or not step.fitted:
+                if not isinstance(step, Transform):
+                    raise StepError(
+                        f"{step.kind} comes from folding and cannot be fitted; fit the chain it was folded from"
+                    )
+                found[index] = step
+        return found
+
+    def fit_step(
+        self,
+        index: int,
+        vectors: Vectors,
+        on_progress: Progress = no_progress,
+        targets: Vectors | None = None,
+        checkpoint: CheckpointPath | None = None,
+        queries: Vectors | None = None,
+        pairs: QueryPairs | None = None,
+    ) -> None:
+        """Fit step `index` on the outputs of the preceding, fitted steps; for a quantizer, normalized as in `forward`.
+
+        A quantizer is fitted on normalized rows if the chain normalizes. Arguments are those of `fit`, but `checkpoint`
+        is a file and not a folder.
+        """
+
+        def report(fraction: float, message: str) -> None:
+            on_progress((index + fraction) / len(self.steps), message)
+
+        step = self.transforms[index]
+        assert isinstance(step, Transform)
+        report(0.0, f"fitting {step.kind}")
+        # `forward` normalizes once, after the float steps, so only a quantizer learns from what it normalized.
+        before = Chain(self.transforms[:index], self.normalize and isinstance(step, Quantizer))
+        if len(before) or before.normalize:  # the first step learns from the vectors in their own precision
+            vectors = view_through(vectors, before)
+            queries = None if queries is None else view_through(queries, before.query_side())
+            pairs = None if pairs is None else pairs.map(before.transform_queries, before.transform)
+        step.fit(vectors, report, targets, checkpoint, queries, pairs)
+
+    def forward(self, x: Tensor, dimensions: int | None = None, side: Side = "document") -> Tensor:
+        """Apply the steps to `(n, d)`; cut to `dimensions` leading columns, normalize if `normalize`, then quantize.
+
+        Steps are applied as they map that side of a search. Queries are not quantized.
+        """
+        quantizer = None
+        for step in self.transforms:
+            if isinstance(step, Quantizer):
+                quantizer = step
+            else:
+                x = step.on_side(side)(x)
+        # Cut first, because a prefix of a unit row is no unit row; quantize last, because codes cannot be normalized.
+        x = x if dimensions is None else x[..., :dimensions]
+        x = unit_rows(x) if self.normalize else x
+        return quantizer(x) if quantizer is not None and side == "document" else x
+
+    @overload
+    def transform(self, rows: Tensor, dimensions: int | None = None) -> Tensor: ...
+    @overload
+    def transform(self, rows: Any, dimensions: int | None = None) -> NDArray[Any]: ...
+    def transform(self, rows: Any, dimensions: int | None = None) -> Any:
+        """Transform rows `(n, d)` to `(n, k)`; return a tensor on the input's device for a tensor, else a NumPy array.
+
+        A chain that ends in a quantizer outputs codes; see `dequantize`.
+
+        Args:
+            rows: the vectors.
+            dimensions: number of leading dimensions to output, if the chain is nested.
+
+        Raises:
+            NotFittedError: before `fit`.
+            InputError: for vectors of other dimensions than fitted on, or output dimensions the chain cannot serve.
+        """
+        self.require_dimensions(dimensions)
+        return apply(self, rows, dimensions=dimensions)
+
+    def floats(self, rows: Any, dimensions: int | None = None) -> Any:
+        """Transform rows like `transform`, then decode the codes to floats if the chain ends in a quantizer."""
+        return self.dequantize(self.transform(rows, dimensions))
+
+    def transform_queries(self, rows: Any, dimensions: int | None = None) -> Any:
+        """Transform queries `(n, d)` to the floats `(n, k)` that search what `transform` returned for documents.
+
+        Steps map queries in their own way if they have one, and a quantizer is left out: inner products with `floats`
+        of documents are the scores of their codes. Parameters and errors are those of `transform`.
+        """
+        self.require_dimensions(dimensions)
+        return apply(self, rows, dimensions=dimensions, side="query")
+
+    def without_quantizer(self) -> "Chain":
+        """Return a chain of the steps before the quantizer, or of all without one; it shares them with this chain."""
+        return Chain(self.float_steps, self.normalize)
+
+    def query_side(self) -> "Chain":
+        """Return a chain of the maps of queries, without a quantizer: its `transform` is `transform_queries` of this.
+
+        The chain shares its tensors with this one and cannot be fitted or saved.
+        """
+        return Chain([step.on_side("query") for step in self.float_steps], self.normalize)
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether a step maps queries otherwise than documents; that queries are not quantized does not count."""
+        return any(step.two_sided for step in self.transforms)
+
+    def dequantize(self, codes: Any) -> Any:
+        """Decode a quantizer's codes to floats `(n, k)`; return the input unchanged if the chain has no quantizer."""
+        return codes if self.quantizer is None else self.quantizer.inverse_transform(codes)
+
+    @property
+    def inverse_kind(self) -> Inverse:
+        """How well the chain can be inverted: `"none"` if it normalizes, else as well as its worst step."""
+        kinds = {step.inverse_kind for step in self.transforms} | {"none" if self.normalize else "exact"}
+        return "none" if "none" in kinds else "approximate" if "approximate" in kinds else "exact"
+
+    def inverse_transform(self, rows: Any) -> Any:
+        """Invert the steps in reverse order, `(n, k)` to `(n, d)`; return a tensor for a tensor, else a NumPy array.
+
+        The result is exact or approximate, as `inverse_kind` says.
+
+        Raises:
+            StepError: if the chain cannot be inverted.
+            NotFittedError: before `fit`.
+            InputError: for vectors of other dimensions than the outputs have.
+        """
+        if self.inverse_kind == "none":
+            raise StepError("this chain cannot be inverted: one of its steps, or its normalization, cannot")
+        for step in reversed(self.transforms):
+            rows = step.inverse_transform(rows)
+        return rows
+
+    @property
+    def fitted(self) -> bool:
+        """Whether every step is fitted."""
+        return all(step.fitted for step in self.transforms)
+
+    @property
+    def input_dimensions(self) -> int | None:
+        """Number of input dimensions, fixed by the fit; None if no step fixes it."""
+        return next((step.input_dimensions for step in self.transforms if step.input_dimensions), None)
+
+    @property
+    def output_dimensions(self) -> int | None:
+        """Number of output dimensions; None if `input_dimensions` is None."""
+        return None if self.input_dimensions is None else self.dimensions_after(self.input_dimensions)
+
+    @property
+    def bytes_per_vector(self) -> int | None:
+        """Bytes per output vector: 4 per dimension as floats, for codes what the quantizer needs.
+
+        None if the output dimensions are unknown.
+        """
+        width = self.output_dimensions
+        if width is None:
+            return None
+        return 4 * width if self.quantizer is None else self.quantizer.code_bytes(width)
+
+    @property
+    def nested(self) -> bool:
+        """Whether any prefix of an output, once normalized, is usable by itself.
+
+        The last step other than `Normalize` decides; a chain that ends in a quantizer is not nested.
+        """
+        last = next((step for step in reversed(self.transforms) if not isinstance(step, Normalize)), None)
+        return last is not None and bool(last.nested)
+
+    def serves(self, dimensions: int) -> bool:
+        """Return whether outputs can have `dimensions` dimensions: all, or fewer if the chain is nested (Matryoshka).
+
+        False if the full number is unknown.
+        """
+        return serves_dimensions(self.output_dimensions, self.nested, dimensions)
+
+    def describe_dimensions(self) -> str:
+        """Return the output dimensions the chain can serve, as text: "any number up to 384" or "only 384"."""
+        return f"any number up to {self.output_dimensions}" if self.nested else f"only {self.output_dimensions}"
+
+    def require_dimensions(self, dimensions: int | None) -> None:
+        """Raise `InputError` unless the chain can output `dimensions` dimensions; None is always allowed."""
+        if dimensions is not None and (not isinstance(dimensions, int) or not self.serves(dimensions)):
+            raise InputError(f"this chain serves {self.describe_dimensions()} dimensions, not {dimensions}")
+
+    def fold(self, dimensions: int | None = None, normalize: bool | None = None, side: Side = "document") -> "Chain":
+        """Return an equivalent chain with runs of affine steps multiplied into one, optionally with fewer dimensions.
+
+        Products are computed in float64. A normalization before bias-free maps that end in a normalization changes
+        nothing and is dropped. The folded chain agrees with this one to 1e-5 in float32 on embeddings; if a mean to
+        subtract is a hundred times the spread, its product with the weight loses digits.
+
+        Args:
+            dimensions: number of leading dimensions to output, if the chain is nested; only these are computed.
+            normalize: replaces the chain's own setting; None keeps it.
+            side: side of a search that the new chain's `transform` is for: `document` as `transform` of this chain,
+                `query` as `transform_queries`, without a quantizer.
+
+        Raises:
+            NotFittedError: before `fit`.
+            InputError: for output dimensions the chain cannot serve.
+        """
+        if not self.fitted:
+            raise NotFittedError("a chain must be fitted before it is folded")
+        self.require_dimensions(dimensions)
+        normalize = self.normalize if normalize is None else normalize
+        primitives = [primitive for step in self.float_steps for primitive in step.on_side(side).primitives()]
+        like = next(self.buffers(), None)
+        if dimensions is not None and like is not None:
+            columns = torch.arange(dimensions, device=like.device)
+            primitives.append(Selection(dimensions, columns, self.output_dimensions))
+        if normalize:
+            # As a primitive, the final normalization can become part of the last affine map.
+            primitives.append(Normalize())
+        quantizer = [self.quantizer] if self.quantizer is not None and side == "document" else []
+        chain = Chain([*fold_primitives(primitives), *quantizer], normalize=False)
+        dtype = next((buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), None)
+        # `Module.to` casts float buffers only, so the columns of a selection stay integers.
+        return chain if like is None else chain.to(dtype=dtype, device=like.device)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[Map]:
+        return iter(self.transforms)
+
+    @overload
+    def __getitem__(self, index: int) -> Map: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Chain": ...
+    def __getitem__(self, index: int | slice) -> "Map | Chain":
+        """Return the step at an index, or for a slice a new chain of copies of its steps, without metadata."""
+        if isinstance(index, slice):
+            # A fit changes the step objects, so a step that two chains share would change in both.
+            return Chain(copy.deepcopy(self.transforms[index]), self.normalize)
+        return self.transforms[index]
+
+    def __add__(self, other: "Map | Chain") -> "Chain":
+        """Return a new chain of copies of these steps, followed by a copy of a step or of another chain's steps.
+
+        If this chain normalizes, a `Normalize` step is put between two chains. Fitted steps stay fitted:
+        `(chain + Int8()).fit(vectors, refit=False)` fits the new step only.
+
+        Raises:
+            StepError: if a step cannot follow the steps before it, with the reason.
+        """
+        if isinstance(other, Map):
+            return Chain(copy.deepcopy([*self.transforms, other]), self.normalize)
+        if not isinstance(other, Chain):
+            return NotImplemented
+        between = [Normalize()] if self.normalize else []
+        return Chain(copy.deepcopy([*self.transforms, *between, *other.transforms]), other.normalize)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Chain):
+            return NotImplemented
+        if (self.normalize, self.specs()) != (other.normalize, other.specs()):
+            return False
+        mine, theirs = self.state_dict(), other.state_dict()
+        # `torch.equal` raises for tensors on different devices.
+        return mine.keys() == theirs.keys() and all(torch.equal(mine[name].cpu(), theirs[name].cpu()) for name in mine)
+
+    def __hash__(self) -> int:
+        # Defining `__eq__` removes the inherited hash. Fitted tensors change in a fit, so they stay out of this one.
+        return hash((self.normalize, *(step.kind for step in self.transforms)))
+
+    def specs(self) -> list[Spec]:
+        """Return the spec of each step, kind and parameters, as JSON-serializable dicts."""
+        return [step.spec() for step in self.transforms]
+
+    def save(
+        self,
+        path: str | PathLike[str],
+        metadata: Mapping[str, Any] | None = None,
+        statistics: FitStatistics | None = None,
+    ) -> Manifest:
+        """Write the fitted chain as a new artifact folder and return its manifest: `lathe.transforms.artifact.folder`.
+
+        Args:
+            path: of the new folder.
+            metadata: fields added to the manifest; they override `self.metadata`, but not the chain's own fields.
+            statistics: of the rows that the chain was fitted on, stored in the same folder.
+
+        Raises:
+            ArtifactError: if the chain is not fitted, is folded, or the folder exists.
+        """
+        statistics = statistics or FitStatistics()
+        if not self.fitted:
+            raise ArtifactError("a chain must be fitted before it is saved")
+        if not all(step.kind in TRANSFORMS for step in self.transforms):
+            raise ArtifactError("a folded chain cannot be saved; save the one it was folded from")
+        manifest = {
+            "steps": self.specs(),
+            "normalize": self.normalize,
+            "input_dimensions": self.input_dimensions,
+            "output_dimensions": self.output_dimensions,
+            "nested": self.nested,
+        }
+        # Moments and distribution in a loaded manifest describe tensors that this artifact does not contain.
+        inherited = {name: value for name, value in self.metadata.items() if name not in FitStatistics.FIELDS}
+        manifest = inherited | dict(metadata or {}) | manifest | statistics.describe()
+        distribution = statistics.distribution
+        payload = None if distribution is None else distribution.payload
+        return write_artifact(Path(path), manifest, self.tensors() | statistics.tensors(), payload)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the fitted buffers of all steps by name, `<position of the step>.<buffer>`."""
+        steps = enumerate(self.transforms)
+        return {f"{index}.{name}": buffer for index, step in steps for name, buffer in step.named_buffers()}
+
+    @classmethod
+    def from_tensors(cls, steps: Sequence[Spec], normalize: bool, tensors: Mapping[str, Tensor]) -> "Chain":
+        """Build a fitted chain from step specs and tensors that `specs()` and `tensors()` returned.
+
+        Tensors whose names do not begin with a step's position are ignored.
+
+        Raises:
+            StepError: for unknown steps.
+            ArtifactError: if a step's tensor is missing, unknown or not finite.
+        """
+        chain = cls(build_steps(steps), normalize)
+        for index, step in enumerate(chain.transforms):
+            # The dot keeps the tensors of step 1 apart from those of step 10.
+            prefix = f"{index}."
+            assert isinstance(step, Transform)
+            step.restore({name[len(prefix) :]: t for name, t in tensors.items() if name.startswith(prefix)})
+        return chain
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], root: Path | None = None) -> "Chain":
+        """Load a chain from its artifact folder, with the manifest as its metadata.
+
+        The chain is checked by applying it to a row of zeros. Its outputs are bit-equal to those of the saved chain.
+
+        Args:
+            path: of the folder.
+            root: a folder around it that no link may lead out of; None follows links anywhere.
+
+        Raises:
+            ArtifactError: if anything is missing, truncated, altered, too new, or contradicts itself.
+        """
+        manifest, tensors = read_artifact(Path(path), root)
+        try:
+            chain = cls.from_tensors(manifest["steps"], manifest["normalize"], tensors)
+            declared = (manifest["input_dimensions"], manifest["output_dimensions"])
+            found = (chain.input_dimensions, chain.output_dimensions)
+            if found == declared and found[0] is not None:  # only applying the chain shows whether its tensors fit
+                found = (found[0], chain.floats(torch.zeros(1, found[0])).shape[1])
+        except (KeyError, IndexError, TypeError, RuntimeError, StepError, InputError, NotFittedError) as error:
+            raise ArtifactError(f"the chain at {display_name(Path(path))} cannot be rebuilt: {error}") from error
+        if found != declared:
+            raise ArtifactError(
+                f"the tensors of {display_name(Path(path))} map {found[0]} to {found[1]}, its manifest says otherwise"
+            )
+        chain.metadata = manifest
+        return chain
+
+
+def serves_dimensions(full: int | None, nested: bool, dimensions: int) -> bool:
+    """Return whether outputs of `full` dimensions can be had in `dimensions`: in all, or in fewer if they are nested.
+
+    False if the full number is None.
+    """
+    return full is not None and (dimensions == full or (nested and 1 <= dimensions < full))

@@ -1,0 +1,56 @@
+"""Multiplying runs of affine maps into one, so that applying a chain costs one product."""
+
+from lathe.transforms.base import Map
+from lathe.transforms.linear import Affine, Normalize, Selection
+
+
+def fold_primitives(primitives: list[Map]) -> list[Map]:
+    """Merge neighbouring primitives, in float64, into as few maps as possible with the same outputs; return the list.
+
+    A normalization before bias-free maps that end in a normalization changes nothing and is dropped; a normalization
+    right after an affine map becomes part of that map.
+
+    Args:
+        primitives: maps in order, as `Map.primitives` returns them.
+    """
+    folded: list[Map] = []
+    for position, primitive in enumerate(primitives):
+        if isinstance(primitive, Normalize) and _is_normalize_redundant(primitives[position + 1 :]):
+            continue
+        merged = _merge(folded[-1], primitive) if folded else None
+        if merged is None:
+            folded.append(primitive)
+        else:
+            folded[-1] = merged
+    return folded
+
+
+def _is_normalize_redundant(following: list[Map]) -> bool:
+    """Return whether a `Normalize` before `following` has no effect: only linear maps precede another `Normalize`.
+
+    Linear maps are selections and affine maps without a bias.
+    """
+    for step in following:
+        if isinstance(step, Normalize):
+            return True
+        # W(x/‖x‖) = Wx/‖x‖, a factor that the next normalization removes; a bias would not have that factor.
+        if not isinstance(step, Selection) and not (isinstance(step, Affine) and step.bias is None):
+            return False
+    return False
+
+
+def _merge(before: Map, step: Map) -> Map | None:
+    """Merge two consecutive primitives into one with the same outputs, in float64; return None if impossible."""
+    if isinstance(before, Affine) and not before.normalize:
+        if isinstance(step, Affine):
+            return before.then(step)
+        if isinstance(step, Selection):
+            return step.select_from(before)
+        if isinstance(step, Normalize):
+            return Affine(before.weight, before.bias, normalize=True)
+    if isinstance(before, Selection):
+        if isinstance(step, Affine):
+            return before.as_affine().then(step)
+        if isinstance(step, Selection):
+            return Selection(step.dimensions, before.columns[step.columns], before.input_dimensions)
+    return None

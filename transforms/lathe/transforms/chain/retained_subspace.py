@@ -1,0 +1,36 @@
+"""The subspace of its inputs that a chain retains; its outputs do not depend on anything outside that subspace."""
+
+import numpy as np
+
+from lathe.transforms.chain.affine_parts import affine_parts
+from lathe.transforms.chain.chain import Chain
+from lathe.transforms.statistics import Subspace
+from lathe.transforms.vectors import as_float64
+
+
+def retained_subspace(chain: Chain) -> Subspace | None:
+    """Return the row space of the product of a fitted chain's affine maps; None if a step is not affine.
+
+    Normalizations change norms only and a quantizer keeps every direction, so both are ignored. The result is the
+    subspace of the chain's full outputs, not of a prefix. A subspace of more than d/2 dimensions is stored as its
+    orthogonal complement.
+
+    Returns:
+        None for a chain that takes any number of dimensions, or has steps that are not affine.
+    """
+    d = chain.input_dimensions
+    if d is None:
+        return None
+    product = np.eye(d)
+    for step in chain.float_steps:
+        parts = affine_parts(step)
+        if parts is None:
+            return None
+        for part in parts:
+            # A bias shifts all outputs alike, so it says nothing of the directions that are retained.
+            product = as_float64(part.weight) @ product
+    # NumPy's default `full_matrices=True` gives d directions: those after the rank span the complement.
+    _, values, directions = np.linalg.svd(product)
+    rank = int((values > d * np.finfo(np.float32).eps * values.max(initial=0)).sum())  # the maps are float32
+    complement = d - rank < rank
+    return Subspace((directions[rank:] if complement else directions[:rank]).astype(np.float32), complement)

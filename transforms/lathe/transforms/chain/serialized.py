@@ -1,0 +1,28 @@
+"""A fitted chain as safetensors bytes whose header also holds the steps, to send to another process."""
+
+import json
+
+from safetensors.torch import load, save
+
+from lathe.transforms.chain.chain import Chain
+
+LENGTH_BYTES = 8
+"""Number of bytes at the start of safetensors data that hold the length of the header, little-endian."""
+
+
+def serialize_chain(chain: Chain) -> bytes:
+    """Serialize a fitted chain as safetensors bytes, with specs and `normalize` in the header but without metadata.
+
+    The outputs of the rebuilt chain are bit-equal.
+    """
+    # safetensors accepts only strings as metadata, and no tensors that are not contiguous.
+    header = {"steps": json.dumps(chain.specs()), "normalize": json.dumps(chain.normalize)}
+    return save({name: tensor.cpu().contiguous() for name, tensor in chain.tensors().items()}, header)
+
+
+def deserialize_chain(payload: bytes) -> Chain:
+    """Rebuild a fitted chain from the bytes written by `serialize_chain`."""
+    # `safetensors.torch.load` returns the tensors without the metadata, so the header is read here.
+    end = LENGTH_BYTES + int.from_bytes(payload[:LENGTH_BYTES], "little")
+    header = json.loads(payload[LENGTH_BYTES:end])["__metadata__"]
+    return Chain.from_tensors(json.loads(header["steps"]), json.loads(header["normalize"]), load(payload))

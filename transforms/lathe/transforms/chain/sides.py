@@ -1,0 +1,152 @@
+"""A step with steps of its own for each side of a search: some for queries, others for documents."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lathe.transforms.base import FitContext, Map, Signature, Spec, Transform
+from lathe.transforms.chain.chain import Chain
+from lathe.transforms.chain.steps import build_steps
+from lathe.transforms.codes import Quantizer
+from lathe.transforms.errors import InputError, StepError
+from lathe.transforms.linear import Selection
+from lathe.transforms.statistics import Moments
+from lathe.transforms.vectors import Vectors
+
+
+class Sides(Transform):
+    """Other steps for queries than for documents, `(n, d)` to `(n, k)` each; what follows is the same for both.
+
+    The steps of documents are fitted on the rows, those of queries on queries if some are given, else on the rows too.
+    Example: each side loses its own mean, `Sides(query=[{"kind": "mc"}], document=[{"kind": "mc"}])`. In lists of
+    steps, `{"query": […], "document": […]}` in place of the list stands for this step alone.
+
+    Args:
+        query: specs of the steps of queries, in order; an empty list leaves queries as they are.
+        document: specs of the steps of documents.
+    """
+
+    kind = "sides"
+    takes_queries = True
+    two_sided = True
+
+    def __init__(self, query: Sequence[Mapping[str, Any]], document: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.query_side, self.document_side = (
+            Side(_build_side(name, steps)) for name, steps in (("query", query), ("document", document))
+        )
+        self.query: list[Spec] = self.query_side.chain.specs()
+        self.document: list[Spec] = self.document_side.chain.specs()
+        self.queries_only = not self.document
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` unless at least one side has a step."""
+        if not self.query and not self.document:
+            raise StepError(f"{self.kind}: neither queries nor documents have a step; leave {self.kind} out")
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the signature of the documents, with the directions that queries may lack.
+
+        Raises:
+            StepError: if a step cannot follow those before it, or the sides end in different dimensions.
+        """
+        queries, documents = (side.output_signature(inputs) for side in (self.query_side, self.document_side))
+        empty = max(queries.zero_variance_directions, documents.zero_variance_directions)
+        if queries.dimensions is None or documents.dimensions is None:
+            return replace(documents, dimensions=None, zero_variance_directions=empty)
+        if queries.dimensions != documents.dimensions:
+            raise StepError(
+                f"{self.kind}: queries would have {queries.dimensions} dimensions and documents "
+                f"{documents.dimensions}: they could not be compared"
+            )
+        return replace(documents, zero_variance_directions=empty)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Fit the steps of documents on the rows, and those of queries on the queries or else on the rows.
+
+        Raises:
+            InputError: if a step cannot be fitted, moments are given in place of rows, or queries have other dimensions
+                than the rows.
+        """
+        queries = data if context.queries is None else context.queries
+        if isinstance(data, Moments) or isinstance(queries, Moments):
+            raise InputError(f"{self.kind} is fitted on rows and not on moments")
+        if queries.shape[1] != data.shape[1]:
+            raise InputError(f"queries of {queries.shape[1]} dimensions cannot be compared with {data.shape[1]}")
+        for side, rows in ((self.document_side, data), (self.query_side, queries)):
+            if len(side.chain):
+                side.chain.fit(rows, context.report)
+
+    @property
+    def input_dimensions(self) -> int | None:
+        """Number of input dimensions; None if no step of either side fixes it."""
+        return self.document_side.chain.input_dimensions or self.query_side.chain.input_dimensions
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the steps of documents, `(n, d)` to `(n, k)`."""
+        mapped: Tensor = self.document_side(x)
+        return mapped
+
+    def primitives(self) -> list[Map]:
+        """Return the simpler maps of the documents' steps."""
+        return self.document_side.primitives() or self._identity()
+
+    def query_map(self) -> Map:
+        """Return the map of queries."""
+        return self.query_side
+
+    def _identity(self) -> list[Map]:
+        """Return the selection of all dimensions."""
+        d = self.input_dimensions
+        assert d is not None
+        return [Selection(d, torch.arange(d, device=self.device), d)]
+
+
+class Side(Map):
+    """Fitted steps of one side as one map."""
+
+    kind = "side"
+
+    def __init__(self, chain: Chain) -> None:
+        super().__init__()
+        self.chain = chain
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """Yield the buffers in the order of the chain's steps, as `Chain.buffers` does."""
+        return self.chain.buffers(recurse)
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the signature after all steps."""
+        for step in self.chain.transforms:
+            inputs = step.infer_signature(inputs, refit=True)
+        return inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the steps to `(n, d)`; without any, return a copy."""
+        mapped: Tensor = self.chain(x) if len(self.chain) else x.clone()
+        return mapped
+
+    def primitives(self) -> list[Map]:
+        """Return the simpler maps of all steps, in order; an empty list without steps."""
+        return [part for step in self.chain.transforms for part in step.primitives()]
+
+
+def _build_side(name: str, steps: Sequence[Mapping[str, Any]]) -> Chain:
+    """Return the unfitted chain of one side's steps.
+
+    Raises:
+        StepError: if they are no steps, or among them are codes, steps with sides of their own, or steps that are
+            fitted on targets or pairs.
+    """
+    if not isinstance(steps, list | tuple):
+        raise StepError(f"{Sides.kind}: the steps of {name} are a list, [] for none, got {steps!r}")
+    built = build_steps(steps) if steps else []
+    for step in built:
+        if isinstance(step, Quantizer):
+            raise StepError(f"{Sides.kind}: {step.kind} ends a chain, for documents alone: put it after the sides")
+        if step.two_sided or step.paired or step.takes_pairs:
+            raise StepError(f"{Sides.kind}: {step.kind} cannot stand on one side; put it before or after the sides")
+    return Chain(built, normalize=False)

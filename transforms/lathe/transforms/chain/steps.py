@@ -1,0 +1,172 @@
+"""Parsing of steps as users write them: `r2,geopres:96` on a command line, a list of objects in JSON."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lathe.transforms.base import TRANSFORMS, Spec, Transform, build_transform, parameter_names
+from lathe.transforms.errors import StepError
+
+PARAMETER = re.compile(r"^[A-Za-z_][A-Za-z_0-9]*=")
+"""Start of a parameter, `key=`."""
+
+MAX_STEPS = 64
+"""Maximum number of steps in a chain; useful chains have a handful, and each step costs a product for every vector."""
+
+OPENING, CLOSING = "[{(", "]})"
+"""Brackets between which a comma does not separate steps."""
+
+
+def parse_steps(text: str) -> list[Transform]:
+    """Parse steps in command-line form, such as `r2,geopres:96`, into unfitted transforms.
+
+    A step is `kind`, `kind:value` (the value of its first parameter, `dimensions` for most) or
+    `kind:key=value,key=value`; steps are joined by commas. A step may also be written as a JSON object, all of them as
+    a JSON list, and a value may be any JSON. An object of two lists, `{"query": […], "document": […]}`, has other steps
+    for queries than for documents:
+    `r2,geopres:128,nested=true` or `r2,{"kind": "geopres", "dimensions": 128, "nested": true}`.
+
+    Raises:
+        StepError: if the text cannot be parsed, names an unknown kind or parameter, or is empty.
+    """
+    specs: list[Spec] = []
+    if text.lstrip().startswith("["):
+        return build_steps(_parse_json(text))
+    whole = _parse_or_none(text) if text.lstrip().startswith("{") else None
+    if isinstance(whole, dict) and whole and "kind" not in whole:
+        return build_steps(whole)
+    for part in _split_top_level(text):
+        # Commas separate parameters as well as steps: a part such as `nested=true` belongs to the step before it.
+        if PARAMETER.match(part):
+            if not specs:
+                raise StepError(f"the parameter {part!r} stands before any step")
+            parameter = _parse_parameter(part)
+            if twice := parameter.keys() & specs[-1].keys():
+                raise StepError(f"{specs[-1]['kind']} is given {', '.join(twice)} twice")
+            specs[-1] |= parameter
+        else:
+            specs.append(_parse_step(part))
+    return build_steps(specs)
+
+
+def build_steps(specs: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[Transform]:
+    """Build unfitted transforms from a list of specs, `{"kind": …}` with parameters.
+
+    Args:
+        specs: the list, or `{"query": […], "document": […]}` with the specs of each side of a search.
+
+    Raises:
+        StepError: for an unknown kind or parameter, for no steps at all, for more than `MAX_STEPS`, or if one of two
+            sides is missing.
+    """
+    if isinstance(specs, Mapping) and "kind" not in specs:
+        specs = [_join_sides(specs)]
+    if isinstance(specs, str | Mapping) or not isinstance(specs, Sequence):
+        raise StepError(f"steps are a list of objects such as {{'kind': 'r2'}}, got {specs!r}")
+    if len(specs) > MAX_STEPS:
+        raise StepError(f"a chain has at most {MAX_STEPS} steps, these are {len(specs)}")
+    if not specs:
+        raise StepError("a chain needs at least one step, such as r2 or geopres:128")
+    return [build_transform(spec) for spec in specs]
+
+
+def _join_sides(sides: Mapping[str, Any]) -> Spec:
+    """Return the spec of one step with the steps of queries and those of documents; raise `StepError` for other sides.
+
+    A side without steps has an empty list, so that one that was forgotten is not taken for one.
+    """
+    if set(sides) != {"query", "document"}:
+        raise StepError(
+            "steps with two sides have exactly query and document, [] for a side that stays as it is, not "
+            f"{', '.join(map(str, sides)) or 'none'}"
+        )
+    return {"kind": "sides", **sides}
+
+
+def _parse_or_none(text: str) -> Any:
+    """Parse text as JSON; return None if it is not JSON as a whole."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return None
+
+
+def _split_top_level(text: str) -> list[str]:
+    """Split text at the commas outside brackets and quotes; return the stripped parts, without empty ones.
+
+    Raises:
+        StepError: if a bracket or quote is not closed.
+    """
+    parts, depth, quoted, start = [], 0, False, 0
+    for position, character in enumerate(text):
+        # A slice, because at position 0 the index −1 would mean the last character.
+        if character == '"' and text[position - 1 : position] != "\\":
+            quoted = not quoted
+        elif not quoted and character in OPENING:
+            depth += 1
+        elif not quoted and character in CLOSING:
+            depth -= 1
+        elif character == "," and depth == 0 and not quoted:
+            parts.append(text[start:position].strip())
+            start = position + 1
+    parts.append(text[start:].strip())
+    if depth != 0 or quoted:
+        raise StepError(f"a bracket or quote is not closed in the steps {text!r}")
+    return [part for part in parts if part]
+
+
+def _parse_step(part: str) -> Spec:
+    """Parse one step, `kind`, `kind:value`, `kind:key=value` or a JSON object, into a spec."""
+    if part.startswith("{"):
+        return dict(_parse_json(part))  # a part that begins with a brace is an object or no JSON
+    kind, _, rest = (piece.strip() for piece in part.partition(":"))
+    if not rest:
+        return {"kind": kind}
+    if PARAMETER.match(rest):
+        return {"kind": kind} | _parse_parameter(rest)
+    return {"kind": kind, _main_parameter(kind): _parse_value(rest)}
+
+
+def _main_parameter(kind: str) -> str:
+    """Return the name of the parameter that `kind:value` sets: the first parameter of that kind.
+
+    For an unknown kind it is `dimensions`; `build_steps` reports the kind later.
+
+    Raises:
+        StepError: if the kind has no parameters.
+    """
+    if kind not in TRANSFORMS:
+        return "dimensions"  # the unknown kind is reported later
+    names = parameter_names(TRANSFORMS[kind])
+    if not names:
+        raise StepError(f"{kind} takes no parameter: write {kind} alone")
+    return names[0]
+
+
+def _parse_json(text: str) -> Any:
+    """Parse JSON text; raise `StepError` if it is invalid."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise StepError(f"the step {text!r} is not JSON: {error}") from error
+
+
+def _parse_parameter(part: str) -> Spec:
+    """Parse `key=value` into `{key: value}`, the value as JSON if possible; raise `StepError` for the key `kind`.
+
+    Raises:
+        StepError: if the key is `kind`, which names a step.
+    """
+    key, _, value = part.partition("=")
+    if key == "kind":
+        raise StepError(f"write {value!r} as a step of its own, not as the parameter {part!r}")
+    return {key: _parse_value(value)}
+
+
+def _parse_value(text: str) -> Any:
+    """Parse a value as JSON; return the text itself if it is not JSON."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

@@ -1,0 +1,113 @@
+"""Decoding of the codes of `TransformCoding`, and scoring of queries against them."""
+
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lathe.transforms.base import Map
+from lathe.transforms.codes.allocation import BYTE
+from lathe.transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
+
+
+class CodeDecoder(Map):
+    """Decoder of the codes of `TransformCoding`: μ + f·Σᵢ ŷᵢ·decoderᵢ; a code of zeros becomes the zero vector."""
+
+    kind = "code_decoder"
+
+    def __init__(self, mean: Tensor, decoder: Tensor, layout: Tensor, norm: Tensor, octets: int) -> None:
+        super().__init__()
+        self.octets = octets
+        self.mean: Tensor
+        self.decoder: Tensor
+        self.layout: Tensor
+        self.norm: Tensor
+        self.levels: Tensor
+        self.register_buffer("mean", mean)
+        self.register_buffer("decoder", decoder)
+        self.register_buffer("layout", layout)
+        self.register_buffer("norm", norm)
+        # The levels of b bits start at entry 2^b, so that one look-up serves coordinates of different bits.
+        levels = np.concatenate([np.zeros(1), *(normal_quantizer(b).levels for b in range(MAX_BITS + 1))])
+        self.register_buffer("levels", torch.from_numpy(levels).to(mean))
+        self.whole_bytes = not bool((layout[0] + layout[2] > BYTE).any())
+
+    @property
+    def input_dimensions(self) -> int | None:
+        """Number of bytes of a code."""
+        return self.octets
+
+    def values(self, codes: Tensor) -> Tensor:
+        """Return the value ŷ of every coordinate in standard deviations, `(m, n)`, of codes `(n, bytes)`."""
+        bits, octets, shifts = self.layout.int()
+        cells = codes.T[octets].int()
+        if not self.whole_bytes:
+            cells |= functional.pad(codes, (0, 1)).T[octets + 1].int() << BYTE
+        cells >>= shifts.unsqueeze(1)
+        entries = (cells & ((1 << bits) - 1).unsqueeze(1)) + (1 << bits).unsqueeze(1)
+        return self.levels.index_select(0, entries.flatten()).reshape(entries.shape)  # 5 times as fast as levels[…]
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """Inner products of the rows of `decoder`, `(m, m)`."""
+        return self.decoder @ self.decoder.T
+
+    def factors(self, values: Tensor) -> Tensor:
+        """Return the factor f of coordinates `(m, n)`, `(n,)`, so that ‖μ + f·Σᵢ ŷᵢ·decoderᵢ‖ is the fitted norm."""
+        if not self.norm.any():
+            return values.new_ones(values.shape[1])
+        # ‖r‖² = ŷᵀ(DDᵀ)ŷ for the residual r = Dᵀŷ, without its d entries.
+        squares = (values * (self.gram @ values)).sum(0)
+        return self._solve(squares, (self.decoder @ self.mean) @ values)
+
+    def _solve(self, squares: Tensor, along: Tensor) -> Tensor:
+        """Return the positive f with ‖μ + f·r‖ = norm, `(n,)`, given ‖r‖² and ⟨μ, r⟩ `(n,)` each."""
+        # f²‖r‖² + 2f⟨μ, r⟩ − (norm² − ‖μ‖²) = 0. A mean of vectors of one norm is shorter than they are.
+        room = (self.norm.square() - self.mean.square().sum()).clamp(min=0)
+        root = (along.square() + squares * room).sqrt()
+        return torch.where(squares > 0, (root - along) / squares.clamp(min=torch.finfo(squares.dtype).tiny), 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Decode codes `(n, bytes)` to floats `(n, d)`."""
+        codes = x.reshape(-1, x.shape[-1]).to(torch.uint8)
+        residuals = self.values(codes).T @ self.decoder
+        if self.norm.any():
+            squares, along = residuals.square().sum(1), residuals @ self.mean
+            residuals = residuals * self._solve(squares, along).unsqueeze(1)
+        decoded = (residuals + self.mean).masked_fill((codes == 0).all(dim=-1, keepdim=True), 0)
+        return decoded.reshape(*x.shape[:-1], len(self.mean))
+
+    def score(self, encoded: Tensor, codes: Tensor, factors: Tensor | None, tables: Tensor | None) -> Tensor:
+        """Return scores `(a, n)` of encoded queries `(a, m + 1)` with codes `(n, bytes)`.
+
+        Args:
+            encoded: queries as `TransformCoding.encode_queries` returns them.
+            codes: codes.
+            factors: factor of each code `(n,)`; None computes it, and 1 is right where the fitted norms vary.
+            tables: what `byte_tables` returned for the queries; None decodes the codes instead.
+        """
+        if tables is not None:
+            columns = codes.T.contiguous().int()
+            scores = encoded.new_zeros(len(encoded), len(codes))
+            for octet in range(self.octets):
+                scores += tables[:, octet].index_select(1, columns[octet])
+        else:
+            values = self.values(codes)
+            scores = encoded[:, :-1] @ values
+            factors = self.factors(values) if factors is None else factors
+        scores = scores if factors is None else scores * factors
+        return (scores + encoded[:, -1:]).masked_fill((codes == 0).all(dim=1), 0)
+
+    def byte_tables(self, encoded: Tensor) -> Tensor:
+        """Return the contribution of every value of every byte to the score, `(a, bytes, 256)`, without ⟨q, μ⟩."""
+        contributions = encoded[:, :-1].unsqueeze(2) * self.byte_levels()
+        return encoded.new_zeros(len(encoded), self.octets, 256).index_add_(1, self.layout[1], contributions)
+
+    def byte_levels(self) -> Tensor:
+        """Return the level of every coordinate for every value of the byte that holds it, `(m, 256)`."""
+        bits, _, shifts = self.layout.unsqueeze(2)
+        values = torch.arange(256, device=self.levels.device)
+        entries = ((values >> shifts) & ((1 << bits) - 1)) + (1 << bits)
+        return self.levels.index_select(0, entries.flatten()).reshape(entries.shape)

@@ -1,0 +1,238 @@
+"""Quantizers: codes of one byte or one bit per dimension, as the last step of a chain."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform
+from lathe.transforms.statistics import Moments
+from lathe.transforms.vectors import Vectors, as_tensor, finite_blocks
+
+MIN_MAGNITUDE = 1e-30
+"""Minimum decoded magnitude a, so that a dimension that was 0 in all fitted rows still decodes to a sign."""
+
+INT8_DEVIATIONS = 4.0
+"""Half-width of the int8 range around the mean, in standard deviations, if fitted on moments."""
+
+DECODED_ROWS = 4096
+"""Number of codes that are decoded at a time to be scored: 6 MB of floats at 384 dimensions."""
+
+
+class Quantizer(Transform, registered=False):
+    """Base class of quantizers, which encode floats `(n, k)` as codes; `inverse_transform` decodes codes to floats.
+
+    The ranges are learned in the fit, so that the code of a row does not depend on the other rows. Decode codes before
+    comparing them: the dot product of a float query and raw codes means nothing. `score` does so.
+    """
+
+    code_dtype: torch.dtype = torch.uint8
+    """Dtype of the codes."""
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the input signature marked as codes of this kind, with the same dimensions; no step may follow."""
+        return Signature(inputs.dimensions, inputs.zero_variance_directions, self.kind)
+
+    def code_bytes(self, dimensions: int) -> int:
+        """Return the number of bytes of the code of a vector of `dimensions` dimensions; subclasses define it."""
+        raise TypeError(f"{type(self).__name__} must define code_bytes")
+
+    def recode(self, floats: Any) -> Any:
+        """Return the codes of which `floats` `(n, k)` are what `inverse_transform` returned; by default encode them."""
+        return self.transform(floats)
+
+    def score(self, queries: Any, codes: Any) -> Any:
+        """Return the inner products `(a, n)` of float queries `(a, k)` with the vectors that codes stand for.
+
+        The codes are decoded a block at a time. A tensor for a tensor of queries, else a NumPy array.
+
+        Raises:
+            NotFittedError: before `fit`.
+            InputError: for codes of another size.
+        """
+        like = next(self.buffers())
+        encoded = as_tensor(queries, like=like)
+        scores = encoded.new_empty(len(encoded), len(codes))
+        for rows, decoded in self._decode_blocks(codes):
+            scores[:, rows] = encoded @ decoded.T
+        return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
+
+    def decoded_norms(self, codes: Any) -> Any:
+        """Return the norms `(n,)` of the vectors that codes stand for; a tensor for a tensor, else a NumPy array.
+
+        An inner product over this norm is the cosine with a query of norm 1.
+        """
+        norms = next(self.buffers()).new_empty(len(codes))
+        for rows, decoded in self._decode_blocks(codes):
+            norms[rows] = torch.linalg.vector_norm(decoded, dim=1)
+        return norms.to(codes.device) if isinstance(codes, Tensor) else norms.cpu().numpy()
+
+    def _decode_blocks(self, codes: Any) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the slice of the rows of each block of codes, and the vectors `(m, k)` that these stand for."""
+        for start in range(0, len(codes), DECODED_ROWS):
+            rows = slice(start, start + DECODED_ROWS)
+            yield rows, self.inverse_transform(torch.as_tensor(codes[rows]).to(self.device))
+
+    def clipped_share(self, rows: Any) -> float | None:
+        """Return the share of the values of rows `(n, k)` beyond the fitted range; None for codes without a range."""
+        return None
+
+    @property
+    def inverse_kind(self) -> Inverse:
+        """Always `"approximate"`: decoding restores values up to the quantization error."""
+        return "approximate"
+
+
+class Int8(Quantizer):
+    """Int8 quantization: round(x/s) + z, clipped to −128…127, with a scale s and a zero point z for each dimension.
+
+    The range of each dimension is the range of the fitted rows, extended to include 0, so that 0 is coded exactly;
+    values outside are clipped. Fitted on moments, the range is μ ± 4σ. This is ONNX's QuantizeLinear.
+    """
+
+    kind = "int8"
+    code_dtype = torch.int8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale: Tensor
+        self.zero_point: Tensor
+        self.register_buffer("scale", torch.empty(0))
+        self.register_buffer("zero_point", torch.empty(0))
+
+    def code_bytes(self, dimensions: int) -> int:
+        """Return the number of dimensions: a byte for each."""
+        return dimensions
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Compute the scale and zero point of each dimension from its range, extended to include 0."""
+        low, high = _ranges(data)
+        low, high = np.minimum(low, 0), np.maximum(high, 0)
+        scale = (high - low) / 255
+        scale[scale < np.finfo(np.float32).tiny] = 1  # a dimension that is always 0: any step will do
+        self.scale = torch.from_numpy(scale).float()
+        # The lower end becomes −128; the zero point is rounded to a whole code, so that 0 decodes to exactly 0.
+        self.zero_point = torch.from_numpy(np.clip(np.round(-128 - low / scale), -128, 127)).float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode rows `(n, k)` as int8 codes `(n, k)`; values outside the fitted range are clipped."""
+        # `round` takes halves to the even number, as QuantizeLinear does; a cast without the clamp would wrap around.
+        return torch.clamp(torch.round(x / self.scale) + self.zero_point, -128, 127).to(torch.int8)
+
+    def clipped_share(self, rows: Any) -> float:
+        """Return the share of the values of rows `(n, k)` that are clipped."""
+        steps = torch.round(as_tensor(rows, like=self.scale) / self.scale) + self.zero_point
+        return float(((steps < -128) | (steps > 127)).float().mean())
+
+    def inverse(self) -> Map:
+        """Return the decoder map, (code − zero point) · scale."""
+        return Int8Decoder(self.scale, self.zero_point)
+
+
+class Int8Decoder(Map):
+    """Decoder of int8 codes: (code − zero point) · scale."""
+
+    kind = "int8_decoder"
+
+    def __init__(self, scale: Tensor, zero_point: Tensor) -> None:
+        super().__init__()
+        self.scale: Tensor
+        self.zero_point: Tensor
+        self.register_buffer("scale", scale)
+        self.register_buffer("zero_point", zero_point)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Decode int8 codes to floats, (code − zero point) · scale, `(n, k)` to `(n, k)`."""
+        return (x - self.zero_point) * self.scale
+
+
+class Binary(Quantizer):
+    """Binary quantization: one bit per dimension, set if x > 0, packed eight to a byte, the first in the highest bit.
+
+    `numpy.packbits` order; the last byte is padded with zeros. A set bit decodes to +a and an unset bit to −a, where a
+    is the mean magnitude of that dimension in the fitted rows. A zero vector has no signs: its code is all zeros, and a
+    code of all zeros decodes to the zero vector.
+
+    Attributes:
+        size: a, `(k,)`.
+    """
+
+    kind = "binary"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size: Tensor
+        self.register_buffer("size", torch.empty(0))
+
+    def code_bytes(self, dimensions: int) -> int:
+        """Return ⌈k/8⌉ for k dimensions: a bit for each."""
+        return -(-dimensions // 8)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Store the mean magnitude of each dimension; fitted on moments, its root mean square.
+
+        Magnitudes are at least `MIN_MAGNITUDE`.
+        """
+        # The mean magnitude minimizes the squared error of ±a. Moments lack it; the root mean square is an upper bound.
+        if isinstance(data, Moments):
+            size = np.sqrt(np.diag(data.second_moment()))
+        else:
+            size = sum(np.abs(block).sum(0, dtype=np.float64) for block in finite_blocks(data)) / data.shape[0]
+        self.size = torch.from_numpy(np.maximum(size, MIN_MAGNITUDE)).float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode rows `(n, k)` as packed bits, uint8 `(n, ⌈k/8⌉)`; a bit is 1 where x > 0."""
+        bits = torch.nn.functional.pad((x > 0).to(torch.uint8), (0, -x.shape[-1] % 8))
+        octets = bits.reshape(*x.shape[:-1], bits.shape[-1] // 8, 8) << _bit_shifts(x)
+        # The shifted bits are disjoint, so their sum is their union; without a dtype torch would sum in int64.
+        return torch.sum(octets, dim=-1, dtype=torch.uint8)
+
+    def inverse(self) -> Map:
+        """Return the decoder map from packed bits to ±a in each dimension; a code of all zeros becomes zero."""
+        return BinaryDecoder(self.size)
+
+
+class BinaryDecoder(Map):
+    """Decoder of packed bits to ±a in each dimension; a code of all zeros becomes zero."""
+
+    kind = "binary_decoder"
+
+    def __init__(self, size: Tensor) -> None:
+        super().__init__()
+        self.size: Tensor
+        self.register_buffer("size", size)
+
+    @property
+    def input_dimensions(self) -> int | None:
+        """Number of bytes in a packed row, ⌈k/8⌉."""
+        return -(-len(self.size) // 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Decode packed bits `(n, ⌈k/8⌉)` to ±a in each dimension, `(n, k)`; a code of all zeros becomes zero."""
+        # `apply` converts codes to the dtype of the buffers; float32 holds all 256 byte values exactly.
+        bits = (x.to(torch.uint8).unsqueeze(-1) >> _bit_shifts(x) & 1).flatten(-2)[..., : len(self.size)]
+        signs = bits.to(self.size.dtype) * 2 - 1
+        return torch.where(x.any(dim=-1, keepdim=True), signs * self.size, 0)
+
+
+def _bit_shifts(like: Tensor) -> Tensor:
+    """Return the bit positions of a byte, 7 to 0, as a uint8 tensor `(8,)` on the device of `like`."""
+    return torch.arange(7, -1, -1, dtype=torch.uint8, device=like.device)
+
+
+def _ranges(data: Moments | Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the minimum and the maximum of each dimension, `(d,)` each; from moments, mean ± 4 standard deviations.
+
+    Raises:
+        InputError: if the vectors hold NaN or inf.
+    """
+    if isinstance(data, Moments):
+        spread = INT8_DEVIATIONS * np.sqrt(np.diag(data.covariance(ddof=0)))
+        return data.mean - spread, data.mean + spread
+    low, high = np.full(data.shape[1], np.inf), np.full(data.shape[1], -np.inf)
+    for block in finite_blocks(data):
+        low, high = np.minimum(low, block.min(0)), np.maximum(high, block.max(0))
+    return low, high

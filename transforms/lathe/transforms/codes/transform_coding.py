@@ -1,0 +1,521 @@
+"""Query-weighted transform coding: vectors in a budget of bytes, with the bits where scores would err most."""
+
+from typing import Any, Literal, Self, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from lathe.transforms.base import (
+    FitContext,
+    Map,
+    Signature,
+    apply,
+    require_between,
+    require_choice,
+    require_flag,
+    require_seed,
+    require_whole,
+)
+from lathe.transforms.codes.allocation import BYTE, CodeLayout, allocate_bits, equal_bits, lay_out, lay_out_in_sequence
+from lathe.transforms.codes.code_decoder import CodeDecoder
+from lathe.transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
+from lathe.transforms.codes.quantization import Quantizer
+from lathe.transforms.errors import InputError, NotFittedError, StepError
+from lathe.transforms.statistics import Moments, Spectrum, moments_of, query_metric_roots, row_norms, without_direction
+from lathe.transforms.vectors import Vectors, as_tensor
+
+CODEC_VERSION = 1
+"""Version of the layout of the codes; a later one that old code would misread gets the next number."""
+
+CLIP_DEVIATIONS = 5.0
+"""Number of standard deviations beyond which a coordinate counts as clipped; of a normal, 1 in 1.7 million is."""
+
+MAX_CLIPPED = 1e-3
+"""Share of clipped coordinates from which a warning is due."""
+
+MAX_NORM_DEVIATION = 0.02
+"""Largest standard deviation of squared norms, relative to their mean, at which norms count as constant.
+
+Rows that a chain normalizes have one norm, up to rounding and a few zero vectors."""
+
+COMPARISON_BITS = 4
+"""Largest number of bits for which comparing with every threshold is faster than a binary search."""
+
+ENCODE_ROWS = 1024
+"""Number of rows that are encoded at a time, so that their coordinates stay in the processor's cache."""
+
+SCORE_ROWS = 4096
+"""Number of codes that are scored at a time: their coordinates take 3 MB at 200 coordinates."""
+
+TABLE_QUERIES = 4
+"""Largest number of queries for which table look-ups are faster than decoding and a matrix product."""
+
+Rotation = Literal["none", "random"]
+"""Whether the coordinates are the principal axes, or these rotated at random."""
+
+
+class TransformCoding(Quantizer):
+    """Query-weighted transform coding: a code of `bytes` bytes for each vector, everything counted.
+
+    With the mean μ and the metric M_λ = (1 − λ)·I + λ·M/(tr M/d), M = E[qqᵀ] the uncentred second moment of queries,
+    y = Gᵀ M_λ^½ (x − μ) are the coordinates of a vector x along the principal axes G of M_λ^½ (x − μ). Every coordinate
+    is quantized by the Lloyd–Max quantizer of a normal of its variance, with as many bits as reduce the error most;
+    coordinates without a bit are dropped.
+
+    A query q is compared with a code in the same space: ⟨q, x̂⟩ = ⟨q, μ⟩ + f·⟨q', ŷ⟩ with q' = Gᵀ M_λ^−½ q, and x̂ the
+    vector that the code stands for, which `inverse_transform` returns. With λ = 1 and f = 1 the mean squared error of
+    such a score over queries is E‖y − ŷ‖², so that bits go where scores err; with λ = 0 it is that of the vectors.
+    A quantizer's levels are means of their cells and so shorten x̂ − μ, more for some vectors than for others. Where all
+    fitted vectors have the same norm, as after normalization, the factor f > 0 restores it: ‖x̂‖ is that norm. The
+    factor follows from the code and takes no bytes. Where norms vary, or without `restore_norm`, f = 1.
+
+    Transform coding: Goyal, *Theoretical foundations of transform coding* (2001); weighting by queries as in ScaNN's
+    anisotropic loss (arXiv 1908.10396) and LeanVec (arXiv 2312.16335).
+
+    Everything is learned from moments. Without queries the fitted rows stand for them. A code of zeros is the zero
+    vector. A prefix of a code is a coarser code, which `shorten` decodes.
+
+    Args:
+        bytes: number of bytes of a code, at most the number of dimensions.
+        weighting: λ, from 0 (all directions count alike) to 1 (by queries).
+        bits: None allocates bits by variance; 1 to 8 gives so many to each of the leading coordinates.
+        rotation: `random` rotates the leading coordinates at random, which makes their variances alike; use it with
+            `bits`.
+        seed: seed of the rotation.
+        restore_norm: whether x̂ gets the norm of the fitted vectors, if they have one. It finds more neighbours at small
+            budgets; where queries look along few directions only and λ is near 1, scores are better without.
+        codec_version: version of the layout of the codes.
+
+    Attributes:
+        mean: μ, `(d,)`.
+        encoder: `(m, d)`, Gᵀ M_λ^½ with every row divided by the standard deviation of its coordinate.
+        decoder: `(m, d)`, Gᵀ M_λ^−½ with every row multiplied by that deviation; maps queries and decodes.
+        layout: `(3, m)` integers: bits of each coordinate, the byte with the lowest of them, and its position there.
+        norm: the norm of all fitted rows, `(1,)`; 0 if their norms differ or are not restored.
+        query_count: number of queries that M was measured on; 0 if the fitted rows stood for them.
+    """
+
+    kind = "codes"
+    learns_from = "moments"
+    takes_queries = True
+
+    def __init__(
+        self,
+        bytes: int,  # noqa: A002 - the word that users write
+        weighting: float = 0.5,
+        bits: int | None = None,
+        rotation: Rotation = "none",
+        seed: int = 0,
+        restore_norm: bool = True,
+        codec_version: int = CODEC_VERSION,
+    ) -> None:
+        super().__init__()
+        self.bytes = bytes
+        self.weighting = weighting
+        self.bits = bits
+        self.rotation = rotation
+        self.seed = seed
+        self.restore_norm = restore_norm
+        self.codec_version = codec_version
+        self.mean: Tensor
+        self.encoder: Tensor
+        self.decoder: Tensor
+        self.layout: Tensor
+        self.norm: Tensor
+        self.query_count: Tensor
+        self.register_buffer("mean", torch.empty(0))
+        self.register_buffer("encoder", torch.empty(0))
+        self.register_buffer("decoder", torch.empty(0))
+        self.register_buffer("layout", torch.empty(0, dtype=torch.int64))
+        self.register_buffer("norm", torch.empty(0))
+        self.register_buffer("query_count", torch.empty(0, dtype=torch.int64))
+        self._prepared: tuple[tuple[Tensor, ...], CodeDecoder] | None = None
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` for a parameter out of range, or a codec that is newer than this one."""
+        require_whole(self.kind, "codec_version", self.codec_version, at_least=1)
+        if self.codec_version > CODEC_VERSION:
+            raise StepError(
+                f"{self.kind} of codec version {self.codec_version}; this Lathe reads up to {CODEC_VERSION}: upgrade it"
+            )
+        require_whole(self.kind, "bytes", self.bytes, at_least=1)
+        require_between(self.kind, "weighting", self.weighting, 0, 1)
+        if self.bits is not None:
+            require_whole(self.kind, "bits", self.bits, at_least=1, at_most=MAX_BITS)
+        require_choice(self.kind, "rotation", self.rotation, get_args(Rotation))
+        require_seed(self.kind, self.seed)
+        require_flag(self.kind, "restore_norm", self.restore_norm)
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the input signature marked as codes.
+
+        Raises:
+            StepError: if the budget is more than 8 bits for every dimension, or less than `bits` would need.
+        """
+        if inputs.dimensions is not None:
+            most = inputs.dimensions * (self.bits or MAX_BITS) // BYTE
+            if self.bytes > most:
+                raise StepError(
+                    f"{self.kind} of {self.bytes} bytes needs more dimensions than {inputs.dimensions}: "
+                    f"{self.bits or MAX_BITS} bits each fill {most} bytes"
+                )
+        return super().output_signature(inputs)
+
+    def code_bytes(self, dimensions: int) -> int:
+        """Return the number of bytes of a code."""
+        return self.bytes
+
+    @property
+    def learned_directions(self) -> int:
+        """Number of coordinates that have bits, m."""
+        return self.encoder.shape[0]
+
+    @property
+    def weighted_by_queries(self) -> bool:
+        """Whether queries weighted the fit, and not the fitted rows."""
+        return bool(self.query_count.any())
+
+    @property
+    def chooses_axes(self) -> bool:
+        """True: the coordinates are principal axes."""
+        return True
+
+    def fit_warnings(self) -> list[str]:
+        """Return a warning, as a list of at most one, if the vectors vary too little to fill the bytes."""
+        filled = -(-int(self._ends().max()) // BYTE) if self.layout.numel() else self.bytes
+        if filled < self.bytes:
+            return [f"{self.kind} uses {filled} of {self.bytes} bytes: the vectors vary in too few directions"]
+        return []
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Set mean, encoder, decoder and layout from the moments of the rows, and of the queries if there are any.
+
+        Raises:
+            InputError: if the rows do not vary, or the moments of the queries have other dimensions.
+        """
+        moments = moments_of(data)
+        queries = context.query_moments(moments.dimensions)
+        root, inverse_root = query_metric_roots(moments if queries is None else queries, self.weighting)
+        spectrum = Spectrum.of(root @ moments.covariance(ddof=0) @ root)
+        # The weighting scales rounding error too, by up to the ratio of the metric's eigenvalues.
+        noise = moments.rounding_variance() * float(np.linalg.eigvalsh(root)[-1]) ** 2
+        variances = np.where(np.arange(moments.dimensions) < spectrum.rank, spectrum.values, 0)
+        variances = np.where(variances > noise, variances, 0)
+        if not variances.any():
+            raise InputError(f"{self.kind} needs vectors that differ: these {moments.count} rows do not")
+        axes, total = spectrum.directions, BYTE * self.bytes
+        if self.rotation == "random":
+            axes, variances = self._rotate(axes, variances, total)
+        bits = allocate_bits(variances, total) if self.bits is None else equal_bits(variances, total, self.bits)
+        layout = self._lay_out(bits, variances)
+        chosen = axes[layout.coordinates]
+        deviations = np.sqrt(variances[layout.coordinates])[:, None]
+        self.mean = torch.from_numpy(moments.mean).float()
+        self.encoder = torch.from_numpy(chosen @ root / deviations).float()
+        self.decoder = torch.from_numpy(chosen @ inverse_root * deviations).float()
+        self.layout = torch.from_numpy(np.stack([layout.bits, layout.octets, layout.shifts]))
+        self.norm = torch.tensor([_constant_norm(moments) if self.restore_norm else 0.0])
+        self.query_count = torch.tensor([0 if queries is None else queries.count])
+        self._learn_levels(data, torch.from_numpy(deviations[:, 0]).float())
+
+    def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
+        """Return where the bits of the coordinates lie in a code."""
+        # Whole bytes cannot give all coordinates 3, 5, 6 or 7 bits.
+        if self.bits is not None and BYTE % self.bits:
+            return lay_out_in_sequence(bits, variances)
+        return lay_out(bits, variances, self.bytes)
+
+    def _learn_levels(self, data: Moments | Vectors, deviations: Tensor) -> None:
+        """Do nothing: the levels are those of the normal distribution, whatever the rows; subclasses may learn others.
+
+        Args:
+            data: what the step is fitted on.
+            deviations: standard deviation of each coordinate in the metric of the fit, `(m,)`.
+        """
+
+    def _rotate(
+        self, axes: NDArray[np.float64], variances: NDArray[np.float64], total: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Rotate the leading axes, as many as can have bits, by a random orthogonal matrix; return axes and variances.
+
+        The rotation becomes part of the encoder's matrix, so a fast Hadamard transform would save nothing.
+        """
+        leading = min(total // (self.bits or 1), int((variances > 0).sum()))
+        drawn = np.random.default_rng(self.seed).standard_normal((leading, leading))
+        rotation, triangle = np.linalg.qr(drawn)
+        rotation = rotation * np.sign(np.diag(triangle))  # without the signs the rotation would not be uniform
+        return (
+            np.concatenate([rotation @ axes[:leading], axes[leading:]]),
+            np.concatenate([rotation**2 @ variances[:leading], np.zeros(len(variances) - leading)]),
+        )
+
+    def coordinates(self, x: Tensor) -> Tensor:
+        """Return the coordinates of rows `(n, d)` in standard deviations, `(m, n)`: one row for each coordinate."""
+        # The transposed product is half as fast again on a CPU, and keeps every coordinate's values together.
+        return self.encoder @ (x - self.mean).T
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`; near-zero rows become zeros."""
+        rows = x.reshape(-1, x.shape[-1])
+        blocks = [self._encode_block(rows[i : i + ENCODE_ROWS]) for i in range(0, len(rows), ENCODE_ROWS)]
+        code = torch.cat(blocks) if blocks else x.new_empty(0, self.bytes, dtype=torch.uint8)
+        return code.reshape(*x.shape[:-1], self.bytes)
+
+    def _encode_block(self, rows: Tensor) -> Tensor:
+        """Encode rows `(n, d)` as codes, uint8 `(n, bytes)`."""
+        y = self.coordinates(rows)
+        bits, octets, shifts = self.layout.cpu().tolist()
+        cells = torch.cat([_find_cells(y[start:stop], bits[start]) for start, stop in _equal_runs(bits)])
+        # One byte more for coordinates that reach into the next byte.
+        code = torch.zeros(self.bytes + 1, len(rows), dtype=torch.uint8, device=rows.device)
+        crosses = bool((self._ends() > BYTE * (self.layout[1] + 1)).any())
+        # A byte holds up to eight coordinates; those that are the first, second, … of their byte are added together.
+        for places in _distinct_byte_groups(octets):
+            index = torch.tensor(places, device=rows.device)
+            shift = torch.tensor([shifts[i] for i in places], dtype=torch.uint8, device=rows.device)
+            code[self.layout[1][index]] |= cells[index] << shift.unsqueeze(1)
+            if crosses:
+                beyond = cells[index].int() << shift.int().unsqueeze(1) >> BYTE
+                code[self.layout[1][index] + 1] |= beyond.to(torch.uint8)
+        # The code of zeros is the zero vector's; a row that would get it moves by one cell in its last coordinate.
+        last = octets[-1]
+        code = code[:-1]
+        code[last] |= (code == 0).all(dim=0).to(torch.uint8) << shifts[-1]
+        return code.T.masked_fill(without_direction(row_norms(rows), rows.dtype), 0).contiguous()
+
+    def recode(self, floats: Any) -> Any:
+        """Return the codes `(n, bytes)` of which `floats` `(n, d)` are what `inverse_transform` returned.
+
+        `transform` would not do: it takes the residual of a vector whose norm was restored for a longer one.
+        """
+        rows = as_tensor(floats, like=self.mean)
+        if not self.norm.any():
+            return self.transform(floats)
+        rows = rows.reshape(-1, rows.shape[-1])
+        with torch.no_grad():
+            factors = self._find_factors(self.coordinates(rows))
+            unscaled = (rows - self.mean) / factors.unsqueeze(1) + self.mean
+            unscaled = unscaled.masked_fill(without_direction(row_norms(rows), rows.dtype).reshape(-1, 1), 0)
+        codes = apply(self, unscaled)
+        return codes.to(floats.device) if isinstance(floats, Tensor) else codes.cpu().numpy()
+
+    def _find_factors(self, y: Tensor) -> Tensor:
+        """Return the norm factor f `(n,)` of the coordinates f·ŷ of decoded vectors, `(m, n)`."""
+        # The last coordinate has the fewest bits, so f is one of few ratios to its levels.
+        least = int(self.layout[0, -1])
+        positive = torch.from_numpy(normal_quantizer(least).levels[2 ** (least - 1) :]).to(y)
+        best, factors = torch.full_like(y[0], torch.inf), torch.ones_like(y[0])
+        for level in positive:
+            factor = (y[-1].abs() / level).clamp(min=torch.finfo(y.dtype).tiny)
+            error = self._distance_to_levels(y / factor)
+            factors = torch.where(error < best, factor, factors)
+            best = torch.minimum(best, error)
+        return factors
+
+    def _distance_to_levels(self, y: Tensor) -> Tensor:
+        """Return the mean squared distance of coordinates `(m, n)` to their nearest levels, `(n,)`."""
+        bits = self.layout[0].tolist()
+        error = y.new_zeros(y.shape[1])
+        for start, stop in _equal_runs(bits):
+            levels = torch.from_numpy(normal_quantizer(bits[start]).levels).to(y)
+            error += (y[start:stop] - levels[_find_cells(y[start:stop], bits[start]).int()]).square().sum(0)
+        return error / len(bits)
+
+    def inverse(self) -> CodeDecoder:
+        """Return the decoder from codes to the vectors `(n, d)` that they stand for."""
+        return self._build_decoder()
+
+    def _build_decoder(self) -> CodeDecoder:
+        """Return the decoder of the codes."""
+        return CodeDecoder(self.mean, self.decoder, self.layout, self.norm, self.bytes)
+
+    def shorten(self, octets: int) -> Self:
+        """Return the fitted step whose codes are the first `octets` bytes of this step's codes.
+
+        The bytes with the coordinates of largest variance come first. A step fitted for the smaller budget is better.
+
+        Raises:
+            NotFittedError: before `fit`.
+            InputError: if a code has fewer bytes.
+        """
+        if not self.fitted:
+            raise NotFittedError("codes must be fitted before they are shortened")
+        if not 1 <= octets <= self.bytes:
+            raise InputError(f"codes of {self.bytes} bytes cannot be shortened to {octets}")
+        parameters = {name: value for name, value in self.spec().items() if name not in ("kind", "bytes")}
+        found = type(self)(octets, **parameters)
+        retained = self._ends() <= BYTE * octets
+        found.mean, found.norm, found.query_count = self.mean, self.norm, self.query_count
+        found.encoder, found.decoder = self.encoder[retained], self.decoder[retained]
+        found.layout = self.layout[:, retained]
+        return found
+
+    def _ends(self) -> Tensor:
+        """Return the position after the last bit of each coordinate within the code, `(m,)`."""
+        return BYTE * self.layout[1] + self.layout[2] + self.layout[0]
+
+    def clipped_share(self, rows: Any) -> float:
+        """Return the share of the coordinates of rows `(n, d)` beyond `CLIP_DEVIATIONS` standard deviations.
+
+        The outermost cell stands for values near its level; far beyond, the error grows with the value.
+        """
+        x = as_tensor(rows, like=self.mean)
+        blocks = [self.coordinates(x[i : i + SCORE_ROWS]).abs() > CLIP_DEVIATIONS for i in range(0, len(x), SCORE_ROWS)]
+        clipped = sum(int(block.sum()) for block in blocks)
+        return clipped / max(1, len(x) * len(self.encoder))
+
+    def encode_queries(self, queries: Any) -> Any:
+        """Return queries `(a, d)` as `(a, m + 1)` floats: q' in units of each coordinate's deviation, then ⟨q, μ⟩.
+
+        The inner product with a code's coordinates in deviations, followed by a 1, is ⟨q, x̂⟩.
+        """
+        return apply(_QueryMap(self.mean, self.decoder), queries)
+
+    def norm_factors(self, codes: Any) -> Any:
+        """Return the factor f of each code `(n, bytes)`, `(n,)` floats, that gives its vector the fitted norm.
+
+        An index that computes the factors once can score by table look-ups. Ones if the fitted norms vary.
+        """
+        coder, packed = self._prepare(codes)
+        with torch.no_grad():
+            blocks = [
+                coder.factors(coder.values(packed[i : i + SCORE_ROWS])) for i in range(0, len(packed), SCORE_ROWS)
+            ]
+        factors = torch.cat(blocks) if blocks else self.mean.new_empty(0)
+        return factors.to(codes.device) if isinstance(codes, Tensor) else factors.cpu().numpy()
+
+    def score(self, queries: Any, codes: Any, factors: Any = None) -> Any:
+        """Return the inner products ⟨q, x̂⟩ `(a, n)` of float queries `(a, d)` with the vectors that codes stand for.
+
+        The asymmetric score: only one side is quantized. A tensor for a tensor of queries, else a NumPy array.
+
+        Args:
+            queries: floats `(a, d)`, as a chain returns them without its quantizer.
+            codes: uint8 `(n, bytes)`.
+            factors: what `norm_factors` returned for these codes `(n,)`; computed if None. With them a few queries are
+                scored by look-ups of one table entry for each byte.
+
+        Raises:
+            NotFittedError: before `fit`.
+            InputError: for queries or codes of another size.
+        """
+        encoded = as_tensor(self.encode_queries(queries), like=self.mean)
+        coder, packed = self._prepare(codes)
+        known = None if factors is None else as_tensor(factors, like=self.mean)
+        with torch.no_grad():
+            few = len(encoded) <= TABLE_QUERIES and coder.whole_bytes
+            tables = coder.byte_tables(encoded) if known is not None and few else None
+            blocks = []
+            for start in range(0, len(packed), SCORE_ROWS):
+                block = packed[start : start + SCORE_ROWS]
+                scale = None if known is None else known[start : start + SCORE_ROWS]
+                blocks.append(coder.score(encoded, block, scale, tables))
+        scores = torch.cat(blocks, dim=1) if blocks else encoded.new_empty(len(encoded), 0)
+        return scores.to(queries.device) if isinstance(queries, Tensor) else scores.cpu().numpy()
+
+    def _prepare(self, codes: Any) -> tuple[CodeDecoder, Tensor]:
+        """Return the decoder, and the codes as a tensor on its device; raise `InputError` unless they are codes."""
+        packed = torch.as_tensor(codes).to(self.device)
+        if packed.dtype != torch.uint8 or packed.ndim != 2 or packed.shape[1] != self.bytes:
+            raise InputError(
+                f"codes must be uint8 of shape (n, {self.bytes}), got {packed.dtype} {tuple(packed.shape)}"
+            )
+        return self._get_decoder(), packed
+
+    def _get_decoder(self) -> CodeDecoder:
+        """Return the decoder, which is built once for the present tensors: a fit or a move replaces these."""
+        tensors, prepared = tuple(self.buffers()), self._prepared
+        if prepared is None or any(one is not other for one, other in zip(prepared[0], tensors, strict=True)):
+            # A tuple, because a module would become a part of this step's state.
+            self._prepared = prepared = (tensors, self._build_decoder())
+        return prepared[1]
+
+    def decoded_norms(self, codes: Any) -> Any:
+        """Return the norms `(n,)` of the vectors that codes stand for; a tensor for a tensor, else a NumPy array."""
+        if not self.norm.any():
+            return super().decoded_norms(codes)
+        norms = torch.as_tensor(codes).any(dim=1) * self.norm.to(codes.device if isinstance(codes, Tensor) else "cpu")
+        return norms if isinstance(codes, Tensor) else norms.numpy()
+
+    def product_centroids(self) -> tuple[Tensor, Tensor]:
+        """Return the codes as a product quantizer: its centroids `(bytes, 256, 8)` and each coordinate's place `(m,)`.
+
+        FAISS's indexes of 8-bit product quantizers (`IndexPQ`, `IndexIVFPQ`) with these centroids search the codes, by
+        the inner products ⟨q', ŷ⟩ without the norm factors. Their vectors have 8 dimensions for each byte; coordinate i
+        of `encode_queries` belongs at `place[i]`, and zeros elsewhere.
+
+        Raises:
+            InputError: if coordinates cross bytes, as where many have 5 to 7 bits.
+        """
+        coder = self._build_decoder()
+        if not coder.whole_bytes:
+            raise InputError(f"these codes of {self.bytes} bytes are no product quantizer: coordinates cross bytes")
+        octets = self.layout[1].tolist()
+        within = [octets[:i].count(octet) for i, octet in enumerate(octets)]
+        centroids = self.decoder.new_zeros(self.bytes, 8, 256)
+        centroids[octets, within] = coder.byte_levels()
+        return centroids.transpose(1, 2).contiguous(), torch.tensor(
+            [8 * o + w for o, w in zip(octets, within, strict=True)]
+        )
+
+    def score_codes(self, codes: Any, others: Any) -> Any:
+        """Return the inner products `(a, n)` of the vectors that codes `(a, bytes)` and `(n, bytes)` stand for.
+
+        The symmetric score: both sides are quantized, as where documents are compared with documents.
+        """
+        return self.score(self.inverse_transform(codes), others)
+
+
+class _QueryMap(Map):
+    """q ↦ (decoder·q, ⟨q, μ⟩), `(a, d)` to `(a, m + 1)`."""
+
+    kind = "query_map"
+
+    def __init__(self, mean: Tensor, decoder: Tensor) -> None:
+        super().__init__()
+        self.weight: Tensor
+        self.register_buffer("weight", torch.cat([decoder, mean.unsqueeze(0)]) if decoder.numel() else decoder)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map queries `(a, d)` to `(a, m + 1)`."""
+        return functional.linear(x, self.weight)
+
+
+def _constant_norm(moments: Moments) -> float:
+    """Return the norm that all rows have, or 0 if norms differ by more than `MAX_NORM_DEVIATION` allows."""
+    square = float(moments.second_moment().trace())
+    # NaN where the fourth moments are unknown: then the norms count as different.
+    deviation = float(np.sqrt(np.maximum(moments.squared_norm_variance(), 0)))
+    return float(np.sqrt(square)) if deviation <= MAX_NORM_DEVIATION * square else 0.0
+
+
+def _find_cells(y: Tensor, bits: int) -> Tensor:
+    """Return the cell number of each value, uint8 of the shape of `y`: how many thresholds lie below it."""
+    thresholds = torch.from_numpy(normal_quantizer(bits).thresholds).to(y)
+    if bits > COMPARISON_BITS:
+        return torch.bucketize(y, thresholds, out_int32=True).to(torch.uint8)
+    cells = torch.zeros(y.shape, dtype=torch.uint8, device=y.device)
+    for threshold in thresholds:
+        cells += y > threshold
+    return cells
+
+
+def _equal_runs(values: list[int]) -> list[tuple[int, int]]:
+    """Return start and stop of every run of equal neighbours."""
+    starts = [i for i, value in enumerate(values) if i == 0 or value != values[i - 1]]
+    return list(zip(starts, [*starts[1:], len(values)], strict=True))
+
+
+def _distinct_byte_groups(octets: list[int]) -> list[list[int]]:
+    """Divide the coordinates into groups within which every byte occurs at most once; return their positions."""
+    groups: list[list[int]] = []
+    counts: dict[int, int] = {}
+    for i, octet in enumerate(octets):
+        nth = counts[octet] = counts.get(octet, -1) + 1
+        if nth == len(groups):
+            groups.append([])
+        groups[nth].append(i)
+    return groups

@@ -1,0 +1,34 @@
+"""The kinds of Lathe's own transforms and the modules of their classes, without importing torch.
+
+Command lines list the kinds, and `lathe.transforms.base.registry` imports a module when its kind is first used.
+"""
+
+from collections.abc import Mapping
+
+KINDS: Mapping[str, str] = {
+    "abtt": "lathe.transforms.linear.abtt",
+    "autoencoder": "lathe.transforms.learned.autoencoder",
+    "binary": "lathe.transforms.codes.quantization",
+    "codes": "lathe.transforms.codes.transform_coding",
+    "flow": "lathe.transforms.learned.flow",
+    "geopres": "lathe.transforms.learned.geopres",
+    "int8": "lathe.transforms.codes.quantization",
+    "leanvec": "lathe.transforms.linear.leanvec",
+    "low_rank_affine": "lathe.transforms.linear.alignment",
+    "mc": "lathe.transforms.linear.debias",
+    "normalize": "lathe.transforms.linear.normalize",
+    "pca": "lathe.transforms.linear.pca",
+    "procrustes": "lathe.transforms.linear.alignment",
+    "product_codes": "lathe.transforms.codes.product_coding",
+    "query_adapter": "lathe.transforms.learned.query_adapter",
+    "r1": "lathe.transforms.linear.debias",
+    "r2": "lathe.transforms.linear.debias",
+    "rand": "lathe.transforms.linear.debias",
+    "random_projection": "lathe.transforms.linear.random_projection",
+    "random_selection": "lathe.transforms.linear.selection",
+    "residual_mlp": "lathe.transforms.learned.residual_mlp",
+    "sides": "lathe.transforms.chain.sides",
+    "truncation": "lathe.transforms.linear.selection",
+    "whitening": "lathe.transforms.linear.whitening",
+}
+"""Name of the module that defines the class, by kind."""

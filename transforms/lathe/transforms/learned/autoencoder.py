@@ -1,0 +1,165 @@
+"""Dimensionality reduction by the encoder of a one-layer autoencoder: the neural baseline of the GeoPres paper."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lathe.transforms.base import (
+    FitContext,
+    Inverse,
+    Map,
+    Signature,
+    Transform,
+    require_flag,
+    require_training,
+    require_whole,
+)
+from lathe.transforms.errors import InputError
+from lathe.transforms.learned.descent import Batches, autograd_loss, checkpoint_for, mean_of_varied, train
+from lathe.transforms.learned.initialization import uniform_start
+from lathe.transforms.learned.paper_config import paper_config
+from lathe.transforms.statistics import Moments, zero_where_zero
+from lathe.transforms.vectors import Vectors
+
+
+class Autoencoder(Transform):
+    """One-layer ReLU encoder z = relu(Ex + e), trained together with a decoder Dz + d that reconstructs x.
+
+    The baseline of *Geometry-Preserving Dimensionality Reduction for Text Embeddings* (section
+    4.3): one layer each way, the squared error of reconstruction, and the training config of the paper's linear map
+    (`paper_config.PAPER`). The loss does not preserve distances. At that learning rate outputs can
+    become constant, and losses swing: the certificate counts constant outputs, `training_log` has the losses.
+
+    Args:
+        dimensions: k.
+        literal: whether a ReLU follows the decoder too, as the paper can be read; then reconstructions have no
+            negative entries.
+        steps: maximum number of training steps; None for the paper's ten epochs.
+        batch: rows of a batch; None for the paper's 20,000.
+        learning_rate: maximum learning rate; None for the paper's.
+        seed: seed of the initial weights and of the batches.
+
+    Attributes:
+        training_log: steps and losses of the training; None after loading.
+        weight: E, `(k, d)`.
+        bias: e, `(k,)`.
+        decoder_weight: D, `(d, k)`.
+        decoder_bias: d, `(d,)`.
+    """
+
+    kind = "autoencoder"
+
+    def __init__(
+        self,
+        dimensions: int,
+        literal: bool = False,
+        steps: int | None = None,
+        batch: int | None = None,
+        learning_rate: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.dimensions = dimensions
+        self.literal = literal
+        self.steps = steps
+        self.batch = batch
+        self.learning_rate = learning_rate
+        self.seed = seed
+        self.weight: Tensor
+        self.bias: Tensor
+        self.decoder_weight: Tensor
+        self.decoder_bias: Tensor
+        for name in ("weight", "bias", "decoder_weight", "decoder_bias"):
+            self.register_buffer(name, torch.empty(0))
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` unless `dimensions` ≥ 1, `literal` is a bool, and the training parameters are in range."""
+        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
+        require_flag(self.kind, "literal", self.literal)
+        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the signature with `dimensions` dimensions; raise `StepError` unless the input has more.
+
+        Raises:
+            StepError: if the input is known to have `dimensions` dimensions or fewer.
+        """
+        return inputs.reduce(self.kind, self.dimensions, allow_same=False)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Train encoder and decoder on the squared reconstruction error; set the buffers and `training_log`.
+
+        Weights and biases start as those of `torch.nn.Linear`.
+
+        Raises:
+            InputError: if `data` are moments, all rows are equal, or the training diverges before the first finite
+                held-out loss.
+        """
+        if isinstance(data, Moments):
+            raise InputError("autoencoder is trained on vectors and cannot be fitted on moments")
+        mean = mean_of_varied(self.kind, data)
+        config = paper_config(data.shape[0], self.steps, self.batch, self.learning_rate)
+        parameters = self._initial_parameters(data.shape[1])
+
+        def loss_of(batch: Tensor) -> Tensor:
+            """Return the squared reconstruction error of a row, averaged over the batch, as a scalar tensor."""
+            codes = functional.linear(batch, parameters["weight"], parameters["bias"]).relu()
+            decoded = functional.linear(codes, parameters["decoder_weight"], parameters["decoder_bias"])
+            return (batch - (decoded.relu() if self.literal else decoded)).square().sum(1).mean()
+
+        checkpoint = checkpoint_for(context, self.spec(), config, data, mean)
+        batches = Batches(data, config, self.seed, self.device)
+        loss = autograd_loss(parameters, loss_of)
+        self.training_log = train(self.kind, parameters, loss, batches, config, context, checkpoint)
+        for name, parameter in parameters.items():
+            setattr(self, name, parameter.detach())
+
+    def _initial_parameters(self, d: int) -> dict[str, Tensor]:
+        """Draw weights and biases of both layers, by name, from U(−1/√fan_in, 1/√fan_in), requiring gradients."""
+        # The generator is on the CPU, so that a seed draws the same weights for every device.
+        generator = torch.Generator().manual_seed(self.seed)
+        k = self.dimensions
+        shapes = {"weight": (k, d), "bias": (k,), "decoder_weight": (d, k), "decoder_bias": (d,)}
+        fan_in = {"weight": d, "bias": d, "decoder_weight": k, "decoder_bias": k}
+        return {
+            # `requires_grad_` comes last: a tensor that `.to` copied from it would be no leaf, which AdamW refuses.
+            name: uniform_start(shape, fan_in[name], generator).to(self.device).requires_grad_()
+            for name, shape in shapes.items()
+        }
+
+    @property
+    def learned_directions(self) -> int:
+        """Number of output directions fitted from data: `dimensions`, the rows of E."""
+        return self.dimensions
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return relu(Ex + e), `(n, d)` to `(n, k)`; rows of x that are zero become zero, whatever the bias."""
+        return zero_where_zero(functional.linear(x, self.weight, self.bias).relu(), x)
+
+    @property
+    def inverse_kind(self) -> Inverse:
+        """'approximate': the decoder reconstructs inputs with an error."""
+        return "approximate"
+
+    def inverse(self) -> Map:
+        """Return the trained decoder as a map, `(n, k)` to `(n, d)`, that reconstructs inputs approximately."""
+        return AutoencoderDecoder(self.decoder_weight, self.decoder_bias, self.literal)
+
+
+class AutoencoderDecoder(Map):
+    """Decoder of a fitted `Autoencoder`: z ↦ Dz + d, or relu(Dz + d) if `literal`, `(n, k)` to `(n, d)`."""
+
+    kind = "autoencoder_decoder"
+
+    def __init__(self, weight: Tensor, bias: Tensor, literal: bool) -> None:
+        super().__init__()
+        self.weight: Tensor
+        self.bias: Tensor
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+        self.literal = literal
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return Dz + d for each row z, or relu(Dz + d) if `literal`, `(n, k)` to `(n, d)`."""
+        y = functional.linear(x, self.weight, self.bias)
+        return y.relu() if self.literal else y

@@ -1,0 +1,106 @@
+"""The positional loss of GeoPres, Eq. 1, and its gradient in closed form, computed in tiles of pairs."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from lathe.transforms.learned.losses.loss import LossAndGradient
+
+TILE = {"cpu": 512, "cuda": 4096}
+"""Default rows and columns of a tile of the distance matrix, by device: small enough for a CPU's caches, large enough
+to use a GPU fully."""
+
+MIN_DISTANCE = 3.0
+"""Minimum distance of two outputs, in units of √eps times the root mean square distance to the centre; smaller
+distances are rounding error and are raised to it."""
+
+TINY = 1e-30
+"""Absolute minimum squared distance, which prevents division by zero where all outputs are equal."""
+
+
+def positional(
+    x: Tensor, outputs: Sequence[Tensor], scaled: bool = False, tile: int | None = None
+) -> list[LossAndGradient]:
+    """Compute, for each output, the mean squared error of all pairs' distances against those in x, and its gradient.
+
+    With δ the distances between the rows of `x` and d those between the rows of an output Z:
+
+        L     = 2/(m(m−1)) Σ_{i<j} (δ_ij − c d_ij)²          (GeoPres, Eq. 1, with c = 1)
+        ∂L/∂Z = 4c/(m(m−1)) · Λ Z,   Λ = diag(S·1) − S,   S_ij = c − δ_ij/d_ij (i≠j)
+
+    Every pair is visited once: a tile of pairs contributes to its rows and, transposed, to its columns. The
+    original distances are computed once for all Z. Memory is O(m (d + p)) and a tile. Tensors need float32 or
+    float64: distances of near-duplicates cancel.
+
+    Args:
+        x: batch of rows, `(m, d)`.
+        outputs: outputs of the batch, `(m, p)` each.
+        scaled: whether c is the best scale, Σδd / Σd², instead of 1; the best c needs no gradient of its own.
+        tile: rows and columns of a tile of the distance matrix; None for the device's entry in `TILE`.
+    """
+    m = x.shape[0]
+    pairs = m * (m - 1)  # ordered, both i, j and j, i
+    original = _AugmentedRows(x)
+    sides = [_AugmentedRows(z) for z in outputs]
+    floors = [MIN_DISTANCE**2 * torch.finfo(x.dtype).eps * side.mean_square + TINY for side in sides]
+    ones = [torch.cat([side.rows, side.rows.new_ones(m, 1)], 1) for side in sides]
+    pulls = [torch.zeros_like(one) for one in ones]  # R Z and R·1 for R_ij = δ_ij/d_ij
+    products = [x.new_zeros((), dtype=torch.float64) for _ in sides]  # Σ δ d
+    for rows, columns in _upper_tiles(m, tile or TILE.get(x.device.type, TILE["cuda"])):
+        wanted = original.squared_distances(rows, columns).clamp_(min=0).sqrt_()
+        for index, side in enumerate(sides):
+            reduced = side.squared_distances(rows, columns).clamp_(min=floors[index]).sqrt_()
+            product = torch.dot(wanted.view(-1), reduced.view(-1))
+            products[index] += product if rows == columns else 2 * product
+            ratio = torch.div(wanted, reduced, out=reduced)
+            if rows == columns:
+                ratio.fill_diagonal_(0)
+            else:
+                pulls[index][columns].addmm_(ratio.T, ones[index][rows])
+            pulls[index][rows].addmm_(ratio, ones[index][columns])
+
+    found = []
+    # Over all ordered pairs, Σ‖a_i − a_j‖² = 2m Σ‖a_i‖² for centred rows, so no tile is needed.
+    of_x = 2 * m * m * original.mean_square  # Σ δ² over all ordered pairs
+    for side, pull, product in zip(sides, pulls, products, strict=True):
+        of_z, both = 2 * m * m * side.mean_square, float(product)
+        scale = both / of_z if scaled and of_z > 0 else 1.0
+        # Σ(δ − cd)² expanded: the parts nearly cancel for a good map, and rounding may leave less than 0.
+        loss = max(0.0, of_x - 2 * scale * both + scale**2 * of_z) / pairs
+        # ΛZ = c m Z − (diag(R·1) − R) Z, because the centred rows sum to 0.
+        towards = pull[:, -1:] * side.rows - pull[:, :-1]
+        found.append((loss, (4 * scale / pairs) * (scale * m * side.rows - towards)))
+    return found
+
+
+class _AugmentedRows:
+    """Centred rows `(m, p)` with two extra columns, so that one matrix product gives squared distances.
+
+    (−2a, ‖a‖², 1) · (b, 1, ‖b‖²) = ‖a − b‖²: no second pass over the matrix of pairs.
+
+    Attributes:
+        rows: rows minus their mean, `(m, p)`.
+        mean_square: mean squared distance of the rows to their mean.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        # ‖a‖² + ‖b‖² − 2a·b loses its digits for rows in a narrow cone; centring moves the cone to the origin.
+        self.rows = rows - rows.mean(0)
+        squares = self.rows.square().sum(1, keepdim=True)
+        ones = torch.ones_like(squares)
+        self.left = torch.cat([-2 * self.rows, squares, ones], 1)
+        self.right = torch.cat([self.rows, ones, squares], 1)
+        self.mean_square = float(squares.mean(dtype=torch.float64))
+
+    def squared_distances(self, rows: slice, columns: slice) -> Tensor:
+        """Return the squared distances between two slices of rows, `(a, b)`; rounding can make entries negative."""
+        return self.left[rows] @ self.right[columns].T
+
+
+def _upper_tiles(m: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Yield `(rows, columns)` slices of the tiles on and above the diagonal of an m × m matrix, row by row."""
+    parts = [slice(start, min(start + size, m)) for start in range(0, m, size)]
+    for index, rows in enumerate(parts):
+        for columns in parts[index:]:
+            yield rows, columns

@@ -1,0 +1,307 @@
+"""Query adapter: a linear map of queries only, learned from queries and their relevant documents."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from lathe.transforms.base import (
+    FitContext,
+    Inverse,
+    Map,
+    QueryPairs,
+    Signature,
+    TrainingConfig,
+    Transform,
+    measure_relevance,
+    require_between,
+    require_training,
+    require_whole,
+)
+from lathe.transforms.errors import InputError
+from lathe.transforms.learned.descent import autograd_loss, checkpoint_for, one_thread_if_small, train
+from lathe.transforms.linear import Affine, Selection
+from lathe.transforms.linear.affine import InverseAffine
+from lathe.transforms.statistics import Moments, moments_of, unit_rows
+from lathe.transforms.vectors import FloatArray, Vectors
+
+MIN_QUERIES = 200
+"""Minimum number of queries; with fewer, what is gained on other queries is not told from chance."""
+
+VALIDATION_SHARE = 0.2
+"""Share of the queries that are held out from training to decide when to stop."""
+
+MIN_GAIN = 0.5
+"""Gain in nDCG@10 on the held-out queries, in its standard errors, up to which the identity is kept."""
+
+MINED = 32
+"""Number of negatives that are mined for each query: its nearest documents, without relevant ones."""
+
+CHECK_EVERY, PATIENCE = 10, 8
+"""Number of steps between two evaluations, and of evaluations without a lower loss after which training stops."""
+
+BLOCK_SCORES = 20_000_000
+"""Maximum number of scores in memory while negatives are mined: 80 MB."""
+
+
+class QueryAdapter(Transform):
+    """q ↦ Wq for queries `(n, d)` to `(n, d)`; documents stay as they are, so none has to be encoded again.
+
+    W minimizes InfoNCE (van den Oord et al., arXiv 1807.03748) of queries q with a relevant document d⁺ each,
+    −log exp(⟨Wq/‖Wq‖, d⁺⟩/τ) / Σ_d exp(⟨Wq/‖Wq‖, d⟩/τ), over unit documents d: the batch's relevant documents, and
+    mined ones, drawn for each query from its 32 nearest documents. Other documents that are relevant to q are left
+    out of its sum. AdamW starts at the identity, its weight decay draws W back to it, and the W of the lowest loss on a
+    fifth of the queries, which are not trained on, is kept. The identity is kept instead unless W raises nDCG@10 of
+    these queries, over the documents of the pairs, by more than half of the gain's standard error, paired by query.
+
+    Place it first to map the encoder's queries, before steps that both sides pass.
+
+    Args:
+        temperature: τ.
+        negatives: number of mined negatives of a query in a batch; 0 for the batch's documents alone. Where judgements
+            are few, many a near document is relevant and not known to be.
+        steps: maximum number of training steps.
+        batch: number of queries in a batch.
+        learning_rate: peak learning rate.
+        weight_decay: of W − I, as AdamW applies it.
+        seed: of the held-out queries and the batches.
+
+    Attributes:
+        weight: W, `(d, d)`.
+        query_count: number of queries that W was learned from, held-out ones included.
+        heldout_gain: gain of the trained W in nDCG@10 on the held-out queries and its standard error, also where the
+            identity was kept instead; None before the fit and after loading.
+    """
+
+    kind = "query_adapter"
+    takes_pairs = True
+    two_sided = True
+    queries_only = True
+
+    def __init__(
+        self,
+        temperature: float = 0.05,
+        negatives: int = 0,
+        steps: int = 400,
+        batch: int = 256,
+        learning_rate: float = 3e-4,
+        weight_decay: float = 10.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self.negatives = negatives
+        self.steps = steps
+        self.batch = batch
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.seed = seed
+        self.weight: Tensor
+        self.query_count: Tensor
+        self.heldout_gain: tuple[float, float] | None = None
+        self.register_buffer("weight", torch.empty(0))
+        self.register_buffer("query_count", torch.empty(0, dtype=torch.int64))
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` if a parameter has the wrong type or is out of range."""
+        require_between(self.kind, "temperature", self.temperature, 1e-3, 10)
+        require_whole(self.kind, "negatives", self.negatives, at_least=0, at_most=MINED)
+        require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
+        require_between(self.kind, "weight_decay", self.weight_decay, 0, 100)
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the input signature: queries and documents keep their dimensions."""
+        return inputs
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Train W on the pairs of the context; the fitted rows are not used.
+
+        Raises:
+            InputError: for fewer than `MIN_QUERIES` distinct queries, or other dimensions than the rows.
+        """
+        assert context.pairs is not None  # `fit` has seen to it
+        pairs = context.pairs
+        d = data.dimensions if isinstance(data, Moments) else data.shape[1]
+        distinct = _require_pairs(self.kind, pairs, d)
+        config = TrainingConfig(
+            steps=self.steps,
+            batch=self.batch,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            warmup=0.1,
+            heldout=max(1, int(distinct * VALIDATION_SHARE)),
+            check_every=CHECK_EVERY,
+            patience=PATIENCE,
+        )
+        batches = PairBatches(pairs, config, self.negatives, self.seed, self.device)
+        difference = torch.zeros(d, d, device=self.device, requires_grad=True)
+        identity = torch.eye(d, device=self.device)
+        parameters = {"difference": difference}
+        queries, documents = (_unit_tensor(side, self.device) for side in (pairs.queries, pairs.documents))
+
+        def loss_of(batch: Tensor) -> Tensor:
+            """Return the mean InfoNCE of a batch's queries."""
+            asked = queries[batch[:, 0]] @ (identity + difference).T
+            candidates, places = torch.unique(batch[:, 1:], return_inverse=True)
+            scores = functional.normalize(asked, dim=1) @ documents[candidates].T / self.temperature
+            others = batches.is_relevant(batch[:, :1], candidates)
+            others.scatter_(1, places[:, :1], False)
+            return functional.cross_entropy(scores.masked_fill(others, -torch.inf), places[:, 0])
+
+        checkpoint = checkpoint_for(context, self.spec(), config, pairs.queries, moments_of(pairs.documents).mean)
+        with one_thread_if_small(self.batch, self.device):
+            self.training_log = train(
+                self.kind,
+                parameters,
+                autograd_loss(parameters, loss_of),
+                batches,
+                config,
+                context,
+                checkpoint,
+                evaluate_start=True,
+            )
+        weight = identity + difference.detach()
+        held = replace(pairs.select(batches.heldout_rows), documents=documents.cpu().numpy())
+        adapted = replace(held, queries=held.queries @ weight.T.cpu().numpy())
+        # The loss ranks documents by their scores' differences, and so may fall while rankings get worse.
+        gains = measure_relevance(adapted)[0] - measure_relevance(held)[0]
+        gain, error = float(gains.mean()), float(gains.std(ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else np.inf
+        self.heldout_gain = (gain, error)
+        self.weight = weight if gain > MIN_GAIN * error else identity
+        self.query_count = torch.tensor([len(pairs)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a copy of documents `(n, d)`; `query_map` maps queries."""
+        return x.clone()
+
+    def primitives(self) -> list[Map]:
+        """Return the selection of all dimensions, which leaves documents as they are."""
+        d = self.weight.shape[0]
+        return [Selection(d, torch.arange(d, device=self.weight.device), d)]
+
+    def query_map(self) -> Affine:
+        """Return q ↦ Wq as an `Affine`."""
+        return Affine(self.weight)
+
+    @property
+    def inverse_kind(self) -> Inverse:
+        """Always `"exact"`: documents are not changed."""
+        return "exact"
+
+    def inverse(self) -> Map:
+        """Return the identity, which is the inverse for documents."""
+        return InverseAffine(None, self.weight.new_zeros(len(self.weight)))
+
+    def fit_warnings(self) -> list[str]:
+        """Return a warning, as a list of at most one, if training found no map better than the identity."""
+        if not torch.equal(self.weight.cpu(), torch.eye(len(self.weight))):
+            return []
+        found = ""
+        if self.heldout_gain is not None:
+            gain, error = self.heldout_gain
+            found = f": the trained one changes nDCG@10 by {gain:+.4f} ({error:.4f})"
+        return [
+            f"{self.kind} leaves queries as they are: on queries held out from its training, no map gained more than "
+            f"half of its standard error{found}"
+        ]
+
+
+class PairBatches:
+    """Sampler of batches of queries, each with a relevant document and mined negatives, repeatable by seed and step.
+
+    Queries with equal vectors are held out together: an encoder may give one vector to different texts.
+
+    Args:
+        pairs: queries with their documents.
+        config: sets the batch size and the number of held-out queries.
+        negatives: number of mined negatives of each query.
+        seed: seed of the held-out queries and of the batches.
+        device: device of the returned batches.
+
+    Attributes:
+        heldout_rows: rows of the queries that are not trained on, ascending.
+    """
+
+    def __init__(
+        self, pairs: QueryPairs, config: TrainingConfig, negatives: int, seed: int, device: torch.device
+    ) -> None:
+        self.seed, self.device, self.negatives = seed, device, negatives
+        numbers: dict[bytes, int] = {}
+        group = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in pairs.queries])
+        order = np.random.default_rng(seed).permutation(len(numbers))
+        held = np.isin(group, order[: config.heldout])
+        self.heldout_rows = np.flatnonzero(held)
+        self._trained = np.flatnonzero(~held)
+        self._size = min(config.batch, len(self._trained))
+        by_query = pairs.relevant[np.lexsort((pairs.relevant[:, 1], pairs.relevant[:, 0]))]
+        self._answers, self._first = by_query[:, 1], np.searchsorted(by_query[:, 0], np.arange(len(pairs) + 1))
+        self._documents = len(pairs.documents)
+        self._keys = torch.from_numpy(by_query[:, 0] * self._documents + by_query[:, 1]).to(device)
+        self._mined = self._mine(pairs) if negatives else np.zeros((len(pairs), 0), np.int64)
+
+    def sample(self, step: int) -> Tensor:
+        """Return the batch of a step: rows of a query, of a relevant document and of its negatives, `(b, 2 + k)`."""
+        # Seeded by the step: a resumed training draws the batches that it would have drawn without a break.
+        generator = np.random.default_rng([self.seed, step])
+        rows = generator.choice(self._trained, self._size, replace=False)
+        counts = self._first[rows + 1] - self._first[rows]
+        answers = self._answers[self._first[rows] + generator.integers(counts)]
+        drawn = generator.random((len(rows), self._mined.shape[1])).argsort(axis=1)[:, : self.negatives]
+        return self._pack(rows, answers, np.take_along_axis(self._mined[rows], drawn, axis=1))
+
+    def heldout(self) -> Tensor:
+        """Return the held-out queries, each with its first relevant document and its nearest negatives."""
+        rows = self.heldout_rows
+        return self._pack(rows, self._answers[self._first[rows]], self._mined[rows, : self.negatives])
+
+    def is_relevant(self, queries: Tensor, documents: Tensor) -> Tensor:
+        """Return whether each document is relevant to each query, `(b, c)`, for rows `(b, 1)` and `(c,)`."""
+        wanted = queries * self._documents + documents
+        found = torch.searchsorted(self._keys, wanted).clamp_max_(len(self._keys) - 1)
+        return self._keys[found] == wanted
+
+    def _pack(self, *columns: NDArray[np.int64]) -> Tensor:
+        """Return columns of rows as one tensor on the device."""
+        return torch.from_numpy(np.column_stack(columns)).to(self.device)
+
+    def _mine(self, pairs: QueryPairs) -> NDArray[np.int64]:
+        """Return the nearest documents of each query that are not relevant to it, nearest first, `(n, k)`.
+
+        k is `MINED`, or fewer if fewer documents are left beside those relevant to a query; it may be 0.
+        """
+        queries, documents = (_unit_tensor(side, self.device) for side in (pairs.queries, pairs.documents))
+        most = int(np.diff(self._first).max())
+        count = min(MINED, len(documents) - most)
+        if count <= 0:
+            return np.zeros((len(pairs), 0), np.int64)
+        found = []
+        step = max(1, BLOCK_SCORES // len(documents))
+        for start in range(0, len(queries), step):
+            scores = queries[start : start + step] @ documents.T
+            # Keys are in the order of queries, so those of a block are neighbours.
+            keys = self._keys[self._first[start] : self._first[min(start + step, len(queries))]]
+            scores[keys // self._documents - start, keys % self._documents] = -torch.inf
+            found.append(scores.topk(count, dim=1).indices.cpu().numpy())
+        return np.concatenate(found)
+
+
+def _require_pairs(kind: str, pairs: QueryPairs, dimensions: int) -> int:
+    """Return the number of distinct queries; raise `InputError` for too few, or other dimensions than the rows."""
+    for name, side in (("queries", pairs.queries), ("documents", pairs.documents)):
+        if side.shape[1] != dimensions:
+            raise InputError(f"{kind}: the {name} of the pairs have {side.shape[1]} dimensions, the rows {dimensions}")
+    distinct = len({row.tobytes() for row in pairs.queries})
+    if distinct < MIN_QUERIES:
+        raise InputError(
+            f"{kind} needs at least {MIN_QUERIES} different queries with a relevant document, these are {distinct}: "
+            "fewer do not tell a gain from chance"
+        )
+    return distinct
+
+
+def _unit_tensor(vectors: FloatArray, device: torch.device) -> Tensor:
+    """Return vectors as unit float32 rows on a device."""
+    return unit_rows(torch.from_numpy(np.ascontiguousarray(vectors, np.float32)).to(device))

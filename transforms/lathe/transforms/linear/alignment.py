@@ -1,0 +1,167 @@
+"""Maps from one encoder's vector space to another's, fitted on vectors of the same texts from both encoders."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lathe.transforms.base import FitContext, Map, Signature, require_between, require_flag, require_whole
+from lathe.transforms.errors import InputError
+from lathe.transforms.linear.affine import Affine, InverseAffine, pseudo_inverse
+from lathe.transforms.linear.linear import Linear
+from lathe.transforms.statistics import Moments, PairedMoments, Spectrum, drop_rounding_residue
+from lathe.transforms.vectors import Vectors
+
+
+class Alignment(Linear, registered=False):
+    """Base class of x ↦ W(x − μ_x) + μ_y, or x ↦ Wx if not centred, fitted on pairs of a vector and its target.
+
+    Fit with `fit(vectors, targets=…)` or on `PairedMoments`. To search an index of an old encoder's vectors with a new
+    encoder, fit on the new encoder's vectors, with the old encoder's vectors of the same texts as targets.
+    """
+
+    paired = True
+
+    def __init__(self, centered: bool) -> None:
+        super().__init__(centered=centered)
+        if centered:
+            self.target_mean: Tensor
+            self.register_buffer("target_mean", torch.empty(0))
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the input signature with the dimensions of the targets, or None if these are unknown.
+
+        The dimensions are `inputs.target_dimensions`, else those of the fitted weight. Directions beyond `output_rank`
+        are counted as empty.
+        """
+        fitted = self.weight.shape[0] if self.fitted else None
+        dimensions = fitted if inputs.target_dimensions is None else inputs.target_dimensions
+        if dimensions is None or inputs.dimensions is None:
+            return replace(inputs, dimensions=dimensions)
+        rank = self.output_rank(inputs.dimensions - inputs.zero_variance_directions)
+        return replace(inputs, dimensions=dimensions, zero_variance_directions=max(0, dimensions - rank))
+
+    def output_rank(self, rank: int) -> int:
+        """Return the rank of the outputs given that of the inputs: the same, unless a subclass limits it."""
+        return rank
+
+    def set_pair_map(self, weight: torch.Tensor, moments: PairedMoments) -> None:
+        """Store the weight and, if the map is centred, the means of the vectors and of the targets, as float32."""
+        self.set_map(weight, torch.from_numpy(moments.source_mean()) if self.centered else None)
+        if self.centered:
+            self.target_mean = torch.from_numpy(moments.target_mean()).float()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return W(x − μ_x) + μ_y, or Wx if not centred, `(n, d)` to `(n, k)`.
+
+        Zero rows, and outputs that are only rounding error, become zero.
+        """
+        if not self.centered:
+            return super().forward(x)
+        return drop_rounding_residue(functional.linear(x - self.mean, self.weight) + self.target_mean, x, self.gain)
+
+    def primitives(self) -> list[Map]:
+        """Return the alignment as one float64 `Affine`, with the means folded into its bias."""
+        weight = self.weight.double()
+        if not self.centered:
+            return [Affine(weight)]
+        return [Affine(weight, self.target_mean.double() - weight @ self.mean.double())]
+
+    def inverse(self) -> Map:
+        """Return y ↦ W⁺(y − μ_y) + μ_x with the pseudo-inverse W⁺, as one `InverseAffine`; y ↦ W⁺y if not centred."""
+        inverse = pseudo_inverse(self.weight.double())
+        offset = self.mean - inverse @ self.target_mean.double() if self.centered else None
+        return InverseAffine(inverse.float(), None if offset is None else offset.float())
+
+
+class Procrustes(Alignment):
+    """Orthogonal map that brings vectors closest to their targets; norms and angles stay.
+
+    W = VUᵀ with XᵀY = UΣVᵀ (Schönemann, 1966). If the dimensions differ, W is orthogonal on its smaller side only. With
+    `center`, μ_x is subtracted before the map and μ_y added after it.
+    """
+
+    kind = "procrustes"
+
+    def __init__(self, center: bool = False) -> None:
+        super().__init__(center)
+        self.center = center
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` unless `center` is a bool."""
+        require_flag(self.kind, "center", self.center)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Set the weight to VUᵀ, with XᵀY = UΣVᵀ the SVD of the pairs' cross moment, which is centred if `center`."""
+        moments = _require_pairs(data)
+        _, cross = moments.blocks(centered=self.center)
+        # NumPy returns U and Vᵀ, so W = VUᵀ is (UVᵀ)ᵀ. A mean instead of the sum XᵀY scales only Σ, which W lacks.
+        left, _, right = np.linalg.svd(cross, full_matrices=False)
+        self.set_pair_map(torch.from_numpy((left @ right).T.copy()), moments)
+
+
+class LowRankAffine(Alignment):
+    """Affine map of rank r with the smallest squared error to the targets.
+
+    Reduced-rank regression (Izenman, 1975): the ridge regression B = (C_xx + ρI)⁻¹C_xy, projected on the top r
+    eigenvectors of C_xyᵀB. Drift-Adapter (arXiv 2509.23471) learns such a map by gradient descent; this is its closed
+    form.
+
+    Args:
+        rank: r, at most the dimensions of the targets; None is the full rank.
+        ridge: ρ in units of tr(C_xx)/d.
+    """
+
+    kind = "low_rank_affine"
+
+    def __init__(self, rank: int | None = None, ridge: float = 1e-3) -> None:
+        super().__init__(centered=True)
+        self.rank = rank
+        self.ridge = ridge
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` unless `rank` is None or a positive integer, and `ridge` a number from 0 to 1e6."""
+        if self.rank is not None:
+            require_whole(self.kind, "rank", self.rank, at_least=1)
+        require_between(self.kind, "ridge", self.ridge, 0, 1e6)
+
+    def output_rank(self, rank: int) -> int:
+        """Return the rank of the outputs given that of the inputs: the same, but at most `self.rank` if that is set."""
+        return rank if self.rank is None else min(rank, self.rank)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Set the weight by reduced-rank ridge regression of the targets on the vectors, and store both means.
+
+        Computed from the centred moments of the pairs in float64.
+
+        Raises:
+            InputError: if r exceeds the dimensions of the targets, or if the vectors do not vary, or not in every
+                direction while the ridge is 0.
+        """
+        moments = _require_pairs(data)
+        own, cross = moments.blocks(centered=True)
+        level = own.trace() / len(own)
+        if self.rank is not None and self.rank > cross.shape[1]:
+            raise InputError(
+                f"{self.kind} of rank {self.rank} needs targets of at least as many dimensions, not {cross.shape[1]}"
+            )
+        if level <= moments.rounding_variance():
+            raise InputError(f"{self.kind} needs vectors that differ: there is nothing to regress on")
+        # `np.linalg.solve` raises no error for a matrix that rounding alone makes invertible, and returns noise.
+        if self.ridge == 0 and Spectrum.of(own, moments.rounding_variance()).rank < len(own):
+            raise InputError(
+                f"{self.kind} without a ridge needs vectors that vary in all {len(own)} directions, these "
+                f"{moments.count} rows do not: set a ridge above 0, or fit on more"
+            )
+        regression = np.linalg.solve(own + self.ridge * level * np.eye(len(own)), cross)
+        top = Spectrum.of(cross.T @ regression).directions[: self.rank]
+        # W = VᵀV·Bᵀ with V `(r, k)`: multiplied from the right it costs 2rkd; VᵀV first would cost k²d.
+        self.set_pair_map(torch.from_numpy(top.T @ (top @ regression.T)), moments)
+
+
+def _require_pairs(data: Moments | Vectors) -> PairedMoments:
+    """Return the data, asserted to be the `PairedMoments` that `fit` computes from vectors and targets."""
+    assert isinstance(data, PairedMoments)
+    return data

@@ -1,0 +1,69 @@
+"""Principal component analysis: centred, uncentred, or centred for the covariance only."""
+
+from typing import Literal, get_args
+
+import torch
+
+from lathe.transforms.base import FitContext, Signature, require_choice, require_whole
+from lathe.transforms.linear.linear import Linear
+from lathe.transforms.statistics import Moments, Spectrum, moments_of
+from lathe.transforms.vectors import Vectors
+
+Center = Literal["data", "directions", "none"]
+"""What the mean is subtracted from: the covariance and the vectors, the covariance alone, or neither."""
+
+
+class PCA(Linear):
+    """Projection on the directions of largest variance; every prefix of an output is the PCA of that many dimensions.
+
+    - `center="data"`: (x − μ)Vᵀ, V the top eigenvectors of the centred covariance: standard PCA.
+    - `center="none"`: xVᵀ, V the top eigenvectors of the uncentred second moment. Centring changes cosines; this form
+      keeps them better (MiniLM 384 → 96: local Spearman .940 against .871).
+    - `center="directions"`: xVᵀ, V of the centred covariance but the vector not centred: the form of
+      *Geometry-Preserving Dimensionality Reduction for Text Embeddings*, section 4.3.
+
+    Without `dimensions` the map is a rotation, which can be inverted exactly. Rows are not normalized before the fit.
+    """
+
+    kind = "pca"
+    learns_from = "moments"
+    nested = True
+    chooses_axes = True
+    orthogonal_rows = True
+
+    def __init__(self, dimensions: int | None = None, center: Center = "data") -> None:
+        super().__init__(centered=center == "data")
+        self.dimensions = dimensions
+        self.center = center
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` unless `dimensions` is None or a positive integer, and `center` is one of `Center`."""
+        if self.dimensions is not None:
+            require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
+        require_choice(self.kind, "center", self.center, get_args(Center))
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the input signature reduced to `dimensions` dimensions; unchanged if `dimensions` is None.
+
+        Raises:
+            StepError: if the inputs have fewer dimensions.
+        """
+        return inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Set the weight to the top eigenvectors of the covariance, or of the second moment if `center` is `"none"`.
+
+        The mean is stored only if `center` is `"data"`. Everything is computed from the moments in float64.
+
+        Raises:
+            InputError: if the vectors vary in fewer than `dimensions` directions, where `dimensions` is less than d.
+        """
+        moments = moments_of(data)
+        # ddof does not change eigenvectors, and ddof=0 also takes a single row.
+        matrix = moments.second_moment() if self.center == "none" else moments.covariance(ddof=0)
+        spectrum = Spectrum.of(matrix, moments.rounding_variance())
+        dimensions = self.dimensions or moments.dimensions
+        if dimensions < moments.dimensions:  # a full rotation leaves nothing to chance
+            spectrum.require_rank(self.kind, dimensions, moments.count)
+        mean = torch.from_numpy(moments.mean) if self.centered else None
+        self.set_map(torch.from_numpy(spectrum.directions[:dimensions].copy()), mean)

@@ -1,0 +1,49 @@
+"""Random projection: the untrained baseline that every learned reduction must beat."""
+
+import numpy as np
+import torch
+
+from lathe.transforms.base import FitContext, Signature, require_seed, require_whole
+from lathe.transforms.linear.linear import Linear
+from lathe.transforms.statistics import Moments, dimensions_of
+from lathe.transforms.vectors import Vectors
+
+
+class RandomProjection(Linear):
+    """Random projection xWᵀ, with W `(k, d)` drawn from N(0, 1/k) by `seed`; squared norms are kept on average.
+
+    Johnson and Lindenstrauss (1984). The GeoPres paper's baseline draws from N(0, 1) and does not scale, so its
+    positional loss cannot be compared with the loss of this projection.
+    """
+
+    kind = "random_projection"
+    learns_from = "nothing"
+
+    def __init__(self, dimensions: int, seed: int = 0) -> None:
+        super().__init__()
+        self.dimensions = dimensions
+        self.seed = seed
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` unless `dimensions` is a positive integer and `seed` an integer from 0 to `MAX_SEED`."""
+        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
+        require_seed(self.kind, self.seed)
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the input signature reduced to `dimensions` dimensions.
+
+        Raises:
+            StepError: if the inputs have fewer dimensions.
+        """
+        return inputs.reduce(self.kind, self.dimensions)
+
+    @property
+    def learned_directions(self) -> int:
+        """0, because the directions are drawn at random and not learned."""
+        return 0
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Draw the weight `(k, d)` from N(0, 1/k) with `seed`; of the data, only d is used."""
+        # Drawn by NumPy, because torch's generators give other numbers on each kind of device.
+        entries = np.random.default_rng(self.seed).standard_normal((self.dimensions, dimensions_of(data)))
+        self.set_map(torch.from_numpy(entries / np.sqrt(self.dimensions)))

@@ -1,0 +1,151 @@
+"""Reductions that select columns: truncation, and a random selection as a baseline."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_seed, require_whole
+from lathe.transforms.linear.affine import Affine
+from lathe.transforms.linear.normalize import Normalize
+from lathe.transforms.statistics import Moments, dimensions_of, unit_rows
+from lathe.transforms.vectors import Vectors
+
+
+class Selection(Map):
+    """Selection of k columns by position.
+
+    Attributes:
+        dimensions: k, number of selected columns.
+        columns: `(k,)`, positions of the selected columns.
+        width: d, number of input columns, as a 0-d tensor so that it is saved with `columns`.
+    """
+
+    kind = "selection"
+
+    def __init__(self, dimensions: int, columns: Tensor | None = None, width: int | None = None) -> None:
+        super().__init__()
+        self.dimensions = dimensions
+        self.columns: Tensor
+        self.width: Tensor
+        empty = [torch.empty(0, dtype=torch.int64) for _ in range(2)]  # one tensor registered twice would count once
+        self.register_buffer("columns", empty[0] if columns is None else columns)
+        self.register_buffer("width", empty[1] if width is None else torch.tensor(width))
+
+    @property
+    def input_dimensions(self) -> int | None:
+        """Number of input columns d; None before the fit."""
+        return int(self.width) if self.width.numel() else None
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the input signature reduced to `dimensions` dimensions.
+
+        Raises:
+            StepError: if the inputs have fewer dimensions.
+        """
+        return inputs.reduce(self.kind, self.dimensions)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a copy of the selected columns, `(n, d)` to `(n, k)`."""
+        return x[..., self.columns]
+
+    def select_from(self, affine: Affine) -> Affine:
+        """Return one `Affine` that applies `affine` and then this selection: the selected rows of its weight and bias.
+
+        The `normalize` flag of `affine` is ignored.
+        """
+        bias = None if affine.bias is None else affine.bias[self.columns]
+        return Affine(affine.weight[self.columns], bias)
+
+    def as_affine(self) -> Affine:
+        """Return the selection as an `Affine` whose weight `(k, d)` holds the selected rows of the float64 identity."""
+        identity = torch.eye(int(self.width), dtype=torch.float64, device=self.columns.device)
+        return Affine(identity[self.columns])
+
+
+class ScatterColumns(Map):
+    """Inverse of a `Selection`: puts selected columns back in their positions, with zeros elsewhere."""
+
+    kind = "scatter_columns"
+
+    def __init__(self, columns: Tensor, width: Tensor) -> None:
+        super().__init__()
+        self.columns: Tensor
+        self.width: Tensor
+        self.register_buffer("columns", columns)
+        self.register_buffer("width", width)
+
+    @property
+    def input_dimensions(self) -> int | None:
+        """Number of columns to put back, k."""
+        return len(self.columns)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scatter the columns of `(n, k)` to their positions in a new `(n, d)` tensor, with zeros elsewhere."""
+        y = x.new_zeros(*x.shape[:-1], int(self.width))
+        y[..., self.columns] = x
+        return y
+
+
+class RandomSelection(Selection, Transform):
+    """Selection of k random columns, drawn without replacement by `seed`, in order: a baseline of the GeoPres paper."""
+
+    kind = "random_selection"
+    learns_from = "nothing"
+
+    def __init__(self, dimensions: int, seed: int = 0) -> None:
+        super().__init__(dimensions)
+        self.seed = seed
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` unless `dimensions` is a positive integer and `seed` an integer from 0 to `MAX_SEED`."""
+        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
+        require_seed(self.kind, self.seed)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Draw k distinct column positions with `seed` and store them sorted; of the data, only d is used."""
+        width = dimensions_of(data)
+        drawn = np.random.default_rng(self.seed).choice(width, self.dimensions, replace=False)
+        self.columns, self.width = torch.from_numpy(np.sort(drawn)), torch.tensor(width)
+
+    def primitives(self) -> list[Map]:
+        """Return a list of one `Selection`, of the drawn columns."""
+        return [Selection(self.dimensions, self.columns, int(self.width))]
+
+    @property
+    def inverse_kind(self) -> Inverse:
+        """Always `"approximate"`: columns that were not selected come back as zeros."""
+        return "approximate"
+
+    def inverse(self) -> Map:
+        """Return the map that scatters the columns back to their positions, with zeros elsewhere."""
+        return ScatterColumns(self.columns, self.width)
+
+
+class Truncation(Selection, Transform):
+    """Truncation to the first k columns, then L2 normalization, as `dimensions` does for Matryoshka encoders."""
+
+    kind = "truncation"
+    learns_from = "nothing"
+    nested = True
+
+    def __init__(self, dimensions: int) -> None:
+        super().__init__(dimensions)
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` unless `dimensions` is a positive integer."""
+        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Store the column positions 0 to k − 1; of the data, only d is used."""
+        self.columns, self.width = torch.arange(self.dimensions), torch.tensor(dimensions_of(data))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the first k columns with rows L2-normalized, `(n, d)` to `(n, k)`.
+
+        The columns are sliced, which does not copy them, unlike indexing in `Selection.forward`.
+        """
+        return unit_rows(x[..., : self.dimensions])
+
+    def primitives(self) -> list[Map]:
+        """Return the `Selection` of the first k columns, then `Normalize`."""
+        return [Selection(self.dimensions, self.columns, int(self.width)), Normalize()]

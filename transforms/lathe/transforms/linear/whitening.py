@@ -1,0 +1,234 @@
+"""Whitening: scaling all principal directions to equal variance, fully or in part."""
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lathe.transforms.base import FitContext, Signature, require_between, require_choice, require_flag, require_whole
+from lathe.transforms.errors import InputError, StepError
+from lathe.transforms.linear.linear import Linear
+from lathe.transforms.statistics import RANK_TOLERANCE, Moments, Spectrum, moments_of, tempered_power
+from lathe.transforms.vectors import Vectors
+
+Form = Literal["pca", "zca"]
+"""Axes of the whitened vectors: the principal directions, or the original axes."""
+
+AUTO = "auto"
+"""Power that the fit derives from the eigenvalues."""
+
+ALLOWED_EMPTY = 20
+"""Regularized by a small ε alone, a fit accepts one zero-variance direction in this many, and at least one."""
+
+MIN_REGULARIZATION = 1e-3
+"""Smallest shrinkage, or ε relative to tr(C)/d, that limits the amplification of rounding error to thirtyfold."""
+
+
+class Whitening(Linear):
+    """Whitening y = (x − μ) U (Λ + ε)^{−p/2}, then L2-normalized; C = UΛUᵀ is the covariance (ddof=1).
+
+    The mean-bias paper finds that full whitening hurts every model it tests (its Table 2); its
+    setting is `epsilon=1e-6, relative=false`. Softer whitening, or fewer directions, hurts less.
+
+    A direction without variance cannot be scaled to unit variance. The small default ε is enough for the
+    few that encoders leave (MiniLM has 3 of 384); with `epsilon=0` they are refused. After steps that are
+    known to empty directions the default is not enough: set `dimensions`, `rcond`, `shrinkage` or a
+    relative ε of at least 1e-3.
+
+    Args:
+        dimensions: number of top directions to keep, k. `pca` then outputs k dimensions, `zca` all d, of rank k.
+        form: `pca` rotates to the principal directions (every prefix is the whitening of that
+            size); `zca` rotates back, U(Λ + ε)^{−p/2}Uᵀ, and stays closest to the vectors.
+        power: p; 1 whitens fully, 0 only rotates, values between whiten in part. `auto` derives p from the eigenvalues
+            and k alone, by spectral tempering (`lathe.transforms.statistics.tempering`); a prefix of the outputs then
+            has the p of all k dimensions.
+        epsilon: ε, added to the variances, in units of tr(C)/d. An absolute ε hardly whitens unit
+            vectors of many dimensions.
+        relative: whether `epsilon` is in units of tr(C)/d; if false, it is added as it is.
+        shrinkage: weight from 0 to 1 of tr(C)/d · I, which the covariance is averaged with, or
+            `ledoit-wolf` to choose the weight from the data (Ledoit and Wolf, 2004); helps if rows
+            are few. The covariance then has ddof=0.
+        rcond: directions whose variance is at most this fraction of the largest are set to 0.
+        renormalize: whether outputs are L2-normalized.
+
+    Attributes:
+        chosen_power: the p that `auto` derived, a scalar; a buffer with `auto` only.
+    """
+
+    kind = "whitening"
+    learns_from = "moments"
+
+    def __init__(
+        self,
+        dimensions: int | None = None,
+        form: Form = "pca",
+        power: float | Literal["auto"] = 1.0,
+        epsilon: float = 1e-8,
+        relative: bool = True,
+        shrinkage: float | Literal["ledoit-wolf"] | None = None,
+        rcond: float | None = None,
+        renormalize: bool = True,
+    ) -> None:
+        super().__init__(centered=True, renormalize=renormalize)
+        self.dimensions = dimensions
+        self.form = form
+        self.power = power
+        self.epsilon = epsilon
+        self.relative = relative
+        self.shrinkage = shrinkage
+        self.rcond = rcond
+        if power == AUTO:
+            self.chosen_power: Tensor
+            self.register_buffer("chosen_power", torch.empty(0))
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` unless every parameter has its type and range.
+
+        `power` is `auto` or from 0 to 2, `epsilon` from 0 to 1e6, `shrinkage` and `rcond` from 0 to 1.
+        """
+        if self.dimensions is not None:
+            require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
+        require_choice(self.kind, "form", self.form, get_args(Form))
+        if isinstance(self.power, str) and self.power != AUTO:
+            raise StepError(f"{self.kind}: power must be {AUTO} or a number from 0 to 2, got {self.power!r}")
+        if not isinstance(self.power, str):
+            require_between(self.kind, "power", self.power, 0, 2)
+        require_between(self.kind, "epsilon", self.epsilon, 0, 1e6)
+        require_flag(self.kind, "relative", self.relative)
+        if isinstance(self.shrinkage, str) and self.shrinkage != "ledoit-wolf":
+            raise StepError(
+                f"{self.kind}: shrinkage must be ledoit-wolf or a number from 0 to 1, got {self.shrinkage!r}"
+            )
+        if not isinstance(self.shrinkage, str | None):
+            require_between(self.kind, "shrinkage", self.shrinkage, 0, 1)
+        if self.rcond is not None:
+            require_between(self.kind, "rcond", self.rcond, 0, 1)
+        require_flag(self.kind, "renormalize", self.renormalize)
+
+    @property
+    def nested(self) -> bool:  # type: ignore[override]  # depends on the form
+        """Whether a prefix of the output is the whitening of that many dimensions: true for the form `pca`."""
+        return self.form == "pca"
+
+    @property
+    def chooses_axes(self) -> bool:
+        """Whether the outputs are coordinates along the principal directions: true for the form `pca`."""
+        return self.form == "pca"
+
+    @property
+    def needs_higher_moments(self) -> bool:
+        """Whether the fit uses fourth moments: true for Ledoit–Wolf shrinkage."""
+        return isinstance(self.shrinkage, str)
+
+    @property
+    def orthogonal_rows(self) -> bool:  # type: ignore[override]  # depends on the form
+        """Whether the rows of the weight are mutually orthogonal: true for the form `pca`."""
+        return self.form == "pca"
+
+    @property
+    def regularized(self) -> bool:
+        """Whether the scaling of zero-variance directions is bounded: by shrinkage, a relative ε, rcond, or power 0."""
+        shrunk = isinstance(self.shrinkage, str) or (self.shrinkage or 0) >= MIN_REGULARIZATION
+        softened = self.relative and self.epsilon >= MIN_REGULARIZATION  # an absolute ε can only be judged by the data
+        return self.rcond is not None or self.power == 0 or shrunk or softened
+
+    def output_signature(self, inputs: Signature) -> Signature:
+        """Return the input signature reduced to `dimensions`; `zca` keeps the dimensions and lowers only the rank.
+
+        Raises:
+            StepError: if the inputs have too few dimensions, or if zero-variance directions remain and no parameter
+                regularizes them.
+        """
+        reduced = inputs if self.dimensions is None else inputs.reduce(self.kind, self.dimensions)
+        if reduced.zero_variance_directions and not self.regularized:
+            rank = "" if inputs.dimensions is None else inputs.dimensions - inputs.zero_variance_directions
+            limit = f" ({self.kind}:{rank} or fewer)" if rank else ""
+            raise StepError(
+                f"{self.kind} cannot follow steps that leave {inputs.zero_variance_directions} directions without "
+                f"variance: it would amplify rounding error; give the dimensions to keep{limit}, or rcond, or "
+                f"shrinkage, or a relative epsilon of {MIN_REGULARIZATION:g} or more"
+            )
+        if self.form == "pca":
+            return reduced
+        # `zca` rotates back to all d axes, so that the directions it drops stay as directions without variance.
+        dropped = 0 if self.dimensions is None or inputs.dimensions is None else inputs.dimensions - self.dimensions
+        return replace(inputs, zero_variance_directions=reduced.zero_variance_directions + dropped)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Set the weight to the scaled principal directions (rotated back for `zca`), and store the mean.
+
+        Both are computed from the moments in float64.
+
+        Raises:
+            InputError: if the rows do not vary, or if more directions have no variance than ε alone can handle.
+        """
+        moments = moments_of(data)
+        spectrum = Spectrum.of(self._covariance(moments), moments.rounding_variance())
+        dimensions = self.dimensions or moments.dimensions
+        if not self.regularized:  # ε takes care of the few directions that an encoder leaves empty, not of few rows
+            allowed = max(1, dimensions // ALLOWED_EMPTY) if self.epsilon else 0
+            spectrum.require_rank(self.kind, dimensions - allowed, moments.count)
+        power = tempered_power(spectrum.values, dimensions) if isinstance(self.power, str) else self.power
+        directions, scales = spectrum.directions[:dimensions], self._scales(spectrum, power)[:dimensions]
+        weight = scales[:, None] * directions
+        if self.form == "zca":
+            weight = directions.T @ weight
+        self.set_map(torch.from_numpy(weight), torch.from_numpy(moments.mean))
+        if self.power == AUTO:
+            self.chosen_power = torch.tensor(power, dtype=torch.float32)
+
+    def chosen_parameters(self) -> dict[str, float]:
+        """Return the power that was derived from the eigenvalues, as `power`; empty if the power was given."""
+        return {"power": float(self.chosen_power)} if self.power == AUTO else {}
+
+    def _covariance(self, moments: Moments) -> NDArray[np.float64]:
+        """Return the covariance `(d, d)` with ddof=1, or with ddof=0 and shrunk towards tr(C)/d · I by `shrinkage`."""
+        if self.shrinkage is None:
+            return moments.covariance()
+        weight = ledoit_wolf_weight(moments) if self.shrinkage == "ledoit-wolf" else float(self.shrinkage)
+        # ddof=0, because Ledoit and Wolf's sample covariance divides by n.
+        covariance = moments.covariance(ddof=0)
+        level = covariance.trace() / moments.dimensions
+        shrunk: NDArray[np.float64] = (1 - weight) * covariance + weight * level * np.eye(moments.dimensions)
+        return shrunk
+
+    def _scales(self, spectrum: Spectrum, power: float) -> NDArray[np.float64]:
+        """Return the scale (λ + ε)^{−p/2} of each principal direction, `(d,)`; 0 for directions that are dropped.
+
+        Directions are dropped if their variance is at most `rcond` times the largest. Without `rcond`, zero-variance
+        directions are dropped only if ε is 0 and the power is not.
+
+        Raises:
+            InputError: if the total variance is zero.
+        """
+        values, total = spectrum.values, spectrum.values.sum()
+        if total == 0:
+            raise InputError(f"{self.kind} needs rows that differ: there is no variance to equalize")
+        ridge = self.epsilon * (total / len(values) if self.relative else 1.0)
+        floor = max(RANK_TOLERANCE * total, (self.rcond or 0) * values[0])
+        dropped = values <= floor
+        if self.rcond is None and (ridge > 0 or power == 0):
+            dropped = np.zeros_like(dropped)
+        # 1 stands in for dropped variances, because 0 to a negative power is inf, with a warning.
+        factors: NDArray[np.float64] = np.where(dropped, 1.0, values + ridge)
+        factors **= -power / 2
+        factors[dropped] = 0
+        return factors
+
+
+def ledoit_wolf_weight(moments: Moments) -> float:
+    """Return the shrinkage weight towards tr(C)/d · I of Ledoit and Wolf (2004, Lemma 3.3), from 0 to 1.
+
+    The weight is 0 if the covariance is already a multiple of I.
+    """
+    # With S the covariance and m = tr(S)/d, the weight is b²/δ²: δ² = ‖S − mI‖² = ‖S‖² − tr(S)²/d, and b² the smaller
+    # of δ² and Σ ‖yyᵀ − S‖²/n² = (Σ‖y‖⁴/n − ‖S‖²)/n. The paper's norms have a factor 1/d, which cancels.
+    n, d = moments.count, moments.dimensions
+    covariance = moments.covariance(ddof=0)
+    squares = float((covariance * covariance).sum())
+    spread = squares - float(covariance.trace()) ** 2 / d
+    noise = min((moments.fourth / n - squares) / n, spread)
+    return noise / spread if spread > 0 else 0.0

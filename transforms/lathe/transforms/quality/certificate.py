@@ -1,0 +1,300 @@
+"""The certificate of a chain: measures of how well the chain preserves the geometry of held-out vectors."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lathe.transforms.base import QueryPairs, Transform, measure_relevance
+from lathe.transforms.chain import Chain
+from lathe.transforms.codes import CLIP_DEVIATIONS, MAX_CLIPPED, TransformCoding
+from lathe.transforms.quality.diagnostics import diagnose
+from lathe.transforms.quality.metrics import (
+    cross_recall_at_k,
+    local_spearman,
+    normalized_rows,
+    positional_stress,
+    recall_at_k,
+    score_errors,
+    search_recall_of_anchors,
+)
+from lathe.transforms.vectors import FloatArray
+
+MIN_ROWS_PER_DIMENSION = 10
+"""Minimum number of fitted rows for each fitted output direction; fewer rows give a warning."""
+
+MIN_DEVIATION = 1e-5
+"""Standard deviation, relative to the largest, up to which an output dimension counts as constant."""
+
+NORMAL_QUANTILE = 1.96
+"""Half-width of a 95 % interval of a normal mean, in standard errors."""
+
+Certificate = dict[str, Any]
+"""JSON object that `certify` returns."""
+
+
+def certify(
+    chain: Chain,
+    heldout: FloatArray,
+    *,
+    n_fit: int,
+    seed: int = 0,
+    out_of_domain: Mapping[str, FloatArray] | None = None,
+    warnings: list[str] | None = None,
+    targets: FloatArray | None = None,
+    pairs: QueryPairs | None = None,
+    out_of_domain_pairs: Mapping[str, QueryPairs] | None = None,
+) -> Certificate:
+    """Measure how a fitted chain changes held-out and out-of-domain vectors, and return the measures as a JSON object.
+
+    Args:
+        chain: fitted chain.
+        heldout: vectors of the fitted corpus that were not used in the fit, `(n, d)`, without duplicates.
+        n_fit: number of rows the chain was fitted on.
+        seed: seed of the split into fitted and held-out rows; stored in the certificate only.
+        out_of_domain: vectors of other corpora by name, because an in-domain number alone misleads.
+        warnings: warnings from the fit; they precede the certificate's own.
+        targets: vectors that the held-out vectors should be mapped to, `(n, k)`, for a chain fitted on targets.
+        pairs: queries that were not used in the fit, with their relevant documents.
+        out_of_domain_pairs: such queries and documents of other corpora by name; used only with `pairs`.
+
+    Returns:
+        A JSON object: `{n_fit, n_heldout, seed, local_spearman, recall_at_10,
+        recall_at_10_rescored_4x, positional_stress, mean_norm: {before, after},
+        isoscore: {before, after}, bytes_per_vector: {before, after}, diagnostics: {before, after},
+        out_of_domain: {name: …}, warnings: []}`. `diagnostics` holds the results of `diagnose` for the held-out rows
+        and their outputs; `out_of_domain` holds the measures by corpus. A measure that needs more rows is null. For a
+        nested chain, `sizes` holds `geometry_measures` of the first quarter, half and three quarters of the dimensions.
+        Codes are decoded to floats before they are measured. Where a chain ends in `codes`, or queries need another map
+        than documents to be compared with them, recall is that of rows mapped as queries; a map that only queries pass
+        is left out. For `codes` the entry of that name holds `code_measures`. If steps derived parameters from the
+        data, `chosen` lists them as `[{kind, <parameter>: <value>}]`. With targets, `alignment: {cosine,
+        recall_at_10}` holds the mean cosine of an output to its target, and the `cross_recall_at_k` of outputs and
+        targets with k = 10. With pairs, `relevance` holds `relevance_measures`, and in `out_of_domain` those of
+        `out_of_domain_pairs`.
+    """
+    after = chain.floats(heldout)
+    queries = _query_side(chain, heldout)
+    diagnostics = {"before": diagnose(heldout), "after": diagnose(after)}
+    certificate: Certificate = {
+        "n_fit": n_fit,
+        "n_heldout": heldout.shape[0],
+        "seed": seed,
+        **geometry_measures(heldout, after, queries),
+        **{key: {side: found[key] for side, found in diagnostics.items()} for key in ("mean_norm", "isoscore")},
+        "bytes_per_vector": {"before": 4 * heldout.shape[1], "after": chain.bytes_per_vector},
+        "diagnostics": diagnostics,
+    }
+    if chain.nested:
+        full = after.shape[1]
+        sizes = sorted({full * quarter // 4 for quarter in (1, 2, 3)} - {0, full})
+        # Not a slice of `after`: a chain that normalizes does so again for a prefix.
+        certificate["sizes"] = {
+            str(k): geometry_measures(heldout, chain.transform(heldout, dimensions=k)) for k in sizes
+        }
+    if isinstance(chain.quantizer, TransformCoding) and queries is not None:
+        floats = chain.without_quantizer().transform(heldout)
+        certificate["codes"] = code_measures(chain.quantizer, floats, queries, after)
+    if chosen := _list_chosen_parameters(chain):
+        certificate["chosen"] = chosen
+    if targets is not None:
+        certificate["alignment"] = {
+            "cosine": float((normalized_rows(after, np.float64) * normalized_rows(targets, np.float64)).sum(1).mean()),
+            "recall_at_10": cross_recall_at_k(after, targets, 10) if len(targets) > 10 else None,
+        }
+    if pairs is not None:
+        certificate["relevance"] = relevance_measures(chain, pairs) | {
+            "out_of_domain": {
+                name: relevance_measures(chain, other) for name, other in (out_of_domain_pairs or {}).items()
+            }
+        }
+    certificate["out_of_domain"] = {
+        name: {
+            "n": len(vectors),
+            **geometry_measures(vectors, chain.floats(vectors), _query_side(chain, vectors)),
+        }
+        for name, vectors in (out_of_domain or {}).items()
+    }
+    certificate["warnings"] = [
+        *(warnings or []),
+        *_fit_warnings(chain, n_fit, heldout.shape[0]),
+        *_constant_output_warnings(heldout, after),
+        *_clipping_warnings(certificate),
+        *_relevance_warnings(certificate),
+    ]
+    return certificate
+
+
+def geometry_measures(
+    before: FloatArray, after: FloatArray, queries: FloatArray | None = None
+) -> dict[str, float | None]:
+    """Return local Spearman, recall@10 (also rescored) and positional stress by name; None where rows are too few.
+
+    Args:
+        before: rows before the reduction, `(n, d)`.
+        after: rows after it, `(n, k)`.
+        queries: the rows as they search the others, `(n, k)`, where that is not `after`; recall is then measured by
+            their inner products with `after`.
+    """
+    n = before.shape[0]
+
+    def recall(oversampling: int) -> float:
+        if queries is None:
+            return recall_at_k(before, after, 10, oversampling)
+        return float(search_recall_of_anchors(before, queries, after, 10, oversampling).mean())
+
+    return {
+        "local_spearman": local_spearman(before, after) if n >= 3 else None,
+        "recall_at_10": recall(1) if n > 10 else None,
+        "recall_at_10_rescored_4x": recall(4) if n > 40 else None,
+        "positional_stress": positional_stress(before, after) if n >= 2 else None,
+    }
+
+
+def relevance_measures(chain: Chain, pairs: QueryPairs) -> Certificate:
+    """Return what a chain changes in searches whose relevant documents are known, as a JSON object.
+
+    `{queries, documents, ndcg_at_10: {before, after, gain, ci95}, recall_at_10: {…}}`: the counts, and the measures of
+    `measure_relevance` by cosines of the vectors before the chain and by the chain's own scores. `gain` is the mean
+    difference, and `ci95` half the width of its 95 % interval, paired by query; null for a single query.
+
+    Args:
+        chain: fitted.
+        pairs: vectors before the chain.
+    """
+    before = measure_relevance(pairs.map(_unit_rows, _unit_rows))
+    after = measure_relevance(pairs.map(chain.transform_queries, chain.floats))
+    found: Certificate = {"queries": len(pairs), "documents": len(pairs.documents)}
+    for name, old, new in zip(("ndcg_at_10", "recall_at_10"), before, after, strict=True):
+        gains = new - old
+        half = NORMAL_QUANTILE * float(gains.std(ddof=1)) / len(gains) ** 0.5 if len(gains) > 1 else None
+        found[name] = {
+            "before": float(old.mean()),
+            "after": float(new.mean()),
+            "gain": float(gains.mean()),
+            "ci95": half,
+        }
+    return found
+
+
+def _list_chosen_parameters(chain: Chain) -> list[dict[str, Any]]:
+    """Return kind and derived parameters of each step whose fit derived some from the data, in order."""
+    steps = [step for step in chain.transforms if isinstance(step, Transform)]
+    return [{"kind": step.kind} | chosen for step in steps if (chosen := step.chosen_parameters())]
+
+
+def _unit_rows(vectors: FloatArray) -> FloatArray:
+    """Return the rows at length 1, in float32."""
+    return normalized_rows(vectors, np.float32).numpy()
+
+
+def _relevance_warnings(certificate: Certificate) -> list[str]:
+    """Return a warning for each corpus that loses more than its interval, and one if the pairs do not gain more."""
+    if "relevance" not in certificate:
+        return []
+    found = []
+    relevance = certificate["relevance"]
+    measured = relevance["ndcg_at_10"]
+    if not measured["gain"] > (measured["ci95"] or 0):
+        found.append(
+            f"nDCG@10 of {relevance['queries']} held-out queries changes by {measured['gain']:+.4f} ± "
+            f"{measured['ci95'] or 0:.4f}: no gain that can be told from chance"
+        )
+    for name, other in relevance["out_of_domain"].items():
+        measured = other["ndcg_at_10"]
+        if measured["gain"] < -(measured["ci95"] or 0):
+            found.append(
+                f"searches of other text get worse: nDCG@10 on {name} changes by {measured['gain']:+.4f} ± "
+                f"{measured['ci95'] or 0:.4f}"
+            )
+    return found
+
+
+def code_measures(
+    quantizer: TransformCoding, floats: FloatArray, queries: FloatArray, decoded: FloatArray
+) -> Certificate:
+    """Return what codes cost and how their scores err, as a JSON object.
+
+    `{kind, bytes, weighting, coordinates, bits: {bits: coordinates}, query_count, score_bias, score_variance,
+    clipped_share}`: the coordinates that are coded, how many have how many bits, the number of queries that weighted
+    them (0 if the fitted rows stood for them), mean and variance of the error of a score, and the share of coordinates
+    beyond `CLIP_DEVIATIONS` standard deviations. Bias and variance are None for fewer than two rows.
+
+    Args:
+        quantizer: fitted.
+        floats: rows as they are encoded, `(n, d)`.
+        queries: the same rows as they search, `(n, d)`.
+        decoded: what the codes of the same rows stand for, `(n, d)`.
+    """
+    bits, counts = np.unique(quantizer.layout[0].cpu().numpy(), return_counts=True)
+    bias, variance = score_errors(queries, floats, decoded) if len(queries) > 1 else (None, None)
+    return {
+        "kind": quantizer.kind,
+        "bytes": quantizer.bytes,
+        "weighting": quantizer.weighting,
+        "coordinates": quantizer.learned_directions,
+        "bits": {str(b): int(count) for b, count in zip(bits[::-1], counts[::-1], strict=True)},
+        "query_count": int(quantizer.query_count),
+        "score_bias": bias,
+        "score_variance": variance,
+        "clipped_share": quantizer.clipped_share(floats),
+    }
+
+
+def _query_side(chain: Chain, vectors: FloatArray) -> FloatArray | None:
+    """Return documents mapped as queries that search the others, `(n, k)`; None if that is how they are found anyway.
+
+    Maps that only queries pass are left out: they were learned for queries, which these rows are not.
+    """
+    steps = [step for step in chain.float_steps if not step.queries_only]
+    if not isinstance(chain.quantizer, TransformCoding) and not any(step.two_sided for step in steps):
+        return None
+    found: FloatArray = Chain(steps, chain.normalize).transform_queries(vectors)
+    return found
+
+
+def _clipping_warnings(certificate: Certificate) -> list[str]:
+    """Return a warning, as a list of at most one, if values lie far outside the fitted range."""
+    share = certificate.get("codes", {}).get("clipped_share", 0)
+    if share <= MAX_CLIPPED:
+        return []
+    return [f"{100 * share:.2f} % of the coded values lie beyond {CLIP_DEVIATIONS:g} standard deviations of the fit"]
+
+
+def _constant_output_warnings(before: FloatArray, after: FloatArray) -> list[str]:
+    """Return a warning, as a list of at most one, if output dimensions are constant that the inputs do not explain.
+
+    With equal dimensions that means more constant outputs than inputs. Fewer than 2 rows give no warning.
+    """
+    constant_before, constant = (
+        int((deviations <= MIN_DEVIATION * deviations.max()).sum())
+        for deviations in (side.std(axis=0) for side in (before, after))
+    )
+    # A single row has no deviation, so all its dimensions would count as constant.
+    if constant == 0 or len(after) < 2 or (before.shape[1] == after.shape[1] and constant <= constant_before):
+        return []
+    return [f"outputs that never vary and waste their bytes: {constant} of {after.shape[1]}"]
+
+
+def _fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
+    """Return warnings from each step's fit, and of too few fitting or held-out rows, as sentences."""
+    found = []
+    for step in chain.transforms:
+        if isinstance(step, Transform):
+            found += step.fit_warnings()
+            if step.keeps_inner_products and chain.normalize:
+                found.append(
+                    f"{step.kind} keeps inner products, and this chain normalizes its outputs: fit it without "
+                    "normalization, for an index with the metric ip"
+                )
+            needed = MIN_ROWS_PER_DIMENSION * step.learned_directions
+            if n_fit < needed:
+                found.append(
+                    f"{n_fit} rows are few for {step.learned_directions} dimensions; "
+                    f"{needed} or more give a reliable map"
+                )
+            if step.training_log is not None:
+                found += step.training_log.warnings(step.kind)
+    if n_heldout <= 40:
+        found.append(f"{n_heldout} held-out rows are too few for every measure; measures that need more are null")
+    return found

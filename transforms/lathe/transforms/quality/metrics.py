@@ -1,0 +1,316 @@
+"""Metrics of how well a reduced space preserves the geometry of the original space, computed in blocks of rows.
+
+Arguments named `before` and `after` are the same n rows in both spaces, `(n, d)` and `(n, k)`. Similarities are
+cosines; distances are Euclidean, without normalization. An anchor is a row that is compared with all other rows;
+every row is an anchor once.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lathe.transforms.errors import InputError
+from lathe.transforms.statistics import Moments, distances, participation_ratio, unit_rows
+from lathe.transforms.vectors import FloatArray, as_numpy
+
+MAX_BLOCK_ENTRIES = 2**20
+"""Maximum number of cosines in a block: 52 anchors for n = 20,000 rows, 8 MB in float64."""
+
+COMPAT_TOLERANCE = 1e-3
+"""Tolerance that ann-benchmarks adds to the distance of the k-th neighbour."""
+
+
+def local_spearman(before: FloatArray, after: FloatArray) -> float:
+    """Return the mean over rows of the Spearman correlation of their cosines to all other rows, before and after.
+
+    Ties get their average rank. In the GeoPres paper this metric correlates with downstream quality (Table 1, ρ=0.94).
+
+    Raises:
+        InputError: with fewer than 3 rows, or rows that do not correspond.
+    """
+    return float(local_spearman_of_anchors(before, after).mean())
+
+
+def local_spearman_of_anchors(before: FloatArray, after: FloatArray) -> NDArray[np.float64]:
+    """Return the Spearman correlation of each row, `(n,)` float64, of which `local_spearman` is the mean."""
+    _require_same_rows(before, after, at_least=3)
+
+    def rank_correlation(original: Tensor, reduced: Tensor) -> Tensor:
+        """Return the Spearman correlation of corresponding rows of cosines, `(b, n−1)` to `(b,)`."""
+        return correlation(average_ranks(original), average_ranks(reduced))
+
+    return _measure_anchors(before, after, None, rank_correlation)
+
+
+def pearson_compat(before: FloatArray, after: FloatArray) -> float:
+    """Return the mean over rows of the Pearson correlation of their cosines to all other rows, before and after.
+
+    The published GeoPres code reports this value as Spearman: its soft ranks, at strength 1, are an affine
+    function of the cosines. Use it only for comparison with those numbers.
+
+    Raises:
+        InputError: with fewer than 3 rows, or rows that do not correspond.
+    """
+    _require_same_rows(before, after, at_least=3)
+    return float(_measure_anchors(before, after, None, lambda x, y: correlation(x.double(), y.double())).mean())
+
+
+def recall_at_k(
+    before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
+) -> float:
+    """Return recall@k: the mean share of a row's k nearest neighbours by cosine that are among its k nearest after.
+
+    A row is not its own neighbour. With `oversampling`, the share of neighbours among the k·oversampling nearest in
+    the reduced space: the recall of a search that rescores these candidates by the original cosines. With `compat`, as
+    ann-benchmarks counts: a rescored result is right if its cosine is at most 1e-3 below that of the k-th neighbour, so
+    that ties and near-ties do not count as errors.
+
+    Raises:
+        InputError: if there are not more than k·oversampling rows, k or oversampling is below 1, or rows do not
+            correspond.
+    """
+    return float(recall_of_anchors(before, after, k, oversampling, compat).mean())
+
+
+def recall_of_anchors(
+    before: FloatArray, after: FloatArray, k: int = 10, oversampling: int = 1, compat: bool = False
+) -> NDArray[np.float64]:
+    """Return the recall@k of each row against all others, `(n,)` float64; `recall_at_k` is their mean.
+
+    Parameters and errors as in `recall_at_k`.
+    """
+    if k < 1 or oversampling < 1:
+        raise InputError(f"k and the oversampling must be at least 1, got {k} and {oversampling}")
+    _require_same_rows(before, after, at_least=k * oversampling + 1)
+
+    def shares(original: Tensor, reduced: Tensor) -> Tensor:
+        """Return each anchor's recall@k from its cosines in both spaces, `(b, n)` to `(b,)`."""
+        nearest = original.topk(k, dim=1)
+        candidates = reduced.topk(k * oversampling, dim=1).indices
+        if compat:
+            returned = original.gather(1, candidates).topk(k, dim=1).values
+            right = returned >= nearest.values[:, -1:] - COMPAT_TOLERANCE
+        else:
+            right = (nearest.indices.unsqueeze(2) == candidates.unsqueeze(1)).any(2)
+        return right.double().mean(1)
+
+    # At −∞ a row is never its own neighbour, and column numbers stay row numbers, which `shares` compares.
+    return _measure_anchors(before, after, -torch.inf, shares)
+
+
+def cross_recall_at_k(outputs: FloatArray, targets: FloatArray, k: int = 10) -> float:
+    """Return the mean recall@k of searching the targets with outputs as queries in place of the targets.
+
+    This is the recall of a search in an index of the targets whose queries are outputs of an alignment. Row i of
+    `outputs` is compared with all targets except target i, by cosine.
+
+    Args:
+        outputs: aligned vectors, `(n, d)`.
+        targets: vectors that the outputs should equal, `(n, d)`.
+        k: number of neighbours.
+
+    Raises:
+        InputError: if there are not more than k rows, or the two do not correspond.
+    """
+    _require_same_rows(outputs, targets, at_least=k + 1)
+    x, y = (normalized_rows(a, np.float32) for a in (outputs, targets))
+    recalls = np.empty(len(x))
+    for rows in anchor_blocks(len(x)):
+        # Target i is left out of both searches: as its own query it would always be found first.
+        itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
+        wanted, returned = (
+            (queries[rows] @ y.T).scatter(1, itself, -torch.inf).topk(k, dim=1).indices for queries in (y, x)
+        )
+        recalls[rows] = (wanted.unsqueeze(2) == returned.unsqueeze(1)).any(2).double().mean(1).numpy()
+    return float(recalls.mean())
+
+
+def search_recall_of_anchors(
+    before: FloatArray, queries: FloatArray, documents: FloatArray, k: int = 10, oversampling: int = 1
+) -> NDArray[np.float64]:
+    """Return the recall@k of searches by inner product whose two sides are encoded differently, `(n,)` float64.
+
+    Row i of `queries` searches all documents except its own, i; its right answers are the k nearest neighbours of row i
+    by cosine before. With `oversampling`, the share of neighbours among the k·oversampling best, as in `recall_at_k`.
+
+    Args:
+        before: rows before the reduction, `(n, d)`.
+        queries: the same rows encoded as queries, `(n, m)`.
+        documents: the same rows encoded as documents, `(n, m)`.
+        k: number of neighbours.
+        oversampling: candidates for each neighbour.
+
+    Raises:
+        InputError: if there are not more than k·oversampling rows, or rows do not correspond.
+    """
+    _require_same_rows(queries, documents, at_least=k * oversampling + 1)
+    _require_same_rows(before, queries, at_least=1)
+    x = normalized_rows(before, np.float32)
+    asked, answered = (torch.from_numpy(as_numpy(side)) for side in (queries, documents))
+    recalls = np.empty(len(x))
+    for rows in anchor_blocks(len(x)):
+        itself = torch.arange(rows.start, rows.stop).unsqueeze(1)
+        nearest = (x[rows] @ x.T).scatter(1, itself, -torch.inf).topk(k, dim=1).indices
+        found = (asked[rows] @ answered.T).scatter(1, itself, -torch.inf).topk(k * oversampling, dim=1).indices
+        recalls[rows] = (nearest.unsqueeze(2) == found.unsqueeze(1)).any(2).double().mean(1).numpy()
+    return recalls
+
+
+def score_errors(queries: FloatArray, exact: FloatArray, documents: FloatArray) -> tuple[float, float]:
+    """Return the mean and the variance of ⟨q_i, x̂_j⟩ − ⟨q_i, x_j⟩ over all pairs of different rows i and j.
+
+    Args:
+        queries: q, `(n, m)`.
+        exact: the documents as floats, x, `(n, m)`.
+        documents: what their codes stand for, x̂, `(n, m)`.
+
+    Raises:
+        InputError: with fewer than 2 rows, or rows that do not correspond.
+    """
+    _require_same_rows(queries, documents, at_least=2)
+    _require_same_rows(exact, documents, at_least=2)
+    asked, errors = (torch.from_numpy(as_numpy(side).astype(np.float64)) for side in (queries, documents - exact))
+    pairs = len(asked) * (len(asked) - 1)
+    own = (asked * errors).sum(1)
+    total, squares = -float(own.sum()), -float(own.square().sum())
+    for rows in anchor_blocks(len(asked)):
+        block = asked[rows] @ errors.T
+        total, squares = total + float(block.sum()), squares + float(block.square().sum())
+    mean = total / pairs
+    return mean, squares / pairs - mean**2
+
+
+def positional_stress(before: FloatArray, after: FloatArray) -> float:
+    """Return the mean over pairs of rows of (δ_ij − d_ij)², δ and d their distances before and after: GeoPres Eq. 1.
+
+    Raises:
+        InputError: with fewer than 2 rows, or rows that do not correspond.
+    """
+    _require_same_rows(before, after, at_least=2)
+    x, y = (torch.from_numpy(as_numpy(a).astype(np.float64)) for a in (before, after))
+    # `distances` uses dot products, which cancel less if rows are centred; no distance changes.
+    x, y = x - x.mean(0), y - y.mean(0)
+    return _mean_square_over_pairs(len(x), lambda rows: distances(x[rows], x) - distances(y[rows], y))
+
+
+def angular_stress(before: FloatArray, after: FloatArray) -> float:
+    """Return the mean over pairs of rows of (s_ij − t_ij)², s and t their cosines before and after: GeoPres Eq. 3.
+
+    Raises:
+        InputError: with fewer than 2 rows, or rows that do not correspond.
+    """
+    _require_same_rows(before, after, at_least=2)
+    x, y = (normalized_rows(a, np.float64) for a in (before, after))
+    return _mean_square_over_pairs(len(x), lambda rows: x[rows] @ x.T - y[rows] @ y.T)
+
+
+def _mean_square_over_pairs(n: int, errors: Callable[[slice], Tensor]) -> float:
+    """Return the mean over all ordered pairs i ≠ j of n rows of the squared error of the pair.
+
+    `errors` takes a slice of b rows and returns their errors with all rows, `(b, n)`; the error of a row with itself is
+    overwritten by 0.
+    """
+    total = 0.0
+    for rows in anchor_blocks(n):
+        block = errors(rows)
+        block[torch.arange(len(block)), torch.arange(rows.start, rows.stop)] = 0
+        total += float(block.square().sum())
+    return total / (n * (n - 1))
+
+
+def isoscore(moments: Moments) -> float:
+    """Return the IsoScore of the covariance, from 0 (one direction) to 1 (equal variance in all); 0 if d < 2.
+
+    IsoScore equals (PR − 1)/(d − 1) with the participation ratio PR = tr(C)²/‖C‖²_F, so that no
+    eigenvalues are needed. It is also 0 without variance.
+    """
+    if moments.dimensions < 2:
+        return 0.0
+    ratio = participation_ratio(moments.covariance(ddof=0))
+    return (ratio - 1) / (moments.dimensions - 1) if ratio > 0 else 0.0
+
+
+def anchor_blocks(n: int) -> Iterator[slice]:
+    """Yield slices that split n rows into blocks of b rows, b·n at most `MAX_BLOCK_ENTRIES`, but b at least 1."""
+    step = max(1, MAX_BLOCK_ENTRIES // n)
+    for start in range(0, n, step):
+        yield slice(start, min(start + step, n))
+
+
+def _measure_anchors(
+    before: FloatArray, after: FloatArray, self_similarity: float | None, measure: Callable[[Tensor, Tensor], Tensor]
+) -> NDArray[np.float64]:
+    """Apply `measure` to every row's cosines to all rows, before and after, in blocks; return one value a row, `(n,)`.
+
+    `measure` takes two blocks that `_similarity_blocks` yields and returns `(b,)`. The result is allocated first: small
+    results between large blocks would fragment the heap, and 20,000 rows would take gigabytes.
+    """
+    results = np.empty(before.shape[0])
+    blocks = _similarity_blocks(before, after, self_similarity)
+    for rows, (original, reduced) in zip(anchor_blocks(len(results)), blocks, strict=True):
+        results[rows] = measure(original, reduced).numpy()
+    return results
+
+
+def _similarity_blocks(
+    before: FloatArray, after: FloatArray, self_similarity: float | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield, for each block of b anchor rows, their cosines to the other rows, before and after, `(b, n−1)` each.
+
+    Args:
+        before: `(n, d)`.
+        after: `(n, k)`.
+        self_similarity: None leaves out the cosine of a row with itself; a value replaces it, which gives `(b, n)`.
+    """
+    spaces = [normalized_rows(a, np.float32) for a in (before, after)]
+    n = before.shape[0]
+    for rows in anchor_blocks(n):
+        count = rows.stop - rows.start
+        itself = torch.zeros(count, n, dtype=torch.bool)
+        itself[torch.arange(count), torch.arange(rows.start, rows.stop)] = True
+        blocks = [space[rows] @ space.T for space in spaces]
+        if self_similarity is None:
+            # A boolean mask flattens; every row loses exactly one entry, so `view` restores the rows.
+            first, second = (block[~itself].view(count, n - 1) for block in blocks)
+        else:
+            first, second = (block.masked_fill_(itself, self_similarity) for block in blocks)
+        yield first, second
+
+
+def normalized_rows(vectors: FloatArray, dtype: type[np.floating[Any]]) -> Tensor:
+    """Return the rows `(n, d)` in `dtype`, L2-normalized, as a new tensor; near-zero rows become zeros."""
+    # `astype` copies, and torch warns about arrays that it may not write to, such as memory maps.
+    return unit_rows(torch.from_numpy(as_numpy(vectors).astype(dtype)))
+
+
+def average_ranks(values: Tensor) -> Tensor:
+    """Return the ascending rank of each entry within its row, from 0, ties averaged, as float64 `(b, n)`."""
+    ordered, order = values.sort(dim=1)
+    groups = torch.zeros_like(order)
+    groups[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1)
+    positions = torch.arange(values.shape[1], dtype=torch.float64).expand(values.shape)
+    zeros = torch.zeros_like(positions, memory_format=torch.contiguous_format)
+    sums = zeros.scatter_add(1, groups, positions)
+    counts = zeros.scatter_add(1, groups, torch.ones_like(zeros))
+    averages = (sums / counts.clamp(min=1)).gather(1, groups)
+    return zeros.scatter(1, order, averages)
+
+
+def correlation(a: Tensor, b: Tensor) -> Tensor:
+    """Return the Pearson correlation of each row of `a` with that row of `b`, `(b,)`; 0 where a row is constant."""
+    a = a - a.mean(1, keepdim=True)
+    b = b - b.mean(1, keepdim=True)
+    scale = a.norm(dim=1) * b.norm(dim=1)
+    return (a * b).sum(1) / torch.where(scale == 0, 1, scale)
+
+
+def _require_same_rows(before: FloatArray, after: FloatArray, at_least: int) -> None:
+    """Raise `InputError` unless `before` and `after` have the same number of rows, at least `at_least`."""
+    if before.shape[0] != after.shape[0]:
+        raise InputError(f"{before.shape[0]} rows before and {after.shape[0]} after do not correspond")
+    if before.shape[0] < at_least:
+        raise InputError(f"this needs at least {at_least} rows, got {before.shape[0]}")

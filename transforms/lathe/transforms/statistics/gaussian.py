@@ -1,0 +1,104 @@
+"""Probabilistic PCA: a Gaussian with equal variance in all but a few directions."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.transforms.statistics.moments import Moments
+from lathe.transforms.statistics.spectrum import RANK_TOLERANCE, Spectrum
+from lathe.transforms.vectors import FloatArray
+
+MAX_DIRECTIONS = 128
+"""Maximum number of principal directions r of a fitted Gaussian."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """The Gaussian of probabilistic PCA: variances λᵢ along r principal directions vᵢ, σ² in all other directions.
+
+    N(μ, Σ λᵢ vᵢvᵢᵀ + σ² (I − Σ vᵢvᵢᵀ)), with the r largest variances λᵢ, and σ² the mean of the others. This is the
+    maximum-likelihood fit of Tipping and Bishop, *Probabilistic Principal Component Analysis* (1999), Eq. 7 and 8;
+    r is 128, or less if the rows vary in fewer directions.
+
+    Attributes:
+        mean: `(d,)` float32, μ.
+        directions: `(r, d)` float32, the vᵢ as orthonormal rows.
+        variances: `(r + 1,)` float32, the λᵢ descending, then σ².
+    """
+
+    mean: NDArray[np.float32]
+    directions: NDArray[np.float32]
+    variances: NDArray[np.float32]
+
+    @classmethod
+    def fit(cls, moments: Moments) -> "Gaussian":
+        """Fit probabilistic PCA to moments: the mean, up to 128 principal directions, and their variances."""
+        spectrum = Spectrum.of(moments.covariance(ddof=0), moments.rounding_variance())
+        # At least one direction is left over, because σ² is the mean of the other variances (Eq. 8).
+        r = min(MAX_DIRECTIONS, moments.dimensions - 1, spectrum.rank)
+        least = max(RANK_TOLERANCE * float(spectrum.values.sum()), float(np.finfo(np.float32).tiny))  # σ divides
+        rest = max(float(spectrum.values[r:].mean()), least)
+        variances = np.append(spectrum.values[:r], rest)
+        return cls(*(array.astype(np.float32) for array in (moments.mean, spectrum.directions[:r], variances)))
+
+    def to_moments(self, count: int) -> Moments:
+        """Return `Moments` of `count` rows with this mean and covariance; third and fourth moments are set to zero."""
+        found = Moments()
+        along, rest = self.directions.astype(np.float64), float(self.variances[-1])
+        # The class's covariance as σ²I + Σ (λᵢ − σ²) vᵢvᵢᵀ, which needs no basis of the other directions.
+        covariance = rest * np.eye(self.dimensions) + (along.T * (self.variances[:-1] - rest)) @ along
+        found.count, found.mean, found.scatter = count, self.mean.astype(np.float64), count * covariance
+        found.third = np.zeros(self.dimensions)
+        return found
+
+    @property
+    def dimensions(self) -> int:
+        """Number of dimensions d."""
+        return len(self.mean)
+
+    @property
+    def mean_norm(self) -> float:
+        """L2 norm of the mean, ‖μ‖."""
+        return float(np.linalg.norm(self.mean.astype(np.float64)))
+
+    @cached_property
+    def spread(self) -> np.float32:
+        """Standard deviation σ outside the principal directions, by which `standardize` divides."""
+        found: np.float32 = np.sqrt(self.variances[-1])
+        return found
+
+    @cached_property
+    def gains(self) -> NDArray[np.float32]:
+        """Weights σ²/λ − 1 `(r,)` of the squared coordinates along the principal directions, used by `score`."""
+        found: NDArray[np.float32] = self.variances[-1] / self.variances[:-1] - np.float32(1)
+        return found
+
+    @property
+    def shares(self) -> list[float]:
+        """Explained-variance ratio of each principal direction, in descending order, rounded to 6 decimals."""
+        rest = float(self.variances[-1]) * (self.dimensions - len(self.directions))
+        shares = self.variances[:-1] / (float(self.variances[:-1].sum(dtype=np.float64)) + rest)
+        return [round(float(share), 6) for share in shares]
+
+    def standardize(self, rows: FloatArray) -> NDArray[np.float32]:
+        """Return (x − μ)/σ for rows x `(n, d)`, with the one σ for all dimensions, as float32; overflow becomes inf."""
+        with np.errstate(over="ignore"):
+            found: NDArray[np.float32] = (rows.astype(np.float32, copy=False) - self.mean) / self.spread
+        return found
+
+    def score(self, standardized: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return the squared Mahalanobis distance to the mean divided by d, `(n,)`, of rows from `standardize`.
+
+        That is (x − μ)ᵀ C⁻¹ (x − μ)/d, near 1 for rows like the fitted ones, and inf where float32 overflows. A lower
+        score is a higher likelihood.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            # σ²C⁻¹ = I + Σ (σ²/λᵢ − 1) vᵢvᵢᵀ, so a row costs r dot products; C⁻¹ itself would cost d.
+            along = standardized @ self.directions.T
+            found = np.vecdot(standardized, standardized) + (along * along) @ self.gains
+        # Where squares overflow, a gain below 0 gives inf − inf = NaN.
+        whole = np.nan_to_num(found / self.dimensions, nan=np.inf, posinf=np.inf)
+        scores: NDArray[np.float64] = whole.astype(np.float64)
+        return scores
