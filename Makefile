@@ -12,11 +12,16 @@ PYTHON ?= python3
 PROCESSES ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := offline,parquet,onnx,faiss,hdf5,evaluation,training,redis
+TRAINING := offline,parquet,hdf5,faiss,onnx,evaluation,finetuning
+SERVICE := faiss,redis
+DISTRIBUTIONS := --editable ./transforms --editable './training[$(TRAINING)]' --editable './service[$(SERVICE)]'
+DEVELOPMENT := --requirement requirements-dev.txt --editable './transforms[sklearn]' \
+ --editable './training[$(TRAINING),lora,ray]' --editable './service[$(SERVICE),milvus,pgvector,ray-serve,otel]'
+DEFINITIONS := VERSION constraints.txt $(wildcard */pyproject.toml)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 # Of 25,000 modules a server and its processes import 5,000: the others are compiled when they are first imported.
-COMPILE := $(BIN)/python -W ignore -m lathe.service.processes.precompile
+COMPILE := $(BIN)/python -P -W ignore -m lathe.service.processes.precompile
 
 # Processes are started by the hundred, and none should compile again what another one has.
 unexport PYTHONDONTWRITEBYTECODE
@@ -99,20 +104,19 @@ $(BIN)/python:
 NO_GRAPHS := Graphs of float vectors will be those of FAISS: hnswlib, which is faster, needs a C++ compiler and Python's\
  headers. Install those and run: make clean
 
-$(VENV)/serve.stamp: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/serve.stamp: $(BIN)/python $(DEFINITIONS)
 	@echo "Installing Lathe into $(VENV); this takes a few minutes the first time."
-	$(PIP_INSTALL) --editable '.[$(EXTRAS)]'
-	@$(PIP_INSTALL) --editable '.[index]' >/dev/null 2>&1 || echo "$(NO_GRAPHS)"
+	$(PIP_INSTALL) $(DISTRIBUTIONS)
+	@$(PIP_INSTALL) --editable './service[index]' >/dev/null 2>&1 || echo "$(NO_GRAPHS)"
 	@$(COMPILE)
 	@touch $@
 
 # All at once: to find the versions takes pip half a minute.
-$(VENV)/dev.stamp: $(BIN)/python pyproject.toml constraints.txt
+$(VENV)/dev.stamp: $(BIN)/python $(DEFINITIONS) requirements-dev.txt
 	@echo "Installing Lathe and what its tests take into $(VENV); this takes a few minutes the first time."
-	@$(PIP_INSTALL) --editable '.[$(EXTRAS),index,dev]' || \
-	 { $(PIP_INSTALL) --editable '.[$(EXTRAS),dev]' && echo "$(NO_GRAPHS)"; }
+	@$(PIP_INSTALL) $(DEVELOPMENT) hnswlib || { $(PIP_INSTALL) $(DEVELOPMENT) && echo "$(NO_GRAPHS)"; }
 	@$(COMPILE)
 	@touch $(VENV)/serve.stamp $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) build

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import markdown_table, parser, write_report
+from benchmarks.search_path import search_path
 
 ROOT = Path(__file__).parent.parent
 STEPS = (
@@ -64,7 +65,7 @@ def main() -> None:
 def run_child(folder: Path, quick: bool) -> dict[str, Any]:
     """Measure the transforms of a checkout in a new process with one thread."""
     command = [sys.executable, "-P", str(Path(__file__)), "--child", *(["--quick"] if quick else [])]
-    paths = os.pathsep.join([str(folder), str(ROOT)])  # this file's own imports come from here
+    paths = os.pathsep.join([search_path(folder), str(ROOT)])  # this file's own imports come from here
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}  # -P: benchmarks has a transforms.py too
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
     return dict(json.loads(ended.stdout))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import markdown_table, parser, write_report
+from benchmarks.search_path import search_path
 
 ROOT = Path(__file__).parent.parent
 COPIED = ("transforms", "training", "service", "benchmarks", "docs", "tests", "pyproject.toml", "README.md", "deploy")
@@ -297,7 +298,7 @@ def plant(copy: Path, fault: Fault) -> dict[str, Any]:
 def passes(copy: Path, tests: str) -> bool:
     """Run tests in the copy, up to the first that fails; return whether all passed."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
-    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": search_path(copy), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=copy, env=environment, timeout=TEST_SECONDS, capture_output=True).returncode == 0
 
 

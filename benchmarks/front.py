@@ -66,7 +66,7 @@ def main() -> None:
 def start(stack: ExitStack, checkout: Path, home: Path, **settings: str) -> Server:
     """Start the server of a checkout, which ends with the stack."""
     program = "from lathe.service.cli.main import main; main()"
-    server = Server(home, checkout=str(checkout), lathe=[sys.executable, "-c", program], **settings)
+    server = Server(home, checkout=str(checkout), lathe=[sys.executable, "-P", "-c", program], **settings)
     stack.callback(server.stop)
     server.wait_for_workers(1)
     return server

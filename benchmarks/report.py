@@ -37,7 +37,7 @@ def write_report(out: Path, name: str, figures: Any) -> Path:
     report = {
         "command": " ".join(["python -m", module.name.removesuffix(".__main__") if module else name, *arguments]),
         "machine": machine(),
-        "libraries": {p: version(p) for p in ("torch", "numpy", "sentence-transformers", "lathe")},
+        "libraries": {p: version(p) for p in ("torch", "numpy", "sentence-transformers", "lathe-service")},
         "date": datetime.now(UTC).date().isoformat(),
         "figures": figures,
     }

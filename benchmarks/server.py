@@ -13,7 +13,9 @@ from typing import Any
 
 import httpx
 
-LATHE = [sys.executable, "-c", "from lathe.service.cli.main import main; main()"]
+from benchmarks.search_path import search_path
+
+LATHE = [sys.executable, "-P", "-c", "from lathe.service.cli.main import main; main()"]
 
 
 def own_environment(home: Path, **settings: str) -> dict[str, str]:
@@ -49,7 +51,7 @@ class Server:
         if lathe is not None:
             environment.pop("PYTHONPATH", None)
         if checkout is not None:
-            environment["PYTHONPATH"] = checkout
+            environment["PYTHONPATH"] = search_path(Path(checkout))
         self.process = subprocess.Popen(
             self.command if lathe is None else (*lathe, "serve", "--port", "0"),
             env=environment,

@@ -196,20 +196,15 @@ def measure_bytecode(rounds: int) -> dict[str, Any]:
 
     Each round compiles into an empty folder of its own, so that the installation's bytecode is left alone.
     """
-    imports = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-c",
-        "import lathe.service.encoders.engine.worker, sentence_transformers",
-    ]
+    modules = "import lathe.service.encoders.engine.worker, sentence_transformers"
+    imports = [sys.executable, "-P", "-W", "ignore", "-c", modules]
     found: dict[str, list[float]] = {"compile at install": [], "start with bytecode": [], "start without": []}
     megabytes = 0.0
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as empty:
             prefix = {"PYTHONPYCACHEPREFIX": folder}
             clean = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | prefix
-            compiling = [sys.executable, "-W", "ignore", "-m", "lathe.service.processes.precompile"]
+            compiling = [sys.executable, "-P", "-W", "ignore", "-m", "lathe.service.processes.precompile"]
             found["compile at install"].append(cpu_seconds(compiling, clean))
             found["start with bytecode"].append(cpu_seconds(imports, clean))
             without = {"PYTHONPYCACHEPREFIX": empty, "PYTHONDONTWRITEBYTECODE": "1"}

@@ -80,7 +80,7 @@ class Process:
         arguments = ["fit", "--name", "streamed", "--steps", steps, "--source", str(folder / "rows"), "--json"]
         started = cls(
             subprocess.Popen(
-                [sys.executable, "-c", RUN_LATHE, *arguments],
+                [sys.executable, "-P", "-c", RUN_LATHE, *arguments],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=own_environment(folder / "home"),
             )
         )  # fmt: skip

@@ -14,8 +14,7 @@ from typing import Any
 import typer
 from fastapi.routing import APIRoute
 
-from benchmarks.report import markdown_table
-from docs.library import python, tree_of
+from docs.library import training_page, transforms_page, tree_of
 from lathe.service.app import create_app
 from lathe.service.cli.main import app as commands
 from lathe.service.encoder_settings import EncoderSettings
@@ -46,8 +45,20 @@ Environment variables, read once at start. One that cannot be used ends the comm
 
 def pages() -> dict[str, str]:
     """The text of every page by its name."""
-    made = {"http.md": http, "commands.md": command_line, "settings.md": settings, "python.md": python}
+    made = {
+        "http.md": http,
+        "commands.md": command_line,
+        "settings.md": settings,
+        "python.md": transforms_page,
+        "training.md": training_page,
+    }
     return {name: f"{MADE}\n\n" + "\n".join(make()).rstrip() + "\n" for name, make in made.items()}
+
+
+def markdown_table(header: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def cell(text: Any) -> str:

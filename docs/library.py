@@ -1,4 +1,4 @@
-"""The page of the library: every public name of `transforms`, from its source and docstring."""
+"""The pages of the libraries: each public name of `lathe.transforms` and `lathe.training` from its docstring."""
 
 import ast
 import inspect
@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lathe import transforms
+from lathe import training, transforms
 from lathe.transforms.base import Transform
+from lathe.transforms.sklearn import ChainTransformer
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,9 +20,28 @@ PYTHON = """# Python
 out on its device. The docstrings in [lathe/transforms](../../transforms/lathe/transforms) say more: equations, what was
 tried. `TRANSFORMS` has every transform by its kind."""
 
+TRAINING = """# Python: texts and encoders
 
-def python() -> Iterator[str]:
-    """Every public name of the library."""
+`from lathe.training import …`: what a notebook needs to encode texts, fit a chain on them, ask for advice and score
+tasks. The distribution is `lathe-training`; the [mathematics](python.md) is `lathe-transforms`."""
+
+SKLEARN = "`from lathe.transforms.sklearn import ChainTransformer`, with the extra `lathe-transforms[sklearn]`."
+
+
+def training_page() -> Iterator[str]:
+    """Every public name of the library of texts and encoders."""
+    things = {name: getattr(training, name) for name in training.__all__}
+    yield TRAINING
+    yield "\n## Functions"
+    for name in (name for name, thing in things.items() if inspect.isfunction(thing)):
+        yield from of_thing(name, things[name])
+    yield "\n## Classes"
+    for name in (name for name, thing in things.items() if inspect.isclass(thing)):
+        yield from of_thing(name, things[name])
+
+
+def transforms_page() -> Iterator[str]:
+    """Every public name of the library of transforms."""
     things = {name: getattr(transforms, name) for name in transforms.__all__}
     steps = {n: t for n, t in things.items() if inspect.isclass(t) and issubclass(t, Transform)}
     errors = {n: t for n, t in things.items() if inspect.isclass(t) and issubclass(t, Exception)}
@@ -32,6 +52,8 @@ def python() -> Iterator[str]:
         yield f"\n## {title}"
         for name, thing in group.items():
             yield from of_thing(name, thing)
+    yield f"\n## In scikit-learn\n\n{SKLEARN}"
+    yield from of_thing("ChainTransformer", ChainTransformer)
     yield "\n## Errors\n"
     yield from (f"- `{name}`: {summary(thing)}" for name, thing in errors.items())
 

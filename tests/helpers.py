@@ -8,7 +8,7 @@ from typing import TypeVar
 
 Found = TypeVar("Found")
 
-LATHE = [sys.executable, "-c", "from lathe.service.cli.main import main; main()"]
+LATHE = [sys.executable, "-P", "-c", "from lathe.service.cli.main import main; main()"]
 """The command `lathe` of this checkout, in a process of its own."""
 
 

@@ -35,7 +35,7 @@ def test_importing_loads_no_heavy_library_that_is_not_needed(case, tmp_path):
     code, words, unwanted = CASES[case]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LATHE_")}
     done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{PRINT}", *words],
+        [sys.executable, "-P", "-c", f"{code}\n{PRINT}", *words],
         env=environment | {"LATHE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,

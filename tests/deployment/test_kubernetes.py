@@ -57,6 +57,13 @@ def test_kustomization_lists_every_manifest_file(root, kustomization):
     assert kustomization["secretGenerator"][0]["envs"] == ["secrets.env"]
 
 
+def test_the_images_have_the_version_of_the_distributions(root, kustomization):
+    version = (root / "VERSION").read_text().strip()
+
+    assert {image["newTag"] for image in kustomization["images"]} == {version}
+    assert f"/lathe:{version} " in (root / "docs/deployment.md").read_text()
+
+
 def test_secret_keys_are_listed_without_values_and_their_files_are_ignored_by_git(root, kustomization, manifests):
     example = (root / "k8s/secrets.env.example").read_text()
     names = re.findall(r"^(\w+)=(.*)$", example, re.MULTILINE)

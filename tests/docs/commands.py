@@ -10,7 +10,7 @@ import typer
 
 from lathe.service.cli.main import app
 from tests.docs.blocks import ROOT
-from tests.docs.extras import unknown_extras
+from tests.docs.extras import find_mistakes
 
 ENDS = {"&&", "||", "|", ";", "&", "(", ")"}
 REDIRECTIONS = {">", ">>", "<"}
@@ -73,9 +73,9 @@ def check_make(words: list[str]) -> None:
 
 
 def check_pip(words: list[str]) -> None:
-    """Raise `ValueError` unless the extras are in pyproject.toml."""
-    if missing := unknown_extras(words):
-        raise ValueError(f"Lathe has no extra {', '.join(missing)}")
+    """Raise `ValueError` for a distribution or an extra that Lathe does not have."""
+    if mistakes := find_mistakes(words):
+        raise ValueError(f"Lathe has no {', '.join(mistakes)}")
 
 
 def check_python(words: list[str]) -> None:

@@ -1,20 +1,28 @@
-"""What `pip` is while a block runs: it installs nothing, and refuses an extra that Lathe does not have."""
+"""What `pip` is while a block runs: it installs nothing, and refuses what Lathe's distributions do not have."""
 
 import re
 import sys
-import tomllib
 from pathlib import Path
 
-PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.distributions import list_extras, read_projects  # noqa: E402
 
 
-def unknown_extras(words: list[str]) -> list[str]:
-    """Return the extras of `lathe[A,B]` and `.[A,B]` that pyproject.toml does not define."""
-    known = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
-    named = [re.fullmatch(r"(?:lathe|\.)\[([\w,-]+)\]", word) for word in words]
-    return [extra for match in named if match for extra in match[1].split(",") if extra not in known]
+def find_mistakes(words: list[str]) -> list[str]:
+    """Return the distributions and extras with the word lathe that pip would install and that are not ours."""
+    mistakes = []
+    for word in words:
+        match = re.fullmatch(r"(?:\./)?([\w./-]*lathe[\w.-]*)(?:\[([\w,-]+)\])?", word)
+        if match is None or "/" in match[1]:
+            continue
+        name, extras = match[1], (match[2] or "").split(",")
+        if name not in read_projects():
+            mistakes.append(name)
+        mistakes += [f"{name}[{extra}]" for extra in extras if extra and f"{name}[{extra}]" not in list_extras()]
+    return mistakes
 
 
 if __name__ == "__main__":
-    if missing := unknown_extras(sys.argv[1:]):
-        sys.exit(f"Lathe has no extra {', '.join(missing)}")
+    if mistakes := find_mistakes(sys.argv[1:]):
+        sys.exit(f"Lathe has no {', '.join(mistakes)}")

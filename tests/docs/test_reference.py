@@ -5,7 +5,7 @@ import re
 import pytest
 
 from docs.generate import OUT, pages
-from lathe import transforms
+from lathe import training, transforms
 from lathe.service.settings import Settings
 
 
@@ -22,8 +22,9 @@ def test_reference_pages_equal_the_generated_ones(made):
 
 
 def test_reference_names_every_export_and_setting_and_the_main_routes_and_commands(made):
-    named = re.compile(r"^### (\w+)$|`(\w+)`", re.MULTILINE).findall(made["python.md"])
-    assert set(transforms.__all__) <= {name for pair in named for name in pair}
+    for page, library in (("python.md", transforms), ("training.md", training)):
+        named = re.compile(r"^### (\w+)$|`(\w+)`", re.MULTILINE).findall(made[page])
+        assert set(library.__all__) <= {name for pair in named for name in pair}
     assert [n for n in Settings.model_fields if f"`LATHE_{n.upper()}`" not in made["settings.md"]] == []
     for call in ("POST /embed", "POST /v1/embeddings", "POST /reduce", "POST /fit-transform", "PUT /indexes/{name}"):
         assert f"## {call}\n" in made["http.md"]

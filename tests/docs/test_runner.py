@@ -61,7 +61,10 @@ def test_commands_of_splits_a_script_into_simple_commands():
         "lathe serve --port many",
         "lathe chain list",
         "make everything",
-        "pip install 'lathe[everything]'",
+        "pip install 'lathe-service[everything]'",
+        "pip install 'lathe-training[redis]'",
+        "pip install lathe lancedb",
+        "pip install 'lathe[redis]'",
         "python -m benchmarks.nothing",
         "cp docker/nothing .env",
         "docker compose --file docker/nothing.yml up",
@@ -76,7 +79,9 @@ def test_check_refuses_a_script_with_a_command_that_cannot_work(script):
 
 
 def test_check_accepts_a_script_whose_commands_parse():
-    check("A=b lathe fit --name x --steps r2,pca:8 --source s3://b/  # words\npip install 'lathe[ray]' && make serve")
+    check(
+        "A=b lathe fit --name x --steps r2,pca:8 --source s3://b/  # w\npip install 'lathe-training[ray]' && make serve"
+    )
 
 
 def test_missing_compares_printed_lines_in_order_and_ignores_numbers_hashes_and_elisions():

@@ -6,7 +6,6 @@ LangChain its standard tests, ask a real `lathe serve` and compare its vectors w
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,11 +55,8 @@ def install() -> None:
     if not PYTHON.exists():
         subprocess.run([sys.executable, "-m", "venv", HOME], check=True)
     subprocess.run([*pip, "--constraint", ROOT / "constraints.txt", *FRAMEWORKS, *TOOLS], check=True)
-    with tempfile.TemporaryDirectory() as folder:  # setuptools leaves what it builds beside the sources
-        copies = Path(folder) / "integrations"
-        shutil.copytree(ROOT / "integrations", copies, ignore=shutil.ignore_patterns("build", "*.egg-info"))
-        named = [copies / package for package in ["lathe-client", *PACKAGES]]
-        subprocess.run([*pip, "--force-reinstall", "--no-deps", "--no-build-isolation", *named], check=True)
+    named = [ROOT / "integrations" / package for package in ["lathe-client", *PACKAGES]]
+    subprocess.run([*pip, "--force-reinstall", "--no-deps", "--no-build-isolation", *named], check=True)
 
 
 def write_expected(path: Path) -> None:

@@ -49,7 +49,7 @@ class Served:
     def __init__(self, home, port, **environment):
         for _ in range(STARTS):
             self.process = subprocess.Popen(
-                [sys.executable, "-c", SERVING, str(port), json.dumps(SCALING)],
+                [sys.executable, "-P", "-c", SERVING, str(port), json.dumps(SCALING)],
                 env=os.environ | {"LATHE_HOME": str(home)} | environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -207,7 +207,7 @@ def test_a_folder_of_files_without_rows_is_refused_as_empty(tmp_path, policy):
 def test_a_missing_package_raises_access_error_even_if_damaged_files_are_skipped(folder, tmp_path, monkeypatch):
     no_column(folder / "b.parquet")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
-    with pytest.raises(AccessError, match="pip install 'lathe\\[parquet\\]'"):
+    with pytest.raises(AccessError, match="pip install 'lathe-training\\[parquet\\]'"):
         fit(folder, tmp_path / "work", bad_shards="skip")
 
 

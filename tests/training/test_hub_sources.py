@@ -186,7 +186,7 @@ def test_access_errors_name_the_remedy_if_offline_or_without_the_datasets_librar
     with pytest.raises(AccessError, match=r"HF_HUB_OFFLINE is set; a folder is read as hf:\./FOLDER"):
         open_source("hf:nobody/news/en:train")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(AccessError, match=r"needs datasets: pip install 'lathe\[training\]'"):
+    with pytest.raises(AccessError, match=r"needs datasets: pip install 'lathe-training\[finetuning\]'"):
         open_source(f"hf:{data_set}/en:train")
 
 
@@ -293,7 +293,7 @@ def open_in_process(address, home, *sources):
     variables = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_TELEMETRY": "1"}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | variables
     done = subprocess.run(
-        [sys.executable, "-c", ASK, *sources], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", ASK, *sources], env=environment, capture_output=True, text=True, check=True
     )
     return [json.loads(line) for line in done.stdout.splitlines()], done.stdout + done.stderr
 

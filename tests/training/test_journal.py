@@ -48,7 +48,7 @@ def start(tmp_path):
     started = []
 
     def run(path, count, *more):
-        command = [sys.executable, "-c", WRITER, str(path), str(count), *more]
+        command = [sys.executable, "-P", "-c", WRITER, str(path), str(count), *more]
         started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ))
         return started[-1]
 

@@ -70,7 +70,7 @@ def test_a_folder_can_be_claimed_again_while_its_error_is_being_handled(tmp_path
 
 
 def test_the_folder_of_a_killed_process_is_claimed_again_with_its_contents(tmp_path):
-    run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    run = subprocess.run([sys.executable, "-P", "-c", KILLED, str(tmp_path)], check=False)
     assert run.returncode == -signal.SIGKILL
     with claim_workspace_folder(tmp_path, "key") as found:
         assert (found / "work").read_text() == "half done"

@@ -65,5 +65,5 @@ def test_every_error_is_a_transform_error_and_a_value_error(name):
 
 def test_importing_transforms_imports_no_model_library_and_no_server():
     code = "import sys, lathe.transforms; print(*{'sentence_transformers', 'fastapi', 'orjson'} & set(sys.modules))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    out = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == ""

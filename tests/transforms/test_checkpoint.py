@@ -336,7 +336,7 @@ np.save(result, 0)
 def test_a_fit_killed_in_another_process_resumes_and_ends_equal_to_an_uninterrupted_fit(rows, tmp_path):
     paths = [tmp_path / name for name in ("rows.npy", "fit.safetensors", "weight.npy")]
     np.save(paths[0], rows)
-    command = [sys.executable, "-c", SCRIPT, *map(str, paths)]
+    command = [sys.executable, "-P", "-c", SCRIPT, *map(str, paths)]
     root = Path(transforms.__file__).parents[2]
     settings = {"cwd": root, "env": os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}, "text": True}
     with subprocess.Popen(command, stdout=subprocess.PIPE, **settings) as process:

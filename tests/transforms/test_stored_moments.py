@@ -112,6 +112,6 @@ def test_loading_a_chain_takes_less_than_a_quarter_of_the_memory_of_its_stored_m
     chain.save(tmp_path / "kept", statistics=FitStatistics(Stages.of(chain).take_moments(chain, rows)))
     moments_mb = (tmp_path / "kept" / TENSORS).stat().st_size / 2**20
     assert moments_mb > 16
-    command = [sys.executable, "-c", RESIDENT, str(tmp_path / "plain"), str(tmp_path / "kept")]
+    command = [sys.executable, "-P", "-c", RESIDENT, str(tmp_path / "plain"), str(tmp_path / "kept")]
     grown = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert grown < moments_mb / 4

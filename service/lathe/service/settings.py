@@ -335,7 +335,7 @@ class Settings(BaseSettings):
     def require_redis_extra(self) -> None:
         """Raise `ValueError` if a Redis URL is set and the package `redis` is not installed."""
         if self.redis_url and find_spec("redis") is None:
-            raise ValueError("LATHE_REDIS_URL needs the extra `redis`: pip install 'lathe[redis]'")
+            raise ValueError("LATHE_REDIS_URL needs the extra `redis`: pip install 'lathe-service[redis]'")
 
     def require_safe(self) -> None:
         """Raise `ValueError` if other machines reach the server, no API keys are set and public use is not allowed."""

@@ -213,7 +213,7 @@ for step in range(4):
 
 
 def test_concurrent_publishes_of_one_name_get_distinct_version_numbers(registry):
-    command = [sys.executable, "-c", PUBLISH_SOME, str(registry.root)]
+    command = [sys.executable, "-P", "-c", PUBLISH_SOME, str(registry.root)]
     processes = [subprocess.Popen(command) for _ in range(3)]
     assert [process.wait(120) for process in processes] == [0, 0, 0]
     assert registry.versions("mine") == list(range(1, 13))

@@ -9,7 +9,7 @@ import torch
 
 from lathe.service.cli.kernels import describe_instructions, describe_kernels, lacks_avx512
 from lathe.service.cli.machine import Machine, find_existing_folder, read_machine
-from lathe.service.cli.requirements import find_unmet
+from lathe.service.cli.requirements import DISTRIBUTIONS, find_unmet
 from lathe.service.cli.shortfalls import EXTRAS, find_shortfalls
 from lathe.service.settings import Settings
 
@@ -46,14 +46,15 @@ def find_costs(home, machine=None, installed=version, **options):
 
 
 def test_every_optional_extra_has_a_description_of_its_absence():
-    assert set(metadata("lathe").get_all("Provides-Extra")) - {"dev"} == set(EXTRAS)
+    named = {f"{name}[{extra}]" for name in DISTRIBUTIONS for extra in metadata(name).get_all("Provides-Extra") or ()}
+    assert named - {"lathe-transforms[sklearn]"} == set(EXTRAS)  # a library's extra, which no command uses
 
 
 def test_find_unmet_names_a_package_that_is_too_old_with_the_wanted_version(tmp_path):
-    assert find_unmet("lathe") == ()
+    assert find_unmet("lathe-service") == ()
     assert "an old version" not in find_costs(tmp_path)
     old = versions(torch="2.3.1")
-    assert find_unmet("lathe", version=old) == ("torch>=2.9 (2.3.1 is installed)",)
+    assert find_unmet("lathe-service", version=old) == ("torch>=2.9 (2.3.1 is installed)",)
     assert "torch>=2.9 (2.3.1 is installed)" in find_costs(tmp_path, installed=old)["an old version"]
 
 
@@ -61,11 +62,12 @@ def test_an_extra_is_missing_if_a_package_of_it_or_of_an_included_extra_is_missi
     without = versions(mteb=None)
     found = find_costs(tmp_path, installed=without)
     assert (
-        "`lathe evaluate` does not work; pip install 'lathe[evaluation]' installs mteb" in found["no extra evaluation"]
+        "`lathe evaluate` does not work; pip install 'lathe-training[evaluation]' installs mteb"
+        in found["no lathe-training[evaluation]"]
     )
-    assert "`lathe train` does not work" in found["no extra training"]
-    assert "no extra redis" not in found
-    assert find_unmet("lathe", version=without) == ()
+    assert "`lathe train` does not work" in found["no lathe-training[finetuning]"]
+    assert "no lathe-service[redis]" not in found
+    assert find_unmet("lathe-service", version=without) == ()
 
 
 @pytest.mark.parametrize(
@@ -74,15 +76,15 @@ def test_an_extra_is_missing_if_a_package_of_it_or_of_an_included_extra_is_missi
         (
             False,
             False,
-            "install a C++ compiler and Python's headers, then pip install 'lathe[index]', installs hnswlib",
+            "install a C++ compiler and Python's headers, then pip install 'lathe-service[index]', installs hnswlib",
         ),
         (False, True, "install a C++ compiler, then pip"),
-        (True, True, "with all rows; pip install 'lathe[index]' installs hnswlib"),
+        (True, True, "with all rows; pip install 'lathe-service[index]' installs hnswlib"),
     ],
 )
 def test_a_missing_hnswlib_is_reported_with_the_tools_needed_to_build_it(tmp_path, compiler, headers, words):
     machine = replace(SMALL, compiler=compiler, headers=headers)
-    assert words in find_costs(tmp_path, machine, versions(hnswlib=None))["no extra index"]
+    assert words in find_costs(tmp_path, machine, versions(hnswlib=None))["no lathe-service[index]"]
 
 
 def test_doctor_says_that_two_builds_of_faiss_are_one_too_many_and_takes_either():
@@ -90,9 +92,9 @@ def test_doctor_says_that_two_builds_of_faiss_are_one_too_many_and_takes_either(
     both = find_costs(home, SMALL, versions(**{"faiss-gpu-cu12": "1.12"}))
     assert "faiss-cpu and faiss-gpu-cu12 overwrite" in both["two FAISS"]
     gpu = find_costs(home, SMALL, versions(**{"faiss-gpu-cu12": "1.12", "faiss-cpu": None}))
-    assert "two FAISS" not in gpu and "no extra faiss" not in gpu
+    assert "two FAISS" not in gpu and not any("faiss" in what for what in gpu)
     neither = find_costs(home, SMALL, versions(**{"faiss-cpu": None}))
-    assert "indexes of codes take as much memory" in neither["no extra faiss"]
+    assert "indexes of codes take as much memory" in neither["no lathe-service[faiss]"]
 
 
 def test_find_shortfalls_reports_a_missing_gpu_bfloat16_and_a_single_core(tmp_path):

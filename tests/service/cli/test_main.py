@@ -147,7 +147,7 @@ def test_doctor_reports_the_machine_and_exits_1_if_a_chain_is_damaged(run, home)
 
 
 def test_version_option_prints_the_installed_version(run):
-    assert run("--version") == (0, f"lathe {version('lathe')}\n", "")
+    assert run("--version") == (0, f"lathe {version('lathe-service')}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ print(time.process_time() - begun, os.environ["OPENBLAS_THREAD_TIMEOUT"])
 
 @pytest.mark.parametrize(("given", "used"), [({}, "16"), ({"OPENBLAS_THREAD_TIMEOUT": "10"}, "10")])
 def test_threads_of_numpy_sleep_after_a_product(given, used):
-    program = [sys.executable, "-c", CORES_AFTER_A_PRODUCT]
+    program = [sys.executable, "-P", "-c", CORES_AFTER_A_PRODUCT]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENBLAS")} | given
     out = subprocess.run(program, env=environment, check=True, capture_output=True, text=True).stdout
     seconds, timeout = out.splitlines()[-1].split()

@@ -217,7 +217,7 @@ def test_fit_of_10000_vectors_takes_less_than_150_mb_more_memory_than_of_1000(tm
         "    except SystemExit as end: assert not end.code, end\n"
         "    print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
-    command = [sys.executable, "-c", script, *(str(tmp_path / f"{count}.npy") for count in (1000, 10_000))]
+    command = [sys.executable, "-P", "-c", script, *(str(tmp_path / f"{count}.npy") for count in (1000, 10_000))]
     environment = os.environ | {"LATHE_HOME": str(tmp_path / "home")}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr

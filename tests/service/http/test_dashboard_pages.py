@@ -1,8 +1,4 @@
 import re
-import shutil
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -92,16 +88,3 @@ def test_every_imported_or_referenced_dashboard_file_exists():
         text = asset.content.decode()
         for wanted in re.findall(r'from "\./([^"]+)"', text) + re.findall(r'"dashboard/([^"]+)"', text):
             assert wanted in read_assets(), (name, wanted)
-
-
-def test_a_wheel_contains_the_dashboard_files(tmp_path):
-    source = tmp_path / "source"
-    shutil.copytree(ROOT / "service", source / "service", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
-        shutil.copy(ROOT / name, source)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", str(source)]
-    done = subprocess.run([*command, "--wheel-dir", str(tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
-        for name, asset in read_assets().items():
-            assert wheel.read(f"lathe/service/dashboard/static/{name}") == asset.content

@@ -174,5 +174,5 @@ def test_create_app_adds_tracing_only_if_the_setting_is_on(collector, tmp_path):
 
 def test_tracing_without_its_extra_raises_value_error_with_the_pip_command(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
-    with pytest.raises(ValueError, match=r"LATHE_TRACING.*pip install 'lathe\[otel\]'"):
+    with pytest.raises(ValueError, match=r"LATHE_TRACING.*pip install 'lathe-service\[otel\]'"):
         create_app(read_settings(home=tmp_path, tracing=True))

@@ -184,4 +184,4 @@ def test_a_missing_engine_is_a_message_for_the_user(without_hnswlib, monkeypatch
     monkeypatch.setitem(sys.modules, "faiss", None)
     spec = replace(coded_spec(), chain="none")
     assert create_graph(spec, choose_format(spec, Reducer(spec, None)), 1) is None
-    assert "pip install 'lathe[faiss]'" in find_graph_problem(None)
+    assert "pip install 'lathe-service[faiss]'" in find_graph_problem(None)

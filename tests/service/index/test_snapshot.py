@@ -215,7 +215,7 @@ def test_a_copy_of_an_open_index_has_every_write_after_the_snapshot(folder, tmp_
 
 def test_a_killed_writer_loses_no_acknowledged_write(tmp_path):
     create(tmp_path)
-    command = [sys.executable, "-c", WRITE_UNTIL_KILLED, str(tmp_path)]
+    command = [sys.executable, "-P", "-c", WRITE_UNTIL_KILLED, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         acknowledged = [int(writer.stdout.readline()) for _ in range(50)]
         writer.send_signal(signal.SIGKILL)

@@ -18,5 +18,5 @@ print(json.dumps([torch.get_num_threads(), *others]))
 
 
 def test_limit_this_thread_to_one_core_leaves_the_number_given_to_later_threads():
-    found = subprocess.run([sys.executable, "-c", PROGRAM], check=True, capture_output=True, text=True).stdout
+    found = subprocess.run([sys.executable, "-P", "-c", PROGRAM], check=True, capture_output=True, text=True).stdout
     assert json.loads(found) == [1, 3, 3]

@@ -77,7 +77,7 @@ def test_a_queued_job_is_listed_with_a_message_that_no_worker_is_there(jobs, sub
     assert [job.id for job in jobs.list()] == [second.id, first.id]
     job = jobs.get(first.id)
     assert (job.state, job.kind, job.progress, job.ended) == ("queued", "fit", 0.0, False)
-    assert "no worker" in job.message and version("lathe") in job.message
+    assert "no worker" in job.message and version("lathe-service") in job.message
     assert json.loads(records.read_request(first.id)) == {"steps": ["r2"]}
     assert jobs.open_result(first.id, "vectors.npy") is None
 
@@ -114,7 +114,7 @@ def test_waiting_jobs_without_a_worker_are_warned_of(jobs, submit, redis_server)
     jobs.not_before = math.inf
     jobs.manage_jobs()
     (warning,) = jobs.warnings()
-    assert "jobs wait (1)" in warning and version("lathe") in warning and "lathe worker" in warning
+    assert "jobs wait (1)" in warning and version("lathe-service") in warning and "lathe worker" in warning
     beat(redis_server.client, ago=ALIVE_SECONDS + 1)
     jobs.manage_jobs()
     assert len(jobs.warnings()) == 1 and jobs.workers == 0

@@ -390,7 +390,7 @@ def test_worker_check_imports_no_torch(redis_server):
     told = os.environ | {"LATHE_REDIS_URL": redis_server.url}
 
     done = subprocess.run(
-        [sys.executable, "-c", script, "worker", "--check"], env=told, capture_output=True, text=True, timeout=60
+        [sys.executable, "-P", "-c", script, "worker", "--check"], env=told, capture_output=True, text=True, timeout=60
     )
 
     assert "no worker of" in done.stderr

@@ -101,7 +101,7 @@ with ray_engine(sys.argv[1], 2, 2) as engine:
     work = tmp_path / "work"
     address = ray.get_runtime_context().gcs_address
     child = subprocess.Popen(
-        [sys.executable, "-c", script, address, vectors, str(work)],
+        [sys.executable, "-P", "-c", script, address, vectors, str(work)],
         stdout=subprocess.PIPE, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     with child:

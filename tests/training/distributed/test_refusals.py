@@ -42,7 +42,7 @@ def test_a_listener_that_is_not_ray_is_given_up_within_the_time_limits():
 
 def test_without_ray_installed_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(EngineError, match=r"pip install 'lathe\[ray\]'"), ray_engine(None, 1):
+    with pytest.raises(EngineError, match=r"pip install 'lathe-training\[ray\]'"), ray_engine(None, 1):
         pass
 
 

@@ -147,7 +147,7 @@ def test_lora_refuses_unknown_target_modules_and_lists_the_models(job_of, run_jo
 
 def test_lora_without_peft_is_refused_and_the_extra_is_named(job_of, run_job, tiny, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(JobError, match=r"needs peft: pip install 'lathe\[lora\]'"):
+    with pytest.raises(JobError, match=r"needs peft: pip install 'lathe-training\[lora\]'"):
         run_job(job_of(), tiny)
 
 

@@ -6,6 +6,6 @@ Names are imported on first access, as listed in `__init__.pyi`: code that only 
 not wait seconds for torch.
 """
 
-import lazy_loader
+from lathe.transforms.lazy import load_lazily
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = load_lazily(__name__, __file__)

@@ -55,6 +55,16 @@ def finite_blocks(vectors: Vectors) -> Iterator[FloatArray]:
         yield block
 
 
+def as_vectors(vectors: Any) -> Vectors:
+    """Convert lists of numbers to a NumPy array; return anything else, such as an array or a memmap, unchanged.
+
+    Raises:
+        InputError: if the lists hold no numbers, or differ in length.
+    """
+    rows: Vectors = as_numpy(vectors) if isinstance(vectors, list | tuple) else vectors
+    return rows
+
+
 def require_matrix(vectors: Vectors) -> None:
     """Raise `InputError` unless `vectors` has the shape `(n, d)` with d ≥ 1."""
     found = getattr(vectors, "shape", None)

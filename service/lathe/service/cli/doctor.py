@@ -29,7 +29,7 @@ def doctor() -> None:
     from lathe.service.chains.registry import Registry
     from lathe.service.cli.kernels import describe_instructions, describe_kernels
     from lathe.service.cli.machine import read_machine
-    from lathe.service.cli.requirements import find_unmet
+    from lathe.service.cli.requirements import find_unmet_of_extra
     from lathe.service.cli.shortfalls import EXTRAS, find_shortfalls
     from lathe.service.index.backend import describe_folder
     from lathe.service.index.embedded.indexes import list_folders_without_record, list_index_folders
@@ -38,7 +38,7 @@ def doctor() -> None:
 
     settings, home = load_state()
     machine = read_machine(settings)
-    _print_line("lathe", version("lathe"))
+    _print_line("lathe", version("lathe-service"))
     _print_line("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for package in ("torch", "transformers", "sentence-transformers", "numpy"):
         _print_line(package, _find_version(package))
@@ -49,7 +49,7 @@ def doctor() -> None:
     _print_line("kernels", describe_kernels())
     workers, threads = settings.worker_processes, settings.worker_options.threads
     _print_line("workers", f"{workers} of {threads} threads for each encoder")
-    _print_line("extras", ", ".join(extra for extra in EXTRAS if not find_unmet("lathe", extra)) or "none")
+    _print_line("extras", ", ".join(extra for extra in EXTRAS if not find_unmet_of_extra(extra)) or "none")
     problem = _check_state_folder(home)
     missing_encoder = not all([_check_encoder(spec) for spec in settings.specs])
     registry = Registry(home.shared / "chains" if settings.redis_url else home.chains)

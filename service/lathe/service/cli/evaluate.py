@@ -182,7 +182,7 @@ def require_evaluation_extra(module: str = "mteb") -> None:
     from importlib.util import find_spec
 
     if find_spec(module) is None:
-        raise EvaluationError(f"evaluating needs {module}: pip install 'lathe[evaluation]'")
+        raise EvaluationError(f"evaluating needs {module}: pip install 'lathe-training[evaluation]'")
 
 
 def _split_commas(value: str | None) -> list[str]:

@@ -43,7 +43,7 @@ def show_version(requested: bool) -> None:
     if requested:
         from importlib.metadata import version
 
-        typer.echo(f"lathe {version('lathe')}")
+        typer.echo(f"lathe {version('lathe-service')}")
         raise typer.Exit
 
 
@@ -75,9 +75,14 @@ app.command()(diagnose.diagnose)
 app.command()(doctor.doctor)
 
 
-BLAS_WAIT = {"OPENBLAS_THREAD_TIMEOUT": "16"}
-"""Environment variable that lets NumPy's threads sleep after 2¹⁶ cycles without work. Without it, they wait at full
-speed for a tenth of a second after each product, on cores that encoders could use."""
+ENVIRONMENT = {
+    # NumPy's threads sleep after 2¹⁶ cycles without work. Otherwise they wait at full speed for a tenth of a second
+    # after each product, on cores that encoders could use.
+    "OPENBLAS_THREAD_TIMEOUT": "16",
+    # Processes that libraries start do not search the working directory, where a file may have the name of any module.
+    "PYTHONSAFEPATH": "1",
+}
+"""Environment variables of this process and those that it starts, unless they are set."""
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
@@ -86,10 +91,10 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line; print an expected error as one line and exit with status 1, or 130 after Ctrl-C.
 
-    Sets the environment variables in `BLAS_WAIT` that are not set, for this process and those it starts.
+    Sets the variables of `ENVIRONMENT` that are not set.
     """
-    for name, value in BLAS_WAIT.items():
-        os.environ.setdefault(name, value)  # before NumPy is imported, which reads it once
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)  # before NumPy is imported, which reads its variable once
     try:
         app()
     except (ServiceError, TrainingError, TransformError, ValueError) as error:

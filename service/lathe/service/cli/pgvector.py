@@ -35,7 +35,7 @@ def require_driver() -> None:
     try:
         import psycopg  # noqa: F401
     except ImportError as error:
-        raise NotSupportedError(f"PostgreSQL takes psycopg ({error}): pip install 'lathe[pgvector]'") from None
+        raise NotSupportedError(f"PostgreSQL takes psycopg ({error}): pip install 'lathe-service[pgvector]'") from None
 
 
 @app.command()

@@ -85,5 +85,5 @@ def describe_memory(max_memory: str | None, policy: str | None) -> str:
 
 def describe_jobs(waiting: int, workers: int) -> str:
     """Describe how many jobs wait, and how many workers there are to run them."""
-    counts = f"waiting: {waiting}; live workers of Lathe {version('lathe')}: {workers}"
+    counts = f"waiting: {waiting}; live workers of Lathe {version('lathe-service')}: {workers}"
     return counts if workers else f"{counts}, `lathe worker` starts one"

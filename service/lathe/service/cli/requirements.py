@@ -6,6 +6,9 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from packaging.requirements import Requirement
 
+DISTRIBUTIONS = ("lathe-transforms", "lathe-training", "lathe-service")
+"""Names of Lathe's distributions on the package index."""
+
 
 @cache
 def find_unmet(distribution: str, extra: str = "", version: Callable[[str], str] = version) -> tuple[str, ...]:
@@ -25,6 +28,17 @@ def find_unmet(distribution: str, extra: str = "", version: Callable[[str], str]
         if marker is None or marker.evaluate({"extra": extra}):
             problems += _check_requirement(requirement, version)
     return tuple(dict.fromkeys(problems))
+
+
+def find_unmet_of_lathe(version: Callable[[str], str] = version) -> tuple[str, ...]:
+    """Return the requirements of all of Lathe's distributions that are not met, without those of extras."""
+    problems = [problem for name in DISTRIBUTIONS for problem in find_unmet(name, version=version)]
+    return tuple(dict.fromkeys(problems))
+
+
+def find_unmet_of_extra(extra: str, version: Callable[[str], str] = version) -> list[str]:
+    """Return the requirements that an extra adds and that are not met; `extra` is written as `lathe-service[redis]`."""
+    return _check_requirement(Requirement(extra), version)
 
 
 def _check_requirement(requirement: Requirement, version: Callable[[str], str]) -> list[str]:

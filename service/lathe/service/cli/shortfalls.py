@@ -9,29 +9,31 @@ import torch
 
 from lathe.service.cli.kernels import lacks_avx512
 from lathe.service.cli.machine import Machine, read_machine
-from lathe.service.cli.requirements import find_unmet
+from lathe.service.cli.requirements import find_unmet_of_extra, find_unmet_of_lathe
 from lathe.service.settings import Settings
 
 EXTRAS = {
-    "offline": "the default encoder has to come from the hub, over the network",
-    "parquet": "parquet files are neither read nor written",
-    "onnx": "`lathe export --format onnx` does not work",
-    "faiss": "indexes of codes take as much memory as those of floats; `lathe export --format faiss` and the import of "
-    "FAISS indexes do not work",
-    "index": "graphs of floats are those of FAISS, which are slower; without it too, a query is compared with all rows",
-    "milvus": "LATHE_INDEX_URL does not work: indexes stay on one machine",
-    "pgvector": "`lathe pgvector` and `lathe index export --to pgvector` do not work",
-    "hdf5": "files of ann-benchmarks are not read",
-    "remote": "sources at URLs (s3://…) are not read",
-    "evaluation": "`lathe evaluate` does not work",
-    "training": "`lathe train` does not work, and data sets of the Hugging Face hub (hf:…) are not read",
-    "lora": "`training.lora` of a job does not work: all weights are trained, or none",
-    "ray": "`--engine ray` does not work: fits and encoding stay on one machine",
-    "ray-serve": "the service does not run under Ray Serve",
-    "redis": "LATHE_REDIS_URL does not work: replicas share nothing",
-    "otel": "LATHE_TRACING does not work",
+    "lathe-training[offline]": "the default encoder has to come from the hub, over the network",
+    "lathe-training[parquet]": "parquet files are neither read nor written",
+    "lathe-training[onnx]": "`lathe export --format onnx` does not work",
+    "lathe-training[faiss]": "`lathe export --format faiss` and the import of FAISS indexes do not work",
+    "lathe-service[faiss]": "indexes of codes take as much memory as those of floats",
+    "lathe-service[index]": "graphs of floats are those of FAISS, which are slower; without FAISS too, a query is "
+    "compared with all rows",
+    "lathe-service[milvus]": "LATHE_INDEX_URL does not work: indexes stay on one machine",
+    "lathe-service[pgvector]": "`lathe pgvector` and `lathe index export --to pgvector` do not work",
+    "lathe-training[hdf5]": "files of ann-benchmarks are not read",
+    "lathe-training[remote]": "sources at URLs (s3://…) are not read",
+    "lathe-training[evaluation]": "`lathe evaluate` does not work",
+    "lathe-training[finetuning]": "`lathe train` does not work, and data sets of the Hugging Face hub (hf:…) are "
+    "not read",
+    "lathe-training[lora]": "`training.lora` of a job does not work: all weights are trained, or none",
+    "lathe-training[ray]": "`--engine ray` does not work: fits and encoding stay on one machine",
+    "lathe-service[ray-serve]": "the service does not run under Ray Serve",
+    "lathe-service[redis]": "LATHE_REDIS_URL does not work: replicas share nothing",
+    "lathe-service[otel]": "LATHE_TRACING does not work",
 }
-"""What does not work without each extra."""
+"""What does not work without each extra, in the form in which pip takes it."""
 
 FAISS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cu11", "faiss-gpu-cu12")
 """Packages that bring the module `faiss`."""
@@ -65,8 +67,8 @@ def find_shortfalls(
     """
     machine = machine or read_machine(settings)
     yield from _find_device_shortfalls(machine)
-    for problem in find_unmet("lathe", version=version):
-        yield Shortfall("an old version", f"Lathe requires {problem}: pip install -U lathe")
+    for problem in find_unmet_of_lathe(version):
+        yield Shortfall("an old version", f"Lathe requires {problem}: pip install -U lathe-service")
     yield from _find_disk_shortfalls(machine.free_bytes)
     if not settings.redis_url:
         cost = "servers share no chains, jobs and cache: each has its own; set LATHE_REDIS_URL to share them"
@@ -77,11 +79,11 @@ def find_shortfalls(
             "two FAISS", f"{' and '.join(faiss)} overwrite each other's files: uninstall both, then install one"
         )
     for extra, cost in EXTRAS.items():
-        if extra == "faiss" and faiss and faiss[0] != "faiss-cpu":
+        if extra.endswith("[faiss]") and faiss and faiss[0] != "faiss-cpu":
             continue  # a build for GPUs will do
-        if problems := find_unmet("lathe", extra, version):
+        if problems := find_unmet_of_extra(extra, version):
             yield Shortfall(
-                f"no extra {extra}", f"{cost}; {_format_install_command(extra, machine)} installs {', '.join(problems)}"
+                f"no {extra}", f"{cost}; {_format_install_command(extra, machine)} installs {', '.join(problems)}"
             )
 
 
@@ -133,8 +135,8 @@ def _find_disk_shortfalls(free: int) -> Iterator[Shortfall]:
 
 def _format_install_command(extra: str, machine: Machine) -> str:
     """Return the command that installs an extra, after the tools that must be installed first."""
-    command = f"pip install 'lathe[{extra}]'"
-    if extra != "index":
+    command = f"pip install '{extra}'"
+    if extra != "lathe-service[index]":
         return command
     missing = [] if machine.compiler else ["a C++ compiler"]
     if not machine.headers:

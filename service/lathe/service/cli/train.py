@@ -145,5 +145,5 @@ def _require_training_extra() -> None:
     from importlib.util import find_spec
 
     if find_spec("accelerate") is None or find_spec("datasets") is None:
-        raise JobError("training needs accelerate and datasets: pip install 'lathe[training]'")
+        raise JobError("training needs accelerate and datasets: pip install 'lathe-training[finetuning]'")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lathe.service.http.middleware import get_route, is_probe
 from lathe.service.logs import log_context
 
-MISSING = "LATHE_TRACING needs packages that are not installed: pip install 'lathe[otel]'"
+MISSING = "LATHE_TRACING needs packages that are not installed: pip install 'lathe-service[otel]'"
 """Message of the error when the packages for tracing are not installed."""
 
 
@@ -84,7 +84,7 @@ def open_provider() -> Any:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    own = Resource.create({"service.name": "lathe", "service.version": version("lathe")})
+    own = Resource.create({"service.name": "lathe", "service.version": version("lathe-service")})
     provider = TracerProvider(resource=own.merge(OTELResourceDetector().detect()))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider

@@ -15,7 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from lathe.service.processes.fork_server import BOUND, LASTING, NUMBER, PRELOADED, SINGLE_THREADED
-from lathe.service.processes.program import ProcessStarter, Program, Spawner, get_environment_without_keys
+from lathe.service.processes.program import (
+    PYTHON_MODULE,
+    ProcessStarter,
+    Program,
+    Spawner,
+    get_environment_without_keys,
+)
 
 LOST = -signal.SIGHUP
 """Exit status of a process that could not be forked, or whose fork server was killed, so that its own is unknown."""
@@ -102,13 +108,7 @@ class ForkServer:
             ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
             with theirs:
                 self._server = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-m",
-                        "lathe.service.processes.fork_server",
-                        str(theirs.fileno()),
-                        *self._preloaded,
-                    ],
+                    [*PYTHON_MODULE, "lathe.service.processes.fork_server", str(theirs.fileno()), *self._preloaded],
                     stdin=subprocess.DEVNULL,
                     env=get_environment_without_keys() | SINGLE_THREADED,
                     pass_fds=[theirs.fileno()],

@@ -73,7 +73,7 @@ class ForkLoop:
         """Import the modules and serve requests; return only in a fork, with the function that runs its program."""
         self._exit_if_server_is_gone()  # it may be gone already
         gc.disable()  # imports make so many objects that collecting takes a quarter of their time
-        setproctitle(f"{sys.executable} -m lathe.service.processes.fork_server")  # `ps` need not list the modules
+        setproctitle(f"{sys.executable} -P -m lathe.service.processes.fork_server")  # `ps` need not list the modules
         for name in preloaded:
             with suppress(ImportError):  # the program that needs the module says so in its own output
                 import_module(name)
@@ -153,7 +153,7 @@ class ForkLoop:
         os.environ.update(request["environment"])
         arguments = [*request["arguments"], *map(str, left)]
         sys.argv = [request["module"], *arguments]
-        setproctitle(f"{sys.executable} -m {' '.join(sys.argv)}")  # what a new Python's would be
+        setproctitle(f"{sys.executable} -P -m {' '.join(sys.argv)}")  # what a new Python's would be
         return partial(_run_module, request["module"], arguments)
 
     def _report_ended_forks(self) -> None:

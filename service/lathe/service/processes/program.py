@@ -9,6 +9,10 @@ from typing import Protocol
 
 from lathe.service.key_file import KEY_VARIABLES
 
+PYTHON_MODULE = (sys.executable, "-P", "-m")
+"""Beginning of the command that runs a module in a new Python. With -P the working directory is not searched: a file of
+the user's there may have the name of any module."""
+
 
 @dataclass(frozen=True)
 class Program:
@@ -82,10 +86,10 @@ class Spawner:
         """Do nothing: there is nothing to prepare for a new Python."""
 
     def start(self, program: Program) -> Process:
-        """Start the program as `python -m module` in a session of its own; see `ProcessStarter`."""
+        """Start the program as `python -P -m module` in a session of its own; see `ProcessStarter`."""
         passed = [] if program.descriptor is None else [program.descriptor]
         return subprocess.Popen(
-            [sys.executable, "-m", program.module, *program.arguments, *map(str, passed)],
+            [*PYTHON_MODULE, program.module, *program.arguments, *map(str, passed)],
             stdin=subprocess.DEVNULL,
             stdout=program.output,
             stderr=None if program.output is None else subprocess.STDOUT,

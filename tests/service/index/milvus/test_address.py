@@ -36,7 +36,7 @@ def test_index_calls_without_pymilvus_are_answered_503_with_the_pip_command(star
     with start_app(indexes_only=True, home=tmp_path, index_url="http://127.0.0.1:9") as app:
         for answer in answers(app):
             assert answer.status_code == 503
-            assert "pymilvus is not installed: pip install 'lathe[milvus]'" in answer.json()["error"]["message"]
+            assert "pymilvus is not installed: pip install 'lathe-service[milvus]'" in answer.json()["error"]["message"]
 
 
 @pytest.mark.trial

@@ -84,7 +84,7 @@ def search_truncated(fit: FloatArray, rows: FloatArray, budget: int, k: int) -> 
 def find_rabitq_problem() -> str | None:
     """Return why RaBitQ cannot be compared here: no FAISS, or one that is too old; None if it can."""
     if find_spec("faiss") is None:
-        return "faiss is not installed: pip install 'lathe[faiss]'"
+        return "faiss is not installed: pip install 'lathe-training[faiss]'"
     import faiss
 
     try:

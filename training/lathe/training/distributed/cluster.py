@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -55,27 +55,26 @@ def connect_cluster(address: str | None, cores: int) -> Iterator[list[int]]:
         EngineError: if Ray is not installed, cannot be started, or does not answer.
     """
     if find_spec("ray") is None:
-        raise EngineError("the engine ray needs Ray: pip install 'lathe[ray]'")
+        raise EngineError("the engine ray needs Ray: pip install 'lathe-training[ray]'")
     os.environ |= QUIET | (LOOPBACK if address is None else {})  # read when Ray is imported, and by what it starts
     wanted: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
-    folder = None
-    if address is None:
-        folder = make_ray_folder(Path(SHORT if Path(SHORT).is_dir() else tempfile.gettempdir()))
-        wanted |= {"address": "local", "num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
-    else:
+    if address is not None:
         _require_answer(address)
+    folder = make_ray_folder(Path(SHORT if Path(SHORT).is_dir() else tempfile.gettempdir()))
+    if address is None:
+        wanted |= {"address": "local", "num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
     import ray
 
     try:
         try:
-            ray.init(**wanted)
+            with chdir(folder):  # Ray's workers import from the directory that is current here
+                ray.init(**wanted)
         except Exception as error:  # after 30 s of starting Ray raises an error of no class of its own
             raise EngineError(f"Ray cannot be used: {error}") from error
         yield [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     finally:
         ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def make_ray_folder(below: Path) -> str:
@@ -106,7 +105,7 @@ def _require_answer(address: str) -> None:
         raise EngineError(f"no Ray cluster answers at {address}: {error}") from None
     try:
         tried = subprocess.run(
-            [sys.executable, "-c", TRY, address], capture_output=True, text=True, timeout=ANSWER_SECONDS
+            [sys.executable, "-P", "-c", TRY, address], capture_output=True, text=True, timeout=ANSWER_SECONDS
         )
     except subprocess.TimeoutExpired:
         raise EngineError(f"no Ray cluster answers at {address} within {ANSWER_SECONDS:.0f} s") from None

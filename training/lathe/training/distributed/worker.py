@@ -134,6 +134,6 @@ class Worker:
 
 def describe_environment(encoder: TextEncoder | None) -> dict[str, Any]:
     """Return versions of packages and Python, and the encoder's description; all processes of a fit must agree."""
-    packages = ("lathe", "torch", "numpy", "transformers", "tokenizers", "sentence-transformers")
+    packages = ("lathe-training", "torch", "numpy", "transformers", "tokenizers", "sentence-transformers")
     about = {package: version(package) for package in packages} | {"python": platform.python_version()}
     return about | {"encoder": None if encoder is None else encoder.describe()}

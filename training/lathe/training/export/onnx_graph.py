@@ -107,7 +107,9 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
         import onnx.compose
         import onnxruntime
     except ImportError as error:
-        raise ExportError("ONNX export needs onnx, onnxscript and onnxruntime: pip install 'lathe[onnx]'") from error
+        raise ExportError(
+            "ONNX export needs onnx, onnxscript and onnxruntime: pip install 'lathe-training[onnx]'"
+        ) from error
     if encoder is not None:
         require_encoder(chain, encoder, ONNX_MAPS)
     require_exportable(chain, ONNX_MAPS)

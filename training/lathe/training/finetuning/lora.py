@@ -35,7 +35,7 @@ class Adapter:
 
     def __init__(self, model: Any, settings: LoraSettings, seed: int) -> None:
         if find_spec("peft") is None:
-            raise JobError("training.lora needs peft: pip install 'lathe[lora]'")
+            raise JobError("training.lora needs peft: pip install 'lathe-training[lora]'")
         self.transformer = next(iter(model))
         if not hasattr(self.transformer, "auto_model"):
             raise JobError("a static encoder has no layers for training.lora; leave it out")

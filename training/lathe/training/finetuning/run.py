@@ -268,7 +268,9 @@ class TrainingRun:
             "pairs": len(mixture),
             "negatives": sum(map(len, mixture.negatives)),
             "sources": mixture.names,
-            "libraries": {name: version(name) for name in ("lathe", "torch", "transformers", "sentence-transformers")},
+            "libraries": {
+                name: version(name) for name in ("lathe-training", "torch", "transformers", "sentence-transformers")
+            },
             "date": datetime.now(UTC).date().isoformat(),
         }
         if get_process_rank() == 0:

@@ -45,7 +45,7 @@ def render_page(sections: Sequence[Section], about: str, files: str = "", refere
     """
     environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True)
     return environment.get_template(TEMPLATE).render(
-        sections=sections, about=about, files=files, reference=reference, version=version("lathe")
+        sections=sections, about=about, files=files, reference=reference, version=version("lathe-training")
     )
 
 

@@ -315,7 +315,9 @@ def _explained_errors(name: str) -> Iterator[None]:
     except SourceError:
         raise
     except ImportError as error:
-        raise AccessError(f"reading {name} needs datasets: pip install 'lathe[training]' ({error})") from error
+        raise AccessError(
+            f"reading {name} needs datasets: pip install 'lathe-training[finetuning]' ({error})"
+        ) from error
     except Exception as error:  # of a format's library, Arrow, the hub's client or the network
         reason = shorten(str(error), REASON_CHARACTERS)
         if "is a gated dataset" in reason or type(error).__name__ == "GatedRepoError":

@@ -127,7 +127,7 @@ def _open_parquet(file: Readable) -> Any:
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise AccessError("reading parquet needs pyarrow: pip install 'lathe[parquet]'") from error
+        raise AccessError("reading parquet needs pyarrow: pip install 'lathe-training[parquet]'") from error
     try:
         return ParquetFile(file if isinstance(file, Path) else file.open("rb"))
     except (_arrow_exception(), OSError) as error:

@@ -173,7 +173,7 @@ def _open_file_system(url: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
         from fsspec.registry import known_implementations
     except ImportError as error:
-        raise AccessError(f"reading {url} needs fsspec: pip install 'lathe[remote]'") from error
+        raise AccessError(f"reading {url} needs fsspec: pip install 'lathe-training[remote]'") from error
     protocol = url.partition("://")[0]
     try:
         files, path = url_to_fs(url)

@@ -80,7 +80,7 @@ def open_hdf5(path: Readable) -> Iterator[Any]:
     try:
         import h5py
     except ImportError as error:
-        raise AccessError("reading HDF5 needs h5py: pip install 'lathe[hdf5]'") from error
+        raise AccessError("reading HDF5 needs h5py: pip install 'lathe-training[hdf5]'") from error
     try:
         with native_path(path) as here:
             file = h5py.File(here, "r")
@@ -168,7 +168,7 @@ def _open_faiss(path: Readable) -> Iterator[tuple[Any, Any]]:
     try:
         import faiss
     except ImportError as error:
-        raise AccessError("reading a FAISS index needs faiss: pip install 'lathe[faiss]'") from error
+        raise AccessError("reading a FAISS index needs faiss: pip install 'lathe-training[faiss]'") from error
     try:
         _require_flat(path)
         with native_path(path) as here:

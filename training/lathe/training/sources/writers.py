@@ -103,7 +103,7 @@ class ParquetWriter:
             import pyarrow
             import pyarrow.parquet
         except ImportError as error:
-            raise SourceError("writing parquet needs pyarrow: pip install 'lathe[parquet]'") from error
+            raise SourceError("writing parquet needs pyarrow: pip install 'lathe-training[parquet]'") from error
         self.arrow = pyarrow
         self.path = path
         self.file: Any = None

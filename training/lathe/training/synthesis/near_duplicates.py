@@ -66,7 +66,9 @@ class NearDuplicates:
         try:
             from datasketch import MinHash, MinHashLSH
         except ImportError as error:
-            raise JobError("finding near duplicates takes datasketch: pip install 'lathe[training]'") from error
+            raise JobError(
+                "finding near duplicates takes datasketch: pip install 'lathe-training[finetuning]'"
+            ) from error
         self.similarity = similarity
         self.texts: list[str] = []
         self.empty = MinHash(PERMUTATIONS, hashfunc=zlib.crc32)

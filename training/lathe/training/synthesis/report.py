@@ -117,7 +117,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "similarity": job.similarity,
         "shared_words": job.shared_words,
         "endpoint": outcome.endpoint.host,
-        "lathe": version("lathe"),
+        "lathe": version("lathe-training"),
         "date": datetime.now(UTC).date().isoformat(),
     }
     if job.prices is not None:

@@ -17,7 +17,7 @@ from lathe.transforms.base.training_log import TrainingLog
 from lathe.transforms.errors import ArtifactError, InputError
 from lathe.transforms.progress import Progress, no_progress
 from lathe.transforms.statistics import Moments, PairedMoments, PairedRows, moments_of
-from lathe.transforms.vectors import Vectors, require_matrix
+from lathe.transforms.vectors import Vectors, as_vectors, require_matrix
 
 LearnsFrom = Literal["rows", "moments", "unit moments", "nothing"]
 """What a fit needs: the rows, their moments, the moments of the L2-normalized rows, or only their dimensions."""
@@ -101,7 +101,8 @@ class Transform(Map):
         Buffers stay on their device. After an error they are as before.
 
         Args:
-            data: moments or vectors; `PairedMoments` for a transform that is fitted on pairs.
+            data: moments or vectors, as an array, a tensor or lists of numbers; `PairedMoments` for a transform that is
+                fitted on pairs.
             on_progress: callback called with progress in [0, 1] and a message; an exception it raises stops the fit.
             targets: target vector of each row, `(n, k)`, for a transform that is fitted on pairs.
             checkpoint: file for the state of a training in steps. A killed fit with the same parameters and vectors is
@@ -117,7 +118,7 @@ class Transform(Map):
                 expected.
         """
         self.check_parameters()
-        data = self._join_pairs(data, targets)
+        data = self._join_pairs(as_vectors(data), targets)
         if isinstance(data, Moments):
             rows, dimensions = data.count, data.source_dimensions
         elif isinstance(data, PairedRows):

@@ -26,6 +26,7 @@ from lathe.transforms.base import (
     restore_on_error,
     view_through,
 )
+from lathe.transforms.chain.encoder_module import EncoderModule
 from lathe.transforms.chain.folding import fold_primitives
 from lathe.transforms.chain.steps import build_steps
 from lathe.transforms.codes import Quantizer
@@ -33,7 +34,7 @@ from lathe.transforms.errors import ArtifactError, InputError, NotFittedError, S
 from lathe.transforms.linear import Normalize, Selection
 from lathe.transforms.progress import Progress, no_progress
 from lathe.transforms.statistics import unit_rows
-from lathe.transforms.vectors import Vectors, require_matrix
+from lathe.transforms.vectors import Vectors, as_vectors, require_matrix
 
 
 class Chain(nn.Module):
@@ -133,7 +134,7 @@ class Chain(nn.Module):
         The vectors are streamed in blocks from where they are stored. If the fit fails, every step is restored.
 
         Args:
-            vectors: `(n, d)`.
+            vectors: `(n, d)`: an array, a tensor, a memmap or lists of numbers.
             on_progress: called with progress in [0, 1] and a message; an exception that it raises stops the fit.
             targets: what each row should become, `(n, k)`, for steps that are fitted on pairs.
             refit: whether to fit steps again that are already fitted.
@@ -148,6 +149,7 @@ class Chain(nn.Module):
                 pairs.
             StepError: if the steps do not fit the dimensions or one another, or the chain is folded.
         """
+        vectors = as_vectors(vectors)
         require_matrix(vectors)
         to_fit = self._steps_to_fit(refit)
         paired = [step.kind for step in to_fit.values() if step.paired]
@@ -404,6 +406,13 @@ class Chain(nn.Module):
         dtype = next((buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), None)
         # `Module.to` casts float buffers only, so the columns of a selection stay integers.
         return chain if like is None else chain.to(dtype=dtype, device=like.device)
+
+    def as_module(self) -> EncoderModule:
+        """Return the chain as a module to append to a `SentenceTransformer`: `model.append(chain.as_module())`.
+
+        The module shares the chain's tensors.
+        """
+        return EncoderModule(self)
 
     def __len__(self) -> int:
         return len(self.steps)

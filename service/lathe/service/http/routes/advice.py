@@ -40,7 +40,7 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
     """
     body = validate_json(json_body, AdviseBody)
     if find_spec("matplotlib") is None:
-        raise NotSupportedError("advice needs the extra `evaluation`: pip install 'lathe[evaluation]'")
+        raise NotSupportedError("advice needs the extra `evaluation`: pip install 'lathe-training[evaluation]'")
     if body.fit is not None:
         require_name(body.fit, param="fit")
     engine = services.embedder.find_engine(body.encoder, param="encoder")

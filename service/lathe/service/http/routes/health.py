@@ -111,7 +111,7 @@ def _describe_server(services: Services) -> dict[str, Any]:
         "max_client_batch_size": settings.max_texts,
         "max_body_bytes": settings.max_body_bytes,
         "auto_truncate": engine.spec.long_text != "error",
-        "version": version("lathe"),
+        "version": version("lathe-service"),
         "encoders": describe_encoders(services),
         "chains": [
             {"name": name, "live": services.registry.live(name), "versions": services.registry.versions(name)}

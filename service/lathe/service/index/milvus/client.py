@@ -134,7 +134,7 @@ class MilvusConnection:
             from pymilvus import MilvusException
         except ImportError:
             raise UnavailableError(
-                "LATHE_INDEX_URL names a Milvus, and pymilvus is not installed: pip install 'lathe[milvus]'"
+                "LATHE_INDEX_URL names a Milvus, and pymilvus is not installed: pip install 'lathe-service[milvus]'"
             ) from None
         try:
             yield

@@ -24,7 +24,7 @@ def build_queue_name(home_id: str | None = None) -> str:
     Args:
         home_id: id of the state folder whose jobs it holds; None for jobs that any worker can run.
     """
-    return version("lathe") + (f":{home_id}" if home_id else "")
+    return version("lathe-service") + (f":{home_id}" if home_id else "")
 
 
 def read_server_time(client: Redis) -> float:

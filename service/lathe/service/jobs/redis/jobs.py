@@ -81,7 +81,9 @@ class SharedJobs:
         waiting, workers = self.seen or (0, 0)
         if not waiting or workers or not self.connection.up:
             return []
-        return [f"jobs wait ({waiting}) and no worker of Lathe {version('lathe')} is there: start `lathe worker`"]
+        return [
+            f"jobs wait ({waiting}) and no worker of Lathe {version('lathe-service')} is there: start `lathe worker`"
+        ]
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
         """Write a job to Redis and queue it; return it."""

@@ -34,7 +34,7 @@ def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as a dict, with its sentences, library versions, today's UTC date and the sample sizes."""
     return {
-        **describe_environment("lathe", "mteb", "scipy", "statsmodels", "numpy"),
+        **describe_environment("lathe-training", "mteb", "scipy", "statsmodels", "numpy"),
         "samples": {"drawn": SAMPLES, "examples": SAMPLE_EXAMPLES},
         "sentences": summarize_comparison(comparison),
         **asdict(comparison),

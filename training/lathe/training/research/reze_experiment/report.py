@@ -67,7 +67,7 @@ def to_json(experiment: Experiment, findings: Findings) -> dict[str, Any]:
         "encoder": encoder,
         "targets": [one.target.name for one in experiment.prepared],
         "sources": {one.target.name: [asdict(report) for report in one.mixture.reports] for one in experiment.prepared},
-        **describe_environment("lathe", "torch", "transformers", "sentence-transformers", "mteb"),
+        **describe_environment("lathe-training", "torch", "transformers", "sentence-transformers", "mteb"),
         "sentences": summarize_experiment(findings),
         "findings": findings,
         "offline": read_geometries(experiment),

@@ -33,4 +33,4 @@ def find_graph_problem(graph: Graph | None) -> str | None:
     """Return a message for the user if searches are exact, because no graph's engine is installed; else None."""
     if graph is not None:
         return None
-    return "searches are exact: pip install 'lathe[faiss]' makes graphs"
+    return "searches are exact: pip install 'lathe-service[faiss]' makes graphs"

@@ -1,0 +1,126 @@
+"""The names that a notebook imports, and what they give for texts and vectors in memory."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import lathe.training
+from lathe.training import EncoderSpec, FitResult, TrainingError, advise, evaluate, fit, load_encoder
+from lathe.transforms import Chain, parse_steps
+
+API = {
+    "Advice",
+    "Encoder",
+    "EncoderSpec",
+    "FitResult",
+    "Results",
+    "Source",
+    "TrainingError",
+    "advise",
+    "evaluate",
+    "fit",
+    "load_encoder",
+    "open_source",
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return (np.random.default_rng(0).normal(size=(400, 24)) * np.linspace(3, 0.5, 24) + 1).astype(np.float32)
+
+
+def test_the_package_exports_these_names_and_no_others():
+    assert lathe.training.__all__ == sorted(API)
+    assert set(dir(lathe.training)) == API
+    assert all(hasattr(lathe.training, name) for name in API)
+    with pytest.raises(AttributeError, match="module 'lathe.training' has no attribute 'fits'"):
+        lathe.training.fits  # noqa: B018
+
+
+def test_importing_the_package_imports_neither_torch_nor_numpy():
+    code = "import sys, lathe.training; print(*{'torch', 'numpy', 'pydantic'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
+
+
+def test_a_fit_on_vectors_in_memory_returns_a_chain_with_its_certificate(rows):
+    fitted = fit(rows, "r2,pca:8", gates={"recall_at_10": 0.1, "local_spearman": 1.1})
+
+    assert isinstance(fitted, FitResult) and fitted.chain.output_dimensions == 8
+    assert 0 < fitted.certificate["recall_at_10"] <= 1
+    assert fitted.failed_gates == ["local_spearman"]
+
+
+def test_a_fit_on_a_file_equals_one_on_the_same_vectors_in_memory(rows, tmp_path):
+    np.save(tmp_path / "rows.npy", rows)
+
+    assert fit(tmp_path / "rows.npy", "r2,pca:8").chain == fit(rows, "r2,pca:8").chain
+
+
+def test_a_fit_to_a_budget_of_bytes_needs_no_steps(rows):
+    assert fit(rows, bytes=8).certificate["bytes_per_vector"]["after"] == 8
+
+
+def test_a_fit_on_texts_encodes_them_and_keeps_its_work_in_the_given_folder(brief_encoder, workspace):
+    texts = [f"The {word} of {number} turns." for number in range(60) for word in ("lathe", "mill")]
+
+    fitted = fit(texts, "r2,pca:8", brief_encoder, workspace=workspace)
+
+    assert fitted.chain.metadata["encoder"]["name"] == "brief"
+    assert fitted.certificate["n_fit"] + fitted.certificate["n_heldout"] == len(texts)
+    assert fitted.chain.transform(brief_encoder.encode(texts[:2]).vectors).shape == (2, 8)
+
+
+def test_advice_on_vectors_in_memory_recommends_steps(rows):
+    advice = advise(rows, rows=300, seed=1)
+
+    assert advice.rows == 400 and advice.best is not None
+    assert 0 < advice.best.dimensions <= 24 and advice.best.reasons
+
+
+@pytest.mark.parametrize("texts", [["a", None], ["a", 3], ["a", ""]], ids=["None", "number", "too few"])
+def test_texts_that_cannot_be_fitted_on_are_refused(texts, brief_encoder, workspace):
+    with pytest.raises(TrainingError, match=r"number 1 is|4 different rows"):
+        fit(texts, "r2", brief_encoder, workspace=workspace)
+
+
+def test_one_string_in_place_of_a_list_of_texts_is_refused(brief_encoder):
+    with pytest.raises(TrainingError, match="list of strings, not one string"):
+        brief_encoder.encode("What is a lathe?")
+
+
+def test_load_encoder_takes_the_fields_of_a_spec_and_no_others(tiny):
+    encoder = load_encoder(tiny.model, max_length=7, name="mine")
+
+    assert (encoder.name, encoder.max_length) == ("mine", 7)
+    with pytest.raises(TypeError, match="maximum"):
+        load_encoder(tiny.model, maximum=7)
+
+
+def test_an_evaluation_scores_a_chain_that_was_never_saved(tiny, tmp_path, scored_pairs):
+    rows = np.random.default_rng(0).normal(size=(300, load_encoder(tiny.model).dimensions)).astype(np.float32)
+    chain = Chain(parse_steps("r2")).fit(rows)
+
+    results = evaluate(scored_pairs, [tiny], out=tmp_path, chains={"debias": chain})
+
+    assert {(score.encoder, score.method) for score in results.scores} == {("tiny", "control"), ("tiny", "debias")}
+    assert all(score.error is None and score.score is not None for score in results.scores)
+
+
+def test_specs_are_values():
+    assert EncoderSpec("a", layer=2) == EncoderSpec("a", layer=2)
+
+
+@pytest.fixture
+def scored_pairs(tmp_path_factory):
+    """Return a folder with a data set of scored pairs of sentences."""
+    import json
+
+    folder = tmp_path_factory.mktemp("suite")
+    data = folder / "pairs"
+    data.mkdir()
+    pairs = [{"sentence1": f"turn {i}", "sentence2": f"turn {i % 4}", "score": i % 5} for i in range(20)]
+    (data / "test.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    (data / "META.json").write_text(json.dumps({"name": "pairs", "task": "sts", "language": "en"}))
+    return folder

