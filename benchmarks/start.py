@@ -230,7 +230,7 @@ def describe_process(process: int) -> str:
 
 def encoder_processes(server: int) -> list[int]:
     """Return the processes of a server that have loaded a model."""
-    return [one for one in descendants(server) if "lathe.service.encoders.engine.worker" in describe_process(one)]
+    return [one for one in descendants(server) if "encoders.engine.worker" in describe_process(one)]
 
 
 def descendants(process: int) -> list[int]:

@@ -60,7 +60,7 @@ def transforms_page() -> Iterator[str]:
 
 def of_thing(name: str, thing: Any) -> Iterator[str]:
     """A class with its methods, or a function."""
-    kind_of_step = f", kind `{thing.kind}`" if hasattr(thing, "kind") else ""
+    kind_of_step = f", kind `{thing.kind}`" if isinstance(getattr(thing, "kind", None), str) else ""
     tree = tree_of(thing)
     own = [f for f in tree.body if isinstance(f, ast.FunctionDef) and inspect.isclass(thing)]
     made = next((f for f in own if f.name == "__init__"), None) if inspect.isclass(thing) else tree

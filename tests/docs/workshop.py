@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, chdir, suppress
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from unittest.mock import patch
@@ -73,7 +73,8 @@ class CommandServer:
         """Start the fork server and accept connections; do nothing if that is done already."""
         if self.listener is not None:
             return
-        with chdir(ROOT), patch.dict(os.environ, LIBRARIES):  # so that `python -m benchmarks…` is found, and no hub
+        found = {"PYTHONPATH": str(ROOT)}  # so that `python -m benchmarks…` is
+        with patch.dict(os.environ, LIBRARIES | found):
             self.forks.warm_up()
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(self.path))

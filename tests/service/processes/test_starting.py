@@ -15,6 +15,7 @@ from tests.helpers import eventually
 
 MODULE = "tests.service.processes.program_under_test"
 SECONDS = 60.0
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def is_running(pid):
@@ -31,7 +32,7 @@ class Started:
     def __init__(self, starter, *arguments, output=None, lasting=False, **environment):
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(SECONDS)
-        needed = {"PATH": os.environ["PATH"], "HOME": "/nowhere"}
+        needed = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "PYTHONPATH": str(ROOT)}
         with theirs:
             program = Program(MODULE, arguments, needed | environment, theirs.fileno(), output, lasting)
             self.process = starter.start(program)
@@ -55,6 +56,12 @@ def closing(starter):
         starter.close()
 
 
+@pytest.fixture(autouse=True)
+def search_path(monkeypatch):
+    """Let new Pythons find the program under test: they do not search the working directory."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
 @pytest.fixture
 def forks():
     """Start a fork server that preloads nothing."""
@@ -76,7 +83,8 @@ def test_a_program_gets_its_arguments_environment_and_output(starter, tmp_path):
         about = started.about()
         assert about["arguments"] == ["one", "two words"]
         given = {name: value for name, value in about["environment"].items() if name not in ("LC_CTYPE", "PWD")}
-        assert given == {"PATH": os.environ["PATH"], "HOME": "/nowhere", "LATHE_X": "ü = 1\n2"}
+        own = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "PYTHONPATH": str(ROOT)}
+        assert given == own | {"LATHE_X": "ü = 1\n2"}
         assert started.end() == 0
     assert (tmp_path / "log").read_text() == "written to its output\n"
 

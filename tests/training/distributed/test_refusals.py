@@ -73,7 +73,7 @@ def test_a_worker_of_the_same_versions_is_accepted():
     require_same_versions(describe_environment(None), introduction())
 
 
-@pytest.mark.parametrize("what", ["lathe", "python", "torch", "numpy"])
+@pytest.mark.parametrize("what", ["lathe-training", "python", "torch", "numpy"])
 def test_a_worker_of_another_version_is_refused_with_its_node_and_both_versions(what):
     with pytest.raises(
         EngineError, match=rf"node-7 .* {what} is 0\.0\.9 there and {describe_environment(None)[what][:3]}"
