@@ -445,6 +445,8 @@ def run(home, monkeypatch, capsys):
     from lathe.service.cli import main as cli
 
     def command(*arguments, **environment):
+        for name, value in cli.ENVIRONMENT.items():  # which the command leaves to the processes of later tests
+            monkeypatch.setenv(name, value)
         monkeypatch.setenv("LATHE_HOME", str(home))
         for name, value in environment.items():
             monkeypatch.setenv(name, str(value))
