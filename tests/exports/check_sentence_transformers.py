@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 
 from lathe.service.chains.starters import STARTERS
-from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.export.sentence_transformers_folder import OLDEST, export_sentence_transformers
-from lathe.training.export.static_model import export_static
 from lathe.training.sources.source import open_source
 from lathe.transforms import Chain, parse_steps
 from tests.exports.environments import run_script
@@ -59,7 +56,7 @@ class Models:
 
 @pytest.fixture(scope="module")
 def models(encoder, tmp_path_factory):
-    """Export a starter chain, a chain with an inner normalization, one with codes, and a static model."""
+    """Export a starter chain, a chain with an inner normalization, and one with codes."""
     folder = tmp_path_factory.mktemp("models")
     found = [text for batch in open_source("pydoc:").batches() for text in batch.values if 40 < len(text) < 160]
     fitted_on = encoder.encode(found[:300]).vectors
@@ -72,12 +69,10 @@ def models(encoder, tmp_path_factory):
         chains[name].metadata = {"encoder": encoder.describe()}
     for name, chain in chains.items():
         export_sentence_transformers(chain, encoder, folder / name, f"{name}@1")
-    export_static(chains["compact"], encoder, folder / "static", "compact@1", "pydoc:")
-    static = Encoder(EncoderSpec("static", str(folder / "static")), "cpu").encode(texts).vectors
     floats = Chain(chains["bytes"].float_steps, chains["bytes"].normalize).transform(vectors)
     steps = floats / chains["bytes"].quantizer.scale.numpy()
     clear = np.abs(steps - np.floor(steps) - 0.5) > 1e-3
-    expected = {name: chain.floats(vectors) for name, chain in chains.items()} | {"static": static}
+    expected = {name: chain.floats(vectors) for name, chain in chains.items()}
     return Models(folder, expected, clear)
 
 
@@ -87,7 +82,7 @@ def packages_of(version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_version_gives_the_chains_vectors(models, version):
-    for trust, names in {"stock": ["compact", "inner", "static"], "own": ["bytes"]}.items():
+    for trust, names in {"stock": ["compact", "inner"], "own": ["bytes"]}.items():
         ended = run_script(SCRIPT, trust, *names, packages=packages_of(version), folder=models.folder)
         assert ended.returncode == 0, ended.stderr
         assert ended.stdout.split()[-1].startswith(version)

@@ -219,26 +219,10 @@ def test_export_refuses_an_encoder_for_formats_without_one(run, five_bits, tmp_p
     assert_one_line(*result, format_, "leave --encoder out")
 
 
-def test_export_static_writes_a_model_that_is_fitted_to_the_source(run, tiny_encoder_chain, tmp_path, home):
-    texts = tmp_path / "texts.txt"
-    texts.write_text("".join(f"text number {number} of a source\n" for number in range(300)))
-    arguments = ("--to", tmp_path / "model", "--format", "static", "--source", texts)
-    status, out, err = run("export", tiny_encoder_chain, *arguments)
-    assert status == 0 and "certificate.json" in out and "checked: within" in err
-    assert json.loads((tmp_path / "model/certificate.json").read_text())["n_fit"] == 240
-    assert SentenceTransformer(str(tmp_path / "model"), device="cpu").get_embedding_dimension() == 4
-
-
-@pytest.mark.parametrize("format_", ["sentence-transformers", "onnx", "faiss", "numpy"])
-def test_only_static_models_take_a_source(run, format_, tmp_path):
-    result = run("export", "compact", "--to", tmp_path / "out", "--format", format_, "--source", "pydoc:")
-    assert_one_line(*result, "--source names texts", format_)
-
-
-def test_a_static_model_of_an_embeddings_api_is_refused(run, tmp_path):
-    """An API has no vocabulary that could be read token by token; nothing is asked of it."""
+def test_an_encoder_behind_an_embeddings_api_is_refused(run, tmp_path):
+    """A folder cannot hold its weights; nothing is asked of it."""
     far = [{"name": "far", "upstream": {"url": "http://127.0.0.1:9/v1", "protocol": "openai", "model": "far"}}]
-    arguments = ("--to", tmp_path / "out", "--format", "static", "--encoder", "far")
+    arguments = ("--to", tmp_path / "out", "--encoder", "far")
     result = run("export", "compact", *arguments, LATHE_ENCODERS=json.dumps(far))
     assert_one_line(*result, "far is behind an embeddings API, which no export can hold")
     assert not (tmp_path / "out").exists()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lathe.training.encoder.encoder import Encoder
     from lathe.transforms.chain import Chain
 
-Format = Literal["sentence-transformers", "static", "onnx", "faiss", "numpy"]
+Format = Literal["sentence-transformers", "onnx", "faiss", "numpy"]
 Side = Literal["query", "document"]
 
 
@@ -38,19 +38,14 @@ def export(
         Side | None,
         typer.Option(help="Side of a search to export, for a chain that maps queries otherwise than documents."),
     ] = None,
-    source: Annotated[
-        str | None,
-        flag("--source", "Texts to fit a static model to and to measure it on. [default: pydoc:, Python's docstrings]"),
-    ] = None,
 ) -> None:
     """Write a chain for use by other software without Lathe; the export is checked before its folder appears.
 
     sentence-transformers: encoder and chain as one model, which Text Embeddings Inference and vLLM read too; --for
-    refuses a chain for which they would give other vectors. static: a table of token vectors in place of the encoder,
-    far faster and less accurate; it is fitted to texts, and what it loses is measured on others. onnx: the chain alone,
-    and encoder, pooling and chain as one model. faiss: transforms for an IndexPreTransform, and for codes the index
-    that searches them. numpy: for chains that end in codes, one file that encodes, decodes and scores. A chain that
-    maps queries otherwise than documents is exported one side at a time.
+    refuses a chain for which they would give other vectors. onnx: the chain alone, and encoder, pooling and chain as
+    one model. faiss: transforms for an IndexPreTransform, and for codes the index that searches them. numpy: for chains
+    that end in codes, one file that encodes, decodes and scores. A chain that maps queries otherwise than documents is
+    exported one side at a time.
     """
     settings, _ = load_state()
     registry, _ = open_chains(write=False)
@@ -61,8 +56,6 @@ def export(
         raise BadValueError(f"an export of format {format_} has no encoder in it: leave --encoder out")
     if reader is not None and format_ != "sentence-transformers":
         raise BadValueError(f"--for chooses what reads an export of format sentence-transformers, not {format_}")
-    if source is not None and format_ != "static":
-        raise BadValueError(f"--source names texts for a static model, not for an export of format {format_}")
     if format_ == "faiss":
         from lathe.training.export.faiss_transforms import export_faiss
 
@@ -75,11 +68,6 @@ def export(
         from lathe.training.export.onnx_graph import export_onnx
 
         exported = export_onnx(folded, _load_export_encoder(folded, settings, encoder), to, loaded.ref)
-    elif format_ == "static":
-        from lathe.training.export.static_model import export_static
-
-        found = _load_export_encoder(folded, settings, encoder)
-        exported = export_static(folded, found, to, loaded.ref, source or "pydoc:")
     else:
         from lathe.training.export.sentence_transformers_folder import export_sentence_transformers
 
