@@ -1,4 +1,4 @@
-"""Query adapters and query-aware reduction on search tasks: gains with intervals, cost, loss out of domain.
+"""Query adapters on search tasks: gains with intervals, cost, loss out of domain.
 
     python -m benchmarks.learned --data FOLDER --encoders FOLDER --work FOLDER --out docs/results
 
@@ -22,7 +22,6 @@ from benchmarks.learned.measure import (
     measure_before_codes,
     measure_guard,
     measure_out_of_domain,
-    measure_reductions,
     score,
 )
 from benchmarks.report import markdown_table, write_report
@@ -69,9 +68,6 @@ def _measure_task(task: EncodedTask, path: Path) -> dict[str, Any]:
         file.write_bytes(orjson.dumps(found))
     if task.task.name in TUNING and "guard" not in found:
         found["guard"] = measure_guard(task)
-        file.write_bytes(orjson.dumps(found))
-    if "reductions" not in found:
-        found["reductions"] = measure_reductions(task)
         file.write_bytes(orjson.dumps(found))
     if "before_codes" not in found and path.with_suffix(".npy").exists():
         found["before_codes"] = measure_before_codes(task, np.load(path.with_suffix(".npy")))

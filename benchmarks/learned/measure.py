@@ -1,7 +1,7 @@
 """What steps gain on held-out queries: query adapters in and out of their domain, and query-aware reduction."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.codes.data import Vectors
 from benchmarks.codes.measure import ndcg, paired
 from benchmarks.learned.data import EncodedTask, Gains
-from lathe.transforms import PCA, Chain, InputError, LeanVec, QueryAdapter, TransformCoding
+from lathe.transforms import Chain, InputError, QueryAdapter, TransformCoding
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.learned import query_adapter
 
@@ -38,8 +38,6 @@ BELOW, MIN_BELOW = "all queries, fewer than the step allows", 20
 GUARD_ORDERS = 3
 """Number of random samples of the queries to learn from, each with its own seed, by which `MIN_GAIN` was chosen."""
 
-SIZES = (64, 128)
-"""Dimensions of the reductions."""
 
 BYTES = 48
 """Budget of codes that an adapter is put before."""
@@ -189,53 +187,3 @@ def measure_before_codes(task: EncodedTask, weight: Vectors) -> dict[str, Any]:
         )
     )
     return {"bytes": BYTES, "codes": gain(coded, full), "adapter": gain(adapted, coded)}
-
-
-def measure_reductions(task: EncodedTask) -> dict[str, Any]:
-    """Return what reductions to each size change in searches, and how many of the nearest documents they find.
-
-    The names say how LeanVec is weighted, by what, and whether the reduced documents are normalized.
-    """
-    gains = task.task.test_gains
-    before = score(task.test, task.documents, gains)
-    wanted = find_nearest(task.test, task.documents)
-    found: dict[str, Any] = {}
-    for size in SIZES:
-        rows: dict[str, Any] = {}
-        scores: dict[str, Scores] = {}
-        recalls: dict[str, NDArray[np.float64]] = {}
-        for name, fit in _list_reductions(task, size).items():
-            chain = fit()
-            queries, documents = chain.transform_queries(task.test), chain.transform(task.documents)
-            ids = find_nearest(queries, documents)
-            recalls[name] = np.array([np.isin(w, i).mean() for w, i in zip(wanted, ids, strict=True)])
-            scores[name] = score(queries, documents, gains)
-            rows[name] = gain(scores[name], before) | {"recall_of_neighbours": float(recalls[name].mean())}
-            if name != PLAIN:
-                rows[name]["ahead_of_pca"] = gain(scores[name], scores[PLAIN]) | {
-                    "recall_of_neighbours": paired(100 * (recalls[name] - recalls[PLAIN]))
-                }
-        found[str(size)] = rows
-    return found
-
-
-PLAIN = "uncentred PCA"
-"""Reduction that the others are compared with."""
-
-
-def _list_reductions(task: EncodedTask, size: int) -> dict[str, Callable[[], Chain]]:
-    """Return functions that fit each reduction on a task's documents and the queries to train on, by name."""
-
-    def lean(weighting: float, normalize: bool, queries: Vectors | None) -> Callable[[], Chain]:
-        return lambda: Chain([LeanVec(size, weighting)], normalize).fit(task.documents, queries=queries)
-
-    found: dict[str, Callable[[], Chain]] = {
-        PLAIN: lambda: Chain([PCA(size, center="none")]).fit(task.documents),
-        f"{PLAIN}, inner product": lambda: Chain([PCA(size, center="none")], normalize=False).fit(task.documents),
-        "leanvec by documents, inner product": lean(1.0, False, None),
-    }
-    if len(task.train):
-        for weighting, normalize in ((1.0, False), (1.0, True), (0.5, False)):
-            name = f"leanvec {weighting:g} by queries, {'cosine' if normalize else 'inner product'}"
-            found[name] = lean(weighting, normalize, task.train)
-    return found

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.held_out import read_held_out
 from benchmarks.learned.data import PROOF, TUNING, EncodedTask, Task, read_task
-from benchmarks.learned.measure import BELOW, find_nearest, measure_adapters, measure_reductions, score
+from benchmarks.learned.measure import BELOW, find_nearest, measure_adapters, score
 
 
 def test_tasks_to_prove_with_are_set_aside_and_those_to_tune_with_are_not():
@@ -70,11 +70,3 @@ def test_a_task_with_too_few_queries_is_refused_and_measured_below_the_minimum(t
     assert set(found) == {"default", "50 queries", BELOW}
     assert "at least 200 different queries" in found["default"]["refused"]
     assert found[BELOW]["seconds"] > 0
-
-
-def test_reductions_are_compared_with_pca(task):
-    found = measure_reductions(task)
-    assert set(found) == {"64", "128"}
-    for rows in found.values():
-        assert "ahead_of_pca" in rows["leanvec 1 by queries, inner product"]
-        assert "ahead_of_pca" not in rows["uncentred PCA"]

@@ -23,7 +23,7 @@ from lathe.transforms.base import QueryPairs
 from lathe.transforms.chain import deserialize_chain, serialize_chain
 
 WIDTH = 24
-PAIRED = ("procrustes", "low_rank_affine", "residual_mlp")
+PAIRED = ("procrustes", "low_rank_affine")
 CODES = ("int8", "binary", "codes", "product_codes")
 BLIND = ("normalize", "query_adapter", "rand", "random_projection", "random_selection", "truncation")
 """Kinds that learn at most the dimensions and ignore the values of the rows."""
@@ -98,8 +98,6 @@ SPECS = [
         "seed": 1,
     },
     {"kind": "int8"},
-    {"kind": "leanvec", "dimensions": 8, "weighting": 1.0},
-    {"kind": "leanvec", "dimensions": 12, "weighting": 0.5},
     {"kind": "low_rank_affine", "rank": None, "ridge": 1e-3},
     {"kind": "low_rank_affine", "rank": 5, "ridge": 0.0},
     {"kind": "mc"},
@@ -135,15 +133,6 @@ SPECS = [
     {"kind": "rand", "seed": 3},
     {"kind": "random_projection", "dimensions": 8, "seed": 3},
     {"kind": "random_selection", "dimensions": 8, "seed": 3},
-    {
-        "kind": "residual_mlp",
-        "hidden": 12,
-        "temperature": 0.05,
-        "steps": 3,
-        "batch": 64,
-        "learning_rate": 1e-2,
-        "seed": 1,
-    },
     {"kind": "sides", "query": [{"kind": "mc"}], "document": [{"kind": "r2"}]},
     {"kind": "sides", "query": [{"kind": "pca", "dimensions": 8, "center": "none"}], "document": [TRUNCATION]},
     TRUNCATION,
@@ -185,7 +174,7 @@ def name_of(spec):
 def has_an_inverse(spec):
     if spec["kind"] in ("whitening", "abtt"):
         return not spec["renormalize"]
-    return spec["kind"] not in ("normalize", "r1", "r2", "rand", "residual_mlp", "sides", "truncation")
+    return spec["kind"] not in ("normalize", "r1", "r2", "rand", "sides", "truncation")
 
 
 def specs_where(condition):
@@ -687,7 +676,6 @@ CANNOT_VARY = ["one row", "two rows that are one", "constant", "constant in floa
         {"kind": "abtt"},
         {"kind": "geopres", "dimensions": 2},
         {"kind": "low_rank_affine"},
-        {"kind": "residual_mlp"},
         {"kind": "whitening"},
         {"kind": "pca", "dimensions": 1},
     ],
@@ -725,7 +713,7 @@ def test_r2_and_random_projection_in_a_chain_fit_vectors_of_4096_dimensions():
 UNIT_ROWS = ("r1", "r2")
 
 
-@specs_where(lambda spec: spec["kind"] in ("pca", "abtt", "whitening", "mc", "codes", "leanvec", *UNIT_ROWS, *BLIND))
+@specs_where(lambda spec: spec["kind"] in ("pca", "abtt", "whitening", "mc", "codes", *UNIT_ROWS, *BLIND))
 def test_fit_on_merged_moments_equals_the_fit_on_the_rows(spec, rows, fitted):
     data = rows.astype(np.float64)
     if spec["kind"] in UNIT_ROWS:

@@ -13,7 +13,6 @@ from lathe.transforms import (
     Chain,
     InputError,
     Int8,
-    LeanVec,
     QueryAdapter,
     StepError,
     TransformCoding,
@@ -69,10 +68,7 @@ def chains(documents, pairs, adapter):
         "adapter": Chain([adapter]),
         "adapter, pca": Chain([adapter, PCA(8).fit(documents)]),
         "pca, adapter": Chain([PCA(8), QueryAdapter(steps=20)]).fit(documents, pairs=pairs),
-        "leanvec": Chain([LeanVec(8)], normalize=False).fit(documents, queries=queries),
-        "adapter, r2, leanvec, int8": Chain([QueryAdapter(steps=20), R2(), LeanVec(8), Int8()]).fit(
-            documents, pairs=pairs, queries=queries
-        ),
+        "adapter, r2, pca, int8": Chain([QueryAdapter(steps=20), R2(), PCA(8), Int8()]).fit(documents, pairs=pairs),
         "adapter, codes": Chain([adapter, TransformCoding(4).fit(documents, queries=queries)]),
         "sides, pca": Chain([*parse_steps('{"query": [{"kind": "mc"}], "document": [{"kind": "r2"}]}'), PCA(8)]).fit(
             documents, queries=queries
@@ -82,7 +78,7 @@ def chains(documents, pairs, adapter):
     }
 
 
-NAMES = ["adapter", "adapter, pca", "pca, adapter", "leanvec", "adapter, r2, leanvec, int8", "adapter, codes"]
+NAMES = ["adapter", "adapter, pca", "pca, adapter", "adapter, r2, pca, int8", "adapter, codes"]
 NAMES += ["sides, pca", "sides of queries", "sides of documents"]
 every = pytest.mark.parametrize("name", NAMES)
 
@@ -220,53 +216,13 @@ def test_leading_query_maps_are_those_before_the_first_step_that_changes_documen
         found = leading_query_maps(chains[name]).transform(documents)
         np.testing.assert_array_equal(found, adapter.query_map().transform(documents))
     assert leading_query_maps(chains["pca, adapter"]) is None
-    assert leading_query_maps(chains["leanvec"]) is None
-
-
-def score_error(chain, queries, documents):
-    scores = chain.transform_queries(queries) @ chain.transform(documents).T
-    return np.square(scores - queries @ documents.T).mean()
-
-
-@pytest.mark.parametrize("dimensions", [2, 8, 12])
-def test_leanvec_keeps_scores_of_queries_better_than_uncentred_pca(dimensions, documents, pairs):
-    """It is the optimum in expectation over queries and documents, so on the fitted ones nothing linear is better."""
-    rng = np.random.default_rng(3)
-    queries = (pairs.queries * np.geomspace(1, 0.05, D)).astype(np.float32)
-    ours = Chain([LeanVec(dimensions)], normalize=False).fit(documents, queries=queries)
-    pca = Chain([PCA(dimensions, center="none")], normalize=False).fit(documents)
-    assert score_error(ours, queries, documents) < 0.9 * score_error(pca, queries, documents)
-    step = ours.transforms[0]
-    for _ in range(5):
-        moved = step.weight + 0.02 * torch.from_numpy(rng.normal(size=step.weight.shape)).float()
-        scores = ours.transform_queries(queries) @ (documents @ moved.numpy().T).T
-        other = np.square(scores - queries @ documents.T).mean()
-        assert other > score_error(ours, queries, documents)
-
-
-def test_leanvec_of_all_dimensions_keeps_scores_exactly(documents, pairs):
-    chain = Chain([LeanVec(D)], normalize=False).fit(documents, queries=pairs.queries)
-    assert score_error(chain, pairs.queries, documents) < 1e-9
-
-
-def test_a_prefix_of_leanvec_is_the_fit_of_fewer_dimensions(documents, pairs):
-    whole, few = (LeanVec(k).fit(documents, queries=pairs.queries) for k in (12, 5))
-    np.testing.assert_allclose(whole.weight[:5], few.weight, atol=1e-6)
-    np.testing.assert_allclose(whole.query_weight[:5], few.query_weight, atol=1e-6)
-
-
-def test_leanvec_without_weighting_is_uncentred_pca(documents, pairs):
-    ours = LeanVec(8, weighting=0).fit(documents, queries=pairs.queries)
-    pca = PCA(8, center="none").fit(documents)
-    np.testing.assert_allclose(ours.weight, pca.weight, atol=1e-5)
-    np.testing.assert_allclose(ours.query_weight, pca.weight, atol=1e-5)
 
 
 def test_stored_moments_cannot_refit_what_queries_or_pairs_decided(chains, documents):
-    found = Stages.of(chains["adapter, r2, leanvec, int8"])
+    found = Stages.of(chains["adapter, codes"])
     assert "fitted on pairs" in found.retained[0]
-    assert "weighted by queries" in found.retained[2]
-    alone = Chain([LeanVec(8)]).fit(documents)
+    assert "weighted by queries" in found.retained[1]
+    alone = Chain([PCA(8)]).fit(documents)
     assert Stages.of(alone).refitted == {0}
 
 
@@ -324,7 +280,7 @@ def test_chains_refuse_missing_useless_and_other_pairs(documents, pairs):
     with pytest.raises(InputError, match="the queries of the pairs have 8 dimensions"):
         QueryAdapter().fit(documents, pairs=narrow)
     with pytest.raises(InputError, match="queries of 8 dimensions cannot weight vectors of 16"):
-        LeanVec(4).fit(documents, queries=pairs.queries[:, :8])
+        TransformCoding(4).fit(documents, queries=pairs.queries[:, :8])
 
 
 @pytest.mark.parametrize(
@@ -335,8 +291,6 @@ def test_chains_refuse_missing_useless_and_other_pairs(documents, pairs):
         "query_adapter:negatives=-1",
         "query_adapter:steps=0",
         "query_adapter:weight_decay=-1",
-        "leanvec:0",
-        "leanvec:8,weighting=2",
         "int8,query_adapter",
     ],
 )
@@ -346,8 +300,8 @@ def test_parameters_out_of_range_and_impossible_places_are_refused(steps):
 
 
 def test_steps_are_parsed_and_written_as_others_are():
-    chain = Chain(parse_steps("query_adapter,leanvec:96,weighting=0.5"))
-    assert [spec["kind"] for spec in json.loads(json.dumps(chain.specs()))] == ["query_adapter", "leanvec"]
+    chain = Chain(parse_steps("query_adapter,pca:96"))
+    assert [spec["kind"] for spec in json.loads(json.dumps(chain.specs()))] == ["query_adapter", "pca"]
     assert chain.nested
 
 

@@ -172,7 +172,7 @@ def test_update_chain_with_five_rows_changes_outputs_by_at_most_0_05(months):
     np.testing.assert_allclose(added.transform(months[1]), old.chain.transform(months[1]), atol=0.05)
 
 
-LEARNS_FROM_MOMENTS = ["r1", "r2", "mc", "abtt", "pca", "whitening:4", "leanvec:4", "codes:4", "geopres:4,steps=0"]
+LEARNS_FROM_MOMENTS = ["r1", "r2", "mc", "abtt", "pca", "whitening:4", "codes:4", "geopres:4,steps=0"]
 
 
 @pytest.mark.parametrize("step", LEARNS_FROM_MOMENTS)

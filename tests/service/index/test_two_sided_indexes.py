@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lathe.transforms import PCA, Chain, LeanVec, QueryAdapter, TransformCoding
+from lathe.transforms import PCA, Chain, QueryAdapter, TransformCoding
 
 D = 384
 
@@ -30,21 +30,20 @@ def queries(documents):
 
 @pytest.fixture(scope="module")
 def chains(app, documents, queries):
-    """Publish chains with an adapter alone, before a reduction, and before codes, and one with LeanVec."""
+    """Publish chains with an adapter alone, before a reduction, and before codes."""
     weight = torch.from_numpy(np.linalg.lstsq(queries, documents[:300])[0].T).float() + torch.eye(D)
     adapter = QueryAdapter().restore({"weight": weight, "query_count": torch.tensor([300])})
     made = {
         "adapted": Chain([adapter]),
         "adapted-small": Chain([adapter, PCA(64, center="none").fit(documents)]),
         "adapted-codes": Chain([adapter, TransformCoding(48).fit(documents)]),
-        "lean": Chain([LeanVec(64)], normalize=False).fit(documents, queries=queries),
     }
     for name, chain in made.items():
         app.services.registry.publish(chain, name, True)
     return made
 
 
-NAMES = ["adapted", "adapted-small", "adapted-codes", "lean"]
+NAMES = ["adapted", "adapted-small", "adapted-codes"]
 
 
 def reduce(app, rows, chain, **more):
@@ -75,9 +74,8 @@ def test_embedded_texts_pass_the_chain_of_their_side(app, chains, sentences):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_searches_of_an_index_score_mapped_queries_against_stored_documents(app, chains, documents, queries, name):
-    metric = "ip" if name == "lean" else "cosine"
     path = f"/indexes/of-{name}"
-    body = {"chain": name, "width": D, "metric": metric}
+    body = {"chain": name, "width": D, "metric": "cosine"}
     assert app.client.put(path, json=body, headers=app.admin).status_code == 200
     ids = [str(number) for number in range(len(documents))]
     stored = {"ids": ids, "vectors": documents.tolist()}
@@ -93,7 +91,7 @@ def test_searches_of_an_index_score_mapped_queries_against_stored_documents(app,
             assert hit["score"] == pytest.approx(expected[row, int(hit["id"])], abs=2e-3)
         assert hits[0]["score"] == pytest.approx(expected[row].max(), abs=2e-3)
     # Rescoring compares originals with what an adapter at the beginning of the chain makes of the query.
-    asked = queries if name == "lean" else chains["adapted"].transform_queries(queries)
+    asked = chains["adapted"].transform_queries(queries)
     exact = asked @ documents.T
     for row, hits in enumerate(found(rescore=20)):
         for hit in hits:

@@ -103,13 +103,6 @@ def test_exports_refuse_a_step_that_is_no_affine_map_by_name(fitted, encoder, tm
     assert not (tmp_path / "there").exists()
 
 
-@pytest.mark.parametrize("format_", ["sentence-transformers", "faiss"])
-def test_exports_of_linear_maps_refuse_a_residual_mlp_and_name_onnx(fitted, encoder, tmp_path, format_):
-    with pytest.raises(ExportError, match="residual_mlp is no affine map: .* can export it as ONNX only"):
-        FORMATS[format_](fitted("residual_mlp:16,steps=20"), encoder, tmp_path / "there")
-    assert not any(tmp_path.iterdir())
-
-
 def test_export_sentence_transformers_refuses_a_missing_encoder(fitted, tmp_path):
     with pytest.raises(ExportError, match="name the encoder"):
         export_sentence_transformers(fitted("pca:16"), None, tmp_path / "there", REFERENCE)

@@ -20,8 +20,6 @@ FLOATS = {
     "a normalisation": ("normalize,pca:48", True),
     "a selection": ("random_selection:40", False),
     "a selection to unit length": ("truncation:40", True),
-    "a residual MLP": ("residual_mlp:16,steps=20", False),
-    "a residual MLP between others": ("r2,residual_mlp:16,steps=20,pca:20", True),
 }
 CODES = {
     "bytes": ("r2,geopres:20,steps=5,int8", True),
@@ -30,7 +28,6 @@ CODES = {
     "bits that leave part of a byte": ("pca:13,binary", False),
     "less than a byte": ("pca:3,binary", True),
     "bits of the vectors as they are": ("binary", False),
-    "bytes after a residual MLP": ("residual_mlp:16,steps=20,int8", True),
 }
 CHAINS = FLOATS | CODES
 TEXTS = [

@@ -4,13 +4,12 @@ from .base import TRANSFORMS, Transform
 from .chain import Chain, build_steps, parse_steps
 from .codes import Binary, Int8, ProductCoding, TransformCoding
 from .errors import ArtifactError, InputError, NotFittedError, StepError, TransformError
-from .learned import Autoencoder, Flow, GeoPres, QueryAdapter, ResidualMLP
+from .learned import Autoencoder, Flow, GeoPres, QueryAdapter
 from .linear import (
     ABTT,
     PCA,
     R1,
     R2,
-    LeanVec,
     LowRankAffine,
     MeanCentering,
     Normalize,
@@ -47,7 +46,6 @@ __all__ = [
     "GeoPres",
     "InputError",
     "Int8",
-    "LeanVec",
     "LowRankAffine",
     "MeanCentering",
     "Moments",
@@ -60,7 +58,6 @@ __all__ = [
     "RandomDirection",
     "RandomProjection",
     "RandomSelection",
-    "ResidualMLP",
     "StepError",
     "Transform",
     "TransformCoding",

@@ -89,8 +89,7 @@ def fit(
         str | None,
         flag(
             "--targets",
-            "FILE.npy, .parquet#COLUMN, .jsonl#FIELD: target vector of each row, for procrustes, low_rank_affine and "
-            "residual_mlp.",
+            "FILE.npy, .parquet#COLUMN, .jsonl#FIELD: target vector of each row, for procrustes and low_rank_affine.",
         ),
     ] = None,
     target_encoder: Annotated[

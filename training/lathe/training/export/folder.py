@@ -17,7 +17,6 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import ExportError
 from lathe.transforms.base import Map
 from lathe.transforms.chain import Chain
-from lathe.transforms.learned import ResidualMLP
 from lathe.transforms.linear import Affine, Normalize, Selection
 
 TOLERANCE = 1e-4
@@ -113,16 +112,12 @@ def write_description(folder: Path, chain: Chain, reference: str, usage: str) ->
     (folder / "README.md").write_text(f"# {reference}\n\nFitted by Lathe: {steps}; {sizes}.\n\n{usage}\n")
 
 
-def require_exportable(chain: Chain, maps: tuple[type[Map], ...] = AFFINE) -> int:
+def require_exportable(chain: Chain) -> int:
     """Return the input dimensions of a chain; raise `ExportError` if it cannot be exported.
 
-    Args:
-        chain: the chain.
-        maps: maps that the format can hold.
-
     Raises:
-        ExportError: if the chain is not fitted or accepts any dimensions, or a step consists of other maps, or maps
-            queries otherwise than documents.
+        ExportError: if the chain is not fitted or accepts any dimensions, or a step is no affine map, or maps queries
+            otherwise than documents.
     """
     if not chain.fitted:
         raise ExportError("this chain is not fitted: fit it before it is exported")
@@ -135,19 +130,18 @@ def require_exportable(chain: Chain, maps: tuple[type[Map], ...] = AFFINE) -> in
                 f"{step.kind} maps queries otherwise than documents, which no export can tell apart: "
                 "fold one side of the chain and export that"
             )
-        if not all(isinstance(part, maps) for part in step.primitives()):
-            formats = "can export it as ONNX only" if isinstance(step, ResidualMLP) else "cannot export it"
-            raise ExportError(f"{step.kind} is no affine map: Lathe serves such a chain, but {formats}")
+        if not all(isinstance(part, AFFINE) for part in step.primitives()):
+            raise ExportError(f"{step.kind} is no affine map: Lathe serves such a chain, but cannot export it")
     return chain.input_dimensions
 
 
-def sample_probe_vectors(chain: Chain, maps: tuple[type[Map], ...] = AFFINE) -> NDArray[np.float32]:
+def sample_probe_vectors(chain: Chain) -> NDArray[np.float32]:
     """Return 64 fixed random unit vectors `(64, d)` float32 to compare an export on; the first one is zero.
 
     Raises:
-        ExportError: if the chain is not exportable to a format that can hold `maps`.
+        ExportError: if the chain is not exportable.
     """
-    rows = np.random.default_rng(0).standard_normal((PROBE_ROWS, require_exportable(chain, maps))).astype(np.float32)
+    rows = np.random.default_rng(0).standard_normal((PROBE_ROWS, require_exportable(chain))).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     rows[0] = 0
     return rows
@@ -196,17 +190,16 @@ def require_codes(found: NDArray[Any], expected: NDArray[Any], what: str) -> Non
         raise ExportError(f"the codes of {what} are not those of the chain: it was not written")
 
 
-def require_encoder(chain: Chain, encoder: Encoder | None, maps: tuple[type[Map], ...] = AFFINE) -> Encoder:
+def require_encoder(chain: Chain, encoder: Encoder | None) -> Encoder:
     """Return the encoder with padding enabled, after checking that the chain takes its vectors.
 
     Padding is switched on in place (`Encoder.restore_model`), so that the export does not need Lathe's own attention.
-    `maps` are those that the format can hold.
 
     Raises:
         ExportError: if the chain is not exportable, there is no encoder, or the chain was fitted on another encoder's
             vectors or on vectors of other dimensions.
     """
-    require_exportable(chain, maps)
+    require_exportable(chain)
     if encoder is None:
         raise ExportError("this chain was fitted on vectors without an encoder: name the encoder it is for (--encoder)")
     fitted_on = (chain.metadata.get("encoder") or {}).get("fingerprint", encoder.fingerprint)

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.errors import ExportError
 from lathe.training.export.folder import (
-    AFFINE,
     PROBE_TEXTS,
     Exported,
     open_staging_folder,
@@ -35,12 +34,9 @@ from lathe.training.export.onnx_codes import add_decoding, add_encoding, code_ty
 from lathe.training.export.onnx_nodes import OPSET, GraphBuilder
 from lathe.transforms.base import Map
 from lathe.transforms.chain import Chain
-from lathe.transforms.learned import ResidualMLP
 from lathe.transforms.linear import Affine, Normalize, Selection
 from lathe.transforms.statistics import rounding_threshold
 
-ONNX_MAPS = (*AFFINE, ResidualMLP)
-"""Maps that a graph can hold."""
 VECTORS, EMBEDDINGS, CODES, QUERIES = "vectors", "embeddings", "codes", "queries"
 """Names of the chain graph's input and outputs; `queries` are the floats before quantization."""
 ENCODED = "encoded"
@@ -111,12 +107,12 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
             "ONNX export needs onnx, onnxscript and onnxruntime: pip install 'lathe-training[onnx]'"
         ) from error
     if encoder is not None:
-        require_encoder(chain, encoder, ONNX_MAPS)
-    require_exportable(chain, ONNX_MAPS)
+        require_encoder(chain, encoder)
+    require_exportable(chain)
     with open_staging_folder(folder) as staging:
         graph = ChainGraph(onnx, chain).build_chain()
         session = _open_checked(onnx, onnxruntime, graph, staging / "chain.onnx")
-        probes = sample_probe_vectors(chain, ONNX_MAPS)
+        probes = sample_probe_vectors(chain)
         if chain.quantizer is None:
             floats = EMBEDDINGS
             found = session.run([floats], {VECTORS: probes})[0]
@@ -232,8 +228,6 @@ class ChainGraph(GraphBuilder):
                 return self.add_node("Gather", [x, self.add_constant(step.columns.cpu().numpy())], axis=-1)
             case Affine():
                 return self.add_affine(x, step)
-            case ResidualMLP():
-                return self.add_residual_mlp(x, step)
         raise ExportError(f"there is no ONNX form of {step.kind}")
 
     def add_affine(self, x: str, step: Affine) -> str:
@@ -248,14 +242,6 @@ class ChainGraph(GraphBuilder):
         residue_only = self.add_node("LessOrEqual", [self.add_norm(y), tolerance])  # false for NaN, which stays
         y = self.add_node("Where", [self.add_node("Or", [nothing, residue_only]), self.add_number(0.0), y])
         return self.add_normalization(y) if step.normalize else y
-
-    def add_residual_mlp(self, x: str, step: ResidualMLP) -> str:
-        """Add the nodes of a residual MLP for each row of input `x`, zero for zero rows; return the output's name."""
-        centered = self.add_node("Sub", [x, self.add_constant(step.mean.cpu().numpy())])
-        hidden = self.add_node("Relu", [self._add_linear(centered, step.hidden_weight, step.hidden_bias)])
-        corrected = self._add_linear(hidden, step.output_weight, step.target_mean)
-        y = self.add_node("Add", [self._add_linear(centered, step.weight), corrected])
-        return self.add_zero_rows(y, x)
 
     def _add_linear(self, x: str, weight: torch.Tensor, bias: torch.Tensor | None = None) -> str:
         """Add the nodes of W x, plus b if given, for each row of input `x`; return the name of the output."""

@@ -30,7 +30,7 @@ def require_pairs_or_none(chain: Chain, targets: str | None, encoder: object | N
     if paired and not given:
         raise FitError(f"{paired[0]} is fitted on pairs: name the target encoder, or a source of target vectors")
     if given and not paired:
-        raise FitError("no step is fitted on targets; procrustes, low_rank_affine and residual_mlp are")
+        raise FitError("no step is fitted on targets; procrustes and low_rank_affine are")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from lathe.transforms.base.signature import Signature
 from lathe.transforms.base.training_log import TrainingLog
 from lathe.transforms.errors import ArtifactError, InputError
 from lathe.transforms.progress import Progress, no_progress
-from lathe.transforms.statistics import Moments, PairedMoments, PairedRows, moments_of
+from lathe.transforms.statistics import Moments, PairedMoments, moments_of
 from lathe.transforms.vectors import Vectors, as_vectors, require_matrix
 
 LearnsFrom = Literal["rows", "moments", "unit moments", "nothing"]
@@ -66,14 +66,10 @@ class Transform(Map):
 
     paired: ClassVar[bool] = False
     """Whether the fit takes pairs: vectors, and the target vector that each should be mapped to."""
-    needs_paired_rows: ClassVar[bool] = False
-    """Whether a fit on pairs reads their rows, as `PairedRows`, instead of learning from their `PairedMoments`."""
     takes_queries: ClassVar[bool] = False
     """Whether a fit can use vectors that will search the fitted ones."""
     takes_pairs: ClassVar[bool] = False
     """Whether the fit learns from queries and the documents that are relevant to them."""
-    keeps_inner_products: ClassVar[bool] = False
-    """Whether outputs are to be compared by inner product, so that a chain that normalizes them ranks otherwise."""
     normalizes_rows: ClassVar[bool] = False
     """Whether fitting and applying L2-normalize the rows first, or give the same result as if they did."""
     learns_from: LearnsFrom = "rows"
@@ -121,8 +117,6 @@ class Transform(Map):
         data = self._join_pairs(as_vectors(data), targets)
         if isinstance(data, Moments):
             rows, dimensions = data.count, data.source_dimensions
-        elif isinstance(data, PairedRows):
-            rows, dimensions = data.shape[0], data.source_dimensions
         else:
             require_matrix(data)
             rows, dimensions = data.shape
@@ -150,12 +144,11 @@ class Transform(Map):
     def _join_pairs(self, data: Moments | Vectors, targets: Vectors | None) -> Moments | Vectors:
         """Return the data that `learn` takes.
 
-        A transform that is not `paired` takes `data` unchanged. A paired one takes vectors and targets as one:
-        `PairedRows` if it needs rows, else `PairedMoments`, which may also be given as `data`.
+        A transform that is not `paired` takes `data` unchanged. A paired one takes the `PairedMoments` of vectors and
+        targets, which may also be given as `data`.
 
         Raises:
-            InputError: if a paired transform gets no targets, or moments of which it needs the rows; or if a transform
-                that is not paired gets `PairedMoments`.
+            InputError: if a paired transform gets no targets, or one that is not paired gets `PairedMoments`.
         """
         if not self.paired:
             # `PairedMoments` are `Moments` of d + k dimensions, which an unpaired fit would take for vectors.
@@ -163,12 +156,10 @@ class Transform(Map):
                 raise InputError(f"{self.kind} is not fitted on pairs: give the moments of the vectors alone")
             return data
         if isinstance(data, PairedMoments):
-            if self.needs_paired_rows:
-                raise InputError(f"{self.kind} is trained on rows: give vectors and their targets, not their moments")
             return data
         if targets is None or isinstance(data, Moments):
             raise InputError(f"{self.kind} is fitted on pairs: give vectors and the targets they should become")
-        return PairedRows(data, targets) if self.needs_paired_rows else PairedMoments.from_pairs(data, targets)
+        return PairedMoments.from_pairs(data, targets)
 
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Compute the buffers from the data and store them on self; `fit` calls this method after its checks."""

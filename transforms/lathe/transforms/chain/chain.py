@@ -156,9 +156,9 @@ class Chain(nn.Module):
         if targets is None and paired:
             raise InputError(f"{paired[0]} is fitted on pairs: give targets, what each vector should become")
         if targets is not None and not paired:
-            raise InputError("no step is fitted on targets; procrustes, low_rank_affine and residual_mlp are")
+            raise InputError("no step is fitted on targets; procrustes and low_rank_affine are")
         if queries is not None and not any(step.takes_queries for step in to_fit.values()):
-            raise InputError("no step is fitted on queries; codes and leanvec are")
+            raise InputError("no step is fitted on queries; codes are")
         self._require_pairs_or_none(to_fit.values(), pairs, vectors.shape[1])
         # All steps are checked before the first is fitted, so that a later one is not refused after that work.
         self.signature(vectors.shape[1], refit, None if targets is None else targets.shape[1])

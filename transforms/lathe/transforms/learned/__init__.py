@@ -4,6 +4,5 @@ from lathe.transforms.learned.autoencoder import Autoencoder
 from lathe.transforms.learned.flow import Flow
 from lathe.transforms.learned.geopres import GeoPres
 from lathe.transforms.learned.query_adapter import QueryAdapter
-from lathe.transforms.learned.residual_mlp import ResidualMLP
 
-__all__ = ["Autoencoder", "Flow", "GeoPres", "QueryAdapter", "ResidualMLP"]
+__all__ = ["Autoencoder", "Flow", "GeoPres", "QueryAdapter"]

@@ -4,7 +4,6 @@ from lathe.transforms.linear.abtt import ABTT
 from lathe.transforms.linear.affine import Affine
 from lathe.transforms.linear.alignment import LowRankAffine, Procrustes
 from lathe.transforms.linear.debias import MIN_MEAN_NORM, R1, R2, MeanCentering, RandomDirection
-from lathe.transforms.linear.leanvec import LeanVec
 from lathe.transforms.linear.linear import Linear
 from lathe.transforms.linear.normalize import Normalize
 from lathe.transforms.linear.pca import PCA
@@ -15,7 +14,6 @@ from lathe.transforms.linear.whitening import Whitening
 __all__ = [
     "ABTT",
     "Affine",
-    "LeanVec",
     "Linear",
     "LowRankAffine",
     "MIN_MEAN_NORM",

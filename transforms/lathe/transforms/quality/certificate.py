@@ -282,11 +282,6 @@ def _fit_warnings(chain: Chain, n_fit: int, n_heldout: int) -> list[str]:
     for step in chain.transforms:
         if isinstance(step, Transform):
             found += step.fit_warnings()
-            if step.keeps_inner_products and chain.normalize:
-                found.append(
-                    f"{step.kind} keeps inner products, and this chain normalizes its outputs: fit it without "
-                    "normalization, for an index with the metric ip"
-                )
             needed = MIN_ROWS_PER_DIMENSION * step.learned_directions
             if n_fit < needed:
                 found.append(

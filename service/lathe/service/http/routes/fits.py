@@ -159,9 +159,7 @@ def _build_new_chain(body: FitBody) -> Chain:
     steps = [step.spec() for step in build_steps(body.steps)] if isinstance(body.steps, dict) else body.steps or []
     chain = Chain(build_steps([*steps, *codes]), body.normalize)
     if body.queries is not None and not any(isinstance(s, Transform) and s.takes_queries for s in chain.transforms):
-        raise BadValueError(
-            "no step is fitted on queries; give bytes, or a step such as codes or leanvec", param="queries"
-        )
+        raise BadValueError("no step is fitted on queries; give bytes, or a step such as codes", param="queries")
     return chain
 
 
