@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from benchmarks.category_comparison import TaskScores, compare_categories
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import load_model
@@ -26,7 +27,6 @@ from lathe.training.finetuning.job import Job, TargetSettings
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.mixture_builder import read_sources
 from lathe.training.finetuning.opening import open_target
-from lathe.training.finetuning.post_training_evaluation import TaskScores, compare_categories
 from lathe.training.finetuning.regularizers.registry import create_regularizer
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.finetuning.run import save_model
@@ -215,7 +215,7 @@ def tested(plan: Plan, values: dict[Any, Any], arm: str) -> dict[str, Any]:
         for name, one in values[target, BASE, BEFORE].items():
             after = float(np.mean([values[target, arm, seed][name]["score"] for seed in plan.seeds]))
             task = name if one["suite"] == "finance" else f"{name} without {target}"
-            rows[one["suite"]].append(TaskScores(task, one["category"], one["score"], after, 0))
+            rows[one["suite"]].append(TaskScores(task, one["category"], one["score"], after))
     return {suite: [asdict(one) for one in compare_categories(some)] for suite, some in rows.items()}
 
 

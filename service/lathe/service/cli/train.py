@@ -117,7 +117,6 @@ def _train(method: str, config: Path, out: Path | None) -> None:
     if get_process_rank() > 0:
         return
     from lathe.training.finetuning.parts import build_mining_table
-    from lathe.training.finetuning.post_training_evaluation import build_category_table
 
     typer.echo(build_source_table(outcome.mixture).to_text())
     if outcome.mined:
@@ -126,8 +125,6 @@ def _train(method: str, config: Path, out: Path | None) -> None:
     for warning in outcome.warnings:
         typer.echo(f"Note: {warning}")
     trained = outcome.summary
-    if outcome.compared:
-        typer.echo("\n" + build_category_table(outcome.compared).to_text() + "\n")
     best = f", step {trained['kept']:,} is kept" if trained["best"] is not None else ""
     typer.echo(
         f"Trained {trained['steps']:,} steps in {trained['seconds']:.0f} s{best}; the model is in {outcome.model}"

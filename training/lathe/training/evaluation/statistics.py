@@ -110,17 +110,6 @@ def paired_test(scores: Array, control: Array) -> PairedTest:
     )
 
 
-def holm(p: Sequence[float | None]) -> list[float | None]:
-    """Correct p-values of a family of tests by Holm's method (1979); None stays None and does not count as a test."""
-    known = sorted((value, place) for place, value in enumerate(p) if value is not None)
-    found: list[float | None] = [None] * len(p)
-    largest = 0.0
-    for rank, (value, place) in enumerate(known):
-        largest = max(largest, min(1.0, (len(known) - rank) * value))
-        found[place] = largest
-    return found
-
-
 def mean_interval(values: Array, confidence: float = 0.95) -> Interval:
     """Return the mean of values `(n,)` with Student's t interval; no bounds for one value, or if all are equal."""
     mean = float(values.mean())

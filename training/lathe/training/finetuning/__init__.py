@@ -12,6 +12,5 @@ evaluators.py                evaluation during training                       �
 trainer.py                   the sentence-transformers trainer with all three │
 callbacks.py                 training log and complete checkpoints            ┘
 run.py                       a whole job, resumed where it stopped
-post_training_evaluation.py  the trained model against its base
 report.py                    the HTML report
 """

@@ -1,8 +1,7 @@
-"""Settings of the optional parts of a training: hard negatives, LoRA, evaluation during and after the training.
+"""Settings of the optional parts of a training: hard negatives, LoRA, evaluation during the training.
 
 negatives: {model: all-MiniLM-L6-v2, num_negatives: 3, relative_margin: 0.05}
 evaluate: {every: 20, patience: 3}
-evaluate_after: {domain: data/finance, general: data/general}
 training: {lora: {rank: 8, target_modules: [query, value]}}
 """
 
@@ -103,25 +102,4 @@ class EvaluatorSettings(Settings):
         """Return the settings; raise `ValueError` if held-out pairs are used and cannot be evaluated by the metric."""
         if self.folder is None and self.metric not in (None, *HELD_OUT_METRICS):
             raise ValueError(f"held-out pairs are measured by {' or '.join(HELD_OUT_METRICS)}, not by {self.metric!r}")
-        return self
-
-
-class SuiteSettings(Settings):
-    """Settings of the post-training evaluation: one or two suites, named as for `lathe evaluate`.
-
-    Attributes:
-        domain: suite of the domain that the model was trained for.
-        general: suite of general tasks, to measure forgetting.
-        limit: maximum number of rows, queries or documents of each data set; None for all.
-    """
-
-    domain: str | None = None
-    general: str | None = None
-    limit: Annotated[int, Field(ge=10)] | None = 1000
-
-    @model_validator(mode="after")
-    def require_suite(self) -> Self:
-        """Return the settings; raise `ValueError` if neither suite is named."""
-        if self.domain is None and self.general is None:
-            raise ValueError("name a suite: domain, general or both")
         return self

@@ -16,7 +16,7 @@
     regularizer: {loss_weight: 1.0, strength: 0.7}
     training: {learning_rate: 1e-4, batch_size: 8}
 
-The optional settings are in extras.py: `negatives`, `evaluate`, `evaluate_after`, and `lora` under `training`. Paths
+The optional settings are in extras.py: `negatives`, `evaluate`, and `lora` under `training`. Paths
 are relative to the YAML file.
 """
 
@@ -29,7 +29,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 from lathe.training.datasets.layouts import TRAINABLE
 from lathe.training.datasets.pairs import Labels, PairSettings
 from lathe.training.errors import JobError
-from lathe.training.finetuning.extras import EvaluatorSettings, LoraSettings, NegativeSettings, SuiteSettings
+from lathe.training.finetuning.extras import EvaluatorSettings, LoraSettings, NegativeSettings
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.settings import Count, Fraction, NotNegative, Positive, Prompts, Seed, Settings
 
@@ -190,13 +190,11 @@ class Job(DataSettings):
         target: the data set to leave out.
         negatives: settings of hard-negative mining; None to mine none.
         evaluate: settings of the evaluation during training; None for none.
-        evaluate_after: settings of the post-training evaluation; None for none.
     """
 
     target: TargetSettings | None = None
     negatives: NegativeSettings | None = None
     evaluate: EvaluatorSettings | None = None
-    evaluate_after: SuiteSettings | None = None
 
     @model_validator(mode="after")
     def require_mining_settings(self) -> Self:
@@ -253,7 +251,7 @@ def _make_paths_absolute(written: dict[str, Any], beside: Path) -> dict[str, Any
     return found
 
 
-_NAMES_OR_PATHS = {"": ("encoder",), "negatives": ("model",), "evaluate_after": ("domain", "general")}
+_NAMES_OR_PATHS = {"": ("encoder",), "negatives": ("model",)}
 """Settings that hold a name, or a path if it exists, by the section of the job ("" for the top level)."""
 _PATHS = ("folder", "jsonl", "corpus")
 """Settings that always hold a path."""

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from lathe.training.finetuning.mining_statistics import MiningStatistics
 from lathe.training.finetuning.mixture import Mixture
-from lathe.training.finetuning.post_training_evaluation import SuiteComparison
 from lathe.training.finetuning.regularizers.regularizer import Regularizer, RegularizerReport
 from lathe.transforms.files import replace_synced
 
@@ -35,16 +34,15 @@ class Page:
         """Sections of the regularizer; built once, since drawing takes seconds and training changes nothing of them."""
         return self.regularizer.report(self.mixture)
 
-    def write(self, kept: int | None = None, compared: Mapping[str, SuiteComparison] | None = None) -> None:
+    def write(self, kept: int | None = None) -> None:
         """Write `sources.csv` and `report.html` to the job's folder, replacing earlier ones.
 
         Args:
             kept: step whose model is kept; None before the training. With a step, the evaluations during training are
                 read from the training log and added.
-            compared: comparison of the model with its base, by suite; None or empty leaves it out.
         """
         from lathe.training.finetuning.callbacks import TrainingLog
-        from lathe.training.finetuning.parts import build_comparison_section, build_curve_section, build_mining_section
+        from lathe.training.finetuning.parts import build_curve_section, build_mining_section
         from lathe.training.finetuning.report import format_sources_csv, render_offline_page
         from lathe.training.finetuning.trainer import LOG
 
@@ -52,8 +50,6 @@ class Page:
         lines = TrainingLog(self.out / "training" / LOG, dict).read() if kept is not None else []
         if kept is not None and any("measured" in line for line in lines):
             parts.append(build_curve_section(lines, kept))
-        if compared:
-            parts.append(build_comparison_section(compared))
         replace_synced(self.out / "sources.csv", format_sources_csv(self.mixture).encode())
         page = render_offline_page(self.mixture, self.regularizer, self.report, self.warnings, parts)
         replace_synced(self.out / "report.html", page.encode())

@@ -1,15 +1,9 @@
-"""Sections of a job's report besides the offline phase: mining, evaluation during training and after it."""
+"""Sections of a job's report besides the offline phase: mining, and the evaluation during training."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lathe.training.finetuning.mining_statistics import BIN, MiningStatistics
-from lathe.training.finetuning.post_training_evaluation import (
-    SuiteComparison,
-    build_category_table,
-    build_task_table,
-    summarize_comparison,
-)
 from lathe.training.reporting.figures import draw_figures, new_panels
 from lathe.training.reporting.page import Section
 from lathe.training.reporting.tables import Table
@@ -125,12 +119,3 @@ def plot_curve(measured: Mapping[int, float], metric: str, kept: int) -> Any:
     axis.set_xlabel("step")
     axis.set_ylabel(metric)
     return figure
-
-
-def build_comparison_section(found: Mapping[str, SuiteComparison]) -> Section:
-    """Build the report's section on the post-training evaluation: sentences, and tables by category and by task."""
-    tables = {
-        "By category: paired t-tests over tasks, p by Holm within a suite": build_category_table(found),
-        "By task": build_task_table(found),
-    }
-    return Section("Against the base model", summarize_comparison(found), {}, tables)

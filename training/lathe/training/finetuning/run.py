@@ -10,8 +10,7 @@ OUT/
 ├── training/        checkpoints, and the log progress.jsonl        trainer.py
 ├── training.json    summary of the training
 ├── model/           a plain sentence-transformers model
-├── adapter/         LoRA's adapters, if the job keeps them         lora.py
-└── evaluation/      the model against its base, comparison.json    post_training_evaluation.py
+└── adapter/         LoRA's adapters, if the job keeps them         lora.py
 """
 
 import os
@@ -30,7 +29,6 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import load_model
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.errors import JobError
-from lathe.training.evaluation.suites import Suite
 from lathe.training.finetuning.evaluators import Evaluator
 from lathe.training.finetuning.job import Job
 from lathe.training.finetuning.job_sources import JobSources
@@ -38,7 +36,6 @@ from lathe.training.finetuning.mining_run import mine_if_configured
 from lathe.training.finetuning.mining_statistics import MiningStatistics
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.page import Page
-from lathe.training.finetuning.post_training_evaluation import COMPARISON, SuiteComparison, compare_models, open_suites
 from lathe.training.finetuning.reference import list_prompt_warnings
 from lathe.training.finetuning.regularizers.registry import create_regularizer
 from lathe.training.finetuning.regularizers.regularizer import Regularizer
@@ -71,7 +68,6 @@ class Outcome:
         warnings: warnings for the user.
         model: folder of the trained model.
         mined: statistics of the mined negatives by source; empty if none were mined.
-        compared: comparison of the model with its base, by suite; empty if the job asks for none.
     """
 
     mixture: Mixture
@@ -80,7 +76,6 @@ class Outcome:
     warnings: list[str]
     model: Path
     mined: dict[str, MiningStatistics]
-    compared: dict[str, SuiteComparison]
 
 
 def run_training(
@@ -166,18 +161,15 @@ class TrainingRun:
     def run_all(self) -> Outcome:
         """Do every step of the job that is not done yet, and return the outcome.
 
-        Steps: read sources, mine negatives, compute targets, write the report, train, evaluate against the base model,
-        and write the report again. With a trained model in the folder, training is skipped.
+        Steps: read sources, mine negatives, compute targets, write the report, train, and write the report again.
 
         Raises:
-            JobError: if the folder holds a trained model and no evaluation is left to do, or holds another job.
+            JobError: if the folder holds a trained model or another job.
         """
-        trained = (self.out / MODEL).is_dir() and (self.out / SUMMARY).is_file()
-        if trained and (self.job.evaluate_after is None or (self.out / COMPARISON).is_file()):
+        if (self.out / MODEL).is_dir() and (self.out / SUMMARY).is_file():
             raise JobError(f"{self.out} holds a trained model already; name another folder with --out, or remove it")
         self.on_progress(0.0, "reading the sources")
         sources = JobSources(self.job)
-        suites = open_suites(self.job.evaluate_after) if self.job.evaluate_after else {}
         with _let_first_process_go_first(self.device):
             found = mine_if_configured(
                 sources.builder, self.job, self.auxiliary, self.device, self.out, self._report_offline_progress
@@ -195,25 +187,10 @@ class TrainingRun:
             if get_process_rank() == 0:
                 page.write()
             del encoder
-        if trained:
-            summary = orjson.loads((self.out / SUMMARY).read_bytes())
-        else:
-            summary = self._train(mixture, evaluator)
-        compared = self._compare(mixture, suites) if get_process_rank() == 0 else {}
+        summary = self._train(mixture, evaluator)
         if get_process_rank() == 0:
-            page.write(summary["kept"], compared)
-        return Outcome(mixture, self.regularizer, summary, warnings, self.out / MODEL, found, compared)
-
-    def _compare(self, mixture: Mixture, suites: dict[str, Suite]) -> dict[str, SuiteComparison]:
-        """Evaluate model and base on the suites, write results and comparison to the job's folder, and return it.
-
-        The comparison is by purpose, `domain` or `general`; empty if the job asks for no evaluation.
-        """
-        if self.job.evaluate_after is None:
-            return {}
-        texts = [*mixture.anchors, *mixture.positives]
-        limit, model = self.job.evaluate_after.limit, self.out / MODEL
-        return compare_models(suites, limit, self.base, model, texts, self.device, self.out, self.on_progress)
+            page.write(summary["kept"])
+        return Outcome(mixture, self.regularizer, summary, warnings, self.out / MODEL, found)
 
     def _report_offline_progress(self, fraction: float, sentence: str) -> None:
         """Report progress of the work before training, scaled to the first `OFFLINE_SHARE` of the whole."""
