@@ -4,7 +4,9 @@ import hashlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,7 +16,6 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import encode_source
 from lathe.training.sources.source import open_source
-from lathe.training.sources.stores import open_hdf5
 from lathe.transforms.statistics import unit_rows
 
 QUERIES, TRAIN = "test", "train"
@@ -92,8 +93,10 @@ def read_data(vectors: str | None, source: str | None, queries: str | None) -> D
     notes: list[str] = []
     asked: Vectors | None
     if path.suffix in HDF5:
-        base, asked = read_rows(f"{path}#{TRAIN}"), read_rows(queries or f"{path}#{QUERIES}")
-        require_directions(path, base)
+        with open_hdf5(path) as file:
+            base = read_set(file, TRAIN)
+            asked = read_rows(queries) if queries else read_set(file, QUERIES)
+            require_directions(file, base)
     else:
         base, asked = read_rows(written), read_rows(queries) if queries else None
     if asked is not None and asked.shape[1] != base.shape[1]:
@@ -117,15 +120,29 @@ def read_rows(written: str) -> Vectors:
         return np.array(encode_source(source, Encoder(DEFAULT_ENCODER), Path(folder), show).vectors)
 
 
-def require_directions(path: Path, vectors: Vectors) -> None:
+def open_hdf5(path: Path) -> Any:
+    """Open an HDF5 file; raise `DataError` if it cannot be read."""
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise DataError(f"{path.name} is not an HDF5 file that can be read: {error}") from error
+
+
+def read_set(file: Any, name: str) -> Vectors:
+    """All vectors of a data set of an HDF5 file; raise `DataError` if it has none of that name, or no floats."""
+    if name not in file or file[name].ndim != 2 or file[name].dtype.kind != "f":
+        raise DataError(f"{Path(file.filename).name} has no vectors {name!r}; it has {', '.join(file)}")
+    return np.asarray(file[name], np.float32)
+
+
+def require_directions(file: Any, vectors: Vectors) -> None:
     """Raise `DataError` unless an HDF5 file's vectors are compared by their directions, or might as well be."""
-    with open_hdf5(path) as file:
-        distance = file.attrs.get("distance", "angular")
+    distance = file.attrs.get("distance", "angular")
     distance = distance.decode() if isinstance(distance, bytes) else str(distance)
     lengths = np.linalg.norm(vectors, axis=1)
     if distance not in ("angular", "cosine") and np.abs(lengths - 1).max(initial=0) > UNIT_WITHIN:
         raise DataError(
-            f"{path.name} is searched by the distance {distance!r} and its vectors have lengths from "
+            f"{Path(file.filename).name} is searched by the distance {distance!r} and its vectors have lengths from "
             f"{lengths.min():.3g} to {lengths.max():.3g}: text embeddings are compared by their directions "
             "(angular), and so are the chains that are judged here"
         )

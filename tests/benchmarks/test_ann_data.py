@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from benchmarks.ann.data import Data, DataError, distinct, nearest, read_data, split
-from lathe.training.errors import SourceError
 
 
 @pytest.fixture
@@ -83,7 +82,7 @@ def test_read_data_refuses_a_euclidean_file_with_one_vector_of_another_length(hd
 
 
 def test_read_data_refuses_a_file_of_bits(hdf5, vectors):
-    with pytest.raises(SourceError, match="must hold floats"):
+    with pytest.raises(DataError, match="no vectors 'train'"):
         read_data(hdf5("hamming", train=vectors[:300] > 0, test=vectors[300:] > 0), None, None)
 
 
@@ -91,7 +90,7 @@ def test_read_data_takes_queries_from_the_hdf5_file_unless_a_query_file_is_named
     path = hdf5("angular", train=vectors[:300], test=vectors[300:])
     named = read_data(path, None, npy("queries", vectors[350:]))
     np.testing.assert_allclose(named.queries, unit[350:], rtol=0, atol=1e-6)
-    with pytest.raises(SourceError, match="no data set 'test'"):
+    with pytest.raises(DataError, match="no vectors 'test'"):
         read_data(hdf5("angular", train=vectors), None, None)
 
 

@@ -5,7 +5,6 @@ import resource
 import struct
 
 import faiss
-import h5py
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -28,17 +27,6 @@ def one_text_again_and_again(path):
     column = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 200, pyarrow.int32()), ["a" * 10_000_000])
     table = pyarrow.table({"text": column})
     pyarrow.parquet.write_table(table, path, compression="zstd", store_schema=False, write_statistics=False)
-
-
-def wide_hdf5(path):
-    with h5py.File(path, "w") as file:
-        file.create_dataset("train", (2000, WIDE), "f4", chunks=(1, WIDE), compression="gzip")
-
-
-def hdf5_of_one_chunk(path):
-    """Write an HDF5 file whose chunks are too large."""
-    with h5py.File(path, "w") as file:
-        file.create_dataset("train", (2_000_000, 384), "f4", chunks=(1_300_000, 384), compression="gzip")
 
 
 def wide_npy(path):
@@ -86,8 +74,6 @@ def mapped_faiss(path):
 BOMBS = {
     "a.parquet": (one_huge_text, "at most 16,777,216 each"),
     "b.parquet": (one_text_again_and_again, "rows take more than 1,073,741,824 bytes"),
-    "a.hdf5": (wide_hdf5, "1,000,000 wide; at most 65,536"),
-    "b.hdf5": (hdf5_of_one_chunk, "has chunks"),
     "a.npy": (wide_npy, "1,000,000 wide; at most 65,536"),
     "a.jsonl.gz": (packed_lines, "lines take more than 1,073,741,824 bytes"),
     "a.faiss": (flat_faiss, "truncated"),

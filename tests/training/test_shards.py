@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import faiss
-import h5py
 import numpy as np
 import pyarrow
 import pyarrow.parquet
@@ -62,9 +61,6 @@ def write(path):
         case "parquet":
             table = pyarrow.table({"text": [f"row {row}" for row in range(ROWS)], "id": range(ROWS)})
             pyarrow.parquet.write_table(table, path, row_group_size=9_000)
-        case "hdf5":
-            with h5py.File(path, "w") as file:
-                file["train"] = vectors.astype(np.float32)
         case "faiss":
             index = faiss.IndexIDMap2(faiss.IndexFlatIP(3))
             index.add_with_ids(vectors.astype(np.float32), np.arange(ROWS) + 7)
@@ -72,7 +68,7 @@ def write(path):
     return str(path)
 
 
-@pytest.mark.parametrize("name", ["npy", "columns.npy", "jsonl", "jsonl.gz", "txt", "parquet", "hdf5", "faiss"])
+@pytest.mark.parametrize("name", ["npy", "columns.npy", "jsonl", "jsonl.gz", "txt", "parquet", "faiss"])
 def test_batches_of_separately_read_shards_equal_those_of_the_source(tmp_path, name):
     source = open_source(write(tmp_path / f"a.{name}"))
     shards = [Shard(**json.loads(json.dumps(asdict(shard)))) for shard in source.plan().shards]

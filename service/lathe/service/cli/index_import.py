@@ -60,9 +60,7 @@ class LazyEncoders:
 
 def import_rows(
     name: Annotated[str, flag("--name", "Name of the index; it is created if there is none.")],
-    source: Annotated[
-        str, flag("--source", "FILE.npy, .parquet#COLUMN, .jsonl#FIELD, .hdf5[#DATASET] or .faiss: vectors, or texts.")
-    ],
+    source: Annotated[str, flag("--source", "FILE.npy, .parquet#COLUMN, .jsonl#FIELD or .faiss: vectors, or texts.")],
     chain: Annotated[str, flag("--chain", "NAME or NAME@VERSION; none leaves vectors as they are.")] = "compact",
     encoder: Annotated[str | None, flag("--encoder", "Encoder of the vectors, or of the texts.")] = None,
     ids: Annotated[Path | None, flag("--ids", "File with one id per line, or a .npy of numbers.")] = None,

@@ -22,7 +22,6 @@ EXTRAS = {
     "compared with all rows",
     "lathe-service[milvus]": "LATHE_INDEX_URL does not work: indexes stay on one machine",
     "lathe-service[pgvector]": "`lathe pgvector` and `lathe index export --to pgvector` do not work",
-    "lathe-training[hdf5]": "files of ann-benchmarks are not read",
     "lathe-training[remote]": "sources at URLs (s3://…) are not read",
     "lathe-training[evaluation]": "`lathe evaluate` does not work",
     "lathe-training[finetuning]": "`lathe train` does not work, and data sets of the Hugging Face hub (hf:…) are "

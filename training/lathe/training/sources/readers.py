@@ -8,13 +8,13 @@ import numpy as np
 
 from lathe.training.errors import AccessError, EmptyError, SourceError
 from lathe.training.sources.docstrings import read_docstring_paragraphs, read_topic_paragraphs
+from lathe.training.sources.flat_faiss import read_faiss, read_faiss_shape
 from lathe.training.sources.hub import HubFile, detect_hub_kind, read_hub
 from lathe.training.sources.kinds import Kind, detect_batch_kind, validate_rows
 from lathe.training.sources.lines import find_line_spans, read_jsonl, read_text
 from lathe.training.sources.parquet import count_parquet, detect_parquet_kind, read_parquet
 from lathe.training.sources.raw import WHOLE, RawBatch, Readable, Span, native_path, require_dimensions
 from lathe.training.sources.remote import RemoteFile
-from lathe.training.sources.stores import read_faiss, read_faiss_shape, read_hdf5, read_hdf5_shape
 from lathe.transforms.npy import open_npy, read_npy_header
 from lathe.transforms.vectors import FloatArray
 
@@ -206,7 +206,6 @@ FORMATS: dict[str, Format] = {
     ".txt.gz": Format(read_text),
     ".parquet": Format(read_parquet, count_parquet, schema=detect_parquet_kind),
     ".npy": Format(_read_npy, shape=_read_npy_shape),
-    ".hdf5": Format(read_hdf5, shape=read_hdf5_shape, readable_remotely=False),
     ".faiss": Format(read_faiss, shape=read_faiss_shape, readable_remotely=False),
 }
 """Formats by the end of the file name."""

@@ -1,93 +1,12 @@
-"""Readers of vectors from other software's files: ann-benchmarks' HDF5 files and flat FAISS indexes."""
+"""Reader of the vectors in flat FAISS indexes."""
 
 import io
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-import numpy as np
-
 from lathe.training.errors import AccessError, SourceError
-from lathe.training.sources.raw import MAX_BATCH_BYTES, RawBatch, Readable, Span, native_path, require_dimensions
-
-TRAIN = "train"
-"""Name of the data set that holds the vectors to be searched in ann-benchmarks' files."""
-
-
-def read_hdf5(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from the HDF5 data set `field`; yield batches of up to `rows` vectors.
-
-    If the field is the default 'text', the data set is `train`.
-
-    Raises:
-        AccessError: if h5py is not installed.
-        SourceError: if the file is damaged, or the data set is missing or does not hold floats `(n, d)`.
-    """
-    with open_hdf5(path) as file:
-        vectors = _open_dataset(file, path, field)
-        stop = vectors.shape[0] if span.stop is None else min(span.stop, vectors.shape[0])
-        for start in range(span.start, stop, rows):
-            try:
-                block = np.asarray(vectors[start : min(start + rows, stop)])
-            except OSError as error:
-                raise SourceError(f"{path.name} cannot be read after row {start}: {error}") from error
-            yield RawBatch(path.name, "row", range(start, start + len(block)), block, [])
-
-
-def read_hdf5_shape(path: Readable, field: str) -> tuple[int, int]:
-    """Return rows and dimensions of an HDF5 data set, from the file's header.
-
-    Raises:
-        SourceError: as in `read_hdf5`.
-    """
-    with open_hdf5(path) as file:
-        rows, width = _open_dataset(file, path, field).shape
-        return int(rows), int(width)
-
-
-def _open_dataset(file: Any, path: Readable, field: str) -> Any:
-    """Return the HDF5 data set named `field`, or `train` if the field is the default 'text'; its content is not read.
-
-    Args:
-        file: open h5py file.
-        path: its name appears in messages.
-        field: name of the data set.
-
-    Raises:
-        SourceError: if there is no such data set, it does not hold floats `(n, d)`, or its chunks take too much memory.
-    """
-    name = TRAIN if field == "text" else field  # nobody named one
-    if name not in file or not hasattr(file[name], "shape"):
-        raise SourceError(f"{path.name} has no data set {name!r}; it has {', '.join(file)}. Name one as FILE#NAME")
-    found = file[name]
-    if len(found.shape) != 2 or found.dtype.kind != "f" or found.shape[1] == 0:
-        raise SourceError(f"{path.name}#{name} must hold floats of the shape (n, d), not {found.dtype} {found.shape}")
-    require_dimensions(path, int(found.shape[1]))
-    if found.chunks and math.prod(found.chunks) * found.dtype.itemsize > MAX_BATCH_BYTES:  # each is unpacked whole
-        raise SourceError(f"{path.name}#{name} has chunks {found.chunks} of more than {MAX_BATCH_BYTES:,} bytes")
-    return found
-
-
-@contextmanager
-def open_hdf5(path: Readable) -> Iterator[Any]:
-    """Open an HDF5 file with h5py, yield it, and close it after the block.
-
-    Raises:
-        AccessError: if h5py (extra `hdf5`) is not installed.
-        SourceError: if the file is damaged.
-    """
-    try:
-        import h5py
-    except ImportError as error:
-        raise AccessError("reading HDF5 needs h5py: pip install 'lathe-training[hdf5]'") from error
-    try:
-        with native_path(path) as here:
-            file = h5py.File(here, "r")
-    except OSError as error:
-        raise SourceError(f"{path.name} is not an HDF5 file that can be read: {error}") from error
-    with file:
-        yield file
+from lathe.training.sources.raw import RawBatch, Readable, Span, native_path, require_dimensions
 
 
 def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
