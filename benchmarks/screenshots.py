@@ -3,7 +3,7 @@
     python -m benchmarks.screenshots --out docs/images
 
 Takes Chromium (apt-get install chromium) and the extra `dev`. What is shown: the chains that ship, a second version
-of `compact` fitted on Python's docstrings as its shadow, an index of them, and texts asked for all the while.
+of `compact` fitted on Python's docstrings, an index of them, and texts asked for all the while.
 """
 
 import itertools
@@ -49,7 +49,6 @@ def fill(server: Server, texts: list[str]) -> None:
     fit = {"name": "compact", "steps": steps, "source": {"texts": texts}, "gates": {"recall_at_10": 0.7}}
     job = server.call("POST", "/fit-transform", **fit, promote=False)["job_id"]
     await_end(server, job)
-    server.call("PUT", "/chains/compact/shadow", version=2, share=0.5)
     server.call("PUT", "/indexes/docstrings", chain="compact")
     some = texts[:500]
     server.call("POST", "/indexes/docstrings/upsert", ids=[str(i) for i in range(len(some))], texts=some)

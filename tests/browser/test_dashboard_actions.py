@@ -1,4 +1,4 @@
-"""Actions in the dashboard that need a key: fits, promotions, shadows, cancelling."""
+"""Actions in the dashboard that need a key: fits, promotions, cancelling."""
 
 import base64
 import io
@@ -129,23 +129,6 @@ def test_chain_page_promotes_below_gates_after_confirmation_and_rolls_back(open_
         expect(page.locator("main")).to_contain_text("Live is rows@1")
         expect(page.locator("#rollback")).to_have_count(0)
     assert server.call("GET", f"/chains/{rows}")["live"] == 1
-
-
-def test_chain_page_starts_and_ends_a_shadow(open_page, server, rows, vectors, give_key):
-    with open_page(f"#/chains/{rows}", allowed=ASKED) as page:
-        page.click("#shadow-2")
-        expect(page.locator("#confirm-text")).to_contain_text("10 % of the live traffic")
-        page.click("#confirm-yes")
-        give_key(page, server.key)
-        expect(page.locator("main")).to_contain_text("Shadow of rows@2")
-        expect(page.locator("#shadow-2")).to_have_count(0)
-        server.call("POST", "/reduce", chain=rows, vectors=vectors.tolist())
-        expect(page.locator("main")).to_contain_text(f"{len(vectors)} rows passed by")
-        page.click("#shadow-end")
-        page.click("#confirm-yes")
-        expect(page.locator("#notices")).to_contain_text("has ended")
-        expect(page.locator("main")).not_to_contain_text("Shadow of rows@2")
-    assert server.call("GET", f"/chains/{rows}")["shadow"] is None
 
 
 def test_jobs_page_shows_and_cancels_a_running_job(open_page, server, vectors, give_key):

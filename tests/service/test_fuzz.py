@@ -107,7 +107,6 @@ CALLS = {
     },
     "/advise": {"source": {"texts": ["a"]}, "keep": 0.9, "rows": 100, "seed": 1, "fit": "odd"},
     "/chains/compact/promote": {"version": 99, "force": False, "gates": {"recall_at_10": 0.5}},
-    "/chains/compact/shadow": {"version": 99, "share": 0.1, "k": 10, "rows": 2000, "gates": {}},
     "/indexes/odd/upsert": {"ids": ["a", "b"], "vectors": [VECTOR, VECTOR], "metadata": [{"a": {"b": [1]}}, None]},
     "/indexes/odd/search": {
         "vectors": [VECTOR],

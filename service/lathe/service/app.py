@@ -48,7 +48,6 @@ from lathe.service.http.routes import (
     jobs,
     reduce,
     search,
-    shadow,
 )
 from lathe.service.http.tracing import add_tracing
 from lathe.service.index.backend import open_indexes
@@ -58,7 +57,6 @@ from lathe.service.jobs.local import LocalJobs
 from lathe.service.jobs.store import JobStore
 from lathe.service.monitoring.drift.drift import Drift
 from lathe.service.monitoring.drift.refit import Refits
-from lathe.service.monitoring.shadow.shadows import Shadows
 from lathe.service.monitoring.state_monitor import StateMonitor
 from lathe.service.processes.client import create_process_starter
 from lathe.service.processes.program import ProcessStarter, get_environment_without_keys
@@ -78,8 +76,7 @@ ROUTERS = [
     fits.router,
     advice.router,
     jobs.router,
-    shadow.router,  # before the chains, whose paths would match its paths too
-    drift.router,
+    drift.router,  # before the chains, whose paths would match its paths too
     chains.router,
     encoders.router,
     indexes.router,
@@ -171,7 +168,6 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
         embedder=embedder,
         indexes=open_indexes(settings, home, partial(encode_for_index, embedder)),
         jobs=jobs,
-        shadows=Shadows(registry, embedder.observers),
         drift=_open_drift(settings, embedder, jobs if problem is None else None),
         make_engine=make_engine,
         residency=residency,

@@ -19,7 +19,6 @@ from lathe.service.home import Home
 from lathe.service.index.protocol import SearchIndexes
 from lathe.service.jobs.jobs import Jobs
 from lathe.service.monitoring.drift.drift import Drift
-from lathe.service.monitoring.shadow.shadows import Shadows
 from lathe.service.monitoring.state_monitor import StateMonitor
 from lathe.service.processes.program import ProcessStarter
 from lathe.service.settings import Settings
@@ -55,7 +54,6 @@ class Services:
     embedder: Embedder
     indexes: SearchIndexes
     jobs: Jobs
-    shadows: Shadows
     drift: Drift
     make_engine: Callable[[EncoderSpec], Engine]
     processes: ProcessStarter

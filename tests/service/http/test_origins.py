@@ -109,7 +109,7 @@ def test_the_app_refuses_other_origins_and_unknown_hosts_with_403(client):
 def test_routes_that_change_state_need_a_json_content_type(lathe, said):
     headers = lathe.admin | ({} if said is None else {"content-type": said})
     changes = {"/indexes/none/upsert": "POST", "/indexes/none/delete": "POST", "/indexes/none/reindex": "POST"}
-    changes |= {"/chains/none/promote": "POST", "/chains/none/shadow": "PUT", "/fit-transform": "POST"}
+    changes |= {"/chains/none/promote": "POST", "/fit-transform": "POST"}
     changes |= {"/advise": "POST", "/indexes/none": "PUT", "/encoders/none/dimensions/64": "PUT"}
     for path, method in changes.items():
         answer = lathe.client.request(method, path, content=b"{}", headers=headers)

@@ -1,6 +1,6 @@
 """Gates: thresholds that a version must reach before it is promoted."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lathe.service.chains.pointer import Pointer
@@ -15,7 +15,7 @@ class FailedGate:
     """A gate that a version fails.
 
     Attributes:
-        gate: name of the measure; those of a shadow begin with `shadow.`.
+        gate: name of the measure.
         threshold: threshold.
         value: measured value; None if it was not measured.
         is_maximum: whether the threshold is a maximum instead of a minimum.
@@ -40,7 +40,6 @@ def promote_with_gates(
     version: int,
     gates: Mapping[str, float] | None = None,
     force: bool = False,
-    others: Sequence[FailedGate] = (),
 ) -> Pointer:
     """Make a version live if it passes its gates, and return the new live pointer.
 
@@ -52,7 +51,6 @@ def promote_with_gates(
         version: version to promote.
         gates: thresholds on the certificate, besides those the version was fitted with.
         force: whether to promote in spite of failed gates; the pointer then records which.
-        others: gates known to fail, such as those of a shadow.
 
     Raises:
         ConflictError: with the code `gate_failed` and each failed gate.
@@ -65,7 +63,7 @@ def promote_with_gates(
 
     def pass_gates(manifest: Manifest) -> list[str]:
         """Return the names of the failed gates, each once; raise `ConflictError` if there are any without `force`."""
-        missed = [*find_failed_gates(manifest, requested), *others]
+        missed = find_failed_gates(manifest, requested)
         if missed and not force:
             raise ConflictError(
                 f"{name}@{version} does not pass its gates: {'; '.join(map(str, missed))}. "

@@ -1,4 +1,4 @@
-"""`lathe chains`: listing, promotion, rollback, deletion and import of chains."""
+"""`lathe chains`: listing, comparison, promotion, rollback, deletion and import of chains."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lathe.service.cli.compare import compare
 from lathe.service.cli.options import flag, open_chains, parse_numbers
 from lathe.service.errors import BadValueError
 from lathe.training.reporting.text import MISSING, align_columns, format_number
@@ -14,7 +15,9 @@ from lathe.transforms.errors import ArtifactError
 if TYPE_CHECKING:
     from lathe.service.chains.size_routes import SizeRoutes
 
-app = typer.Typer(help="List, show, promote, roll back and delete chains.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="List, show, compare, promote, roll back and delete chains.", no_args_is_help=True, rich_markup_mode=None
+)
 
 Json = Annotated[bool, flag("--json", "Print JSON.")]
 
@@ -64,7 +67,7 @@ def promote(
     ] = None,
     force: Annotated[bool, flag("--force", "Promote it although it fails gates.")] = False,
 ) -> None:
-    """Make a version live if its certificate passes the gates; gates of a shadow are checked by the server only."""
+    """Make a version live if its certificate passes the gates."""
     from lathe.service.chains.gates import promote_with_gates
 
     _, size_routes = open_chains(write=True)
@@ -88,6 +91,9 @@ def delete(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
     name, version = _split_versioned_name(chain)
     registry.delete(name, version)
     typer.echo(f"{name}@{version} is deleted")
+
+
+app.command()(compare)
 
 
 @app.command("import")

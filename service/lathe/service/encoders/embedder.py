@@ -125,7 +125,7 @@ class Pending:
         return np.concatenate(found).reshape(len(found), -1) if found else np.empty((0, 0), np.float32)
 
     def _notify_observers(self, *raw: NDArray[np.float32]) -> NDArray[np.float32] | None:
-        """Pass the encoder's vectors to the drift and shadow observers of the chain, and return them as one array.
+        """Pass the encoder's vectors to the observers of the chain, and return them as one array.
 
         Args:
             raw: vectors before the chain, such as those from the cache and those just encoded; empty ones are left out.

@@ -8,7 +8,6 @@ from pydantic_core import CoreSchema
 from lathe.service.chains.output_dtype import OutputDtype
 from lathe.service.chains.resolve import InputType
 from lathe.service.codec import MAX_DIMENSIONS
-from lathe.service.monitoring.shadow.plan import ROWS_READY
 from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS
 from lathe.training.encoder.spec import LongText
 from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
@@ -211,16 +210,6 @@ class PromoteBody(Body):
 
     version: int
     force: bool = False
-    gates: dict[str, float] = {}
-
-
-class ShadowBody(Body):
-    """A version to compare with the live one on a share of the rows, of which `rows` are held in memory."""
-
-    version: Annotated[int, Field(ge=1)]
-    share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    k: Annotated[int, Field(ge=1, le=100)] = 10
-    rows: Annotated[int, Field(ge=ROWS_READY, le=5000)] = 2000
     gates: dict[str, float] = {}
 
 

@@ -26,6 +26,7 @@ from lathe.transforms.quality.metrics import (
     recall_at_k,
     recall_of_anchors,
 )
+from lathe.transforms.quality.neighbours import compare_neighbours
 
 __all__ = [
     "Certificate",
@@ -36,6 +37,7 @@ __all__ = [
     "angular_stress",
     "centered_alignment",
     "certify",
+    "compare_neighbours",
     "cross_recall_at_k",
     "diagnose",
     "geometry_measures",

@@ -7,7 +7,6 @@ import { h, section, table } from "./dom.js";
 import { drawDrift, loadDrift } from "./drift.js";
 import { count, number, percent, steps } from "./format.js";
 import { dimensionCurve, outOfDomainBars, meanNormBars, numbersOf, ownSpectrum } from "./plots.js";
-import { drawShadow, loadShadow, startShadow } from "./shadow.js";
 
 /** The page of a chain: `#/chains/NAME` shows its live version, `#/chains/NAME@2` that one. */
 export const chainView = {
@@ -16,27 +15,23 @@ export const chainView = {
   async load([ref], options) {
     const chain = await get(`chains/${encodeURIComponent(ref).replace("%40", "@")}`, options);
     const ready = chain.state === "ready";
-    const [drift, shadow] = await Promise.all([
-      ready ? loadDrift(`${chain.name}@${chain.version}`, options) : null,
-      chain.shadow === null ? null : loadShadow(chain.name, options),
-    ]);
-    return { chain, drift, shadow };
+    const drift = ready ? await loadDrift(`${chain.name}@${chain.version}`, options) : null;
+    return { chain, drift };
   },
-  draw({ chain, drift, shadow }, page) {
+  draw({ chain, drift }, page) {
     const ready = chain.state === "ready" && chain.certificate;
     return [
-      versions(chain, shadow, page),
+      versions(chain, page),
       ready
         ? certificate(chain)
         : section("Certificate", h("p", {}, chain.error ?? "This version carries no certificate.")),
       ready ? drawDrift(drift) : null,
-      drawShadow(shadow, page),
       ready ? provenance(chain) : null,
     ];
   },
 };
 
-function versions(chain, shadow, page) {
+function versions(chain, page) {
   const { name, live } = chain;
   const rows = chain.versions
     .toReversed()
@@ -47,7 +42,7 @@ function versions(chain, shadow, page) {
       { number: count(one.certificate?.n_fit) },
       { number: number(one.certificate && valueAt(one.certificate, "local_spearman")) },
       { number: percent(one.certificate && valueAt(one.certificate, "recall_at_10")) },
-      actions(page, chain, one, shadow?.ended ? null : chain.shadow),
+      actions(page, chain, one),
     ]);
   const back = h("button", { type: "button", id: "rollback", onclick: () => rollBack(page, name, live) }, "Roll back");
   return section(
@@ -76,7 +71,7 @@ function forcedPast({ forced }) {
   return forced.length ? ` It was promoted past its gates: ${forced.join(", ")}.` : "";
 }
 
-function actions(page, { name, live }, one, tried) {
+function actions(page, { name, live }, one) {
   if (one.version === live) {
     return "";
   }
@@ -90,18 +85,12 @@ function actions(page, { name, live }, one, tried) {
     { class: "button", href: `#/compare/${name}@${live}/${name}@${one.version}` },
     "Compare with live",
   );
-  const beside = h(
-    "button",
-    { type: "button", id: `shadow-${one.version}`, onclick: () => startShadow(page, name, one.version, live) },
-    "Shadow",
-  );
   const ready = one.state === "ready";
   return h(
     "span",
     { class: "buttons" },
     ready ? make : null,
     live ? compare : null,
-    ready && live && tried !== one.version ? beside : null,
   );
 }
 

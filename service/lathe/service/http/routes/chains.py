@@ -31,7 +31,7 @@ async def show_chain(name: str, services: ServicesDep) -> Response:
 
 @router.post("/{name}/promote", dependencies=ADMIN, openapi_extra=describe_body(PromoteBody))
 async def promote(name: str, request: Request, services: ServicesDep) -> Response:
-    """Make a version live, if it passes the gates of its fit, of its shadow on this server and of this request."""
+    """Make a version live, if it passes the gates of its fit and of this request."""
     services.require_writable()
     pointer = await run_in_threadpool(_promote, name, services, await read_json(request, services.settings))
     return await answer_json(_describe_pointer(name, pointer))
@@ -56,15 +56,14 @@ async def delete(name: str, version: str, services: ServicesDep) -> Response:
 def _promote(name: str, services: Services, json_body: bytes) -> Pointer:
     """Make a version live if it passes its gates, or by force; return the pointer to the live and earlier versions.
 
-    Gates are thresholds on measured quality: those of its fit and the request, and of its running shadow comparison.
+    Gates are thresholds on measured quality: those of its fit and of the request.
 
     Raises:
         ServiceError: if the body is not valid.
         ConflictError: if the version fails a gate and is not forced.
     """
     body = validate_json(json_body, PromoteBody)
-    missed = services.shadows.find_failed_gates(name, body.version)
-    return promote_with_gates(services.size_routes, name, body.version, body.gates, body.force, missed)
+    return promote_with_gates(services.size_routes, name, body.version, body.gates, body.force)
 
 
 def _describe_chains(services: Services) -> list[dict[str, object]]:
@@ -73,10 +72,9 @@ def _describe_chains(services: Services) -> list[dict[str, object]]:
 
 
 def _describe_chain(ref: str, services: Services) -> dict[str, object]:
-    """Describe a chain's version with whether live traffic makes it stale, and the version that shadows it, if any."""
+    """Describe a chain's version, with whether live traffic makes it stale."""
     description = services.registry.describe(ref)
-    stale = services.drift.is_stale(f"{description['name']}@{description['version']}")
-    return description | {"stale": stale, "shadow": services.shadows.get_candidate_version(description["name"])}
+    return description | {"stale": services.drift.is_stale(f"{description['name']}@{description['version']}")}
 
 
 def _describe_pointer(name: str, pointer: Pointer) -> dict[str, object]:

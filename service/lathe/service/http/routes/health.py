@@ -89,7 +89,6 @@ def _collect_metrics(services: Services) -> bytes:
         with suppress(UnavailableError):  # Redis cannot be reached, which another metric shows
             for job in services.jobs.list():
                 JOBS.labels(job.kind, job.state).inc()
-        services.shadows.update_gauges()
         return generate_latest()
 
 

@@ -1,0 +1,107 @@
+"""`lathe chains compare`: two chains on the same rows of a source."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lathe.service.cli.options import ProgressBar, flag, load_encoder, load_state, open_chains
+from lathe.service.errors import BadValueError
+from lathe.training.reporting.text import align_columns
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from lathe.service.chains.loaded_chain import LoadedChain
+    from lathe.service.settings import Settings
+
+ROWS = 2000
+"""Default number of rows."""
+
+
+def compare(
+    first: Annotated[str, typer.Argument(help="NAME or NAME@VERSION")],
+    second: Annotated[str, typer.Argument(help="NAME or NAME@VERSION")],
+    source: Annotated[str, flag("--source", "Texts or vectors, of which distinct rows are sampled.")],
+    rows: Annotated[int, flag("--rows", "Maximum number of rows.", min=20, max=20_000)] = ROWS,
+    k: Annotated[int, flag("-k", "Number of neighbours of each row.", min=1, max=100)] = 10,
+    seed: Annotated[int, flag("--seed", "Seed of the sample.", min=0)] = 0,
+    as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
+) -> None:
+    """Compare the neighbours that two chains find among rows of a source with those of the vectors before them.
+
+    The recall of the raw neighbours says which chain is better on this source. A low agreement says that search results
+    will differ, and not which are better. Neighbours among a sample differ from those in a whole index: compare the two
+    chains with each other, not with figures of other sources.
+    """
+    from lathe.transforms.quality import compare_neighbours
+
+    settings, _ = load_state()
+    registry, _ = open_chains(write=False)
+    one, other = registry.load(first), registry.load(second)
+    if None not in (one.encoder_fingerprint, other.encoder_fingerprint):
+        if one.encoder_fingerprint != other.encoder_fingerprint:
+            raise BadValueError(f"{one.ref} and {other.ref} take vectors of different encoders")
+
+    raw = _sample_vectors(settings, one, other, source, rows, seed)
+    found: dict[str, Any] = {"first": one.ref, "second": other.ref, "rows": len(raw), "k": k}
+    found |= compare_neighbours(raw, one.chain.floats(raw), other.chain.floats(raw), k)
+    found["bytes_per_vector"] = {"first": one.chain.bytes_per_vector, "second": other.chain.bytes_per_vector}
+    typer.echo(json.dumps(found, indent=1) if as_json else format_comparison(found))
+
+
+def _sample_vectors(
+    settings: "Settings", one: "LoadedChain", other: "LoadedChain", source: str, rows: int, seed: int
+) -> "NDArray[np.float32]":
+    """Return distinct rows of a source as vectors `(n, d)`; texts are encoded with the chains' encoder.
+
+    Raises:
+        BadValueError: for texts, if neither chain has an encoder.
+    """
+    import numpy as np
+
+    from lathe.training.advice.row_sample import sample_rows
+    from lathe.training.sources.source import open_source
+
+    sample = sample_rows(open_source(source), rows, seed)
+    if sample.vectors is not None:
+        return np.asarray(sample.vectors, np.float32)
+    recorded = one.chain.metadata.get("encoder") or other.chain.metadata.get("encoder")
+    if recorded is None:
+        raise BadValueError(f"{one.ref} and {other.ref} were fitted on vectors: name a source of vectors", "source")
+
+    known = {spec.name for spec in settings.specs}
+    with ProgressBar() as progress:
+        encoder = load_encoder(settings, recorded["name"] if recorded["name"] in known else recorded["model"])
+        found = encoder.encode(
+            sample.texts, on_batch=lambda done: progress(done / len(sample.texts), f"{done:,} texts encoded")
+        )
+    return found.vectors
+
+
+def format_comparison(found: dict[str, Any]) -> str:
+    """Format a comparison as a table, and a sentence that says which chain finds more of the raw neighbours."""
+    recall, k = found["raw_recall_at_k"], found["k"]
+    table = [
+        ["", found["first"], found["second"]],
+        ["bytes a vector", *(str(found["bytes_per_vector"][side]) for side in ("first", "second"))],
+        [f"recall@{k} of the raw neighbours", *(_format_interval(recall[side]) for side in ("first", "second"))],
+    ]
+    difference = recall["difference"]
+    better = found["second"] if difference["low"] > 0 else found["first"] if difference["high"] < 0 else None
+    verdict = "The difference is within its interval" if better is None else f"{better} finds more of them"
+    return "\n".join(
+        [
+            align_columns(table),
+            "",
+            f"{verdict}: {found['second']} less {found['first']} is {difference['value']:+.3f} "
+            f"({difference['low']:+.3f} to {difference['high']:+.3f}), on {found['rows']:,} rows.",
+            f"Both find the same neighbours in {found['agreement_at_k']['value']:.1%} of the cases.",
+        ]
+    )
+
+
+def _format_interval(found: dict[str, float]) -> str:
+    """Format a mean with its interval."""
+    return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"

@@ -1,0 +1,64 @@
+"""Agreement of nearest neighbours between vectors and what two chains make of them."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.transforms.errors import InputError
+from lathe.transforms.quality.metrics import recall_of_anchors
+
+Rows = NDArray[np.float32]
+
+NORMAL_95 = 1.96
+"""Half-width of the normal 95 % interval, in standard errors."""
+
+
+def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dict[str, Any]:
+    """Compare the exact nearest neighbours by cosine of the same rows in three spaces.
+
+    Args:
+        raw: `(n, d)`, distinct rows.
+        first: what one chain makes of them, `(n, k₁)`.
+        second: what another chain makes of them, `(n, k₂)`.
+        k: number of neighbours of each row.
+
+    Returns:
+        `{agreement_at_k, raw_recall_at_k: {first, second, difference}}`: the mean share of a row's k neighbours that
+        both chains have, the recall of its raw neighbours by each chain, and the second's recall minus the first's.
+        Each is `{value, low, high}` with a 95 % interval over the rows. Rows that are not finite share no neighbours.
+
+    Raises:
+        InputError: if there are not more than k rows.
+    """
+    if len(raw) <= k:
+        raise InputError(f"{k} neighbours need more than {k} rows, got {len(raw)}")
+    by_first, by_second = _share_neighbours(raw, first, k), _share_neighbours(raw, second, k)
+
+    return {
+        "agreement_at_k": _compute_interval(_share_neighbours(first, second, k)),
+        "raw_recall_at_k": {
+            "first": _compute_interval(by_first),
+            "second": _compute_interval(by_second),
+            "difference": _compute_interval(by_second - by_first, least=-1.0),
+        },
+    }
+
+
+def _share_neighbours(one: Rows, other: Rows, k: int) -> NDArray[np.float64]:
+    """Return each row's share of k nearest neighbours common to both spaces, `(n,)`; 0 where either is not finite.
+
+    All shares are 0 if at most k rows are finite.
+    """
+    found = np.zeros(len(one))
+    sound = np.isfinite(one).all(axis=1) & np.isfinite(other).all(axis=1)
+    if sound.sum() > k:
+        found[sound] = recall_of_anchors(one[sound], other[sound], k)
+    return found
+
+
+def _compute_interval(values: NDArray[np.float64], least: float = 0.0) -> dict[str, float]:
+    """Return the mean and its normal 95 % interval, clipped to [`least`, 1]."""
+    mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
+    low, high = max(mean - NORMAL_95 * error, least), min(mean + NORMAL_95 * error, 1.0)
+    return {"value": mean, "low": float(low), "high": float(high)}
