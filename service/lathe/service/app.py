@@ -56,7 +56,6 @@ from lathe.service.jobs.jobs import Jobs
 from lathe.service.jobs.local import LocalJobs
 from lathe.service.jobs.store import JobStore
 from lathe.service.monitoring.drift.drift import Drift
-from lathe.service.monitoring.drift.refit import Refits
 from lathe.service.monitoring.state_monitor import StateMonitor
 from lathe.service.processes.client import create_process_starter
 from lathe.service.processes.program import ProcessStarter, get_environment_without_keys
@@ -168,7 +167,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
         embedder=embedder,
         indexes=open_indexes(settings, home, partial(encode_for_index, embedder)),
         jobs=jobs,
-        drift=_open_drift(settings, embedder, jobs if problem is None else None),
+        drift=_open_drift(settings, embedder),
         make_engine=make_engine,
         residency=residency,
         processes=processes,
@@ -176,16 +175,10 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     )
 
 
-def _open_drift(settings: Settings, embedder: Embedder, jobs: Jobs | None) -> Drift:
-    """Build the drift monitor and, if drift is on, let it observe live traffic.
-
-    It submits refits of stale chains to `jobs` if the settings ask for that and `jobs` is not None.
-    """
-    refits = None
-    if settings.drift and settings.drift_refit and jobs is not None:
-        refits = Refits(embedder.registry, jobs, embedder.find_spec, settings.drift_window)
+def _open_drift(settings: Settings, embedder: Embedder) -> Drift:
+    """Build the drift monitor and, if drift is on, let it observe live traffic."""
     measured = settings.drift, settings.drift_window, settings.drift_threshold
-    drift = Drift(*measured, embedder.registry, embedder.observers.submit, refits)
+    drift = Drift(*measured, embedder.registry, embedder.observers.submit)
     if settings.drift:
         embedder.observers.add(drift.observe, immediate=True)
     return drift

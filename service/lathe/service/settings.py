@@ -78,11 +78,9 @@ class Settings(BaseSettings):
     drift: bool = True
     """Whether to compare live vectors with those that chains were fitted on; see docs/drift.md."""
     drift_window: Annotated[int, Field(ge=1000)] = 5000
-    """Number of latest rows that drift is measured on, of each encoder and version; up to twice as many are held."""
+    """Number of latest rows that drift is measured on, of each encoder and version; sums of up to twice as many."""
     drift_threshold: Annotated[float, Field(gt=0, lt=1)] = 0.78
     """Mean percentile among held-out rows above which a chain is stale; docs/drift.md tells how it was chosen."""
-    drift_refit: bool = False
-    """Whether to refit a stale chain on those rows, as a version that is not live. The rows are then held in memory."""
     data_root: Path | None = None
     """Folder that holds all paths that requests may name as a source; unset: requests may name none."""
     device: str | None = None

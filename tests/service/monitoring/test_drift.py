@@ -178,7 +178,7 @@ def test_drift_is_reported_separately_for_each_version(fitted):
 def test_an_eighth_of_a_large_requests_rows_is_sampled_and_one_request_makes_no_chain_stale(fitted):
     rows = rows_like(5000, 8, turned=True)
     loaded = fitted.services.registry.load("mine")
-    window = Window(None, loaded, loaded.fit_distribution, 1000, keep_rows=False)
+    window = Window(None, loaded, loaded.fit_distribution, 1000)
     window.queue_sample(rows)
     tally = window.evaluate()
     assert (tally.rows, tally.requests, tally.standard_error) == (5000 // SAMPLED_PART, 1, None)
@@ -317,52 +317,8 @@ def raw(app, sentences):
     return app.client.post("/embed", json={"inputs": sentences}).json()
 
 
-# The header
-
-
-def test_embed_answers_x_out_of_domain_if_the_x_drift_header_asks_for_it(app, docs):
-    near = embed(app, docs[:10], **{"x-drift": "true"}).headers["x-out-of-domain"]
-    far = embed(app, sentences_of(GERMAN, DINGE)[:10], **{"x-drift": "TRUE"}).headers["x-out-of-domain"]
-    assert re.fullmatch(r"[01]\.\d{3}", near) and float(near) < 0.75 < float(far)
-    assert "x-out-of-domain" not in embed(app, docs[:10]).headers
-    assert "x-out-of-domain" not in embed(app, docs[:10], **{"x-drift": "false"}).headers
-
-
-def test_every_vector_route_answers_x_out_of_domain_by_header_or_query(app, docs, fitted):
-    texts = docs[:3]
-    answers = [
-        app.client.post("/embed?drift=true", json={"inputs": texts, "chain": "docs"}),
-        app.client.post("/embed?drift=1&chain=docs", json={"inputs": texts}, headers={"accept": "application/x-npy"}),
-        app.client.post("/?drift=true", json={"inputs": texts, "chain": "docs"}),
-        app.client.post("/v1/embeddings", json={"input": texts, "model": f"{ENCODER}+docs"}, headers={"x-drift": "1"}),
-    ]  # fmt: skip
-    assert len({answer.headers["x-out-of-domain"] for answer in answers}) == 1
-    row = rows_like(1, 3, turned=True)
-    as_json = app.client.post("/reduce?drift=true", json={"vectors": row.tolist(), "chain": "mine"})
-    assert as_json.headers["x-out-of-domain"] == reduce(app, row, drift="true").headers["x-out-of-domain"]
-
-
-def test_x_out_of_domain_is_unknown_without_a_chain(app, docs):
-    answer = app.client.post("/embed?drift=true", json={"inputs": docs[0]})
-    assert answer.headers["x-out-of-domain"] == "unknown"
-
-
-@pytest.mark.parametrize("path", ["/embed", "/v1/embeddings", "/reduce"])
-def test_an_invalid_drift_value_is_answered_400(app, path):
-    body = {"inputs": "x", "input": "x", "vectors": [[1.0] * 384], "chain": "compact"}
-    for answer in (
-        app.client.post(f"{path}?drift=perhaps", json=body),
-        app.client.post(path, json=body, headers={"x-drift": ""}),
-    ):
-        assert answer.status_code == 400 and answer.json()["error"]["param"] == "drift"
-
-
-def test_openapi_declares_the_drift_header_parameter_and_route(app):
-    paths = app.client.get("/openapi.json").json()["paths"]
-    for path in ("/embed", "/v1/embeddings", "/reduce"):
-        assert {"x-drift", "drift"} <= {parameter["name"] for parameter in paths[path]["post"]["parameters"]}
-        assert "x-out-of-domain" in paths[path]["post"]["responses"]["200"]["headers"]
-    assert "get" in paths["/chains/{name}/drift"]
+def test_openapi_declares_the_route(app):
+    assert "get" in app.client.get("/openapi.json").json()["paths"]["/chains/{name}/drift"]
 
 
 # What is not known
@@ -381,7 +337,6 @@ def test_a_chain_without_a_fit_distribution_serves_and_its_drift_is_unknown(fitt
     said, _ = report(fitted, "older")
     assert "without the distribution of its rows" in said["unknown"]
     assert said["encoders"] == [] and said["stale"] is None
-    assert reduce(fitted, rows_like(5, 1), "older", drift="true").headers["x-out-of-domain"] == "unknown"
 
 
 @pytest.mark.parametrize("how", ["altered", "missing"])
@@ -402,7 +357,6 @@ def test_with_drift_off_the_report_says_it_and_has_no_figures(start_app, fitted)
         reduce(off, rows_like(50, 1))
         said, _ = report(off)
         assert said["unknown"] == "LATHE_DRIFT is off" and said["encoders"] == []
-        assert reduce(off, rows_like(5, 1), drift="true").headers["x-out-of-domain"] == "unknown"
         assert metric(off, "lathe_drift_rows", encoder="none", chain="mine@1") is None
 
 
@@ -461,71 +415,6 @@ def test_replicas_share_fit_distributions_and_one_altered_in_redis_is_unknown(op
     later.registry.load("shared").chain.transform(rows_like(3, 1))
 
 
-# Stale chains fitted anew
-
-
-@pytest.fixture(scope="module")
-def refitting(start_app, fitted, new_home):
-    """Start an app that refits stale chains, with chains of its own."""
-    home = new_home()
-    with start_app(home=home, drift_refit=True, drift_window=1000, indexes_only=True) as app:
-        app.services.drift.pace = ALL
-        yield app
-
-
-@pytest.mark.parametrize("keep_moments", [False, True])
-def test_a_stale_chain_is_refitted_once_and_the_version_is_not_promoted(refitting, finish, keep_moments):
-    """The refit keeps the gates and, if moments are stored, adds to them; once promoted it is not stale."""
-    app, name = refitting, f"kept-{keep_moments}".lower()
-    fit(app, name, rows_like(1500, 1), keep_moments=keep_moments, gates={"local_spearman": 0.1})
-
-    reduce(app, rows_like(1500, 2), name)
-    settle(app)
-    assert fits_of(app, name) == []
-    reduce(app, rows_like(2500, 3, turned=True), name)
-    settle(app)
-    (job,) = fits_of(app, name)
-    ended = finish(job.id, app)
-    assert ended["state"] == "succeeded", ended["error"]
-    result = ended["result"]
-    assert (result["chain"], result["promoted"]) == (f"{name}@2", False)
-    assert result["certificate"]["compared_to"]["chain"] == f"{name}@1"
-    assert result["certificate"]["recall_at_10"] > result["certificate"]["compared_to"]["recall_at_10"]
-    chain = app.client.get(f"/chains/{name}").json()
-    provenance = app.client.get(f"/chains/{name}@2").json()["provenance"]
-    assert chain["live"] == 1 and provenance["refit_of"] == f"{name}@1" and provenance["command"] is None
-    assert provenance["because"].startswith("drift: ") and provenance["gates"] == {"local_spearman": 0.1}
-    assert ("added_to" in provenance) is keep_moments
-
-    app.services.drift.refits.decided_at.clear()  # as after an hour
-    reduce(app, rows_like(300, 4, turned=True), name)
-    settle(app)
-    assert len(fits_of(app, name)) == 1
-
-    assert app.client.post(f"/chains/{name}/promote", json={"version": 2}, headers=app.admin).status_code == 200
-    reduce(app, rows_like(1500, 5, turned=True), name)
-    assert report(app, name)[0]["stale"] is False
-
-
-def test_frequent_scrapes_of_metrics_do_not_prevent_a_refit(refitting, finish):
-    fit(refitting, "watched", rows_like(1500, 1))
-    for seed in range(30):
-        reduce(refitting, rows_like(100, 10 + seed, turned=True), "watched")
-        assert refitting.client.get("/metrics").status_code == 200
-    settle(refitting)
-    (job,) = fits_of(refitting, "watched")
-    assert finish(job.id, refitting)["state"] == "succeeded"
-
-
-def test_a_chain_made_stale_by_one_repeated_row_is_not_refitted(refitting):
-    fit(refitting, "probed", rows_like(1500, 1))
-    row = rows_like(1, 2, turned=True)
-    for _ in range(20):
-        reduce(refitting, np.repeat(row, 100, axis=0), "probed")
-    settle(refitting)
-    assert report(refitting, "probed")[0]["stale"] is True and fits_of(refitting, "probed") == []
-
-
 def test_only_live_versions_give_warnings_and_windows_of_deleted_ones_are_dropped(fitted):
     fit(fitted, "left", rows_like(1500, 1))
     reduce(fitted, rows_like(1500, 2, turned=True), "left")
@@ -555,24 +444,3 @@ def test_rows_are_evaluated_again_after_the_observer_thread_was_busy(fitted):
     for _ in range(2):
         drift.observe(ObservedVectors(None, loaded, rows_like(ROWS_PER_REQUEST, 0)))
     assert next(iter(drift.windows.values())).tally.rows >= 512
-
-
-def fits_of(app, name):
-    """Return the refit jobs of a chain."""
-    jobs = [job for job in app.services.jobs.list() if job.kind == "fit"]
-    asked = {job.id: app.services.jobs.read_request(job.id).request for job in jobs}
-    return [job for job in jobs if asked[job.id].name == name and asked[job.id].refit_of]
-
-
-def test_vectors_without_an_encoder_cause_no_refit_of_an_encoders_chain(refitting):
-    window = Window(None, refitting.services.registry.load("compact"), None, 1000, keep_rows=True)
-    assert not refitting.services.drift.refits.is_same_space(window)
-
-
-def test_rows_are_kept_in_memory_only_if_refits_are_on(fitted, refitting):
-    fit(refitting, "mine", rows_like(1500, 1))
-    for app, kept in ((fitted, False), (refitting, True)):
-        reduce(app, rows_like(40, 1))
-        settle(app)
-        window = next(w for w, _ in app.services.drift.evaluate_all())
-        assert all(bool(generation.rows) is kept for generation in window.generations)

@@ -39,16 +39,12 @@ class Answer:
         cut_tokens: number of tokens of the texts that the encoder does not read, estimated for very long ones; None
             without texts.
         timings: milliseconds by stage, `queue` and `inference`; empty if the encoder was not used.
-        raw: `(n, d)` before the chain, those of the cache first; None without a chain or without observers.
-        out_of_domain: mean percentile of the rows among the chain's held-out rows, for a header; None if not requested.
     """
 
     vectors: NDArray[np.float32]
     target: Target
     tokens: int = 0
     timings: dict[str, float] = field(default_factory=dict)
-    raw: NDArray[np.float32] | None = None
-    out_of_domain: str | None = None
     cut_tokens: int | None = None
 
     def build_headers(self, as_codes: bool = False) -> dict[str, str]:
@@ -64,7 +60,7 @@ class Answer:
         }
         if self.cut_tokens is not None:
             found |= {"x-tokens": str(self.tokens), "x-tokens-cut": str(self.cut_tokens)}
-        return found if self.out_of_domain is None else found | {"x-out-of-domain": self.out_of_domain}
+        return found
 
 
 @dataclass(frozen=True)
@@ -105,8 +101,8 @@ class Pending:
         cached = self._stack_cached()
         if done is None:
             tokens, cut = self._count_tokens(None)
-            vectors, raw = self.target.apply(cached), self._notify_observers(cached)
-            return Answer(vectors, self.target, tokens, raw=raw, cut_tokens=cut)
+            self._notify_observers(cached)
+            return Answer(self.target.apply(cached), self.target, tokens, cut_tokens=cut)
         timings = {"queue": done.queue_ms, "inference": done.inference_ms}
         raw = done.vectors if done.raw is None else done.raw
         if self.keys:
@@ -117,29 +113,26 @@ class Pending:
             vectors[self.missing] = encoded
             vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.target.apply(cached)
         tokens, cut = self._count_tokens(done)
-        return Answer(vectors, self.target, tokens, timings, self._notify_observers(cached, raw), cut_tokens=cut)
+        self._notify_observers(cached, raw)
+        return Answer(vectors, self.target, tokens, timings, cut_tokens=cut)
 
     def _stack_cached(self) -> NDArray[np.float32]:
         """Return the cached vectors before the chain, `(n, d)`, in text order; `(0, 0)` if there are none."""
         found = [entry.vector for entry in self.found if entry is not None]
         return np.concatenate(found).reshape(len(found), -1) if found else np.empty((0, 0), np.float32)
 
-    def _notify_observers(self, *raw: NDArray[np.float32]) -> NDArray[np.float32] | None:
-        """Pass the encoder's vectors to the observers of the chain, and return them as one array.
+    def _notify_observers(self, *raw: NDArray[np.float32]) -> None:
+        """Pass the encoder's vectors to the observers of the chain, if the request has one and anything observes.
 
         Args:
             raw: vectors before the chain, such as those from the cache and those just encoded; empty ones are left out.
-
-        Returns:
-            All rows `(n, d)`; None, and nothing is passed on, if the request has no chain or nothing observes.
         """
         loaded = self.target.loaded
         if loaded is None or self.observers is None:
-            return None
+            return
         parts = [rows for rows in raw if len(rows)]
         together = parts[0] if len(parts) == 1 else np.concatenate(parts)
         self.observers.notify(ObservedVectors(self.encoder, loaded, together))
-        return together
 
     def _count_tokens(self, done: EncodedTexts | None) -> tuple[int, int]:
         """Return how many tokens of all texts were read, and how many cut; `done` holds those just encoded.
@@ -347,10 +340,9 @@ class Embedder:
         reduced = target.apply(vectors)
         if not np.isfinite(reduced).all():
             raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
-        if target.loaded is None or not self.observers.active:
-            return Answer(reduced, target)
-        self.observers.notify(ObservedVectors(None, target.loaded, vectors))
-        return Answer(reduced, target, raw=vectors)
+        if target.loaded is not None and self.observers.active:
+            self.observers.notify(ObservedVectors(None, target.loaded, vectors))
+        return Answer(reduced, target)
 
     def list_models(self) -> list[str]:
         """List values of a request's `model`: encoders, with chains, and with sizes; see `list_model_names`."""

@@ -10,8 +10,6 @@ from lathe.service.http.schemas import Body
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 """OpenAPI media type of bytes, such as a .npy file."""
 
-OUT_OF_DOMAIN = "x-out-of-domain"
-
 VECTOR_HEADERS = {
     name: {"schema": {"type": "string"}, "description": text}
     for name, text in {
@@ -25,8 +23,6 @@ VECTOR_HEADERS = {
         "x-request-id": "as sent, or made",
         "x-queue-time": "milliseconds",
         "x-inference-time": "milliseconds",
-        OUT_OF_DOMAIN: "if asked for: the mean percentile of the rows among those held out when the chain was fitted, "
-        "0.500 as fitted; or unknown",
     }.items()
 }
 """OpenAPI headers of a response with vectors."""

@@ -25,7 +25,7 @@ from lathe.training.fitting.encoding import EncodedSource, encode_source
 from lathe.training.fitting.engines import LOCAL, Engine
 from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
 from lathe.training.fitting.gates import list_failed_gates, require_gates
-from lathe.training.fitting.incremental import EarlierVersion, Version, compute_stored_moments
+from lathe.training.fitting.incremental import EarlierVersion, compute_stored_moments
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
 from lathe.training.fitting.pairs import encode_targets, require_pairs_or_none
 from lathe.training.fitting.personal_data import (
@@ -100,7 +100,6 @@ def fit_chain(
     target_encoder: TextEncoder | None = None,
     earlier: EarlierVersion | None = None,
     engine: Engine = LOCAL,
-    replaced: Version | None = None,
 ) -> Iterator[FittedChain]:
     """Fit a chain on a source, certify it on held-out rows and out-of-domain text, and yield the result.
 
@@ -117,7 +116,6 @@ def fit_chain(
         target_encoder: encoder whose vectors of the same texts are the targets, for steps fitted on pairs.
         earlier: the version that `request.add_to` names.
         engine: encodes the source and computes moments.
-        replaced: the version that `request.refit_of` names; the certificate compares it with the new chain.
 
     Raises:
         SourceError: if the source cannot be read.
@@ -203,9 +201,8 @@ def fit_chain(
         before, distribution = earlier.reference if earlier else None, None
         if earlier is None or before is not None:  # else nobody knows what the older rows looked like
             distribution = FitDistribution.measure(rows, heldout, retained_subspace(chain), before)
-        if (version := earlier or replaced) is not None:
-            certificate["compared_to"] = version.certify_on(heldout, out_of_domain, request.seed)
         if earlier is not None:
+            certificate["compared_to"] = earlier.certify_on(heldout, out_of_domain, request.seed)
             chain.metadata["target_encoder"] = earlier.chain.metadata.get("target_encoder")
             chain.metadata["provenance"] |= earlier.provenance()
         statistics = FitStatistics(moments, distribution)
@@ -322,8 +319,7 @@ def _build_provenance(
 ) -> dict[str, Any]:
     """Build the provenance of a chain as a JSON-serializable dict, without texts and without paths of this machine.
 
-    It has the source's name, row count and digest, files left out, seed, gates, command, and library versions; also
-    `refit_of` and `because` if the request has them.
+    It has the source's name, row count and digest, files left out, seed, gates, command, and library versions.
     """
     return {
         "source": source.name,
@@ -333,7 +329,6 @@ def _build_provenance(
         "seed": request.seed,
         "gates": dict(request.gates),
         "command": command,
-        **{name: said for name in ("refit_of", "because") if (said := getattr(request, name)) is not None},
         "libraries": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
     }
 

@@ -30,8 +30,6 @@ class FitRequest:
         targets: source of the target of each row, for steps fitted on pairs.
         keep_moments: whether the moments of the fitted rows are stored with the chain, so that rows can be added later.
         add_to: version `name@version` that the source's rows are added to; its steps and normalize apply.
-        refit_of: version that the new one replaces; the certificate compares the two.
-        because: reason for an automatic fit; None for one that a user requested.
         bytes: budget of a vector in bytes: codes of that size follow the steps, and their weighting and codebooks are
             searched; None for no such codes.
         queries: source of queries that will search the vectors, to weight codes by; None weights by the rows.
@@ -54,8 +52,6 @@ class FitRequest:
     targets: str | None = None
     keep_moments: bool = False
     add_to: str | None = None
-    refit_of: str | None = None
-    because: str | None = None
     bad_shards: BadShards = "refuse"
     bytes: int | None = None
     queries: str | None = None

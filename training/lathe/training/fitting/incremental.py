@@ -23,21 +23,20 @@ COMPARED = (
 
 
 @dataclass(frozen=True)
-class Version:
-    """Fitted version of a chain that a new fit is compared with.
+class EarlierVersion:
+    """Fitted version of a chain, with stored moments, that rows are added to.
 
     Attributes:
         ref: `name@version`.
         chain: the fitted chain; its metadata is the manifest.
+        moments: moments of the rows it was fitted on, by refit stage.
+        reference: distribution of these rows; None if it was not stored.
     """
 
     ref: str
     chain: Chain
-
-    @property
-    def count(self) -> int:
-        """Number of rows it was fitted on."""
-        return int(self.chain.metadata["certificate"]["n_fit"])
+    moments: dict[int, Moments]
+    reference: FitDistribution | None = None
 
     def certify_on(self, heldout: FloatArray, out_of_domain: Mapping[str, FloatArray], seed: int) -> Certificate:
         """Certify this version on the vectors that the new one is certified on.
@@ -51,19 +50,6 @@ class Version:
         """
         found = certify(self.chain, heldout, n_fit=self.count, seed=seed, out_of_domain=out_of_domain)
         return {"chain": self.ref} | {key: found[key] for key in COMPARED if key in found}
-
-
-@dataclass(frozen=True)
-class EarlierVersion(Version):
-    """Fitted version of a chain, with stored moments, that rows are added to.
-
-    Attributes:
-        moments: moments of the rows it was fitted on, by refit stage.
-        reference: distribution of these rows; None if it was not stored.
-    """
-
-    moments: dict[int, Moments]
-    reference: FitDistribution | None = None
 
     @classmethod
     def read(cls, ref: str, chain: Chain, folder: Path) -> "EarlierVersion":

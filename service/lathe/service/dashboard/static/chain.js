@@ -129,7 +129,6 @@ function provenance(chain) {
       "Source",
       `${from.source ?? "unknown"}, ${count(from.rows)} rows, digest ${(from.rows_digest ?? "").slice(0, 16)}…`,
     ],
-    from.refit_of ? ["Fitted anew", `in place of ${from.refit_of}; ${from.because}`] : null,
     ["Command", h("code", {}, from.command ?? "none: asked for over HTTP")],
     [
       "Libraries",
@@ -144,7 +143,7 @@ function provenance(chain) {
     h(
       "dl",
       { class: "facts" },
-      facts.filter((fact) => fact !== null).map(([name, fact]) => [h("dt", {}, name), h("dd", {}, fact)]),
+      facts.map(([name, fact]) => [h("dt", {}, name), h("dd", {}, fact)]),
     ),
   );
 }

@@ -19,7 +19,6 @@ from lathe.service.http.direct_route import DirectRoute
 from lathe.service.http.disconnect import wait_for_encoding
 from lathe.service.http.json_body import read_json, release_parse_memory, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, describe_body, describe_vectors_response
-from lathe.service.http.out_of_domain import DRIFT_PARAMETERS, measure_out_of_domain, wants_out_of_domain
 from lathe.service.http.schemas import EmbedBody, EncodingFormat, OpenAIBody
 from lathe.service.http.texts import list_texts
 from lathe.service.services import USE, Services, ServicesDep
@@ -51,21 +50,20 @@ Begun = TypeVar("Begun")
 
 @router.post(
     "/embed",
-    openapi_extra=describe_body(EmbedBody) | {"parameters": [*QUERY_PARAMETERS, *DRIFT_PARAMETERS]},
+    openapi_extra=describe_body(EmbedBody) | {"parameters": QUERY_PARAMETERS},
     responses=describe_vectors_response({"anyOf": [MATRIX, BASE64_ROWS]}, **{NPY: BINARY}),
     summary="Embed texts (text-embeddings-inference's shape)",
 )
 @router.post("/", include_in_schema=False)
 async def embed(request: Request, services: ServicesDep) -> Response:
     """Return one vector for each input, as JSON, or as a .npy file if `Accept` asks for it."""
-    out_of_domain = wants_out_of_domain(request)
     # Neither the body nor its texts have a name here: they are freed while the encoder works on what it reads of them.
     encoding_format, pending = await _begin(
         partial(_begin_embed, request, services), await read_json(request, services.settings, any_content_type=True)
     )
     release_parse_memory(request)
     await wait_for_encoding(request, pending.work)
-    return await _respond(pending, out_of_domain, partial(_build_embed_response, encoding_format, wants_npy(request)))
+    return await _respond(pending, partial(_build_embed_response, encoding_format, wants_npy(request)))
 
 
 async def _begin(begin: Callable[..., Begun], json_body: bytes) -> Begun:
@@ -76,16 +74,11 @@ async def _begin(begin: Callable[..., Begun], json_body: bytes) -> Begun:
     return await run_in_threadpool(begin, json_body)
 
 
-async def _respond(pending: Pending, out_of_domain: bool, build: Callable[[Answer], Response]) -> Response:
-    """Wait for the vectors and build the response, in a thread unless there are at most `MAX_INLINE_TEXTS`.
-
-    With `out_of_domain`, in a thread, first measure how far the vectors lie from the rows that the chain was fitted on.
-    """
-    if len(pending.found) <= MAX_INLINE_TEXTS and not out_of_domain:
+async def _respond(pending: Pending, build: Callable[[Answer], Response]) -> Response:
+    """Wait for the vectors and build the response, in a thread unless there are at most `MAX_INLINE_TEXTS`."""
+    if len(pending.found) <= MAX_INLINE_TEXTS:
         return build(pending.wait_for_answer())
-    return await run_in_threadpool(
-        lambda: build(measure_out_of_domain(pending.wait_for_answer()) if out_of_domain else pending.wait_for_answer())
-    )
+    return await run_in_threadpool(lambda: build(pending.wait_for_answer()))
 
 
 def _begin_embed(
@@ -133,19 +126,18 @@ def _build_embed_response(encoding_format: EncodingFormat, npy: bool, answer: An
 
 @router.post(
     "/v1/embeddings",
-    openapi_extra=describe_body(OpenAIBody) | {"parameters": DRIFT_PARAMETERS},
+    openapi_extra=describe_body(OpenAIBody),
     responses=describe_vectors_response({"type": "object"}),
     summary="Embed texts (OpenAI's shape)",
 )
 async def embeddings(request: Request, services: ServicesDep) -> Response:
     """Return one vector for each input as `{"object": "list", "data": […], "model", "usage"}`."""
-    out_of_domain = wants_out_of_domain(request)
     encoding_format, model, pending = await _begin(
         partial(_begin_embeddings, services), await read_json(request, services.settings, any_content_type=True)
     )
     release_parse_memory(request)
     await wait_for_encoding(request, pending.work)
-    return await _respond(pending, out_of_domain, partial(_build_openai_response, encoding_format, model))
+    return await _respond(pending, partial(_build_openai_response, encoding_format, model))
 
 
 def _begin_embeddings(

@@ -16,7 +16,6 @@ from lathe.service.errors import BadValueError
 from lathe.service.http.answers import build_json_response, build_npy_response, encode_answer, wants_npy
 from lathe.service.http.json_body import read_body, read_json, validate_json
 from lathe.service.http.openapi import BINARY, describe_body, describe_vectors_response
-from lathe.service.http.out_of_domain import DRIFT_PARAMETERS, measure_out_of_domain, wants_out_of_domain
 from lathe.service.http.schemas import ReduceBody
 from lathe.service.services import USE, Services, ServicesDep
 
@@ -39,7 +38,7 @@ QUERY_PARAMETERS = [
 
 @router.post(
     "/reduce",
-    openapi_extra=describe_body(ReduceBody, **{NPY: BINARY}) | {"parameters": [*QUERY_PARAMETERS, *DRIFT_PARAMETERS]},
+    openapi_extra=describe_body(ReduceBody, **{NPY: BINARY}) | {"parameters": QUERY_PARAMETERS},
     responses=describe_vectors_response({"type": "object"}, **{NPY: BINARY}),
     summary="Transform vectors by a chain",
 )
@@ -88,8 +87,7 @@ def _read_choice(request: Request, name: str, choices: tuple[Any, ...]) -> Any:
 
 
 def _respond(request: Request, answer: Answer) -> Response:
-    """Serialize the vectors to a response: .npy or JSON, with the header `x-out-of-domain`, as the request asks."""
-    answer = measure_out_of_domain(answer) if wants_out_of_domain(request) else answer
+    """Serialize the vectors to a response, .npy or JSON as the request asks."""
     if wants_npy(request):
         return build_npy_response(answer)
     content = {

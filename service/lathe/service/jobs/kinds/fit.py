@@ -22,7 +22,7 @@ from lathe.training.errors import FitError
 from lathe.training.fitting.engines import LOCAL, Engine
 from lathe.training.fitting.fit import FittedChain, fit_chain
 from lathe.training.fitting.fit_request import FitRequest
-from lathe.training.fitting.incremental import EarlierVersion, Version
+from lathe.training.fitting.incremental import EarlierVersion
 from lathe.training.sources.local import RootedFile
 from lathe.transforms.files import create_file
 from lathe.transforms.progress import Progress, part_of
@@ -81,10 +81,7 @@ def run_fit(
     if vectors_to is not None and (vectors_to.suffix != ".npy" or not vectors_to.parent.is_dir()):
         raise FitError(f"{vectors_to} must be a .npy file in a folder that is there")
     earlier = None if request.add_to is None else _load_earlier_version(registry, request.add_to)
-    replaced = None if request.refit_of is None else _load_replaced_version(registry, request.refit_of)
-    with fit_chain(
-        request, encoder, workspace, on_progress, command, target_encoder, earlier, engine, replaced
-    ) as fitted:
+    with fit_chain(request, encoder, workspace, on_progress, command, target_encoder, earlier, engine) as fitted:
         if vectors_to is not None:
             _write_vectors(fitted, vectors_to)
         promote = False if fitted.failed_gates else request.promote
@@ -111,17 +108,6 @@ def _load_earlier_version(registry: Registry, ref: str) -> EarlierVersion:
     """
     found = registry.load(ref)
     return EarlierVersion.read(found.ref, found.chain, found.folder)
-
-
-def _load_replaced_version(registry: Registry, ref: str) -> Version:
-    """Load the version that the fit is to replace.
-
-    Raises:
-        UnknownNameError: if there is no such chain or version.
-        ArtifactError: if its files are damaged.
-    """
-    found = registry.load(ref)
-    return Version(found.ref, found.chain)
 
 
 def _wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
@@ -224,7 +210,7 @@ def run_fit_job(asked: "FitJob", folder: Path, settings: Settings, on_progress: 
         size_routes,
         home.vectors,
         on_progress,
-        command=None if request.because else "POST /fit-transform",
+        command="POST /fit-transform",
         vectors_to=vectors_to,
         target_encoder=target_encoder,
         job=folder.name,

@@ -1,7 +1,7 @@
 """Drift: how far the vectors that go through chains are from those the chains were fitted on.
 
 request ─► Drift.observe ─► some of its rows wait in a Window, one for each encoder and version
-observer thread ─► Drift.evaluate ─► sums (Tally), no rows ─► stale? ─► Refits, if that is on
+observer thread ─► Drift.evaluate ─► sums (Tally), no rows
 others ─► Drift.report, .warnings, .is_stale, .evaluate_all: figures of those sums
 """
 
@@ -14,7 +14,6 @@ from typing import Any
 from lathe.service.chains.loaded_chain import LoadedChain
 from lathe.service.chains.registry import Registry
 from lathe.service.encoders.observer import DROPPED, ObservedVectors
-from lathe.service.monitoring.drift.refit import Refits
 from lathe.service.monitoring.drift.tally import Tally
 from lathe.service.monitoring.drift.window import PACE, Pace, Window
 from lathe.transforms.errors import ArtifactError
@@ -42,7 +41,6 @@ class Drift:
             chain is stale.
         registry: registry of the chains.
         submit: queues slow work for another thread; returns False if its queue is full.
-        refits: refits stale chains; None for no refits.
         max_windows: maximum number of windows.
         pace: how many rows of each window are evaluated.
     """
@@ -54,12 +52,11 @@ class Drift:
         threshold: float,
         registry: Registry,
         submit: Callable[[Work], bool],
-        refits: Refits | None = None,
         max_windows: int = MAX_WINDOWS,
         pace: Pace = PACE,
     ) -> None:
         self.on, self.window, self.threshold, self.registry = on, window, threshold, registry
-        self.submit, self.refits = submit, refits
+        self.submit = submit
         self.max_windows, self.pace = max_windows, pace
         self.windows: dict[Key, Window] = {}
         self.skipped: set[Key] = set()
@@ -91,8 +88,7 @@ class Drift:
             return
         window = self.windows.get(key)  # another request may have come first
         if window is None:
-            keep_rows = self.refits is not None
-            window = Window(seen.encoder, seen.loaded, reference, self.window, keep_rows, self.pace)
+            window = Window(seen.encoder, seen.loaded, reference, self.window, self.pace)
             with self.evaluating:
                 latest = sorted(self.windows.items(), key=lambda item: item[1].used)[1 - self.max_windows :]
                 self.windows = dict(latest) | {key: window}
@@ -100,11 +96,9 @@ class Drift:
             self.evaluate(window)
 
     def evaluate(self, window: Window) -> None:
-        """Evaluate the rows queued in a window, and request a refit if they make the chain stale."""
+        """Evaluate the rows queued in a window."""
         with self.evaluating:
-            tally = window.evaluate()
-        if tally is not None and self.refits is not None and self.exceeds_threshold(tally):
-            self.refits.refit_if_needed(window, tally)
+            window.evaluate()
 
     def exceeds_threshold(self, tally: Tally) -> bool:
         """Return whether `out_of_domain` exceeds the threshold by more than `STANDARD_ERRORS` of its standard errors.
@@ -116,16 +110,10 @@ class Drift:
         return enough and tally.out_of_domain - STANDARD_ERRORS * (noise or 0.0) > self.threshold
 
     def evaluate_all(self) -> Iterator[tuple[Window, Tally]]:
-        """Evaluate all queued rows, drop windows of deleted versions, and yield the other windows with their sums.
-
-        Refits of stale chains are queued for another thread, if refits are on.
-        """
+        """Evaluate all queued rows, drop windows of deleted versions, and yield the other windows with their sums."""
         with self.evaluating:
             self.windows = {key: window for key, window in self.windows.items() if window.loaded.folder.exists()}
             found = [(window, tally) for window in self.windows.values() if (tally := window.evaluate()) is not None]
-        for window, tally in found:  # rows are evaluated only once, so a scrape must request refits too
-            if self.refits is not None and self.exceeds_threshold(tally):
-                self.submit(partial(self.refits.refit_if_needed, window, tally))
         yield from found
 
     def report(self, loaded: LoadedChain) -> dict[str, Any]:

@@ -17,10 +17,7 @@ GAUGES = (ROWS, OUT_OF_DOMAIN, MEAN_COSINE, MEAN_NORM, OUTSIDE, ODD_NORMS, CLIPP
 
 
 def update_drift_gauges(drift: Drift) -> None:
-    """Evaluate all queued rows and set the drift gauges; unknown figures and dropped windows have none.
-
-    Refits of stale chains are queued, if refits are on.
-    """
+    """Evaluate all queued rows and set the drift gauges; unknown figures and dropped windows have none."""
     for gauge in GAUGES:
         gauge.clear()
     for window, tally in drift.evaluate_all():

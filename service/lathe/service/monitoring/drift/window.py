@@ -48,12 +48,10 @@ class WindowGeneration:
     Attributes:
         since: time of the first row, in seconds since 1970.
         tally: sums over the rows.
-        rows: the rows, if they are kept.
     """
 
     since: float
     tally: Tally
-    rows: list[Rows]
 
 
 class Window:
@@ -64,7 +62,6 @@ class Window:
         loaded: version of the chain.
         reference: distribution of the rows the version was fitted on.
         size: rows of a generation.
-        keep_rows: whether the rows themselves are kept.
         pace: limits on the rows that are evaluated.
         clock: returns seconds, for the pace.
     """
@@ -75,13 +72,11 @@ class Window:
         loaded: LoadedChain,
         reference: FitDistribution,
         size: int,
-        keep_rows: bool,
         pace: Pace = PACE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.encoder, self.loaded, self.reference = encoder, loaded, reference
-        self.size, self.keep_rows = size, keep_rows
-        self.pace, self.clock = pace, clock
+        self.size, self.pace, self.clock = size, pace, clock
         self.retained = retained_subspace(loaded.chain)
         self.generations: list[WindowGeneration] = []
         self.waiting: deque[Rows] = deque()
@@ -127,7 +122,7 @@ class Window:
         self.waiting_rows = 0
         if waiting:
             tally = Tally.from_requests(self.reference, self.retained, waiting, self.loaded.clipped_share)
-            self._merge_rows(WindowGeneration(arrived, tally, waiting if self.keep_rows else []))
+            self._merge_rows(WindowGeneration(arrived, tally))
             tallies = [generation.tally for generation in self.generations]
             self.tally = sum(tallies[1:], start=tallies[0])
         return self.tally
@@ -139,7 +134,6 @@ class Window:
         """
         if self.generations and (younger := self.generations[-1]).tally.rows < self.size:
             younger.tally += more.tally
-            younger.rows += more.rows
         else:
             self.generations = [*self.generations[-1:], more]
 
@@ -147,10 +141,6 @@ class Window:
     def since(self) -> float:
         """Time of the window's first row in seconds since 1970; the current time if there is none."""
         return self.generations[0].since if self.generations else time.time()
-
-    def collect_rows(self) -> Rows:
-        """Return the kept rows of both generations, `(n, d)`; raise `ValueError` if none are kept."""
-        return np.concatenate([rows for generation in self.generations for rows in generation.rows])
 
 
 def _sample_rows(rows: Rows) -> Rows:
