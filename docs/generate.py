@@ -35,8 +35,8 @@ Admin's calls take a key of `LATHE_ADMIN_KEYS`, or the one in `$LATHE_HOME/admin
 
 COMMANDS = """# Commands
 
-What `lathe COMMAND --help` says. Options with a variable can be set by it instead; every command reads the
-[settings](settings.md), such as `LATHE_HOME`."""
+What `lathe COMMAND --help` says. A few options can be set by a variable instead, which is named; every command reads
+the [settings](settings.md), such as `LATHE_HOME`."""
 
 SETTINGS = """# Settings
 
@@ -148,13 +148,12 @@ def of_command(name: str, command: Any) -> Iterator[str]:
         rows.append(
             [
                 named(written, option.required),
-                f"`{option.envvar}`" if option.envvar else "",
                 default,
-                cell(option.help or ""),
+                cell(f"{option.help or ''}{f' [`{option.envvar}`]' if option.envvar else ''}"),
             ]
         )
     if rows:
-        yield "\n" + markdown_table(["option", "variable", "default", ""], rows)
+        yield "\n" + markdown_table(["option", "default", ""], rows)
 
 
 # Settings, from the docstrings below the fields

@@ -148,11 +148,6 @@ def test_export_prints_one_line_if_the_folder_cannot_be_created(run, tmp_path):
     assert listed(tmp_path) == ["file"]
 
 
-def test_export_options_can_be_environment_variables(run, tmp_path):
-    status, _, _ = run("export", "compact", LATHE_TO=tmp_path / "index", LATHE_FORMAT="faiss", LATHE_DIMENSIONS=8)
-    assert status == 0 and faiss.read_VectorTransform(str(tmp_path / "index/0.vt")).d_out == 8
-
-
 def test_export_faiss_of_a_chain_without_an_encoder_needs_none(run, unnamed_encoder, raw, tmp_path):
     assert run("export", "unnamed_encoder", "--to", tmp_path / "index", "--format", "faiss")[0] == 0
     np.testing.assert_allclose(in_index(tmp_path / "index", raw), unnamed_encoder.transform(raw), atol=1e-4)

@@ -7,9 +7,11 @@ from importlib.metadata import version
 import fsspec
 import numpy as np
 import pytest
+import typer
 from fsspec.implementations.memory import MemoryFileSystem
 from torch.backends.cpu import get_cpu_capability
 
+from lathe.service.cli.main import app
 from lathe.training.sources.source import open_source
 
 
@@ -128,9 +130,14 @@ def test_fit_of_a_nested_chain_prints_the_recall_of_smaller_sizes(run, texts):
     assert all(f"recall_at_10, cut to {size}" in out for size in (4, 8, 12))
 
 
-def test_reduce_options_can_be_environment_variables(run, texts, tmp_path):
-    status, _, err = run("reduce", LATHE_SOURCE="pydoc:", LATHE_OUT=tmp_path / "x.npy", LATHE_CHAIN="compact")
-    assert status == 1 and "holds texts: use lathe embed" in err
+def test_only_addresses_of_servers_are_environment_variables_too():
+    def options(command):
+        for below in getattr(command, "commands", {}).values():
+            yield from options(below)
+        yield from command.params
+
+    read = {option.envvar for option in options(typer.main.get_command(app)) if option.envvar}
+    assert read == {"LATHE_HOST", "LATHE_PORT", "LATHE_RAY_ADDRESS", "LATHE_POSTGRES_URL"}
 
 
 def test_doctor_reports_the_machine_and_exits_1_if_a_chain_is_damaged(run, home):

@@ -72,9 +72,7 @@ def fit(
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
     promote: Annotated[
         bool | None,
-        typer.Option(
-            "--promote/--no-promote", envvar="LATHE_PROMOTE", help="Make it live. [default: if no version is]"
-        ),
+        typer.Option("--promote/--no-promote", help="Make it live. [default: if no version is]"),
     ] = None,
     gate: Annotated[
         list[str] | None, flag("--gate", "MEASURE=VALUE the certificate must reach, such as local_spearman=0.9.")
@@ -82,7 +80,7 @@ def fit(
     out_of_domain: Annotated[
         list[str] | None, flag("--out-of-domain", "NAME=SOURCE to certify on besides pydoc:.")
     ] = None,
-    normalize: Annotated[bool, typer.Option(envvar="LATHE_NORMALIZE", help="Output unit vectors.")] = True,
+    normalize: Annotated[bool, typer.Option(help="Output unit vectors.")] = True,
     seed: Annotated[int, flag("--seed", "Seed of the split into fitted and held-out rows.", min=0)] = 0,
     transform: Annotated[Path | None, flag("--transform", "Write the source's transformed vectors: OUT.npy")] = None,
     targets: Annotated[

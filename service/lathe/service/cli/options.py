@@ -26,8 +26,12 @@ SOURCE = (
 
 
 def flag(name: str, help_text: str, **more: Any) -> Any:
-    """Declare an option that can also be set by the environment variable `LATHE_…` of its name."""
-    return typer.Option(name, help=help_text, envvar=f"LATHE_{name.strip('-').replace('-', '_').upper()}", **more)
+    """Declare an option of a command.
+
+    Options are no environment variables, but for those that name one by `envvar`: a server's address, which is a
+    setting, and addresses of other servers, which may hold a password or are the same for every command.
+    """
+    return typer.Option(name, help=help_text, **more)
 
 
 def load_state() -> "tuple[Settings, Home]":

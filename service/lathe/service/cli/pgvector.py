@@ -21,6 +21,7 @@ PostgresUrl = Annotated[
     flag(
         "--postgres-url",
         "Connection string. [default: libpq's variables, PGHOST, PGDATABASE, PGUSER, PGPASSWORD …]",
+        envvar="LATHE_POSTGRES_URL",
     ),
 ]
 ColumnType = Annotated[

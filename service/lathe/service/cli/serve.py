@@ -9,8 +9,10 @@ from lathe.service.cli.options import flag
 
 
 def serve(
-    host: Annotated[str, flag("--host", "Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, flag("--port", "Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
+    host: Annotated[str, flag("--host", "Address to listen on.", envvar="LATHE_HOST")] = "127.0.0.1",
+    port: Annotated[
+        int, flag("--port", "Port to listen on; 0 takes a free one.", envvar="LATHE_PORT", min=0, max=65535)
+    ] = 8080,
 ) -> None:
     """Serve embeddings over HTTP."""
     from lathe.service.processes.client import create_process_starter
