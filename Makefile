@@ -3,6 +3,7 @@
 # make test-services   the tests with a real Redis, nginx, Chromium and Node, which must be installed
 # make test-cpus   the tests that compare numbers, as older CPUs would run them
 # make fuzz EXAMPLES=100000   what is read from outside, fed with what makes no sense, other than in make test
+# make research   the tests of the experiments in research/, which are no part of the product
 # make test-exports   exports and clients with other versions of libraries, which are installed below build
 # make test-trials   the tests of many seconds each, before a release; they take the same services
 # make test-containers   builds the images and tries them in Compose; takes root, 15 GB and half an hour
@@ -34,7 +35,7 @@ PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --nu
 # To collect the tests of all other files takes each process ten seconds.
 SERVICE_TESTS = $$(grep -rl 'mark\.services' tests --include='*.py' | sed 's,/conftest.py$$,,' | sort)
 
-.PHONY: serve test test-services test-trials test-exports test-containers test-cpus fuzz lint bench docs reference \
+.PHONY: serve test research test-services test-trials test-exports test-containers test-cpus fuzz lint bench docs reference \
  starters clean
 
 serve: $(VENV)/serve.stamp
@@ -51,6 +52,9 @@ test-services: $(VENV)/dev.stamp
 test-trials: $(VENV)/dev.stamp
 	$(NEED_SERVICES)
 	$(PYTEST) -m trial --no-loadscope-reorder
+
+research: $(VENV)/dev.stamp
+	$(PYTEST) -m "" research/tests
 
 # Its files are not called test_*.py, so that no other target collects them.
 test-exports: $(VENV)/dev.stamp

@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -149,14 +148,10 @@ def scoring_process() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def kept_scoring_process(scoring_process) -> Iterator[None]:
-    """Let evaluations, comparisons and experiments use the shared scoring process and leave it running."""
+    """Let evaluations use the shared scoring process and leave it running."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in (
-            "lathe.training.evaluation.run",
-            "lathe.training.research.domains.compare",
-            "lathe.training.research.reze_experiment.run",
-        ):
-            patch.setattr(import_module(name), "Workers", lambda _processes: nullcontext(scoring_process))
+        name = "lathe.training.evaluation.run.Workers"
+        patch.setattr(name, lambda _processes: nullcontext(scoring_process))
         yield
 
 

@@ -19,7 +19,6 @@ PACKAGES = {"transforms": "lathe", "training": "lathe", "service": "lathe", "int
 
 WITHOUT_REQUIREMENT = {
     "flash_attn": "used if somebody installed it, on GPUs",
-    "spacy": "used if somebody installed it, for the words of domains",
 }
 """Modules that no extra brings, each with the reason."""
 

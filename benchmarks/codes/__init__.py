@@ -6,7 +6,5 @@ data.py        texts of the corpora and search tasks, and their vectors, cached 
 methods.py     Lathe's codes and its rivals, each at an equal number of bytes with all factors counted
 measure.py     recall of neighbours, nDCG of tasks, paired intervals
 plot.py        recall by bytes as a picture
-trials.py      variations of the codes that were tried, on their own (`python -m benchmarks.codes.trials`)
-weightings.py  which measure chooses the weighting that tasks want (`python -m benchmarks.codes.weightings`)
 rates.py       vectors encoded and scored in a second
 """

@@ -6,7 +6,6 @@ from benchmarks.codes.__main__ import average_encoders
 from benchmarks.codes.data import MANY_KINDS, sample_many_kinds
 from benchmarks.codes.measure import K, is_affordable, list_recipes, measure_neighbours, ndcg
 from benchmarks.codes.methods import family, opq_dimensions, pca_floats
-from benchmarks.codes.weightings import summarize
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +112,3 @@ def test_averages_take_the_best_of_each_family_in_every_corpus_and_all_tasks():
     (recall,), (loss,) = averages["neighbours"], averages["tasks"]
     assert (recall["family"], recall["corpora"], recall["recall_at_10"]) == ("PCA, RaBitQ", 2, pytest.approx(0.5))
     assert (loss["tasks"], loss["loss"]) == (2, -2)
-
-
-def test_a_measure_that_orders_weightings_as_tasks_do_has_rho_1_and_the_loss_of_its_choice():
-    cell = {"budget": 24, "loss": [-3.0, -1.0, -2.0, -4.0, -5.0], "retrieval": [3, 5, 4, 2, 1]}
-    found = summarize([cell | {"recall_at_10": [3, 1, 2, 4, 5], "by_split_half": 1, "by_recall": 4}], 24)
-    assert (found["split_half_rho"], found["recall_rho"]) == (pytest.approx(1), pytest.approx(-1))
-    assert (found["loss"]["by split-half"], found["loss"]["by recall"]) == (-1, -5)
-    assert found["loss"]["best in hindsight"] == -1 and found["changed_by_split_half"] == 1

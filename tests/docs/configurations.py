@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from lathe.service.settings import read_settings
 from lathe.training.finetuning.job import Job
 from lathe.training.finetuning.job import read_settings as read_job
-from lathe.training.research.reze_experiment.settings import ExperimentSettings
 from lathe.training.synthesis.job import SynthesisJob
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ def read_search_request(path: Path, _workshop: "Workshop") -> None:
 
 READERS: dict[str, Callable[[Path, "Workshop"], object]] = {
     "job": lambda path, _: read_job(path, Job),
-    "experiment": lambda path, _: read_job(path, ExperimentSettings),
     "synthesis": lambda path, _: read_job(path, SynthesisJob),
     "encoders": read_encoders,
     "log line": read_log_line,

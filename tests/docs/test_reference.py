@@ -28,5 +28,5 @@ def test_reference_names_every_export_and_setting_and_the_main_routes_and_comman
     assert [n for n in Settings.model_fields if f"`LATHE_{n.upper()}`" not in made["settings.md"]] == []
     for call in ("POST /embed", "POST /v1/embeddings", "POST /reduce", "POST /fit-transform", "PUT /indexes/{name}"):
         assert f"## {call}\n" in made["http.md"]
-    for command in ("lathe fit", "lathe index import", "lathe train experiment"):
+    for command in ("lathe fit", "lathe index import", "lathe train reze"):
         assert f"## {command}\n" in made["commands.md"]

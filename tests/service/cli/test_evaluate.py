@@ -48,13 +48,11 @@ def require_one_line(ended, message):
     assert message in err
 
 
-def test_evaluate_help_names_every_option_with_its_environment_variable(run):
+def test_evaluate_help_names_every_option(run):
     status, printed, _ = run("evaluate", "--help")
     assert status == 0
-    options = "suite out encoder chain ladder audit sweep-dimensions mean-sentences".split()
-    options += "corpus limit processes dtype against".split()
-    for option in options:
-        assert f"--{option} " in printed and f"LATHE_{option.replace('-', '_').upper()}" in printed
+    for option in "suite out encoder chain ladder sweep-dimensions corpus limit processes dtype".split():
+        assert f"--{option} " in printed
 
 
 def test_evaluate_compares_chains_with_raw_vectors_in_a_table_and_three_files(run, suite, out):
@@ -95,22 +93,14 @@ def test_evaluate_prints_one_line_for_an_invalid_sweep_dimensions(run, suite, ou
     require_one_line(ended, "sizes are numbers such as 96 or shares such as 1/4, not 'x'")
 
 
-@pytest.mark.parametrize("written", ["1", "x", "50,-3", "50,1.5"])
-def test_evaluate_prints_one_line_for_invalid_mean_sentences(run, suite, tmp_path, written):
-    ended = run(*comparing(suite, tmp_path, "--mean-sentences", written))
-    require_one_line(ended, f"--mean-sentences takes whole numbers from 2, got '{written}'")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--chain", "nobody"], "nobody"),
         (["--ladder", "--corpus", "absent.txt"], "there is no file or folder 'absent.txt'"),
-        (["--encoder", "all-MiniLM-L6-v2:layer7-cls"], "all-MiniLM-L6-v2:layer7-cls has layers 1 to 6, not 7"),
-        (["--encoder", "all-MiniLM-L6-v2:top"], "all-MiniLM-L6-v2:top is no variant: write all-MiniLM-L6-v2:layers"),
     ],
 )
-def test_evaluate_prints_one_line_for_an_unknown_chain_corpus_layer_or_variant(run, suite, tmp_path, options, message):
+def test_evaluate_prints_one_line_for_an_unknown_chain_or_corpus(run, suite, tmp_path, options, message):
     require_one_line(run("evaluate", "--suite", suite, "--out", tmp_path / "out", *options), message)
 
 

@@ -2,7 +2,6 @@ import json
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,14 +102,12 @@ def require_one_line(ended, *words):
     assert all(word in err for word in words), err
 
 
-def test_train_help_lists_every_method_and_option_with_its_environment_variable(train):
+def test_train_help_lists_every_method_and_option(train):
     status, printed, _ = train("--help")
-    assert status == 0 and all(f"  {name} " in printed for name in (*METHODS, "mine", "experiment"))
-    for name in (*METHODS, "mine", "experiment"):
+    assert status == 0 and all(f"  {name} " in printed for name in (*METHODS, "mine"))
+    for name in (*METHODS, "mine"):
         status, printed, _ = train(name, "--help")
-        options = ["config", "out", *(["processes"] if name == "experiment" else [])]
-        assert status == 0 and all(f"--{option} " in printed for option in options)
-        assert all(f"LATHE_{option.upper()}" in printed for option in options)
+        assert status == 0 and "--config " in printed and "--out " in printed
 
 
 def test_train_reze_prints_its_sources_the_overlap_and_the_models_folder(trained):
@@ -215,39 +212,11 @@ def test_train_reze_prints_one_line_and_writes_no_model_for_an_invalid_job(train
     ("written", "words"),
     [(None, ["No such file"]), ("- a\n- b", ["must hold settings by name"]), ("a: [", ["is not YAML"])],
 )
-@pytest.mark.parametrize("method", ["reze", "experiment"])
-def test_train_prints_one_line_for_a_file_that_is_no_job(train, tmp_path, method, written, words):
+def test_train_prints_one_line_for_a_file_that_is_no_job(train, tmp_path, written, words):
     if written is not None:
         (tmp_path / "odd.yaml").write_text(written)
-    ended = train(method, "--config", tmp_path / "odd.yaml", "--out", tmp_path / "out")
+    ended = train("reze", "--config", tmp_path / "odd.yaml", "--out", tmp_path / "out")
     require_one_line(ended, "odd.yaml", *words)
-
-
-@pytest.mark.trial
-def test_train_experiment_prints_its_table_and_the_paths_of_its_files(train, job, tmp_path):
-    given = {"targets": [{"folder": "sets/tone"}], "rows": [8], "seeds": [0], "learning_rates": [1e-3]}
-    out = tmp_path / "out"
-    config = job("rivals", methods=["none", "ft"], **given)
-    status, printed, err = train("experiment", "--config", config, "--out", out, "--processes", 1)
-    assert status == 0, err
-    cells = [line.split("  ")[0] for line in printed.splitlines()]
-    assert "no training" in cells and "FT" in cells and "n = 8 (1 targets, 1 seeds)" in printed
-    named = [Path(line) for line in err.splitlines() if line]
-    assert {path.name for path in named} >= {"experiment.json", "results.csv", "report.html"}
-    assert all(path.is_file() for path in named)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"methods": ["magic"]}, ["methods.0", "'magic'"]),
-        ({"rows": [0]}, ["rows.0", "got 0"]),
-        ({"target": {"folder": "sets/tone"}}, ["unknown setting target", "targets"]),
-        ({}, ["no data set of the sources can be a target", "1,000 rows"]),
-    ],
-)
-def test_train_experiment_prints_one_line_for_an_invalid_job(train, job, tmp_path, given, words):
-    require_one_line(train("experiment", "--config", job("wrong", **given), "--out", tmp_path / "out"), *words)
 
 
 def test_a_chain_of_the_base_encoder_is_refused_on_the_fine_tuned_one(run, trained, tiny_model, data, tmp_path):

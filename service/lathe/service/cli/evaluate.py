@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lathe.service.cli.options import ProgressBar, find_encoder, flag, load_state, open_chains
-from lathe.service.errors import BadValueError
 from lathe.training.encoder.precision import Dtype
 from lathe.training.errors import EvaluationError
 
@@ -40,17 +39,12 @@ def evaluate(
         str | None,
         flag(
             "--encoder",
-            "E,…: configured encoders, folders or hub ids; NAME:layers or NAME:layer3-cls for layers of one under "
-            "another pooling; bag-of-words. [default: those of the suite, else the default encoder]",
+            "E,…: configured encoders, folders or hub ids. [default: those of the suite, else the default encoder]",
         ),
     ] = None,
     chain: Annotated[str | None, flag("--chain", "NAME,NAME@VERSION,…: chains to compare with raw vectors.")] = None,
     ladder: Annotated[
         bool, flag("--ladder", "Compare the nine methods of the mean-bias paper, fitted on --corpus.")
-    ] = False,
-    audit: Annotated[
-        bool,
-        flag("--audit", "Audit the encoders' vectors: their norms, and their mean on --corpus."),
     ] = False,
     sweep_dimensions: Annotated[
         str | None,
@@ -58,10 +52,6 @@ def evaluate(
             "--sweep-dimensions",
             "SIZE,…: compare reducers at sizes such as 96 or 1/4, fitted on --corpus; nested chains are cut to them.",
         ),
-    ] = None,
-    mean_sentences: Annotated[
-        str | None,
-        flag("--mean-sentences", "N,…: compare R1 and R2 with means of only N sentences of --corpus."),
     ] = None,
     corpus: Annotated[
         str, flag("--corpus", "Source of sentences to fit on; those of 64 to 512 characters are used.")
@@ -72,19 +62,11 @@ def evaluate(
         flag("--processes", "Processes that score, of one thread each. [default: one per core, at most 8]", min=1),
     ] = None,
     dtype: Annotated[Dtype, flag("--dtype", "Dtype of the encoders.")] = "float32",
-    against: Annotated[
-        str | None,
-        flag(
-            "--against",
-            "SUITE: evaluate the encoders on this suite too, and test whether the two are different domains: "
-            "domains.html and domains.json.",
-        ),
-    ] = None,
 ) -> None:
     """Score encoders and chains on labelled data, by mteb's own evaluators.
 
     The encoders' vectors are stored in OUT, and every method is scored from them. OUT also gets evaluation.json with
-    all results, scores.csv and report.html. With --against, OUT/suite and OUT/against get them.
+    all results, scores.csv and report.html.
     """
     settings, _ = load_state()
     require_evaluation_extra()
@@ -93,34 +75,23 @@ def evaluate(
     from lathe.training.evaluation.methods import parse_size
     from lathe.training.evaluation.run import Request
     from lathe.training.evaluation.suites import open_suite
-    from lathe.training.research.mean_bias_audit.probe import audit_group
 
     torch.set_num_threads(settings.threads)
     opened = open_suite(suite)
-    counts = _split_commas(mean_sentences)
-    if not all(count.isdecimal() and int(count) >= 2 for count in counts):
-        raise BadValueError(f"--mean-sentences takes whole numbers from 2, got {mean_sentences!r}")
     request = Request(
         suite=opened,
         encoders=_list_encoders(settings, encoder, opened, dtype),
         out=out,
         corpus=corpus,
         chains=load_chain_methods(_split_commas(chain)),
-        ladder=ladder or bool(counts),
-        inspect=audit_group if audit else None,
+        ladder=ladder,
         sizes=[parse_size(written) for written in _split_commas(sweep_dimensions)],
-        sentences=[int(count) for count in counts],
         limit=limit,
         processes=processes or min(os.cpu_count() or 1, settings.threads, MAX_PROCESSES),
         device=settings.device,
         store=settings.upstream_store,
     )
-    if against is None:
-        _evaluate_suite(request)
-    elif chain or ladder or sweep_dimensions or counts:
-        raise BadValueError("--against compares encoders by their raw vectors; leave chains and other methods out")
-    else:
-        _compare_suites(request, open_suite(against))
+    _evaluate_suite(request)
 
 
 def _evaluate_suite(request: "Request") -> None:
@@ -131,41 +102,15 @@ def _evaluate_suite(request: "Request") -> None:
     """
     from lathe.training.evaluation.report import format_report, write_report
     from lathe.training.evaluation.run import evaluate as run
-    from lathe.training.research.mean_bias_audit.report import report_audit
 
     with ProgressBar() as progress:
         results = run(request, progress)
         progress(1.0, "writing the report")
-        supplements = [report_audit(results)]
-        findings, files = write_report(results, supplements)
-    _print_outcome(format_report(results, findings, supplements), files, [results])
+        findings, files = write_report(results)
+    _print_outcome(format_report(results, findings), files, results)
 
 
-def _compare_suites(request: "Request", against: "Suite") -> None:
-    """Evaluate on two suites, each into its own folder, then write and print their comparison.
-
-    Raises:
-        EvaluationError: if the suites are the same, or nothing could be scored.
-    """
-    require_evaluation_extra("statsmodels")
-    from lathe.training.evaluation.report import write_report
-    from lathe.training.evaluation.run import evaluate as run
-    from lathe.training.research.domains import compare, format_terminal, require_different, write_comparison
-    from lathe.training.research.mean_bias_audit.report import report_audit
-    from lathe.transforms.progress import part_of
-
-    require_different(request.suite, against)
-    with ProgressBar() as progress:
-        first = run(replace(request, out=request.out / "suite"), part_of(progress, 0.0, 0.4))
-        second = run(replace(request, suite=against, out=request.out / "against"), part_of(progress, 0.4, 0.8))
-        comparison = compare(first, second, part_of(progress, 0.8, 1.0))
-        progress(1.0, "writing the reports")
-        files = [file for results in (first, second) for file in write_report(results, [report_audit(results)])[1]]
-        files += write_comparison(comparison, request.out)
-    _print_outcome(format_terminal(comparison), files, [first, second])
-
-
-def _print_outcome(text: str, files: Sequence[Path], evaluated: "Sequence[Results]") -> None:
+def _print_outcome(text: str, files: Sequence[Path], results: "Results") -> None:
     """Print the report to stdout, and the paths of its files to stderr.
 
     Raises:
@@ -173,7 +118,7 @@ def _print_outcome(text: str, files: Sequence[Path], evaluated: "Sequence[Result
     """
     typer.echo(text)
     typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
-    if all(score.error for results in evaluated for score in results.scores):
+    if all(score.error for score in results.scores):
         raise EvaluationError("nothing could be scored; see the problems above")
 
 
@@ -192,14 +137,11 @@ def _split_commas(value: str | None) -> list[str]:
 
 def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dtype: Dtype) -> "list[RequestedEncoder]":
     """Return the encoders that the option names, else those of the suite, else the default encoder."""
-    from lathe.training.evaluation.encoders import BAG_OF_WORDS, RequestedEncoder
+    from lathe.training.evaluation.encoders import RequestedEncoder
 
     def build_request(name: str | None) -> RequestedEncoder:
-        """Return the encoder for `NAME[:VARIANT]`; None is the default encoder."""
-        if name == BAG_OF_WORDS:
-            return RequestedEncoder(None)
-        base, _, variant = (name or "").partition(":")
-        return RequestedEncoder(replace(find_encoder(settings, base or None), dtype=dtype), variant)
+        """Return the encoder of a name; None is the default encoder."""
+        return RequestedEncoder(replace(find_encoder(settings, name), dtype=dtype))
 
     names = _split_commas(option)
     if not names and suite.encoders:

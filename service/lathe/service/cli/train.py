@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from lathe.training.encoder.spec import EncoderSpec
     from lathe.training.finetuning.job import Job
 
-app = typer.Typer(
-    help="Train encoders on pairs by REZE or other methods, and compare the methods.", no_args_is_help=True
-)
+app = typer.Typer(help="Train encoders on pairs by REZE or other methods.", no_args_is_help=True)
 
 ConfigOption = Annotated[Path, flag("--config", "YAML file of the job; see docs/training.md.")]
 OutOption = Annotated[
@@ -38,36 +36,6 @@ def _add_training_command(method: str) -> None:
 
 for name in reversed(METHODS):
     _add_training_command(name)
-
-
-@app.command()
-def experiment(
-    config: ConfigOption,
-    out: OutOption = None,
-    processes: Annotated[
-        int | None,
-        flag("--processes", "Trainings at once, of one thread each. [default: one per core; 1 on a GPU]", min=1),
-    ] = None,
-) -> None:
-    """Compare REZE with other methods on targets, sizes and seeds, and write tables, figures and a report."""
-    _require_training_extra()
-    from lathe.training.encoder.devices import best_device
-    from lathe.training.finetuning.job import read_settings
-    from lathe.training.research.reze_experiment.report import format_terminal, write_report
-    from lathe.training.research.reze_experiment.run import run_experiment
-    from lathe.training.research.reze_experiment.settings import ExperimentSettings
-
-    settings, _ = load_state()
-    experiment_settings = read_settings(config, ExperimentSettings)
-    parallel = processes or (settings.threads if (settings.device or best_device()) == "cpu" else 1)
-    with ProgressBar() as progress:
-        spec = find_encoder(settings, experiment_settings.encoder)
-        folder = out or _default_folder(config, "experiment")
-        results = run_experiment(experiment_settings, spec, settings.device, folder, parallel, progress)
-        progress(1.0, "writing the report")
-        findings, files = write_report(results, folder)
-    typer.echo(format_terminal(results, findings))
-    typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
 
 
 @app.command()

@@ -22,7 +22,7 @@ Examples = Literal[
     "labelled pairs",
     "clustered texts",
 ]
-"""What one example of a test is. It decides how `lathe.training.research.domains.examples` scores an example."""
+"""What one example of a test is. It decides how `research.domains.examples` scores an example."""
 
 
 class Layout(ABC):

@@ -1,1 +1,0 @@
-"""The papers' headline claims, measured on encoders of five families: `python -m benchmarks.evidence`."""

@@ -1,7 +1,0 @@
-"""Variants of REZE that Lathe does not have, measured as `lathe train experiment` measures REZE.
-
-regularizers.py   regularizers of the variants
-variants.py       variants by name, and how they pre-finetune
-prune.py          a static encoder with a small table, which trains faster
-__main__.py       runs an experiment with them, and writes the raw figures
-"""

@@ -1,0 +1,74 @@
+"""Arguments that experiments on labelled data sets share, and the evaluation that they ask for."""
+
+import argparse
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.evaluation.encoders import BAG_OF_WORDS, RequestedEncoder
+from lathe.training.evaluation.run import Request
+from lathe.training.evaluation.suites import Suite, open_suite
+
+MAX_PROCESSES = 8
+"""Maximum default number of scoring processes; each holds mteb and its libraries, about a gigabyte."""
+
+
+def evaluation_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the arguments of an evaluation, with a module's docstring as its help."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", required=True, help="folder of data sets, YAML file, mteb:TASK,… or a shipped suite")
+    parser.add_argument("--out", required=True, type=Path, help="folder of vectors, scores and reports; a run resumes")
+    parser.add_argument(
+        "--encoder",
+        default="",
+        help="E,…: folders or hub ids; NAME:layers or NAME:layer3-cls for layers of one under another pooling; "
+        "bag-of-words. Without it, those of the suite, else the default encoder",
+    )
+    parser.add_argument("--corpus", default="pydoc:", help="source of sentences to fit on")
+    parser.add_argument("--limit", type=int, help="maximum rows of a data set, the same each time")
+    parser.add_argument("--processes", type=int, default=min(os.cpu_count() or 1, MAX_PROCESSES))
+    parser.add_argument("--device", help="torch device of the encoders")
+    parser.add_argument("--dtype", default="float32", help="dtype of the encoders")
+    return parser
+
+
+def build_request(given: argparse.Namespace, **more: Any) -> Request:
+    """Build the request of an evaluation from parsed arguments; `more` are further fields of `Request`.
+
+    Raises:
+        EvaluationError: if there is no such suite.
+    """
+    suite = open_suite(given.suite)
+    return Request(
+        suite=suite,
+        encoders=list_encoders(given.encoder, suite, given.dtype),
+        out=given.out,
+        corpus=given.corpus,
+        limit=given.limit,
+        processes=given.processes,
+        device=given.device,
+        **more,
+    )
+
+
+def list_encoders(written: str, suite: Suite, dtype: Any) -> list[RequestedEncoder]:
+    """Return the encoders that are named, else those of the suite, else the default encoder."""
+    names = [name.strip() for name in written.split(",") if name.strip()]
+    if not names and suite.encoders:
+        return [
+            replace(request_encoder(one.model, dtype), family=one.family, published_mean_norm=one.published_mean_norm)
+            for one in suite.encoders
+        ]
+    return [request_encoder(name, dtype) for name in dict.fromkeys(names or [DEFAULT_ENCODER.name])]
+
+
+def request_encoder(written: str, dtype: Any) -> RequestedEncoder:
+    """Return the encoder for `NAME[:VARIANT]`, or the bag of words."""
+    if written == BAG_OF_WORDS:
+        return RequestedEncoder(None)
+    name, _, variant = written.partition(":")
+    if name == DEFAULT_ENCODER.name:
+        return RequestedEncoder(replace(DEFAULT_ENCODER, dtype=dtype), variant)
+    return RequestedEncoder(EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name, dtype=dtype), variant)

@@ -1,0 +1,37 @@
+"""Comparison of two suites of data sets: are they different domains? The questions of FinMTEB.
+
+python -m research.domains --suite finance --against general --encoder all-MiniLM-L6-v2:layers,bag-of-words --out out
+"""
+
+import sys
+from dataclasses import replace
+
+from lathe.training.evaluation.report import write_report
+from lathe.training.evaluation.run import evaluate
+from lathe.training.evaluation.suites import open_suite
+from lathe.transforms.progress import part_of
+from research.arguments import build_request, evaluation_parser
+from research.domains import compare, format_terminal, require_different, write_comparison
+from research.progress import show
+
+
+def main() -> None:
+    """Evaluate on two suites, each into its own folder, then write and print their comparison."""
+    parser = evaluation_parser(__doc__)
+    parser.add_argument("--against", required=True, help="the other suite")
+    given = parser.parse_args()
+
+    request, against = build_request(given), open_suite(given.against)
+    require_different(request.suite, against)
+    first = evaluate(replace(request, out=request.out / "suite"), part_of(show, 0.0, 0.4))
+    second = evaluate(replace(request, suite=against, out=request.out / "against"), part_of(show, 0.4, 0.8))
+    comparison = compare(first, second, part_of(show, 0.8, 1.0))
+    files = [file for results in (first, second) for file in write_report(results, [])[1]]
+    files += write_comparison(comparison, request.out)
+
+    print(format_terminal(comparison))
+    print("\n".join(map(str, files)), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The part of a comparison that worker processes do; errors name the data set.
+
+mteb is imported only inside the functions that need it, because the main process needs none of it.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.statistics import Array
+from lathe.training.evaluation.worker import Raw, Trial
+from research.domains.samples import Pool, concatenate_pools, score_samples
+
+if TYPE_CHECKING:
+    from research.domains.texts import TextSample
+
+
+def bootstrap_scores(trials: Sequence[Trial], raw: Raw) -> tuple[int, Array]:
+    """Pool examples of several data sets of a type; return their number and the scores `(500,)` of bootstrap samples.
+
+    Args:
+        trials: data sets, as they were evaluated.
+        raw: stored vectors of an encoder.
+
+    Raises:
+        EvaluationError: if a data set cannot be read, or a vector is missing.
+    """
+    parts = [_read_examples_of(trial, raw) for trial in trials]
+    pool = concatenate_pools(parts)
+    return len(pool), score_samples(pool)
+
+
+def _read_examples_of(trial: Trial, raw: Raw) -> Pool:
+    """Read the scored examples of a data set; any exception becomes an `EvaluationError` that names the data set.
+
+    Raises:
+        EvaluationError: if anything fails.
+    """
+    from research.domains.examples import read_examples
+
+    try:
+        return read_examples(trial, raw)
+    except Exception as error:  # mteb and what it stands on raise anything
+        raise EvaluationError(f"{trial.entry.name}: {_format_error(error)}") from error
+
+
+def sample_texts_of(trial: Trial, raw: Raw | None) -> "TextSample":
+    """Sample texts of a data set, with their mean vector if `raw` is given; any exception becomes an `EvaluationError`.
+
+    Raises:
+        EvaluationError: if anything fails.
+    """
+    from research.domains.texts import sample_texts
+
+    try:
+        return sample_texts(trial, raw)
+    except Exception as error:  # mteb and what it stands on raise anything
+        raise EvaluationError(_format_error(error)) from error
+
+
+def _format_error(error: Exception) -> str:
+    """Format an exception as a message: a missing vector is named in words, other types as "Type: message"."""
+    if isinstance(error, EvaluationError):
+        return str(error)
+    if isinstance(error, KeyError) and isinstance(error.args[0], bytes):
+        return "the vector of a text is not stored"
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,1 @@
+"""The papers' headline claims, measured on encoders of five families: `python -m research.evidence`."""

@@ -1,0 +1,38 @@
+"""Combined result of an audit, from vectors and from scores."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lathe.training.evaluation.grid import Grid
+from lathe.training.evaluation.run import Results
+from research.mean_bias_audit.profile import (
+    Profile,
+    RandomControl,
+    measure_random_controls,
+    profile_outliers,
+)
+from research.mean_bias_audit.stored_audit import Audit
+
+
+@dataclass(frozen=True)
+class AuditFindings:
+    """Result of an audit; parts that need scores of debiasing methods are empty without them.
+
+    Attributes:
+        encoders: audit of each encoder's vectors, by name.
+        random_controls: effect of a random direction on each encoder's scores.
+        profile: tasks on which R2's difference is an outlier.
+    """
+
+    encoders: Mapping[str, Audit]
+    random_controls: Sequence[RandomControl]
+    profile: Profile
+
+
+def compute_audit_findings(results: Results) -> AuditFindings | None:
+    """Collect the audit findings of an evaluation; return None if no encoder was audited."""
+    audits = {one.member.name: one.inspection for one in results.encoders if isinstance(one.inspection, Audit)}
+    if not audits:
+        return None
+    grid = Grid(results)
+    return AuditFindings(audits, measure_random_controls(grid), profile_outliers(grid))

@@ -1,0 +1,213 @@
+"""Two suites whose scores are known, compared without any data behind them."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import research.domains
+from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.suites import Suite, open_suite
+from research.domains import compare, format_terminal, write_comparison
+from research.domains.characteristics import measure_characteristics
+from research.domains.compare import make_titles_distinct
+from research.domains.comparison import DataSetTexts
+from research.domains.summary import summarize_comparison
+from research.domains.tables import build_tables
+
+ENCODERS = ("a", "b", "c", "d")
+TYPES = {"r0": "Retrieval", "r1": "Retrieval", "r2": "Retrieval", "s0": "STS", "s1": "STS"}
+RANDOM = np.random.default_rng(0)
+
+
+def scores(types, encoders=ENCODERS):
+    """Return a score for each encoder and task that grows from one encoder to the next."""
+    return {
+        (encoder, task): 0.3 + 0.1 * place + 0.02 * float(RANDOM.random())
+        for place, encoder in enumerate(encoders)
+        for task in types
+    }
+
+
+def compare_silently(first, second):
+    return compare(first, second, lambda fraction, message: None)
+
+
+@pytest.fixture(scope="module")
+def pair(build):
+    """Return the results of two suites with the same task types."""
+    return build(scores(TYPES), TYPES), build(scores(TYPES), TYPES, "general")
+
+
+@pytest.fixture(scope="module")
+def comparison(pair):
+    return compare_silently(*pair)
+
+
+def test_the_package_exports_its_api():
+    assert research.domains.__all__ == [
+        "Comparison", "compare", "format_terminal", "require_different", "write_comparison",
+    ]  # fmt: skip
+
+
+def test_rankings_are_by_task_type_then_of_the_mean_over_types(pair, comparison):
+    assert [one.type for one in comparison.rankings] == ["Retrieval", "STS", "all types"]
+    assert all(one.rho == pytest.approx(1) and one.p == pytest.approx(2 / 24) for one in comparison.rankings)
+    values = {(score.encoder, score.task): score.score for score in pair[0].scores}
+    retrieval = [np.mean([values[e, f"r{n}"] for n in range(3)]) for e in ENCODERS]
+    sts = [np.mean([values[e, f"s{n}"] for n in range(2)]) for e in ENCODERS]
+    assert comparison.rankings[0].means[0] == pytest.approx(retrieval)
+    assert comparison.rankings[2].means[0] == pytest.approx((np.array(retrieval) + sts) / 2)
+
+
+def test_paired_t_tests_compare_the_best_of_four_encoders_with_each_other(pair, comparison):
+    some = [one for one in comparison.tests if (one.suite, one.type) == (0, "Retrieval")]
+    assert [(one.encoder, one.other) for one in some] == [("d", "c"), ("d", "b"), ("d", "a")]
+    values = {(score.encoder, score.task): score.score for score in pair[0].scores}
+    best, other = ([values[e, f"r{n}"] for n in range(3)] for e in ("d", "b"))
+    expected = stats.ttest_rel(best, other)
+    assert (some[1].test.t, some[1].test.p) == (pytest.approx(expected.statistic), pytest.approx(expected.pvalue))
+    assert some[1].means == (pytest.approx(np.mean(best)), pytest.approx(np.mean(other)))
+
+
+def test_paired_t_tests_compare_three_encoders_pairwise(build):
+    some = [build(scores(TYPES, "abc"), TYPES, title) for title in ("finance", "general")]
+    tests = compare_silently(*some).tests
+    assert [(t.encoder, t.other) for t in tests[:3]] == [("c", "b"), ("c", "a"), ("b", "a")]
+
+
+def test_one_way_analyses_equal_scipys_f_oneway(pair, comparison):
+    values = {(score.encoder, score.task): score.score for score in pair[1].scores}
+    groups = [[values[e, f"s{n}"] for n in range(2)] for e in ENCODERS]
+    (found,) = [one for one in comparison.one_ways if (one.suite, one.type) == (1, "STS")]
+    expected = stats.f_oneway(*groups)
+    assert (found.f, found.p) == (pytest.approx(expected.statistic), pytest.approx(expected.pvalue))
+
+
+def test_split_half_correlations_are_reported_beside_rankings_of_four_data_sets_or_more(comparison, build):
+    assert [one.within for one in comparison.rankings] == [(None, None)] * 2 + [(pytest.approx(1),) * 2]
+    header, *rows = build_tables(comparison)["Rank correlation of encoders between the suites"].cells
+    assert header[-2:] == ["ρ of halves of finance", "ρ of halves of general"]
+    assert [row[-2:] for row in rows] == [["–", "–"]] * 2 + [["1.00", "1.00"]]
+    said = summarize_comparison(comparison)
+    within = "within a suite two halves of the data sets rank them alike at ρ = 1.00 (finance) and ρ = 1.00 (general)."
+    assert sum(within in one for one in said) == sum(one.startswith("Read ρ between the suites") for one in said) == 1
+    noise = {(encoder, task): float(RANDOM.random()) for encoder in ENCODERS for task in TYPES}
+    unlike = compare_silently(build(noise, TYPES), build(scores(TYPES), TYPES, "general")).rankings[2]
+    assert unlike.within[0] < 0.9 < unlike.within[1]
+    few = compare_silently(*(build(scores({"r0": "Retrieval"}), {"r0": "Retrieval"}, title) for title in "ab"))
+    assert not any("halves" in one or one.startswith("These are") for one in summarize_comparison(few))
+
+
+def test_split_half_correlations_use_the_encoders_that_both_suites_have(build, pair):
+    values = (
+        scores(TYPES) | {("e", task): 0.0 for task in ("r0", "s0", "s1")} | {("e", task): 1.0 for task in ("r1", "r2")}
+    )
+    found = compare_silently(build(values, TYPES), pair[1]).rankings[2]
+    assert (found.encoders, found.within[0]) == (ENCODERS, pytest.approx(1))
+
+
+def test_the_summary_says_what_four_encoders_cannot_show(comparison):
+    said = summarize_comparison(comparison)
+    assert said[0] == (
+        "Over 4 encoders the ranking on Retrieval correlates at ρ = 1.00 between the suites: no relation can be told "
+        "(p = 0.083)."
+    )
+    assert said[3].startswith("These are 3 tests: where nothing is related, still up to one in twenty has p ≤ .05")
+    assert any("With 4 encoders even complete agreement (ρ = 1) has p = 0.083" in one for one in said)
+    assert any(one.startswith("The variance on Retrieval, STS cannot be compared: no data set of one") for one in said)
+
+
+def test_an_encoder_that_fails_is_a_problem_and_the_others_are_ranked(build, pair):
+    values = scores(TYPES)
+    values |= {("b", "s0"): None, ("b", "s1"): None, ("c", "r1"): None, ("d", "r2"): float("nan")}
+    found = compare_silently(
+        build(values, TYPES, broken={"torn": "line 3: not JSON"}, missing=["E cannot be loaded"]), pair[1]
+    )
+    by_type = {one.type: one for one in found.rankings}
+    assert by_type["STS"].encoders == ("a", "c", "d")
+    assert by_type["Retrieval"].encoders == ENCODERS
+    assert by_type["Retrieval"].means[0][0] == pytest.approx(values["a", "r0"])
+    assert by_type["all types"].encoders == ("a", "c", "d")
+    for problem in (
+        "finance: b has no score in STS and is left out of it",
+        "finance: r1 is left out of comparisons because it has no score on c",
+        "finance: r2 is left out of comparisons because it has no score on d",
+        "finance: torn was not evaluated: line 3: not JSON",
+        "finance: an encoder was left out: E cannot be loaded",
+    ):
+        assert problem in found.problems
+    assert any("r1 on c with control failed: out of luck" in problem for problem in found.problems)
+    assert "left out of comparisons" in format_terminal(found)
+
+
+def test_suites_without_a_common_task_type_have_no_rankings_and_say_why(build):
+    first = build(scores({"r0": "Retrieval"}), {"r0": "Retrieval"})
+    found = compare_silently(first, build(scores({"s0": "STS"}), {"s0": "STS"}, "general"))
+    assert found.rankings == found.two_ways == []
+    said = summarize_comparison(found)
+    assert said[0].startswith("The suites have no type of task in common (finance: Retrieval; general: STS)")
+
+
+def test_a_comparison_with_one_encoder_says_why_there_is_no_ranking(build, tmp_path):
+    some = [build(scores(TYPES, "a"), TYPES, title) for title in ("finance", "general")]
+    found = compare_silently(*some)
+    assert found.tests == []
+    said = summarize_comparison(found)
+    alone = "The ranking on Retrieval, STS, all types cannot be compared: a rank correlation takes at least 3 encoders"
+    assert any(one.startswith(alone) for one in said)
+    assert len(write_comparison(found, tmp_path)) == 2
+
+
+def test_two_suites_of_the_same_data_sets_are_refused(build, pair, write_data_set, tmp_path):
+    with pytest.raises(EvaluationError, match="path of finance and path of finance hold the same data sets"):
+        compare_silently(pair[0], build(scores(TYPES), TYPES))
+    for name in ("one", "copy"):
+        rows = [{"anchor": "a", "positive": "b"}]
+        write_data_set(tmp_path / name / "set", {"task": "pairs"}, {"test.jsonl": rows})
+    suites = [open_suite(str(tmp_path / name)) for name in ("one", "copy")]
+    with pytest.raises(EvaluationError, match="one and .*copy hold the same data sets; --against takes another"):
+        research.domains.require_different(*suites)
+
+
+def test_a_data_set_in_both_suites_is_named(build, pair):
+    first, second = pair
+    entries = (*second.request.suite.entries, *first.request.suite.entries)
+    shared = replace(second, request=replace(second.request, suite=replace(second.request.suite, entries=entries)))
+    found = compare_silently(first, shared)
+    assert found.shared == ("entry of finance",)
+    assert "1 data set of finance is in general too" in summarize_comparison(found)[0]
+
+
+def test_the_summary_points_out_suites_of_different_languages(comparison):
+    def of(side, *languages):
+        return [
+            DataSetTexts(side, f"d{side}{n}", one, measure_characteristics([], one)) for n, one in enumerate(languages)
+        ]
+
+    same = replace(comparison, texts=[*of(0, "en", "de"), *of(1, "de-en", "")])
+    assert not any("languages" in one for one in summarize_comparison(same))
+    (said,) = [
+        one for one in summarize_comparison(replace(same, texts=[*of(0, "en"), *of(1, "en,de")])) if "languages" in one
+    ]
+    assert said.startswith("The suites are not of the same languages (finance: en; general: de, en): rank correlations")
+
+
+def test_make_titles_distinct_numbers_equal_titles():
+    one, other = Suite("a/data", "data", ()), Suite("b/data", "data", ())
+    assert make_titles_distinct(one, other) == ("data (1)", "data (2)")
+    assert make_titles_distinct(one, replace(other, title="more")) == ("data", "more")
+
+
+def test_write_comparison_writes_json_and_html_with_all_tables(comparison, tmp_path):
+    paths = write_comparison(comparison, tmp_path)
+    assert [path.name for path in paths] == ["domains.json", "domains.html"]
+    found, html = json.loads(paths[0].read_text()), paths[1].read_text()
+    assert [one["rho"] for one in found["rankings"]] == [one.rho for one in comparison.rankings]
+    assert len(found["tests"]) == len(comparison.tests) == 12
+    shown = build_tables(comparison)
+    assert all(name in html for name in shown)
+    assert html.count("<svg") == 1  # the scores; without data behind them there is no more to draw
+    assert all(len(row) == len(rows[0]) for rows in (table.cells for table in shown.values()) for row in rows)

@@ -1,0 +1,61 @@
+import pytest
+
+from lathe.training.evaluation.scores import TaskDescription
+from research.mean_bias_audit.texts import (
+    MAX_LANGUAGE_TEXTS,
+    choose_language_texts,
+    is_one_language,
+    list_suite_texts,
+    sample_texts,
+)
+
+
+def task(name, language, count, start=0):
+    """Build a task that asks for `count` texts, each under two prompts."""
+    texts = [f"{language} {number}" for number in range(start, start + count)]
+    asked = tuple((prompt, text) for prompt in (None, "query") for text in texts)
+    return TaskDescription(name, f"key of {name}", language=language, asked=asked, texts=len(asked))
+
+
+def test_choose_language_texts_samples_equally_many_per_language_english_first():
+    found = choose_language_texts(
+        [task("a", "de", 80), task("b", "en", 60), task("c", "en", 60, start=50), task("d", "fr", 51)]
+    )
+    assert list(found.texts) == ["en", "de", "fr"]
+    assert found.count == 51
+    for name, texts in found.texts.items():
+        assert len(set(texts)) == len(texts) == 51
+        assert all(text.startswith(name) for text in texts)
+    assert {int(text.split()[1]) for text in found.texts["en"]} - set(range(60))  # of both data sets
+    assert (found.few, found.unclear) == ({}, [])
+
+
+def test_choose_language_texts_leaves_out_and_names_languages_with_under_50_texts():
+    found = choose_language_texts([task("a", "de", 49), task("b", "fr", 50), task("c", "it", 70)])
+    assert list(found.texts) == ["fr", "it"]
+    assert (found.count, found.few) == (50, {"de": 49})
+
+
+def test_choose_language_texts_leaves_out_and_names_data_sets_of_several_languages():
+    found = choose_language_texts([task("pairs", "de-en", 90), task("many", "de,en", 90), task("none", "", 90)])
+    assert (found.texts, found.count, found.unclear) == ({}, 0, ["pairs", "many", "none"])
+    assert [is_one_language(written) for written in ("en", "zho", "de-en", "de,en", "")] == [True, True] + [False] * 3
+
+
+def test_choose_language_texts_takes_at_most_max_language_texts():
+    found = choose_language_texts([task("a", "de", MAX_LANGUAGE_TEXTS + 9), task("b", "en", MAX_LANGUAGE_TEXTS + 5)])
+    assert {len(texts) for texts in found.texts.values()} == {found.count} == {MAX_LANGUAGE_TEXTS}
+
+
+def test_list_suite_texts_lists_each_text_once():
+    assert list_suite_texts([task("a", "en", 3), task("b", "en", 3, start=2)]) == [
+        f"en {number}" for number in range(5)
+    ]
+
+
+@pytest.mark.parametrize(("most", "count"), [(4, 4), (30, 20)])
+def test_sample_texts_is_deterministic_and_keeps_the_order(most, count):
+    texts = [f"{number:02}" for number in range(20)]
+    found = sample_texts(texts, most)
+    assert found == sample_texts(texts, most) == sorted(found)
+    assert len(set(found)) == count

@@ -1,1 +1,0 @@
-"""Reproductions of the papers' experiments; only the command line imports them, when they are run."""
