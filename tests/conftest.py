@@ -138,6 +138,19 @@ def write_data_set():
 
 
 @pytest.fixture(scope="session")
+def write_suite(write_data_set):
+    """Return a function that writes a suite: a folder per data set, with its task and splits."""
+
+    def write(root, sets):
+        for name, (task, splits) in sets.items():
+            files = {f"{split}.jsonl": rows for split, rows in splits.items()}
+            write_data_set(root / name, {"task": task}, files)
+        return root
+
+    return write
+
+
+@pytest.fixture(scope="session")
 def scoring_process() -> Iterator[Any]:
     """Start one scoring process for all evaluations of the tests, since importing mteb takes seconds."""
     from lathe.training.evaluation.pool import Workers

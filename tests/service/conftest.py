@@ -408,19 +408,6 @@ def paragraphs():
 
 
 @pytest.fixture(scope="session")
-def write_suite(write_data_set):
-    """Return a function that writes a suite: a folder per data set, with its task and splits."""
-
-    def write(root, sets):
-        for name, (task, splits) in sets.items():
-            files = {f"{split}.jsonl": rows for split, rows in splits.items()}
-            write_data_set(root / name, {"task": task}, files)
-        return root
-
-    return write
-
-
-@pytest.fixture(scope="session")
 def new_home(tmp_path_factory, out_of_domain):
     """Make a state folder; all share the vectors of out-of-domain text."""
 
