@@ -233,29 +233,3 @@ def test_of_16_concurrent_saves_to_the_same_path_exactly_one_succeeds(chain, row
     assert sum(outcome is not None for outcome in outcomes) == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "chain"]
     np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(rows), chain.transform(rows))
-
-
-def test_a_manifest_with_the_former_key_foreign_is_read_with_the_key_out_of_domain(saved, caplog):
-    """The renaming is logged once and the file on disk stays as it is."""
-    corpora = {"pydoc": {"recall_at_10": 0.5}}
-    manifest = json.loads((saved / MANIFEST).read_bytes())
-    manifest["certificate"] = {"foreign": corpora, "compared_to": {"chain": "x@1", "foreign": corpora}}
-    manifest["provenance"] = {"gates": {"foreign.pydoc.recall_at_10": 0.4, "recall_at_10": 0.5}}
-    manifest["manifest_sha256"] = manifest_digest(manifest)
-    written = json.dumps(manifest).encode()
-    (saved / MANIFEST).write_bytes(written)
-    with caplog.at_level("INFO"):
-        found = [read_manifest(saved) for _ in range(2)][1]
-    assert found["certificate"]["out_of_domain"] == found["certificate"]["compared_to"]["out_of_domain"] == corpora
-    assert found["provenance"]["gates"] == {"out_of_domain.pydoc.recall_at_10": 0.4, "recall_at_10": 0.5}
-    assert "foreign" not in json.dumps(found)
-    assert len(caplog.records) == 1 and "out_of_domain" in caplog.text
-    assert (saved / MANIFEST).read_bytes() == written
-
-
-@pytest.mark.parametrize("content", [[], {"foreign": 1, "compared_to": 3}, {"compared_to": {"foreign": []}}, None, "x"])
-def test_renaming_the_former_key_foreign_tolerates_certificates_of_any_shape(saved, content):
-    manifest = json.loads((saved / MANIFEST).read_bytes()) | {"certificate": content, "provenance": {"gates": content}}
-    manifest["manifest_sha256"] = manifest_digest(manifest)
-    (saved / MANIFEST).write_text(json.dumps(manifest))
-    assert "certificate" in read_manifest(saved)

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from dataclasses import replace
 
 import pytest
 
@@ -39,14 +38,13 @@ def test_pairs_and_sides_are_queued_with_the_job(app, source):
         assert app.client.delete(f"/jobs/{answer.json()['job_id']}", headers=app.admin).status_code in (200, 202, 204)
 
 
-def test_a_job_keeps_its_pairs_and_one_of_an_earlier_version_has_none():
+def test_a_job_keeps_its_pairs():
     asked = FitRequest("adapted", ADAPTER, "source.jsonl", pairs="pairs.jsonl", test_pairs="test_pairs.jsonl")
     files = ["source.jsonl", "pairs.jsonl", "test_pairs.jsonl"]
     written = build_fit_job(asked, None, False, files)
     read = parse_request("fit", json.dumps(written).encode())
     assert (read.request.pairs, read.request.test_pairs) == ("pairs.jsonl", "test_pairs.jsonl")
     assert read.paths == [] and set(read.files) == set(files)
-    assert "pairs" not in build_fit_job(replace(asked, pairs=None, test_pairs=None), None, False, files)["request"]
 
 
 def find_traces(home, needles):

@@ -4,8 +4,6 @@ A job is data only: its kind selects a function in `lathe.service.jobs.runners.R
 than the parameters below.
 """
 
-import json
-from contextlib import suppress
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
@@ -123,18 +121,6 @@ def parse_request(kind: str, content: bytes) -> FitJob | AdviseJob | ReindexJob:
     if kind not in KINDS:
         raise ValueError(f"there is no kind of job {kind[:40]!r}; there are {', '.join(KINDS)}")
     try:
-        return KINDS[kind].model_validate_json(_rename_old_fields(content) if kind == "fit" else content)
+        return KINDS[kind].model_validate_json(content)
     except ValidationError as error:
         raise ValueError(f"the request of the job is damaged: {describe_validation_error(error)}") from None
-
-
-def _rename_old_fields(content: bytes) -> bytes:
-    """Return a fit's request with its field `foreign` renamed to `out_of_domain`, unchanged if it has none.
-
-    During an upgrade, servers of an earlier version still queue requests with the old name.
-    """
-    with suppress(ValueError, TypeError, KeyError, RecursionError):  # a damaged request is reported by its validation
-        parsed = json.loads(content)
-        parsed["request"]["out_of_domain"] = parsed["request"].pop("foreign")
-        return json.dumps(parsed).encode()
-    return content

@@ -21,8 +21,6 @@ UPPER_BOUNDS = {"positional_stress", "mean_norm.after", "bytes_per_vector.after"
 def require_gates(gates: Mapping[str, float]) -> None:
     """Raise `FitError` if a gate's key is no metric of a certificate."""
     for key in gates:
-        if key.startswith("foreign."):
-            raise FitError(f"the gate {key!r} is called {key.replace('foreign', 'out_of_domain', 1)!r} now")
         place, _, measure = key.rpartition(".")
         of_corpus = measure in QUALITIES and (not place or place.startswith(("out_of_domain.", "sizes.")))
         if not of_corpus and key not in {"isoscore.after", *ALIGNMENT, *RELEVANCE, *UPPER_BOUNDS}:

@@ -16,7 +16,6 @@ import logging
 import secrets
 import shutil
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,38 +150,7 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
     if digest != manifest_digest(manifest):
         raise ArtifactError(f"the manifest of {name} was altered: its SHA-256 does not match")
     require_field_types(path, manifest, FIELD_TYPES)
-    return _rename_old_keys(manifest, name)
-
-
-def _rename_old_keys(manifest: Manifest, name: str) -> Manifest:
-    """Return the manifest with `out_of_domain` in place of `foreign`, its former name; log which chain had it.
-
-    The schema version stays: during an upgrade, older servers read the chains that newer ones write. The file on disk
-    is not changed, so the digest in the manifest is still that of the file.
-    """
-    certificate = _dict_at(manifest, "certificate")
-    measured = [found for found in (certificate, _dict_at(certificate, "compared_to")) if "foreign" in found]
-    gates = _dict_at(_dict_at(manifest, "provenance"), "gates")
-    old_gates = [key for key in gates if key.startswith("foreign.")]
-    for found in measured:
-        found["out_of_domain"] = found.pop("foreign")
-    for key in old_gates:
-        gates["out_of_domain." + key.removeprefix("foreign.")] = gates.pop(key)
-    if measured or old_gates:
-        _log_old_keys(name)
     return manifest
-
-
-def _dict_at(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the object under a key; a new empty one if there is none, or something else."""
-    found = content.get(key)
-    return found if isinstance(found, dict) else {}
-
-
-@cache
-def _log_old_keys(name: str) -> None:
-    """Log, once per chain and process, that a manifest has keys of an older Lathe."""
-    log.info("the manifest of %s says foreign where out_of_domain is written now; it is read as that", name)
 
 
 def _require_portable_json(value: Any, depth: int = 0) -> None:

@@ -138,7 +138,7 @@ def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str |
     if content.get("space_id", generation.spec.space_id) != generation.spec.space_id:
         return f"the snapshot is of another chain, in the space {content['space_id']}"
     if not {file.path.name for file in rows.files} <= digests.keys():
-        return f"the snapshot has no {rows.compact.path.name}, as an earlier version of Lathe left it"
+        return f"the snapshot has no {rows.compact.path.name}"
     if min(len(file.array) for file in rows.files) < content["rows"] or any(
         value != digests[name] for name, value in rows.compute_digests(content["rows"]).items()
     ):

@@ -71,11 +71,8 @@ def build_advice_job(
         fit: name of the chain to fit from the advice; None to advise only.
         files: names of the inputs that are stored in the job's folder.
     """
-    fields = asdict(question)
-    if fields["pairs"] is None:  # workers of the previous version do not know the field
-        del fields["pairs"]
     return {
-        "question": fields,
+        "question": asdict(question),
         "encoder": encoder.to_json() if encoder else None,
         "fit": fit,
         "files": list(files),

@@ -155,8 +155,6 @@ def build_fit_job(
 ) -> dict[str, Any]:
     """Build the JSON request of a fit job, which `lathe.service.jobs.requests.FitJob` parses.
 
-    Fields that workers of the previous version do not know are left out if they are empty.
-
     Args:
         request: what to fit.
         encoder: encoder to load; None for vectors without an encoder.
@@ -164,13 +162,8 @@ def build_fit_job(
         files: names of the inputs that are stored in the job's folder.
         target_encoder: encoder whose space the outputs should match; None if no step needs one.
     """
-    fields = asdict(request)
-    # Workers of the previous version know another name for the first and none for the others.
-    for field in ("out_of_domain", "bytes", "queries", "pairs", "test_pairs", "personal_data"):
-        if not fields[field]:
-            del fields[field]
     return {
-        "request": fields,
+        "request": asdict(request),
         "encoder": encoder.to_json() if encoder else None,
         "target_encoder": target_encoder.to_json() if target_encoder else None,
         "transform": transform,

@@ -303,7 +303,7 @@ class JobRecords:
     def _end_stranded(self, records: Collection[JobRecord]) -> None:
         """End jobs that are neither in a queue nor running: as cancelled if that was requested, else as failed.
 
-        Redis lost them, or an older Lathe queued them. If a queue cannot be read, nothing is ended.
+        Redis lost them. If a queue cannot be read, nothing is ended.
         """
         queues = sorted({record.queue for record in records})
         with self.client.pipeline() as pipe:
@@ -316,7 +316,7 @@ class JobRecords:
         there = {decode_id(member) for part in found for member in part}
         for record in records:
             if record.job.id not in there:  # one that has ended meanwhile keeps its end
-                error = "the job is in no queue: an older version of Lathe queued it, or Redis lost it; send it again"
+                error = "the job is in no queue: Redis lost it; send it again"
                 self.end(
                     _build_lost_job(record.job, cancelled=True)
                     if record.cancelled
