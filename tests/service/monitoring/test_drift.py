@@ -223,7 +223,7 @@ def test_the_least_recently_used_window_is_dropped(fitted):
 def test_a_window_samples_one_generation_at_once_and_then_rows_at_its_pace(fitted):
     clock = [0.0]
     loaded = fitted.services.registry.load("mine")
-    window = Window(None, loaded, loaded.fit_distribution, 1000, False, Pace(rows_a_second=400), clock=lambda: clock[0])
+    window = Window(None, loaded, loaded.fit_distribution, 1000, Pace(rows_a_second=400), clock=lambda: clock[0])
     for _ in range(500):
         window.queue_sample(rows_like(ROWS_PER_REQUEST, 0))
     assert window.evaluate().rows == 1000
