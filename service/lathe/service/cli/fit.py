@@ -48,7 +48,7 @@ def fit(
         ),
     ] = None,
     queries: Annotated[
-        str | None, flag("--queries", "Source of queries that will search the vectors, to weight codes and leanvec by.")
+        str | None, flag("--queries", "Source of queries that will search the vectors, to weight codes by.")
     ] = None,
     pairs: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""Transforms that are trained by gradient descent: GeoPres, autoencoder, flow, query adapter, residual MLP."""
+"""Transforms that are trained by gradient descent: GeoPres, autoencoder, flow, query adapter."""
 
 from lathe.transforms.learned.autoencoder import Autoencoder
 from lathe.transforms.learned.flow import Flow
