@@ -131,7 +131,7 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
     """
     name = display_name(path)
     try:
-        manifest = json.loads(read_file(path, MANIFEST, root))
+        manifest: Manifest = json.loads(read_file(path, MANIFEST, root))
         version, digest = manifest["schema_version"], manifest["manifest_sha256"]
         _require_portable_json(manifest)
     except FileNotFoundError as error:
