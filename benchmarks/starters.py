@@ -126,8 +126,9 @@ def as_table(figures: list[dict[str, Any]], corpora: list[str]) -> str:
 
 
 def show(fraction: float, message: str) -> None:
-    """Progress on the terminal."""
-    print(f"\r\033[K{100 * fraction:3.0f}% {message}", end="", file=sys.stderr, flush=True)
+    """Print the progress in [0, 1] and a message over the line before, to stderr; the last one ends its line."""
+    end = "" if fraction < 1 else "\n"
+    print(f"\r\033[K{100 * fraction:3.0f}% {message}", end=end, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,11 @@ def request_encoder(written: str, dtype: Any) -> RequestedEncoder:
     if written == BAG_OF_WORDS:
         return RequestedEncoder(None)
     name, _, variant = written.partition(":")
-    if name == DEFAULT_ENCODER.name:
-        return RequestedEncoder(replace(DEFAULT_ENCODER, dtype=dtype), variant)
-    return RequestedEncoder(EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name, dtype=dtype), variant)
+    return RequestedEncoder(replace(find_spec(name), dtype=dtype), variant)
+
+
+def find_spec(name: str | None) -> EncoderSpec:
+    """Return the spec of a model's folder or hub id; the default encoder for None or its name."""
+    if name is None or name == DEFAULT_ENCODER.name:
+        return DEFAULT_ENCODER
+    return EncoderSpec(name=name.rstrip("/").rpartition("/")[2], model=name)

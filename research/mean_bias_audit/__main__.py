@@ -8,12 +8,12 @@ only so many sentences.
 
 import sys
 
+from benchmarks.starters import show
 from lathe.training.evaluation.report import format_report, write_report
 from lathe.training.evaluation.run import evaluate
 from research.arguments import build_request, evaluation_parser
 from research.mean_bias_audit.probe import audit_group
 from research.mean_bias_audit.report import report_audit
-from research.progress import show
 
 
 def main() -> None:

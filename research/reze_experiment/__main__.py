@@ -8,9 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from benchmarks.starters import show
 from lathe.training.finetuning.job import read_settings
-from research.progress import show
+from research.arguments import find_spec
 from research.reze_experiment.report import format_terminal, write_report
 from research.reze_experiment.run import run_experiment
 from research.reze_experiment.settings import ExperimentSettings
@@ -32,13 +32,6 @@ def main() -> None:
 
     print(format_terminal(results, findings))
     print("\n".join(map(str, files)), file=sys.stderr)
-
-
-def find_spec(name: str | None) -> EncoderSpec:
-    """Return the spec of a model's folder or hub id; the default encoder for None or its name."""
-    if name in (None, DEFAULT_ENCODER.name):
-        return DEFAULT_ENCODER
-    return EncoderSpec(name=str(name).rstrip("/").rpartition("/")[2], model=str(name))
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ import orjson
 from benchmarks.report import parser, write_report
 from benchmarks.starters import show
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.finetuning.job import read_settings
+from research.arguments import find_spec
 from research.reze_experiment.conditions import build_conditions
 from research.reze_experiment.findings import compute_findings
 from research.reze_experiment.plan import build_plan
@@ -38,8 +38,8 @@ def main() -> None:
     variants = [one for one in build_variants(settings) if not given.variant or one.method in given.variant]
     if unknown := set(given.variant) - {one.method for one in variants}:
         sys.exit(f"there is no variant {min(unknown)!r}")
-    spec = EncoderSpec(Path(settings.encoder).name, settings.encoder) if settings.encoder else DEFAULT_ENCODER
     work = given.out / given.name
+    spec = find_spec(settings.encoder)
     base = replace(spec, dtype="float32", compile=False, max_length=settings.training.max_length or spec.max_length)
     encoder = Encoder(base)
     plan = build_plan(settings, base, None, encoder, work)

@@ -18,7 +18,7 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 from lathe.training.errors import SourceError
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.methods import Method
+from lathe.training.evaluation.methods import Method, build_chain_method
 from lathe.training.evaluation.run import Request, Results
 from lathe.training.evaluation.run import evaluate as evaluate_request
 from lathe.training.evaluation.suites import open_suite
@@ -193,11 +193,8 @@ def evaluate(
 
 
 def _describe_method(name: str, chain: Chain) -> Method:
-    """Return a fitted chain as a method to evaluate; its key is a hash of its tensors and steps."""
-    before, after = chain.input_dimensions, chain.output_dimensions
-    size = after if before and after and after < before else None
-    key = hashlib.sha256(serialize_chain(chain)).hexdigest()[:32]
-    return Method(name, "chain", name, size=size, chain=chain, key=key)
+    """Return a fitted chain, which need not be on disk, as a method to evaluate."""
+    return build_chain_method(name, chain, hashlib.sha256(serialize_chain(chain)).hexdigest()[:32])
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from lathe.training.encoder.precision import Dtype
 from lathe.training.errors import EvaluationError
 
 if TYPE_CHECKING:
-    from lathe.service.chains.loaded_chain import LoadedChain
     from lathe.service.settings import Settings
     from lathe.training.evaluation.encoders import RequestedEncoder
     from lathe.training.evaluation.methods import Method
@@ -154,26 +153,12 @@ def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dty
 
 def load_chain_methods(names: Sequence[str]) -> "list[Method]":
     """Load chains from the registry as methods to evaluate."""
-    from lathe.training.evaluation.methods import Method, hash_chain
+    from lathe.training.evaluation.methods import build_chain_method, hash_chain
 
     if not names:
         return []
     registry, _ = open_chains(write=False)
     return [
-        Method(
-            one.ref,
-            "chain",
-            one.ref,
-            size=_get_reduced_dimensions(one),
-            chain=one.chain,
-            key=hash_chain(one.chain),
-            only=one.encoder_fingerprint,
-        )
+        build_chain_method(one.ref, one.chain, hash_chain(one.chain), one.encoder_fingerprint)
         for one in map(registry.load, dict.fromkeys(names))
     ]
-
-
-def _get_reduced_dimensions(loaded: "LoadedChain") -> int | None:
-    """Return the dimensions that a chain reduces vectors to; None if it does not reduce them."""
-    before, after = loaded.chain.input_dimensions, loaded.chain.output_dimensions
-    return after if before and after and after < before else None

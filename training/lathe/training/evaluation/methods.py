@@ -166,6 +166,20 @@ def hash_chain(chain: Chain) -> str:
     return digest(chain.metadata["tensors_sha256"], chain.normalize, chain.specs())[:32]
 
 
+def build_chain_method(name: str, chain: Chain, key: str, only: str | None = None) -> Method:
+    """Return a fitted chain as a method; it is a reduction if its outputs have fewer dimensions than its inputs.
+
+    Args:
+        name: name in the results.
+        chain: the fitted chain.
+        key: hash of the chain.
+        only: fingerprint of the only encoder whose vectors it takes; None for any.
+    """
+    before, after = chain.input_dimensions, chain.output_dimensions
+    size = after if before and after and after < before else None
+    return Method(name, "chain", name, size=size, chain=chain, key=key, only=only)
+
+
 def list_mean_estimation_methods(counts: Iterable[int]) -> list[Method]:
     """List R1 and R2 fitted on so many sentences, three random samples each, to measure the error of the mean."""
     return [

@@ -10,6 +10,7 @@ from lathe.transforms.chain import Chain
 from lathe.transforms.codes import CLIP_DEVIATIONS, MAX_CLIPPED, TransformCoding
 from lathe.transforms.quality.diagnostics import diagnose
 from lathe.transforms.quality.metrics import (
+    NORMAL_QUANTILE,
     cross_recall_at_k,
     local_spearman,
     normalized_rows,
@@ -25,9 +26,6 @@ MIN_ROWS_PER_DIMENSION = 10
 
 MIN_DEVIATION = 1e-5
 """Standard deviation, relative to the largest, up to which an output dimension counts as constant."""
-
-NORMAL_QUANTILE = 1.96
-"""Half-width of a 95 % interval of a normal mean, in standard errors."""
 
 Certificate = dict[str, Any]
 """JSON object that `certify` returns."""

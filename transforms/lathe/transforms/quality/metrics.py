@@ -17,6 +17,9 @@ from lathe.transforms.errors import InputError
 from lathe.transforms.statistics import Moments, distances, participation_ratio, unit_rows
 from lathe.transforms.vectors import FloatArray, as_numpy
 
+NORMAL_QUANTILE = 1.96
+"""Half-width of a 95 % interval of a normal mean, in standard errors."""
+
 MAX_BLOCK_ENTRIES = 2**20
 """Maximum number of cosines in a block: 52 anchors for n = 20,000 rows, 8 MB in float64."""
 

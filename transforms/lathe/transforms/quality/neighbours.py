@@ -6,12 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.transforms.errors import InputError
-from lathe.transforms.quality.metrics import recall_of_anchors
+from lathe.transforms.quality.metrics import NORMAL_QUANTILE, recall_of_anchors
 
 Rows = NDArray[np.float32]
-
-NORMAL_95 = 1.96
-"""Half-width of the normal 95 % interval, in standard errors."""
 
 
 def compare_neighbours(raw: Rows, first: Rows, second: Rows, k: int = 10) -> dict[str, Any]:
@@ -60,5 +57,5 @@ def _share_neighbours(one: Rows, other: Rows, k: int) -> NDArray[np.float64]:
 def _compute_interval(values: NDArray[np.float64], least: float = 0.0) -> dict[str, float]:
     """Return the mean and its normal 95 % interval, clipped to [`least`, 1]."""
     mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
-    low, high = max(mean - NORMAL_95 * error, least), min(mean + NORMAL_95 * error, 1.0)
+    low, high = max(mean - NORMAL_QUANTILE * error, least), min(mean + NORMAL_QUANTILE * error, 1.0)
     return {"value": mean, "low": float(low), "high": float(high)}
