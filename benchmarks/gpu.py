@@ -1,4 +1,4 @@
-"""All checks that need a GPU, in 25 minutes, with one report: `python -m benchmarks.gpu --out docs/results`.
+"""All checks that need a GPU, in 25 minutes, with one report: `python -m benchmarks.gpu --out benchmarks/results`.
 
 Each check runs in a process of its own, so that one that fails or hangs leaves the others alone; the report names what
 failed, with the end of its output. With `--device cpu --quick` the same checks run without a GPU, as far as they go.

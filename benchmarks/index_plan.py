@@ -1,6 +1,6 @@
 """Compares what `lathe index plan` expects, from a sample, with what graphs over all vectors take and find.
 
-    python -m benchmarks.index_plan --vectors vectors.npy --out docs/results
+    python -m benchmarks.index_plan --vectors vectors.npy --out benchmarks/results
 
 The plan sees 20,000 of the vectors; then it is given all of them, and what it measures on them is the truth.
 """

@@ -1,4 +1,4 @@
-"""Rates that the benchmarks measured, each with the file of `docs/results` and the key that it was read from."""
+"""Rates that the benchmarks measured, each with the file of `benchmarks/results` and the key that it was read from."""
 
 import json
 import re

@@ -169,7 +169,7 @@ def costs(inputs: Inputs, sizes: tuple[int, ...] = SIZES) -> list[dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compute, print tables or JSON, as the arguments ask; those of the process where none are given."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--results", type=Path, default=Path("docs/results"), help="folder of the raw figures")
+    options.add_argument("--results", type=Path, default=Path("benchmarks/results"), help="folder of the raw figures")
     options.add_argument("--json", action="store_true", help="everything, unrounded, instead of tables")
     for one in fields(Inputs):
         default: float = getattr(Inputs(), one.name)

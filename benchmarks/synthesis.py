@@ -3,7 +3,7 @@
 No language model answers: a stand-in speaks the protocol and takes what it says from questions and answers about
 finance, some of them of the test set, which must not come out as pairs. It refuses, breaks, stalls and talks nonsense:
 
-    python -m benchmarks.synthesis --data /path/to/data --out docs/results
+    python -m benchmarks.synthesis --data /path/to/data --out benchmarks/results
 """
 
 import json

@@ -99,7 +99,7 @@ def tracked_texts():
     for name in listed.splitlines():
         path = ROOT / name
         if path.is_file() and path.suffix in {".py", ".pyi", ".md", ".toml", ".yml", ".yaml", ".txt", ".js", ".sh", ""}:
-            if not name.startswith(("docs/results/", "tests/test_distributions.py", "tests/docs/test_runner.py")):
+            if not name.startswith(("benchmarks/results/", "tests/test_distributions.py", "tests/docs/test_runner.py")):
                 yield name, path.read_text(encoding="utf-8")
 
 

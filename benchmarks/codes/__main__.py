@@ -1,6 +1,6 @@
 """Codes against FAISS at equal bytes: recall of neighbours, search tasks, rates.
 
-    python -m benchmarks.codes --data FOLDER --encoders FOLDER --work FOLDER --out docs/results
+    python -m benchmarks.codes --data FOLDER --encoders FOLDER --work FOLDER --out benchmarks/results
 
 Every method is trained on the same rows and searches the same others; differences are paired by query.
 """

@@ -8,8 +8,9 @@ import pytest
 
 from benchmarks.databases import QUERIES, Workload, load_workload, plan_layouts, tabulate
 
-DOCS = Path(__file__).parents[2] / "docs"
-FIGURES = json.loads((DOCS / "results/databases.json").read_text())["figures"]
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+FIGURES = json.loads((ROOT / "benchmarks/results/databases.json").read_text())["figures"]
 
 
 @pytest.mark.parametrize("database", ["pgvector", "lancedb", "milvus", "qdrant"])

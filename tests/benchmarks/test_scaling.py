@@ -22,7 +22,7 @@ from benchmarks.scaling import (
     takeovers,
 )
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 INPUTS = Inputs(
     bfloat16=200,
     float32=100,

@@ -1,6 +1,6 @@
-"""Runs every block of README.md and docs/, the long ones too, and records them: `python -m tests.docs [PAGE…]`.
+"""Run every block of README.md and docs/, the long ones too: `python -m tests.docs [PAGE…]`.
 
-With pages named, such as docs/serving.md, only theirs are run; the others keep the record of their last run.
+With pages named, such as docs/serving.md, only theirs are run.
 """
 
 import sys

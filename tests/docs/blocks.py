@@ -9,7 +9,6 @@ rest:
 See `Directive` for what may stand there.
 """
 
-import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +25,6 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 CONFIGURATION = ("json", "yaml")
-FIRST_WORDS = 48
-"""Characters of a block's first line by which a table names it."""
 
 When = Literal["quick", "services", "long", "elsewhere"]
 
@@ -76,18 +73,6 @@ class Block:
     language: str
     text: str
     directive: Directive
-
-    @property
-    def first_words(self) -> str:
-        """Beginning of the block, in one line."""
-        line = next((line.strip() for line in self.text.splitlines() if line.strip()), "")
-        return line if len(line) <= FIRST_WORDS else line[: FIRST_WORDS - 1].rstrip() + "…"
-
-    @property
-    def digest(self) -> str:
-        """Hash of language, text and directive, which changes with every edit."""
-        said = "\0".join([self.language, self.text, self.directive.model_dump_json()])
-        return hashlib.sha256(said.encode()).hexdigest()[:12]
 
 
 def pages(root: Path = ROOT) -> list[Path]:

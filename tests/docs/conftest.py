@@ -1,7 +1,5 @@
-"""Blocks of the pages as tests, and the record of their runs."""
+"""Blocks of the pages as tests."""
 
-import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,20 +8,13 @@ from lathe.training.datasets.layouts import LAYOUTS
 from lathe.transforms.base import Transform
 from lathe.transforms.kinds import KINDS
 from tests.docs.blocks import all_blocks
-from tests.docs.page import SECONDS, BlockError, Page, folder_of
-from tests.docs.record import Run, record
+from tests.docs.page import SECONDS, Page, folder_of
 from tests.docs.workshop import Workshop
-
-RUNS = pytest.StashKey[list[Run]]()
 
 
 def pytest_addoption(parser):
-    parser.addoption("--all-blocks", action="store_true", help="run the long blocks of docs/ too, and record all")
+    parser.addoption("--all-blocks", action="store_true", help="run the long blocks of docs/ too")
     parser.addoption("--page", action="append", help="only blocks of this page, such as docs/serving.md")
-
-
-def pytest_configure(config):
-    config.stash[RUNS] = []
 
 
 def pytest_generate_tests(metafunc):
@@ -47,12 +38,6 @@ def pytest_generate_tests(metafunc):
             for block in chosen
         ],
     )
-
-
-def pytest_sessionfinish(session):
-    runs = session.config.stash.get(RUNS, [])
-    if runs and session.config.getoption("all_blocks", False):
-        record(runs)
 
 
 @pytest.fixture(scope="session")
@@ -87,24 +72,6 @@ def reader(workshop):
 
     yield run
     close()
-
-
-@pytest.fixture
-def recorded(request):
-    """Return a context manager that records the seconds and the error of a block."""
-
-    @contextmanager
-    def noting(block):
-        begun, problem = time.perf_counter(), ""
-        try:
-            yield
-        except BlockError as error:
-            problem = str(error)
-            raise
-        finally:
-            request.config.stash[RUNS].append(Run(block, time.perf_counter() - begun, problem))
-
-    return noting
 
 
 @pytest.fixture

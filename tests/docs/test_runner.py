@@ -2,10 +2,9 @@
 
 import pytest
 
-from tests.docs.blocks import all_blocks, blocks_of
+from tests.docs.blocks import blocks_of
 from tests.docs.commands import check, commands_of
 from tests.docs.page import BlockError
-from tests.docs.record import Run, merged, read_rows
 from tests.docs.shape import missing
 
 
@@ -120,18 +119,3 @@ def test_blocks_of_a_page_share_a_folder_python_names_and_printed_output(scratch
     scratch_page.run(single_block("first\n7", "text"))
     with pytest.raises(BlockError, match="not printed"):
         scratch_page.run(single_block("second", "text"))
-
-
-def test_the_recorded_runs_cover_exactly_the_current_blocks_and_none_failed():
-    """Whoever edits a block runs it and records it: python -m tests.docs PAGE."""
-    listed = [(row["page"], row["digest"]) for row in read_rows()]
-    assert listed == [(block.page, block.digest) for block in all_blocks()]
-    assert [row for row in read_rows() if row["result"] not in ("ran", "checked")] == []
-
-
-def test_merged_drops_the_earlier_run_of_a_changed_block():
-    old, new = single_block("echo a"), single_block("echo b")
-    rows = [Run(old, 1.0).row()]
-    assert merged(rows, [], [old]) == rows
-    assert merged(rows, [], [new]) == []
-    assert merged(rows, [Run(new, 2.0)], [new])[0]["seconds"] == 2.0
