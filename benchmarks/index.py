@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.server import Server
-from lathe.service.index.planning import find_nearest
+from lathe.training.advice.index_plan import find_nearest
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import encode_source

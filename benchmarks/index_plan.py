@@ -1,4 +1,4 @@
-"""Compares what `lathe index plan` expects, from a sample, with what graphs over all vectors take and find.
+"""Compares what `lathe advise --recall` expects of an index, from a sample, with graphs over all vectors.
 
     python -m benchmarks.index_plan --vectors vectors.npy --out benchmarks/results
 
@@ -10,15 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from benchmarks.report import markdown_table, parser, write_report
 from benchmarks.starters import show
-from lathe.service.cli.index_plan import SAMPLE_ROWS
-from lathe.service.index.planning import Setting, fit_candidates, format_bytes, measure_settings, split_queries
+from lathe.service.index.graph_trial import measure_graph
+from lathe.training.advice.index_plan import QUERIES, Setting, fit_candidates, measure_settings
+from lathe.training.advice.request import DEFAULT_ROWS
+from lathe.training.reporting.text import format_bytes
 
-CHAINS = ("none", "codes:48", "codes:96")
-"""Chains whose plans are checked."""
+BUDGETS = (None, 48, 96)
+"""Bytes of the codes whose plans are checked; None is for vectors as they are."""
 TARGETS = (0.9, 0.95, 0.99)
 """Recalls at which the fastest planned settings are printed."""
 
@@ -29,13 +30,14 @@ def main() -> None:
     options.add_argument("--vectors", type=Path, required=True, help="FILE.npy of distinct vectors, in random order")
     options.add_argument("--k", type=int, default=10)
     given = options.parse_args()
-    torch.set_num_threads(1)
     vectors = np.load(given.vectors).astype(np.float32)
-    base, queries = split_queries(vectors)
-    sample = base[:SAMPLE_ROWS]
-    candidates = [one for one in fit_candidates(sample) if one.chain in CHAINS]
-    planned = measure_settings(candidates, sample, queries, len(base), given.k, show)
-    found = {key(one): one for one in measure_settings(candidates, base, queries, len(base), given.k, show)}
+    base, queries = vectors[:-QUERIES], vectors[-QUERIES:]
+    sample = base[:DEFAULT_ROWS]
+    candidates = {budget: chain for budget, chain in fit_candidates(sample).items() if budget in BUDGETS}
+    planned, measured = (
+        measure_settings(candidates, rows, queries, len(base), given.k, measure_graph, show) for rows in (sample, base)
+    )
+    found = {key(one): one for one in measured}
     both = [(one, found[key(one)]) for one in planned]
     errors = np.array([one.recall - other.recall for one, other in both])
     times = np.array([one.microseconds / other.microseconds for one, other in both])

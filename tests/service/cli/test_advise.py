@@ -152,3 +152,32 @@ def test_advise_works_on_vectors_without_an_encoder(run, tmp_path):
 def test_advise_prints_one_line_for_an_invalid_source_report_or_name(run, arguments, said):
     status, out, err = run("advise", *arguments)
     assert (status, out) == (1, "") and said in err and len(err.strip().splitlines()) == 1
+
+
+def test_advise_names_the_index_to_build_or_what_is_possible(run, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(2200, 12)) @ rng.normal(size=(12, 32)) + 0.1 * rng.normal(size=(2200, 32))
+    np.save(tmp_path / "rows.npy", rows.astype(np.float32))
+    command = ("advise", "--source", tmp_path / "rows.npy", "--index-rows", "50000", "--recall", "0.5")
+    status, out, err = run(*command, "--memory", "20MB")
+    assert status == 0, err
+    chosen = next(line.split() for line in out.splitlines() if " ← " in line and line.startswith(("codes:", "none")))
+    assert "among 50,000 rows recall@10" in out and "by 1,200 rows measured" in out
+    name = chosen[0].replace(":", "")
+    assert f"lathe index import --name NAME --source SOURCE --chain {name} --m {chosen[2]}" in out
+    status, out, _ = run(*command, "--memory", "1MB", "--json")
+    plan = json.loads(out)["index_plan"]
+    assert status == 0 and plan["chosen"] is None and len(plan["settings"]) > 10
+    assert "no setting is expected to reach recall 0.5 within 1 MB: the smallest graph" in plan["problem"]
+    status, _, err = run(*command, "--memory", "much")
+    assert status == 1 and "--memory is 'much'" in err
+
+
+def test_advise_prints_statistics_of_the_vectors(run, tmp_path):
+    rows = np.random.default_rng(0).standard_normal((120, 16)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", rows / np.linalg.norm(rows, axis=1, keepdims=True))
+    status, out, _ = run("advise", "--source", tmp_path / "rows.npy")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert status == 0 and "rank 16 of 16 dimensions" in lines
+    assert "rows of unit length 100 % 0 rows are zero" in lines
+    assert any(line.startswith("directions for 90%") for line in lines)

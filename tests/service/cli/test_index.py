@@ -258,27 +258,3 @@ OBJECTS = [("{}", {}), ({}, {}), ('{"a": 1}', {"a": 1}), ("text", None), ("{", N
 @pytest.mark.parametrize(("given", "found"), OBJECTS)
 def test_parse_object_returns_json_objects_and_none_for_anything_else(given, found):
     assert parse_object(given) == found
-
-
-def test_index_plan_names_the_setting_to_build_or_what_is_possible(run, tmp_path):
-    rng = np.random.default_rng(0)
-    rows = rng.normal(size=(1100, 12)) @ rng.normal(size=(12, WIDTH)) + 0.1 * rng.normal(size=(1100, WIDTH))
-    np.save(tmp_path / "rows.npy", rows.astype(np.float32))
-    command = ("index", "plan", "--source", tmp_path / "rows.npy", "--chain", "codes48", "--rows", "50000")
-    status, out, err = run(*command, "--recall", "0.5", "--memory", "20MB")
-    assert status == 0, err
-    assert "50,000 rows, measured on 880; recall@10 0.5 wanted" in out
-    chosen = next(line.split() for line in out.splitlines() if line.startswith("→"))
-    assert chosen[1] == "codes48"
-    assert f"lathe index import --name NAME --source {tmp_path / 'rows.npy'} --chain codes48 --m {chosen[2]}" in out
-    status, out, err = run(*command, "--recall", "0.5", "--memory", "1MB")
-    assert status == 1 and "no setting is expected to reach recall 0.5 within 1 MB: the smallest graph" in err
-    assert "codes48" in out and "→" not in out
-    status, _, err = run(*command, "--memory", "much")
-    assert status == 1 and "--memory is 'much'" in err
-
-
-def test_index_plan_refuses_a_chain_for_other_vectors(run, tmp_path):
-    np.save(tmp_path / "narrow.npy", np.random.default_rng(0).normal(size=(1200, 20)).astype(np.float32))
-    status, _, err = run("index", "plan", "--source", tmp_path / "narrow.npy", "--chain", "codes48")
-    assert status == 1 and "384 dimensions, the source has 20" in err

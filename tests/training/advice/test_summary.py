@@ -1,6 +1,7 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from lathe.training.advice.advise import Advice
@@ -15,9 +16,14 @@ from lathe.training.advice.summary import judge_transfer, summarize_advice
 from lathe.training.advice.tables import build_debiasing_table, build_tables
 from lathe.training.advice.transfer import HELD_OUT, OUT_OF_DOMAIN, TransferResult
 from lathe.training.evaluation.statistics import Interval
+from lathe.transforms.quality import diagnose
 
 R2 = Recommendation("r2", "R2", "", 384, 1536, True, ["R2: why."], "1,536 bytes a vector, as before.")
 TRANSFER = "out-of-domain text|other text"
+DIAGNOSIS = diagnose(np.random.default_rng(0).standard_normal((100, 8)).astype(np.float32)) | {
+    "mean_norm": 0.6,
+    "noise_floor": 0.03,
+}
 HOLDS = Cut(48, 70.0, 60.0, 65.0)
 
 
@@ -37,7 +43,7 @@ def advice(**parts):
     """Build an advice with the given parts replaced."""
     given = {
         "source": "some.txt", "keep": 0.95, "encoder": {"name": "any"}, "rows": 2000, "distinct": 2000, "capped": False,
-        "heldout": 1000, "cut": 1000, "diagnosis": {"mean_norm": 0.6, "noise_floor": 0.03}, "mean_agreement": 0.99,
+        "heldout": 1000, "cut": 1000, "diagnosis": DIAGNOSIS, "mean_agreement": 0.99,
         "debiasing": debiasing(), "matryoshka": Matryoshka([replace(HOLDS, dimensions=96), HOLDS], True), "sizes": None,
         "best": R2, "confirmed": None, "second": None, "transfer": [], "shortages": [], "notes": [],
     }  # fmt: skip
@@ -203,7 +209,6 @@ def test_the_table_of_bytes_has_the_best_chain_and_the_best_setting_of_each_data
     )
     found = advice(
         budgets=BudgetComparison(chains, rivals, {}, 1000), fewest_bytes=codes[1],
-        diagnosis={"mean_norm": 0.6, "noise_floor": 0.03, "isoscore": 0.1, "participation_ratio": 9.0},
     )  # fmt: skip
     (table,) = (table for title, table in build_tables(found).items() if title.startswith("Bytes a vector"))
     assert table.cells == [

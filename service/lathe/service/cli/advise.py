@@ -25,6 +25,7 @@ from lathe.transforms.files import replace_synced
 if TYPE_CHECKING:
     from lathe.service.settings import Settings
     from lathe.training.advice.advise import Advice
+    from lathe.training.advice.index_plan import IndexPlanner
     from lathe.training.encoder.text_encoder import TextEncoder
 
 
@@ -47,6 +48,17 @@ def advise(
         str | None,
         flag("--pairs", "FILE of texts with the fields query and document, to try a query adapter: see lathe fit."),
     ] = None,
+    recall: Annotated[
+        float | None,
+        flag("--recall", "Plan an index: share of the ten nearest rows that a search must find.", min=0.01, max=0.9999),
+    ] = None,
+    memory: Annotated[
+        str | None,
+        flag("--memory", "Plan an index: memory for its graph, such as 2GB. [default: as little as possible]"),
+    ] = None,
+    index_rows: Annotated[
+        int | None, flag("--index-rows", "Plan an index of so many rows. [default: those of the source]", min=1)
+    ] = None,
     seed: Annotated[int, flag("--seed", "Seed of the sample of rows.", min=0, max=2**32 - 1)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
@@ -55,7 +67,9 @@ def advise(
     It tests for a mean direction and whether removing it helps, how small vectors can be and at what cost, how few
     bytes are enough and what a database would reach with as many, whether the encoder was trained to be cut, and
     whether a chain fitted here serves other text. With --pairs, it tries a query adapter. It recommends a chain and a
-    runner-up, and says what the sample is too small to tell. If it was stopped, the same command continues.
+    runner-up, and says what the sample is too small to tell. With --recall, --memory or --index-rows, it builds graphs
+    over the sample and says which index reaches that recall within that memory. If it was stopped, the same command
+    continues.
     """
     require_evaluation_extra("matplotlib")
     import orjson
@@ -68,6 +82,7 @@ def advise(
     settings, home = load_state()
     if fit is not None:
         require_name(fit)
+    planner = _build_planner(recall, memory, index_rows)
     open_chains(write=True)  # fails before hours of encoding if the folder cannot be written
     if report is not None and (report.is_dir() or not report.resolve().parent.is_dir()):
         raise BadValueError(f"--report is {report}; it must be a file in an existing folder, such as advice.html")
@@ -77,7 +92,7 @@ def advise(
     loaded = load_encoder(settings, encoder) if texts or encoder else None
     advice_request = AdviceRequest(source, keep, rows, seed, pairs)
     with ProgressBar() as progress:
-        advice = run(advice_request, loaded, home.vectors, progress)
+        advice = run(advice_request, loaded, home.vectors, progress, planner)
     if not as_json:
         typer.echo(format_terminal(advice))
     if report is not None:
@@ -91,6 +106,34 @@ def advise(
     finally:  # the measurements are printed even if the fit fails
         if as_json:
             typer.echo(orjson.dumps(to_json(advice) | outcome, option=orjson.OPT_INDENT_2))
+
+
+def _build_planner(recall: float | None, memory: str | None, rows: int | None) -> "IndexPlanner | None":
+    """Return the planner of an index, or None if no option asks for one.
+
+    Raises:
+        BadValueError: if `memory` is no number of bytes.
+    """
+    if recall is None and memory is None and rows is None:
+        return None
+    from lathe.service.index.graph_trial import measure_graph
+    from lathe.training.advice.index_plan import IndexGoal, IndexPlanner
+
+    limit = None if memory is None else _parse_bytes(memory)
+    return IndexPlanner(IndexGoal(recall or IndexGoal.recall, limit, rows), measure_graph)
+
+
+def _parse_bytes(written: str) -> int:
+    """Parse a number of bytes with a unit, as `2GB`, `500 MB` or `512MiB`; raise `BadValueError` for anything else."""
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    try:
+        count = int(TypeAdapter(ByteSize).validate_python(written))
+    except ValidationError:
+        count = 0
+    if count <= 0:
+        raise BadValueError(f"--memory is {written!r}; it must be a number of bytes such as 2GB or 500MiB", "memory")
+    return count
 
 
 def _fit_recommended(

@@ -8,7 +8,6 @@ import typer
 
 from lathe.service.cli.index_export import export
 from lathe.service.cli.index_import import import_rows
-from lathe.service.cli.index_plan import plan
 from lathe.service.cli.options import flag, load_state, load_writable_state
 from lathe.service.errors import NotSupportedError
 from lathe.training.reporting.text import align_columns
@@ -16,12 +15,9 @@ from lathe.training.reporting.text import align_columns
 if TYPE_CHECKING:
     from lathe.service.home import Home
 
-app = typer.Typer(
-    help="List, plan, fill, back up, restore and delete indexes.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="List, fill, back up, restore and delete indexes.", no_args_is_help=True, rich_markup_mode=None)
 app.command("import")(import_rows)
 app.command()(export)
-app.command()(plan)
 
 Name = Annotated[str, typer.Argument(help="NAME")]
 Json = Annotated[bool, flag("--json", "Print JSON.")]

@@ -10,7 +10,6 @@ import typer
 from lathe.service.cli import (
     advise,
     chains,
-    diagnose,
     doctor,
     encoders,
     evaluate,
@@ -71,7 +70,6 @@ app.add_typer(encoders.app, name="encoders")
 app.add_typer(index.app, name="index")
 app.add_typer(pgvector.app, name="pgvector")
 app.add_typer(train.app, name="train")
-app.command()(diagnose.diagnose)
 app.command()(doctor.doctor)
 
 

@@ -42,7 +42,7 @@ def require_driver() -> None:
 @app.command()
 def sample(
     table: TableOption,
-    out: Annotated[Path, flag("--out", "FILE.npy, which lathe fit, advise and index plan read.")],
+    out: Annotated[Path, flag("--out", "FILE.npy, which lathe fit and advise read.")],
     column: SourceColumn = "embedding",
     rows: Annotated[int, flag("--rows", "Number of random rows.", min=1)] = 20_000,
     postgres_url: PostgresUrl = None,

@@ -14,6 +14,7 @@ from lathe.training.advice.budgets import BudgetComparison, BudgetTrial, compare
 from lathe.training.advice.cost import describe_changed_neighbours
 from lathe.training.advice.debiasing import DebiasingComparison, compare_debiasing
 from lathe.training.advice.encoding import SampleEncoder, encode_out_of_domain
+from lathe.training.advice.index_plan import IndexPlan, IndexPlanner
 from lathe.training.advice.matryoshka import MIN_COORDINATE_ROWS, Matryoshka, compare_first_coordinates
 from lathe.training.advice.recommendation import Recommendation, compute_preserved_shares, recommend, recommend_budget
 from lathe.training.advice.request import AdviceRequest
@@ -37,6 +38,8 @@ from lathe.transforms.vectors import FloatArray, row_blocks
 ENCODED, TRIED, REDUCED = 0.7, 0.8, 0.95
 """Progress fractions: `ENCODED` once all texts are encoded, `TRIED` once the debiasing methods are compared, `REDUCED`
 once the reducers are."""
+ADVISED = 0.7
+"""Share of the progress bar that the rest of the advice takes if an index is planned, which takes what is left."""
 MIN_SCRIPT_SHARE = 0.1
 """Minimum share of a script among the texts; if two scripts reach it, a note says that the source mixes scripts."""
 
@@ -68,6 +71,7 @@ class Advice:
         transfer: transfer evaluation of the recommended chain, on held-out rows and on out-of-domain text; empty if no
             steps are recommended.
         adapter: trial of a query adapter; None without pairs.
+        index_plan: plan of an index; None if none was requested.
         shortages: questions for which the sample is too small.
         notes: further remarks, as sentences.
     """
@@ -92,11 +96,18 @@ class Advice:
     fewest_bytes: BudgetTrial | None = None
     transfer: list[TransferResult] = field(default_factory=list)
     adapter: AdapterTrial | None = None
+    index_plan: IndexPlan | None = None
     shortages: list[Shortage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def advise(request: AdviceRequest, encoder: TextEncoder | None, workspace: Path, on_progress: Progress) -> Advice:
+def advise(
+    request: AdviceRequest,
+    encoder: TextEncoder | None,
+    workspace: Path,
+    on_progress: Progress,
+    planner: IndexPlanner | None = None,
+) -> Advice:
     """Sample a source, encode texts if it holds texts, compare transforms on held-out rows, and return the advice.
 
     Vectors of the texts are kept in a folder within the workspace until the advice is done, so that a killed run
@@ -107,6 +118,7 @@ def advise(request: AdviceRequest, encoder: TextEncoder | None, workspace: Path,
         encoder: encoder of the texts; None for a source of vectors.
         workspace: folder of the vectors; created if missing.
         on_progress: called with progress in [0, 1] and a message.
+        planner: planner of an index; None to plan none.
 
     Raises:
         SourceError: if the source cannot be read.
@@ -115,6 +127,8 @@ def advise(request: AdviceRequest, encoder: TextEncoder | None, workspace: Path,
         EncoderError: if the encoder fails on every text.
     """
     source = open_source(request.source)
+    advising = part_of(on_progress, 0.0, ADVISED if planner else 1.0)
+    planning = part_of(on_progress, ADVISED, 1.0)
     on_progress(0.0, f"reading {source.name}")
     row_sample = sample_rows(source, request.rows, request.seed)
     if len(row_sample) < MIN_DISTINCT_ROWS:
@@ -125,23 +139,26 @@ def advise(request: AdviceRequest, encoder: TextEncoder | None, workspace: Path,
         if request.pairs is not None:
             raise AdviceError(f"{source.name} holds vectors, and pairs are texts: name a source of texts")
         sample = build_vector_sample(row_sample, row_sample.vectors)
-        return build_advice(request, source.name, sample, None, on_progress)
+        advice = build_advice(request, source.name, sample, None, advising)
+        return replace(advice, index_plan=planner.plan(sample, planning) if planner else None)
     if encoder is None:
         raise AdviceError(f"{source.name} holds texts: name their encoder")
     remarks: list[str] = []
     with claim_workspace_folder(workspace, f"advice-{source.content_key(encoder.vectors_key)[:32]}") as folder:
         encoding = SampleEncoder(encoder, folder)
-        encoding.encode(list_texts_to_encode(row_sample), part_of(on_progress, 0.0, ENCODED))
+        encoding.encode(list_texts_to_encode(row_sample), part_of(advising, 0.0, ENCODED))
         sample = build_text_sample(row_sample, encoding.vectors, encoding.failed)
         require_enough_encoded(source.name, sample, len(row_sample), encoding.failed)
         if len(sample.row_sample) >= MIN_ROWS:
-            on_progress(ENCODED, "encoding out-of-domain text")
+            advising(ENCODED, "encoding out-of-domain text")
             other = "pydoc:topics" if request.source == "pydoc:" else "pydoc:"
             out_of_domain, remarks = encode_out_of_domain(other, encoder, workspace / "out_of_domain")
             sample = replace(sample, out_of_domain=out_of_domain)
-        advice = build_advice(request, source.name, sample, encoder.describe(), part_of(on_progress, ENCODED, 1))
-        adapter = try_adapter(request, sample.row_sample, encoding, encoder, part_of(on_progress, 1, 1))
+        advice = build_advice(request, source.name, sample, encoder.describe(), part_of(advising, ENCODED, 1))
+        adapter = try_adapter(request, sample.row_sample, encoding, encoder, part_of(advising, 1, 1))
         advice = replace(advice, adapter=adapter)
+    if planner is not None:
+        advice = replace(advice, index_plan=planner.plan(sample, planning))
     return replace(advice, notes=[*advice.notes, *encoding.list_remarks(), *remarks])
 
 

@@ -4,9 +4,16 @@ from functools import partial
 
 from lathe.training.advice.advise import Advice
 from lathe.training.advice.debiasing import CONFIDENCE, NOTHING
+from lathe.training.advice.index_plan import list_best
 from lathe.training.advice.transfer import HELD_OUT
 from lathe.training.reporting.tables import Format, Table
-from lathe.training.reporting.text import format_half_width, format_number, format_points
+from lathe.training.reporting.text import (
+    format_bytes,
+    format_half_width,
+    format_number,
+    format_percent,
+    format_points,
+)
 
 FORMAT_MRR = partial(format_number, spec=".2f", scale=100)
 """Format of a mean reciprocal rank, × 100."""
@@ -21,6 +28,7 @@ def build_tables(advice: Advice) -> dict[str, Table]:
         "Bytes a vector: recall@10, and that of what databases do by themselves": _build_budget_table(advice),
         "Do the first coordinates hold more: recall@10 in per cent": _build_first_coordinate_table(advice),
         f"The recommended chain, {advice.best.steps if advice.best else ''}": _build_transfer_table(advice),
+        "An index in Lathe": _build_index_table(advice),
     }
     return {title: table for title, table in tables.items() if table}
 
@@ -28,11 +36,23 @@ def build_tables(advice: Advice) -> dict[str, Table]:
 def _build_mean_direction_table(advice: Advice) -> Table:
     """Build the table of ‖μ‖ against its noise floor, of IsoScore and of row counts."""
     found = advice.diagnosis
+    alignment, directions = found["alignment"], found["dimensions_for"]
     return Table.from_rows(
         [
             ["held-out rows", "measured", "beside it"],
             ["mean direction ‖μ‖", f"{found['mean_norm']:.3f}", f"by chance alone {found['noise_floor']:.3f}"],
+            [
+                "  |cos| to the top direction",
+                format_number(alignment["centered"], ".3f"),
+                f"of uncentred vectors {format_number(alignment['uncentered'], '.3f')}",
+            ],
+            ["rows of unit length", format_percent(found["norms"]["unit"]), f"{found['zero_rows']:,} rows are zero"],
             ["IsoScore", f"{found['isoscore']:.3f}", f"spread over {found['participation_ratio']:.0f} directions"],
+            ["rank", f"{found['rank']:,}", f"of {found['dimensions']:,} dimensions"],
+            *(
+                [f"directions for {float(share):.0%}", f"{count:,}", "of the variance"]
+                for share, count in directions.items()
+            ),
             ["rows", f"{advice.distinct:,}", f"{advice.heldout:,} held out, {advice.cut:,} of them cut in two"],
         ]
     )
@@ -144,4 +164,31 @@ def _build_transfer_table(advice: Advice) -> Table:
         ),
         {"rows": ",", "MRR × 100 raw": FORMAT_MRR, gain: format_points},
         ".3f",
+    )
+
+
+def _build_index_table(advice: Advice) -> Table:
+    """Build the table of the best setting of each chain and graph of an index; the one to build is marked."""
+    plan = advice.index_plan
+    shown = list_best(plan.settings, plan.goal.recall) if plan else []
+    if plan and plan.chosen:
+        others = [one for one in shown if (one.chain, one.m) != (plan.chosen.chain, plan.chosen.m)]
+        shown = [plan.chosen, *others]
+    return Table.from_records(
+        (
+            {
+                "chain": one.chain + (" ←" if plan and one == plan.chosen else ""),
+                "links": one.m,
+                "ef": one.ef,
+                "rescore": "no" if one.rescore == 1 else f"{one.rescore}×",
+                "recall": one.recall,
+                "on the sample": one.sampled_recall,
+                "memory": format_bytes(one.memory),
+                "files": format_bytes(one.disk),
+                "µs a search": one.microseconds,
+                "build s": one.build_seconds,
+            }
+            for one in shown
+        ),
+        {"recall": ".3f", "on the sample": ".3f", "µs a search": ",.0f", "build s": ",.0f"},
     )

@@ -8,6 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lathe.training.reporting.text import (
     format_by_sign,
+    format_bytes,
     format_cosine,
     format_count,
     format_fraction,
@@ -21,6 +22,7 @@ from lathe.training.reporting.text import (
 
 FILTERS = {
     "by_sign": format_by_sign,
+    "byte_size": format_bytes,
     "cosine": format_cosine,
     "count_of": format_count,
     "fraction": format_fraction,

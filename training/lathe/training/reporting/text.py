@@ -93,6 +93,15 @@ def format_cosine(cosine: float | None) -> str:
     return f"{cosine:.3f} ({math.degrees(math.acos(max(-1.0, min(1.0, cosine)))):.1f}°)"
 
 
+def format_bytes(count: float) -> str:
+    """Format a number of bytes with a decimal unit, as "14 MB"."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
+
+
 def format_count(count: int, noun: str) -> str:
     """Format a count with its noun, plural unless the count is 1, as "3 encoders"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

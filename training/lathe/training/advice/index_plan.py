@@ -1,0 +1,307 @@
+"""Plan of an index in Lathe: size, recall and time of each chain and graph, measured on a sample before it is built."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lathe.training.advice.sample import Sample
+from lathe.training.reporting.text import format_bytes
+from lathe.transforms.chain import Chain, parse_steps
+from lathe.transforms.progress import Progress
+from lathe.transforms.statistics import unit_rows
+from lathe.transforms.vectors import FloatArray
+
+MIN_ROWS = 1000
+"""Minimum number of rows to index and search: with fewer, searches are exact, and there is nothing to plan."""
+QUERIES = 500
+"""Number of held-out rows that search the others."""
+BUDGETS = (24, 32, 48, 64, 96)
+"""Bytes of the codes that are fitted."""
+LINKS = (8, 16)
+"""Links per node that are tried."""
+MIN_LOSS = 1e-4
+"""Smallest loss of recall that a sample can show; recall is clipped by it, because the logit of 1 is infinite."""
+FLOATS = "none"
+"""Name of the candidate without a chain, as `lathe index import --chain` takes it."""
+
+
+@dataclass(frozen=True)
+class IndexGoal:
+    """What a planned index must reach.
+
+    Attributes:
+        recall: share of the true k nearest rows that a search must find.
+        memory: maximum bytes of the process for the graph; None for as few as possible.
+        rows: rows that the index is to have; None for as many as the source has.
+        k: number of results of a search.
+    """
+
+    recall: float = 0.95
+    memory: int | None = None
+    rows: int | None = None
+    k: int = 10
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Measured size, build time and searches of a graph over sampled rows.
+
+    Attributes:
+        rows: number of rows in the graph.
+        memory: bytes of the graph for each row.
+        disk: bytes of the row files for each row.
+        build_seconds: CPU time to build the graph.
+        found: recall and microseconds for each query, by ef and rescoring.
+    """
+
+    rows: int
+    memory: float
+    disk: int
+    build_seconds: float
+    found: Mapping[tuple[int, int], tuple[float, float]]
+
+
+class GraphMeasurer(Protocol):
+    """Function that builds a graph over sampled rows as an index would, and measures its searches."""
+
+    def __call__(
+        self, chain: Chain | None, m: int, base: FloatArray, queries: FloatArray, truth: NDArray[np.int64], k: int
+    ) -> Trial:
+        """Measure a graph over the rows `(n, d)`, reduced by the chain, with `m` links per node.
+
+        `truth` has the true k nearest rows of each query, `(q, k)`.
+        """
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Parameters to build and search an index, with its expected recall, time and size.
+
+    Attributes:
+        chain: `none`, or the step that was fitted on the sample, such as `codes:48`.
+        m: number of links per node.
+        ef: effort of a search.
+        rescore: candidates that the originals rank again, as a multiple of k; 1 ranks none.
+        memory: bytes of the process for the graph.
+        disk: bytes of the row files, which the page cache holds as far as there is room.
+        recall: expected share of the true k nearest rows that a search finds.
+        sampled_recall: share that it found on the sample.
+        microseconds: expected CPU time of one query on one core, without HTTP.
+        build_seconds: expected CPU time to build the graph.
+        fitted_bytes: bytes of the codes; None without a chain.
+    """
+
+    chain: str
+    m: int
+    ef: int
+    rescore: int
+    memory: int
+    disk: int
+    recall: float
+    sampled_recall: float
+    microseconds: float
+    build_seconds: float
+    fitted_bytes: int | None
+
+
+@dataclass(frozen=True)
+class IndexPlan:
+    """Measured settings of an index, and the one to build.
+
+    Attributes:
+        goal: what the index must reach.
+        rows: rows that the index is to have.
+        measured_rows: rows that were indexed to measure.
+        chosen: setting to build; None if no setting reaches the goal.
+        problem: why there is no setting to build; empty if there is one.
+        settings: all settings.
+    """
+
+    goal: IndexGoal
+    rows: int
+    measured_rows: int
+    chosen: Setting | None = None
+    problem: str = ""
+    settings: list[Setting] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class IndexPlanner:
+    """Planner of an index for the rows of a sample.
+
+    Attributes:
+        goal: what the index must reach.
+        measure: function that measures a graph.
+    """
+
+    goal: IndexGoal
+    measure: GraphMeasurer
+
+    def plan(self, sample: Sample, on_progress: Progress) -> IndexPlan:
+        """Measure graphs over the sample's rows to fit on, searched by held-out rows, and choose a setting.
+
+        Args:
+            sample: vectors of the source; rows of zeros are left out.
+            on_progress: called with progress in [0, 1] and a message.
+        """
+        base, queries = (rows[rows.any(axis=1)] for rows in (sample.fit, sample.heldout[:QUERIES]))
+        rows = self.goal.rows or sample.row_sample.rows
+        if len(base) + len(queries) < MIN_ROWS:
+            problem = (
+                f"a plan needs {MIN_ROWS:,} distinct rows, the source has {len(base) + len(queries):,}; searches of so "
+                "few are exact"
+            )
+            return IndexPlan(self.goal, rows, len(base), problem=problem)
+        settings = measure_settings(fit_candidates(base), base, queries, rows, self.goal.k, self.measure, on_progress)
+        chosen = choose_setting(settings, self.goal)
+        problem = "" if chosen else explain_no_setting(settings, self.goal)
+        return IndexPlan(self.goal, rows, len(base), chosen, problem, settings)
+
+
+def fit_candidates(vectors: FloatArray) -> dict[int | None, Chain | None]:
+    """Return the chains to plan with, by bytes of their codes; the first is None, for vectors without a chain.
+
+    Codes are fitted for each budget up to a byte for each dimension.
+
+    Args:
+        vectors: sampled vectors `(n, d)`, without those that search.
+    """
+    chains: dict[int | None, Chain | None] = {None: None}
+    for budget in BUDGETS:
+        if budget <= vectors.shape[1]:
+            chains[budget] = Chain(parse_steps(f"codes:{budget}")).fit(vectors)
+    return chains
+
+
+def measure_settings(
+    candidates: Mapping[int | None, Chain | None],
+    base: FloatArray,
+    queries: FloatArray,
+    rows: int,
+    k: int,
+    measure: GraphMeasurer,
+    on_progress: Progress,
+) -> list[Setting]:
+    """Build graphs over a sample and over a quarter of it, search them, and extrapolate to the number of rows.
+
+    Similarity is the cosine. The logit of recall and the time of a query are taken as linear in the logarithm of the
+    number of rows; neither improves with it.
+
+    Args:
+        candidates: chains, by bytes of their codes.
+        base: sampled vectors `(n, d)` in random order.
+        queries: other vectors `(q, d)`.
+        rows: number of rows of the planned index.
+        k: number of results of a search.
+        measure: function that measures a graph.
+        on_progress: called with progress in [0, 1] and a message.
+    """
+    base, queries = (unit_rows(torch.from_numpy(np.array(some, np.float32))).numpy() for some in (base, queries))
+    sizes = (len(base) // 4, len(base))
+    truths = [find_nearest(queries, base[:size], k) for size in sizes]
+    found: list[Setting] = []
+    tasks = [(fitted_bytes, chain, m) for fitted_bytes, chain in candidates.items() for m in LINKS]
+    for done, (fitted_bytes, chain, m) in enumerate(tasks):
+        on_progress(done / len(tasks), f"an index of {_name_candidate(fitted_bytes)}, {m} links per node")
+        trials = [measure(chain, m, base[:size], queries, truth, k) for size, truth in zip(sizes, truths, strict=True)]
+        found += extrapolate(fitted_bytes, m, trials, max(rows, sizes[1]))
+    on_progress(1.0, "measured")
+    return found
+
+
+def find_nearest(queries: FloatArray, base: FloatArray, k: int) -> NDArray[np.int64]:
+    """Return the k rows of `base` nearest to each query by cosine, `(q, k)`; all vectors have length 1."""
+    rows = torch.from_numpy(base)
+    blocks = [(torch.from_numpy(queries[start : start + 256]) @ rows.T) for start in range(0, len(queries), 256)]
+    return np.concatenate([block.topk(k, dim=1).indices.numpy() for block in blocks])
+
+
+def extrapolate(fitted_bytes: int | None, m: int, trials: Sequence[Trial], rows: int) -> Iterator[Setting]:
+    """Yield each setting with its expectations for `rows` rows, from a trial with few rows and one with more."""
+    few, more = trials
+    share = math.log(rows / more.rows) / math.log(more.rows / few.rows)
+    for (ef, rescoring), (recall, microseconds) in more.found.items():
+        if (ef, rescoring) not in few.found:
+            continue
+        before, faster = few.found[ef, rescoring]
+        growth = max(0.0, math.log(more.build_seconds / few.build_seconds) / math.log(more.rows / few.rows))
+        yield Setting(
+            chain=_name_candidate(fitted_bytes),
+            m=m,
+            ef=ef,
+            rescore=rescoring,
+            memory=round(more.memory * rows),
+            disk=more.disk * rows,
+            recall=_expit(_logit(recall) + share * min(0.0, _logit(recall) - _logit(before))),
+            sampled_recall=recall,
+            microseconds=microseconds + share * max(0.0, microseconds - faster),
+            build_seconds=more.build_seconds * (rows / more.rows) ** growth,
+            fitted_bytes=fitted_bytes,
+        )
+
+
+def _name_candidate(fitted_bytes: int | None) -> str:
+    return FLOATS if fitted_bytes is None else f"codes:{fitted_bytes}"
+
+
+def _logit(share: float) -> float:
+    """Return the logit of a share, clipped to between `MIN_LOSS` and 1 − `MIN_LOSS`."""
+    share = min(max(share, MIN_LOSS), 1 - MIN_LOSS)
+    return math.log(share / (1 - share))
+
+
+def _expit(value: float) -> float:
+    return 1 / (1 + math.exp(-value))
+
+
+def choose_setting(settings: Sequence[Setting], goal: IndexGoal) -> Setting | None:
+    """Return the fastest setting within the memory, or the smallest one if there is no limit, that reaches the recall.
+
+    None if no setting is expected to reach it.
+    """
+    reaching = [one for one in settings if one.recall >= goal.recall and _fits(one, goal)]
+    if not reaching:
+        return None
+    return min(reaching, key=lambda one: (one.memory if goal.memory is None else 0, one.microseconds))
+
+
+def explain_no_setting(settings: Sequence[Setting], goal: IndexGoal) -> str:
+    """Return a clause that says that no setting reaches the goal, and what is possible instead."""
+    limit = "" if goal.memory is None else f" within {format_bytes(goal.memory)}"
+    reasons = []
+    fitting = [one for one in settings if _fits(one, goal)]
+    if fitting:
+        best = max(fitting, key=lambda one: one.recall)
+        reasons.append(f"{best.chain} with {best.m} links reaches {best.recall:.3f} with {format_bytes(best.memory)}")
+    else:
+        least = min(settings, key=lambda one: one.memory)
+        reasons.append(f"the smallest graph, {least.chain} with {least.m} links, takes {format_bytes(least.memory)}")
+
+    reaching = [one for one in settings if one.recall >= goal.recall]
+    if reaching:
+        least = min(reaching, key=lambda one: one.memory)
+        reasons.append(f"{goal.recall} takes {format_bytes(least.memory)} ({least.chain} with {least.m} links)")
+    return f"no setting is expected to reach recall {goal.recall}{limit}: {'; '.join(reasons)}"
+
+
+def _fits(setting: Setting, goal: IndexGoal) -> bool:
+    return goal.memory is None or setting.memory <= goal.memory
+
+
+def list_best(settings: Iterable[Setting], recall: float) -> list[Setting]:
+    """Return for each chain and number of links the fastest setting that reaches the recall, else the nearest to it."""
+    groups: dict[tuple[str, int], list[Setting]] = {}
+    for one in settings:
+        groups.setdefault((one.chain, one.m), []).append(one)
+    best = []
+    for group in groups.values():
+        reaching = [one for one in group if one.recall >= recall]
+        best.append(
+            min(reaching, key=lambda one: one.microseconds) if reaching else max(group, key=lambda one: one.recall)
+        )
+    return best
