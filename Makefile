@@ -35,7 +35,7 @@ PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --nu
 # To collect the tests of all other files takes each process ten seconds.
 SERVICE_TESTS = $$(grep -rl 'mark\.services' tests --include='*.py' | sed 's,/conftest.py$$,,' | sort)
 
-.PHONY: serve test research test-services test-trials test-exports test-containers test-cpus fuzz lint bench docs reference \
+.PHONY: serve test research test-services test-trials test-exports test-containers test-cpus mutants fuzz lint bench docs reference \
  starters clean
 
 serve: $(VENV)/serve.stamp
@@ -68,6 +68,19 @@ test-containers: $(VENV)/dev.stamp
 # The tests that compare numbers, as older CPUs would run them; MACHINES="sse4 avx2" names some.
 test-cpus: $(VENV)/dev.stamp
 	@$(BIN)/python -m tests.cpus --processes $(PROCESSES) $(MACHINES)
+
+# Changes the code of FILE a piece at a time, and lists the changes that TESTS do not notice. mutmut wants one tree with
+# the import paths, so the three distributions are copied into one: make mutants FILE=lathe/transforms/vectors.py TESTS=…
+mutants: $(VENV)/dev.stamp
+	@test -n "$(FILE)" -a -n "$(TESTS)" || { echo "usage: make mutants FILE=lathe/… TESTS=tests/…"; exit 2; }
+	$(BIN)/pip install --quiet mutmut
+	rm -rf build/mutants && mkdir -p build/mutants/lathe
+	cp -r transforms/lathe/transforms training/lathe/training service/lathe/service build/mutants/lathe
+	cp -r tests benchmarks docs README.md VERSION pyproject.toml build/mutants
+	printf '\n[tool.mutmut]\nsource_paths = ["%s"]\npytest_add_cli_args_test_selection = ["%s"]\nalso_copy = ["lathe", "benchmarks", "docs", "README.md", "VERSION"]\n' \
+	 $(FILE) $(TESTS) >> build/mutants/pyproject.toml
+	cd build/mutants && OMP_NUM_THREADS=1 $(abspath $(BIN))/python -m mutmut run --max-children $(PROCESSES)
+	cd build/mutants && $(abspath $(BIN))/python -m mutmut results
 
 fuzz: $(VENV)/dev.stamp
 	FUZZ_EXAMPLES=$(or $(EXAMPLES),10000) $(PYTEST) tests/service/test_fuzz.py --timeout 0

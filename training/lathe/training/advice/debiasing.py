@@ -28,7 +28,7 @@ LARGE_MEAN = 0.5
 """‖μ‖ of unit vectors from which on it is called large: a quarter of every squared norm is then due to the mean. From
 here on R2 is recommended if split-half retrieval shows no gain of any method: it classified better in 29 of the
 mean-bias paper's 38 encoders, worse in none. Here, where split-half retrieval showed no gain, it gained 6.0 points
-[3.3, 9.0] under CLS pooling and 0.9 [−0.1, 2.0] under mean pooling, averaged over data sets (benchmarks/advice.md)."""
+[3.3, 9.0] under CLS pooling and 0.9 [−0.1, 2.0] under mean pooling, averaged over data sets (research/advice.md)."""
 BY_POOLING = (
     "on layers of text encoders this rule gained under CLS pooling (+6.0 points, 3.3 to 9.0) and hardly under mean "
     "pooling (+0.9, −0.1 to 2.0)"

@@ -74,7 +74,7 @@ def main() -> None:
     figures |= {"incomplete_cells": incomplete, "policies": policies, "cells": cells}
     print(table(policies))
     print(f"{len(left_out)} of {len(entries)} data sets too small or unreadable, {incomplete} cells incomplete")
-    print("raw figures:", write_report(given.out, "advise", figures), file=sys.stderr)
+    print("raw figures:", write_report(given.out, "advice", figures), file=sys.stderr)
 
 
 @dataclass(frozen=True)
