@@ -145,7 +145,7 @@ def test_parse_steps_takes_a_bare_value_as_the_first_parameter_of_the_kind():
         ("truncation", "truncation needs dimensions, as in truncation:128"),
         ("pca:8,dimensions=4", "pca is given dimensions twice"),
         ("int8:3", "int8 takes no parameter: write int8 alone"),
-        ("pca:Dimensions=8", "pca has no parameter 'Dimensions'; it takes dimensions, center"),
+        ("pca:Dimensions=8", "pca has no parameter 'Dimensions'; did you mean dimensions. It takes dimensions, center"),
         ("[1, 2", "is not JSON"),
         ("whitening:shrinkage=auto", "must be ledoit-wolf or a number from 0 to 1, got 'auto'"),
     ],

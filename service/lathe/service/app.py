@@ -61,7 +61,7 @@ from lathe.service.processes.client import create_process_starter
 from lathe.service.processes.program import ProcessStarter, get_environment_without_keys
 from lathe.service.registries import open_registry
 from lathe.service.services import Services
-from lathe.service.settings import Settings
+from lathe.service.settings import Settings, list_unknown_variables
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import TrainingError
 from lathe.transforms.errors import TransformError
@@ -145,6 +145,8 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     home.restrict_permissions()
     for warning in home.list_warnings():
         log.warning(warning)
+    if unknown := list_unknown_variables():
+        log.warning(f"nothing reads the environment variables {', '.join(unknown)}")
     replica = _open_replica(settings, home) if settings.redis_url and problem is None else None
     registry, size_routes = (replica.registry, replica.size_routes) if replica else open_registry(home)
     admin_keys = settings.admin_keys

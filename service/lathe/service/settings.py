@@ -18,6 +18,7 @@ from lathe.service.key_file import KeyFile
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.precision import Dtype
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings
+from lathe.transforms.suggestions import find_similar
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 """CPU cores this process may use; a container's CPU quota is not considered, so set LATHE_THREADS too."""
@@ -344,12 +345,32 @@ class Settings(BaseSettings):
             )
 
 
+OPTION_VARIABLES = ("LATHE_POSTGRES_URL", "LATHE_RAY_ADDRESS")
+"""Environment variables of commands' options, which are no settings of a server."""
+
+
+def list_unknown_variables() -> list[str]:
+    """List the environment variables `LATHE_…` that nothing reads, such as those that Kubernetes sets for a service.
+
+    Raises:
+        ValueError: for a variable that seems to be misspelt; the message names the one that it may mean.
+    """
+    known = {f"LATHE_{name.upper()}" for name in Settings.model_fields} | set(OPTION_VARIABLES)
+    unknown = sorted(name for name in os.environ if name.startswith("LATHE_") and name not in known)
+    for name in unknown:
+        similar = find_similar(name.removeprefix("LATHE_"), (other.removeprefix("LATHE_") for other in known))
+        if similar:
+            raise ValueError(f"{name} is not read by anything; did you mean LATHE_{similar}?")
+    return unknown
+
+
 def read_settings(**overrides: Any) -> Settings:
     """Read the settings from the environment; keyword arguments that are not None override variables.
 
     Raises:
-        ValueError: if settings are invalid; the message names each of them.
+        ValueError: if settings are invalid, with each of them in the message, or a variable seems to be misspelt.
     """
+    list_unknown_variables()
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:

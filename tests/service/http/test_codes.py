@@ -291,7 +291,7 @@ def test_query_floats_score_documents_as_the_quantizer_does(app, budget, raw):
             "the queries have 2 dimensions, the fitted vectors 384",
         ),
         ({"bytes": 9, "add_to": "bytes@1"}, 400, "or add_to"),
-        ({"bytes": 9, "dimensions": 9}, 400, "give bytes or dimensions, not both"),
+        ({"bytes": 9, "dimensions": 9}, 400, "dimensions: unknown field"),
     ],
 )
 def test_fit_transform_refuses_an_impossible_byte_budget(app, jobs, texts, more, status, message):

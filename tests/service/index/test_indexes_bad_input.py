@@ -232,7 +232,7 @@ def answers(lathe, name, *methods):
     """Yield the answer to every call on an index."""
     for method, call in [("GET", ""), ("DELETE", ""), *[("POST", f"/{call}") for call in CALLS]]:
         if method in methods:
-            body = {"ids": ["x"]} if call in ("/get", "/delete") else put()
+            body = {"/upsert": put(), "/search": find(), "/reindex": {}}.get(call, {"ids": ["x"]})
             yield lathe.client.request(method, f"/indexes/{name}{call}", json=body, headers=lathe.admin)
 
 

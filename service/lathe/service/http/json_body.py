@@ -24,7 +24,7 @@ from lathe.service.errors import (
 )
 from lathe.service.http.body_memory import HeldBody
 from lathe.service.http.parse_queue import ParseReservation
-from lathe.service.http.schemas import Body
+from lathe.service.http.schemas import UNKNOWN_FIELD, Body, CompatibleBody
 from lathe.service.settings import Settings
 
 DRAINED_BODIES = 8
@@ -141,9 +141,12 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
     if not isinstance(content, dict):
         raise WrongShapeError(f"the body must be a JSON object, got {type(content).__name__}")
     try:
-        return schema.model_validate(content)
+        body = schema.model_validate(content)
     except ValidationError as error:
         raise convert_validation_error(error) from None
+    if isinstance(body, CompatibleBody):
+        body.note_ignored(content)
+    return body
 
 
 def parse_json(body: bytes) -> Any:
@@ -186,7 +189,10 @@ def convert_validation_error(error: ValidationError) -> ServiceError:
     details = error.errors(include_url=False, include_input=False)
     # Of a union's alternatives the value error says most; else the first.
     detail = next((d for d in details if not _is_type_problem(d["type"])), details[0])
-    field = ".".join(str(part) for part in detail["loc"] if not _is_union_branch(part)) or None
+    location = detail["loc"]
+    if detail["type"] == UNKNOWN_FIELD:
+        location = (*location, detail["ctx"]["field"])
+    field = ".".join(str(part) for part in location if not _is_union_branch(part)) or None
     message = f"{field or 'the body'}: {detail['msg'].removeprefix('Value error, ')}"
     error_type = WrongShapeError if _is_type_problem(detail["type"]) else BadValueError
     return error_type(message, param=field)

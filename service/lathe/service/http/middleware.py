@@ -22,7 +22,7 @@ REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 BYTES = re.compile(rb"[0-9]{1,18}")
 UNKNOWN = "unknown"
 """Route label of requests that match no route, or a route with another method, which would each add a metric series."""
-LOGGED_HEADERS = {b"x-chain": "chain", b"x-dimensions": "dimensions"}
+LOGGED_HEADERS = {b"x-chain": "chain", b"x-dimensions": "dimensions", b"x-ignored-fields": "ignored"}
 
 REQUESTS = Counter("lathe_requests_total", "Requests answered", ["method", "route", "status"])
 SECONDS = Histogram("lathe_request_seconds", "Time from the first byte in to the last byte out", ["method", "route"])

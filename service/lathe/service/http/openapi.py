@@ -20,6 +20,7 @@ VECTOR_HEADERS = {
         "x-output-dtype": "float, int8, uint8, binary, ubinary or codes",
         "x-tokens": "of the texts that were read, as in `usage`",
         "x-tokens-cut": "of the texts that were not read; estimated for very long texts",
+        "x-ignored-fields": "names of the request that were ignored; /embed and /v1/embeddings alone ignore any",
         "x-request-id": "as sent, or made",
         "x-queue-time": "milliseconds",
         "x-inference-time": "milliseconds",

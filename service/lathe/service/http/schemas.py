@@ -1,9 +1,18 @@
 """Request schemas of the API."""
 
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, model_validator
-from pydantic_core import CoreSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PrivateAttr,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from lathe.service.chains.output_dtype import OutputDtype
 from lathe.service.chains.resolve import InputType
@@ -11,6 +20,7 @@ from lathe.service.codec import MAX_DIMENSIONS
 from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS
 from lathe.training.encoder.spec import LongText
 from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
+from lathe.transforms.suggestions import find_similar
 
 
 def fail_fast(schema: Any) -> Any:
@@ -23,10 +33,32 @@ def fail_fast(schema: Any) -> Any:
     return parts | {"fail_fast": True} if schema.get("type") in ("list", "dict") else parts
 
 
-class Body(BaseModel):
-    """A JSON object; unknown fields are ignored, null means the default."""
+UNKNOWN_FIELD = "unknown_field"
+"""Type of pydantic's error for a field that the schema does not have; `field` in its context is the name."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+OTHER_NAMES = {
+    "dim": "dimensions",
+    "dims": "dimensions",
+    "output_dimension": "dimensions",
+    "output_dimensions": "dimensions",
+    "limit": "k",
+    "n_results": "k",
+    "top_k": "k",
+    "where": "filter",
+}
+"""Names that other services have for fields of ours. Ignored, they would change an answer without a word."""
+
+
+def find_field(name: str, fields: Collection[str]) -> str | None:
+    """Return the field that an unknown name seems to mean: another service's name of it, or the most similar one."""
+    other = OTHER_NAMES.get(name.lower())
+    return other if other in fields else find_similar(name, fields)
+
+
+class Body(BaseModel):
+    """A JSON object; null means the default, and unknown fields are refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -44,14 +76,48 @@ class Body(BaseModel):
         """Remove fields that are null, so that their defaults apply: clients send null for fields they leave open.
 
         Raises:
-            ValueError: for `bytes` together with `dimensions`, also where one of them would be ignored as unknown.
+            PydanticCustomError: for an unknown field, of type `UNKNOWN_FIELD`.
         """
         if not isinstance(values, dict):
             return values
         given = {k: v for k, v in values.items() if v is not None}
-        if {"bytes", "dimensions"} <= given.keys():
-            raise ValueError("give bytes or dimensions, not both: a budget of bytes decides on the dimensions")
+        cls.refuse_unknown(given.keys() - cls.model_fields.keys())
         return given
+
+    @classmethod
+    def refuse_unknown(cls, unknown: Collection[str]) -> None:
+        """Raise `PydanticCustomError` for the first of the unknown fields, with the field that it seems to mean."""
+        for name in sorted(unknown):
+            field = find_field(name, cls.model_fields.keys())
+            advice = f"did you mean {field}?" if field else f"the fields are {', '.join(cls.model_fields)}"
+            raise PydanticCustomError(UNKNOWN_FIELD, "unknown field; {advice}", {"field": name, "advice": advice})
+
+
+class CompatibleBody(Body):
+    """A request in the shape of another service, whose clients may send fields that only that service knows.
+
+    Unknown fields are ignored, except those that seem to mean a known one. `ignored` has their names.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    _ignored: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Names of the fields that were ignored, in alphabetical order."""
+        return self._ignored
+
+    def note_ignored(self, content: Mapping[str, Any]) -> None:
+        """Keep the names of the unknown fields in the JSON object that this body was made of."""
+        if len(content) > len(self.model_fields_set):
+            unknown = content.keys() - type(self).model_fields.keys()
+            self._ignored = tuple(sorted(name for name in unknown if content[name] is not None))
+
+    @classmethod
+    def refuse_unknown(cls, unknown: Collection[str]) -> None:
+        """Raise `PydanticCustomError` for an unknown field that seems to mean a known one."""
+        super().refuse_unknown([name for name in unknown if find_field(name, cls.model_fields.keys())])
 
 
 EncodingFormat = Literal["float", "base64"]
@@ -63,7 +129,7 @@ Dimensions = Annotated[int, Field(ge=1)]
 Width = Annotated[int, Field(ge=1, le=MAX_DIMENSIONS)]
 
 
-class TextsBody(Body):
+class TextsBody(CompatibleBody):
     """Texts to encode; `input_type` is that of `prompt_name` if left out, and `long_text` that of the encoder."""
 
     prompt_name: str | None = None

@@ -9,6 +9,7 @@ from lathe.transforms.base.map import parameter_names
 from lathe.transforms.base.transform import Transform
 from lathe.transforms.errors import StepError
 from lathe.transforms.kinds import KINDS
+from lathe.transforms.suggestions import find_similar, suggest
 
 
 class Registry(Mapping[str, type[Transform]]):
@@ -47,14 +48,16 @@ def build_transform(spec: Mapping[str, Any]) -> Transform:
         raise StepError(f"a step is an object such as {{'kind': 'r2'}}, got {spec!r}")
     kind = spec.get("kind")
     if not isinstance(kind, str) or kind not in TRANSFORMS:
-        raise StepError(f"unknown kind of step {kind!r}; there are {', '.join(TRANSFORMS)}")
+        raise StepError(f"unknown kind of step {kind!r}; {suggest(str(kind), TRANSFORMS)}")
     cls = TRANSFORMS[kind]
     known = parameter_names(cls)
     parameters = {name: value for name, value in spec.items() if name != "kind"}
     # Checked before the call, because the TypeError of `cls(**parameters)` does not say what a step takes.
     if unknown := sorted(set(parameters) - set(known)):
+        similar = find_similar(unknown[0], known)
         takes = f"it takes {', '.join(known)}" if known else "it takes none"
-        raise StepError(f"{kind} has no parameter {', '.join(map(repr, unknown))}; {takes}")
+        advice = f"did you mean {similar}? {takes.capitalize()}" if similar else takes
+        raise StepError(f"{kind} has no parameter {', '.join(map(repr, unknown))}; {advice}")
     if missing := [name for name in _required_parameters(cls) if name not in parameters]:
         raise StepError(f"{kind} needs {', '.join(missing)}, as in {kind}:128")
     transform = cls(**parameters)

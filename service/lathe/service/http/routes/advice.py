@@ -12,6 +12,7 @@ from lathe.service.errors import BadValueError, NotSupportedError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import AdviseBody
 from lathe.service.jobs.kinds.advise import build_advice_job
 from lathe.service.jobs.sources import receive, require_distinct
@@ -19,7 +20,7 @@ from lathe.service.jobs.store import Job
 from lathe.service.services import ADMIN, Services, ServicesDep
 from lathe.training.advice.request import AdviceRequest
 
-router = APIRouter(tags=["jobs"], responses=ERRORS)
+router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
 
 
 @router.post("/advise", dependencies=ADMIN, openapi_extra=describe_body(AdviseBody), status_code=202)

@@ -11,10 +11,11 @@ from lathe.service.chains.pointer import Pointer
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import PromoteBody
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 
-router = APIRouter(prefix="/chains", tags=["chains"], responses=ERRORS)
+router = APIRouter(route_class=StrictRoute, prefix="/chains", tags=["chains"], responses=ERRORS)
 
 
 @router.get("", dependencies=USE)

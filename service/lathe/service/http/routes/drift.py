@@ -6,9 +6,10 @@ from starlette.responses import Response
 
 from lathe.service.http.answers import answer_json
 from lathe.service.http.openapi import ERRORS
+from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.services import USE, ServicesDep
 
-router = APIRouter(prefix="/chains", tags=["chains"], responses=ERRORS)
+router = APIRouter(route_class=StrictRoute, prefix="/chains", tags=["chains"], responses=ERRORS)
 
 
 @router.get("/{name}/drift", dependencies=USE)

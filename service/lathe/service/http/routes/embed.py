@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -19,12 +20,13 @@ from lathe.service.http.direct_route import DirectRoute
 from lathe.service.http.disconnect import wait_for_encoding
 from lathe.service.http.json_body import read_json, release_parse_memory, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, describe_body, describe_vectors_response
+from lathe.service.http.query_parameters import StrictRoute, list_ignored_parameters, name_ignored
 from lathe.service.http.schemas import EmbedBody, EncodingFormat, OpenAIBody
 from lathe.service.http.texts import list_texts
 from lathe.service.services import USE, Services, ServicesDep
 
 router = APIRouter(route_class=DirectRoute, tags=["vectors"])
-models_router = APIRouter(dependencies=USE, tags=["vectors"])
+models_router = APIRouter(route_class=StrictRoute, dependencies=USE, tags=["vectors"])
 
 MAX_INLINE_TEXTS = 4
 """Maximum texts of a request that is handled on the event loop, body and response: a change of threads costs 0.1 ms, a
@@ -45,8 +47,6 @@ QUERY_PARAMETERS = [
 ]
 BASE64_ROWS = {"type": "array", "items": {"type": "string", "format": "byte"}}
 
-Begun = TypeVar("Begun")
-
 
 @router.post(
     "/embed",
@@ -58,15 +58,32 @@ Begun = TypeVar("Begun")
 async def embed(request: Request, services: ServicesDep) -> Response:
     """Return one vector for each input, as JSON, or as a .npy file if `Accept` asks for it."""
     # Neither the body nor its texts have a name here: they are freed while the encoder works on what it reads of them.
-    encoding_format, pending = await _begin(
+    begun = await _begin(
         partial(_begin_embed, request, services), await read_json(request, services.settings, any_content_type=True)
     )
     release_parse_memory(request)
-    await wait_for_encoding(request, pending.work)
-    return await _respond(pending, partial(_build_embed_response, encoding_format, wants_npy(request)))
+    await wait_for_encoding(request, begun.pending.work)
+    return await _respond(begun, partial(_build_embed_response, begun.encoding_format, wants_npy(request)))
 
 
-async def _begin(begin: Callable[..., Begun], json_body: bytes) -> Begun:
+@dataclass(frozen=True)
+class BegunRequest:
+    """A request whose texts are queued for encoding, without its body.
+
+    Attributes:
+        encoding_format: encoding format of the response.
+        model: model name of the response.
+        ignored: names of fields and query parameters that were ignored.
+        pending: the pending vectors.
+    """
+
+    encoding_format: EncodingFormat
+    model: str
+    ignored: list[str]
+    pending: Pending
+
+
+async def _begin(begin: Callable[..., BegunRequest], json_body: bytes) -> BegunRequest:
     """Call `begin` with a body: on the event loop if the body is small; in a thread if not, or on `NotAtOnceError`."""
     if len(json_body) <= MAX_INLINE_BYTES:
         with suppress(NotAtOnceError):
@@ -74,17 +91,18 @@ async def _begin(begin: Callable[..., Begun], json_body: bytes) -> Begun:
     return await run_in_threadpool(begin, json_body)
 
 
-async def _respond(pending: Pending, build: Callable[[Answer], Response]) -> Response:
+async def _respond(begun: BegunRequest, build: Callable[[Answer], Response]) -> Response:
     """Wait for the vectors and build the response, in a thread unless there are at most `MAX_INLINE_TEXTS`."""
+    pending = begun.pending
     if len(pending.found) <= MAX_INLINE_TEXTS:
-        return build(pending.wait_for_answer())
-    return await run_in_threadpool(lambda: build(pending.wait_for_answer()))
+        response = build(pending.wait_for_answer())
+    else:
+        response = await run_in_threadpool(lambda: build(pending.wait_for_answer()))
+    return name_ignored(response, begun.ignored)
 
 
-def _begin_embed(
-    request: Request, services: Services, json_body: bytes, at_once: bool = False
-) -> tuple[EncodingFormat, Pending]:
-    """Parse a body and queue its texts for encoding; return the response's encoding format and the pending vectors.
+def _begin_embed(request: Request, services: Services, json_body: bytes, at_once: bool = False) -> BegunRequest:
+    """Parse a body and queue its texts for encoding.
 
     Model and chain may also be in the query: TEI's clients have no field for them.
 
@@ -96,10 +114,11 @@ def _begin_embed(
     texts = list_texts(body.inputs, services.settings.max_texts, "inputs")
     _require_few(texts, at_once)
     query = request.query_params
+    ignored = list_ignored_parameters(request, ("model", "chain"), EmbedBody.model_fields.keys())
     choice = services.embedder.parse_model(body.model or query.get("model"))
     long_text = body.choose_long_text(choice.engine.spec.long_text)
     options = EncodeOptions(body.prompt_name, long_text, body.truncation_direction, body.normalize)
-    return body.encoding_format, services.embedder.begin(
+    pending = services.embedder.begin(
         texts,
         choice.engine,
         body.chain or query.get("chain") or choice.chain,
@@ -109,6 +128,7 @@ def _begin_embed(
         body.output_dtype,
         at_once,
     )
+    return BegunRequest(body.encoding_format, choice.engine.spec.name, [*body.ignored, *ignored], pending)
 
 
 def _require_few(texts: list[str], at_once: bool) -> None:
@@ -132,21 +152,17 @@ def _build_embed_response(encoding_format: EncodingFormat, npy: bool, answer: An
 )
 async def embeddings(request: Request, services: ServicesDep) -> Response:
     """Return one vector for each input as `{"object": "list", "data": […], "model", "usage"}`."""
-    encoding_format, model, pending = await _begin(
-        partial(_begin_embeddings, services), await read_json(request, services.settings, any_content_type=True)
+    begun = await _begin(
+        partial(_begin_embeddings, request, services),
+        await read_json(request, services.settings, any_content_type=True),
     )
     release_parse_memory(request)
-    await wait_for_encoding(request, pending.work)
-    return await _respond(pending, partial(_build_openai_response, encoding_format, model))
+    await wait_for_encoding(request, begun.pending.work)
+    return await _respond(begun, partial(_build_openai_response, begun.encoding_format, begun.model))
 
 
-def _begin_embeddings(
-    services: Services, json_body: bytes, at_once: bool = False
-) -> tuple[EncodingFormat, str, Pending]:
+def _begin_embeddings(request: Request, services: Services, json_body: bytes, at_once: bool = False) -> BegunRequest:
     """Parse a body and queue its texts for encoding.
-
-    Returns:
-        Encoding format and model name of the response, and the pending vectors.
 
     Raises:
         NotAtOnceError: with `at_once`, if that would take long, or wait for files or Redis.
@@ -155,6 +171,7 @@ def _begin_embeddings(
     body = validate_json(json_body, OpenAIBody)
     texts = list_texts(body.input, services.settings.max_texts, "input")
     _require_few(texts, at_once)
+    ignored = list_ignored_parameters(request, (), OpenAIBody.model_fields.keys())
     choice = services.embedder.parse_model(body.model)
     pending = services.embedder.begin(
         texts,
@@ -166,7 +183,8 @@ def _begin_embeddings(
         body.output_dtype,
         at_once,
     )
-    return body.encoding_format, body.model or choice.engine.spec.name, pending
+    model = body.model or choice.engine.spec.name
+    return BegunRequest(body.encoding_format, model, [*body.ignored, *ignored], pending)
 
 
 def _build_openai_response(encoding_format: EncodingFormat, model: str, answer: Answer) -> Response:

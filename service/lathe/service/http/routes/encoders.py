@@ -14,10 +14,11 @@ from lathe.service.http.answers import answer_json
 from lathe.service.http.encoder_descriptions import describe_encoders
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import SizeRouteBody
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 
-router = APIRouter(prefix="/encoders", tags=["encoders"], responses=ERRORS)
+router = APIRouter(route_class=StrictRoute, prefix="/encoders", tags=["encoders"], responses=ERRORS)
 
 
 @router.get("", dependencies=USE)

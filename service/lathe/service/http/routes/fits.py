@@ -15,6 +15,7 @@ from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import FitBody, PairBody, SourceBody
 from lathe.service.jobs.inputs import (
     FILE_OF_PAIRS,
@@ -42,7 +43,7 @@ from lathe.training.fitting.query_pairs import divide_pairs, gather_pairs, requi
 from lathe.transforms.base import Transform
 from lathe.transforms.chain import Chain, build_steps
 
-router = APIRouter(tags=["jobs"], responses=ERRORS)
+router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
 
 
 @router.post("/fit-transform", dependencies=ADMIN, openapi_extra=describe_body(FitBody), status_code=202)

@@ -23,6 +23,7 @@ from lathe.service.http.index_vectors import (
 )
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
+from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import GetBody, IdsBody, IndexBody, ReindexBody, UpsertBody
 from lathe.service.index.items import require_ids, require_small_response
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
@@ -34,7 +35,7 @@ from lathe.service.jobs.store import Job
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 from lathe.transforms.artifact import MANIFEST, TENSORS
 
-router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
+router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"], responses=ERRORS)
 
 MAX_MOVES = 5
 """How often an upsert is encoded again because the index moved to another encoder meanwhile."""

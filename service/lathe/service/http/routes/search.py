@@ -19,6 +19,7 @@ from lathe.service.http.index_vectors import (
 )
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, VECTOR_HEADERS, describe_body
+from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import SearchBody
 from lathe.service.index.bridge import Bridge
 from lathe.service.index.filters import Filter, parse_filter
@@ -29,7 +30,7 @@ from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec
 from lathe.service.services import USE, Services, ServicesDep
 
-router = APIRouter(prefix="/indexes", tags=["indexes"], responses=ERRORS)
+router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"], responses=ERRORS)
 
 MAX_RESULTS = 1_000_000
 """Maximum queries times candidates of one request."""

@@ -1,0 +1,68 @@
+"""Checks of the names in a request's query: what is misspelt is refused."""
+
+import re
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lathe.service.errors import BadValueError
+from lathe.service.http.schemas import find_field
+
+MAX_NAMES = 20
+"""Maximum number of names in the header `x-ignored-fields`."""
+UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
+"""Characters of a client's names that a header is not given."""
+
+
+class StrictRoute(APIRoute):
+    """Route that refuses query parameters that its OpenAPI description does not name."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the coroutine function that checks the query's names and then answers as FastAPI does."""
+        answer = super().get_route_handler()
+        described = (self.openapi_extra or {}).get("parameters", [])
+        allowed = {parameter.alias for parameter in self.dependant.query_params}
+        allowed |= {parameter["name"] for parameter in described if parameter["in"] == "query"}
+
+        async def handle(request: Request) -> Response:
+            """Answer a request; raise `BadValueError` for an unknown query parameter."""
+            for name in request.query_params:
+                if name not in allowed:
+                    similar = find_field(name, allowed)
+                    takes = f"there are {', '.join(sorted(allowed))}" if allowed else "there are none"
+                    advice = f"did you mean {similar}?" if similar else takes
+                    raise BadValueError(f"{name}: unknown query parameter; {advice}", param=name)
+            return await answer(request)
+
+        return handle
+
+
+def list_ignored_parameters(request: Request, allowed: Collection[str], fields: Collection[str]) -> list[str]:
+    """List the unknown query parameters of a request in the shape of another service, whose clients may send more.
+
+    Args:
+        request: the request.
+        allowed: names of the query parameters that are read.
+        fields: fields of the body.
+
+    Raises:
+        BadValueError: for a name that seems to mean a known parameter, or is a field of the body.
+    """
+    unknown = [name for name in request.query_params if name not in allowed]
+    for name in unknown:
+        if name in fields:
+            raise BadValueError(f"{name}: unknown query parameter; send it in the body", param=name)
+        if similar := find_field(name, {*allowed, *fields}):
+            raise BadValueError(f"{name}: unknown query parameter; did you mean {similar}?", param=name)
+    return unknown
+
+
+def name_ignored(response: Response, ignored: Collection[str]) -> Response:
+    """Name ignored fields in the response's header `x-ignored-fields`, which the log has too; return the response."""
+    if ignored:
+        names = [UNSAFE.sub("?", name[:40]) for name in list(ignored)[:MAX_NAMES]]
+        response.headers["x-ignored-fields"] = ", ".join(names) + (", ..." if len(ignored) > MAX_NAMES else "")
+    return response

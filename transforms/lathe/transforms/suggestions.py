@@ -1,0 +1,29 @@
+"""Suggestions for misspelt names."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+SIMILARITY = 0.8
+"""Ratio of `difflib.SequenceMatcher` from which on two names count as alike; `filters` and `filter` have .92."""
+MAX_CHARACTERS = 64
+"""Characters up to which an unknown name is compared, since the comparison takes quadratic time."""
+
+
+def find_similar(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like a misspelt one; None if none is alike.
+
+    Case does not matter, and hyphens count as underscores. Names with the same letters in another order are alike,
+    which the ratio does not see in short ones: `prot` and `port` have .75.
+    """
+    wrong = name[:MAX_CHARACTERS].lower().replace("-", "_")
+    spelled = {other.lower(): other for other in known}
+    turned = [other for other in spelled if sorted(other) == sorted(wrong)]
+    matches = turned or get_close_matches(wrong, spelled, n=1, cutoff=SIMILARITY)
+    return spelled[matches[0]] if matches else None
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean X?" for a misspelt name, or, if no known name is like it, a list of the known names."""
+    names = list(known)
+    similar = find_similar(name, names)
+    return f"did you mean {similar}?" if similar else f"there are {', '.join(names)}"
