@@ -1,4 +1,4 @@
-"""Every link of README.md and docs/ leads to a file, and to a heading, that is there."""
+"""Every link of README.md, docs/, benchmarks/ and research/ leads to a file, and to a heading, that is there."""
 
 import re
 
@@ -8,6 +8,7 @@ from tests.docs.blocks import ROOT, pages
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+MEASUREMENTS = [page for folder in ("benchmarks", "research") for page in sorted((ROOT / folder).rglob("*.md"))]
 
 
 def anchors(text):
@@ -16,7 +17,7 @@ def anchors(text):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [*pages(), *MEASUREMENTS], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_local_links_of_a_page_lead_to_existing_files_and_headings(page):
     lost = []
     for target in LINK.findall(CODE.sub("", page.read_text())):
