@@ -1,4 +1,4 @@
-"""Every link of README.md, docs/, benchmarks/ and research/ leads to a file, and to a heading, that is there."""
+"""Every link of README.md, docs/, benchmarks/, research/ and tests/ leads to a file, and to a heading, that is there."""
 
 import re
 
@@ -8,7 +8,7 @@ from tests.docs.blocks import ROOT, pages
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
-MEASUREMENTS = [page for folder in ("benchmarks", "research") for page in sorted((ROOT / folder).rglob("*.md"))]
+MEASUREMENTS = [page for folder in ("benchmarks", "research", "tests") for page in sorted((ROOT / folder).rglob("*.md"))]
 
 
 def anchors(text):
