@@ -1,4 +1,4 @@
-"""Every link of README.md, docs/, benchmarks/, research/ and tests/ leads to a file, and to a heading, that is there."""
+"""Every link of README.md, docs/ and the pages of measurements leads to a file, and to a heading, that is there."""
 
 import re
 
@@ -8,7 +8,8 @@ from tests.docs.blocks import ROOT, pages
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
-MEASUREMENTS = [page for folder in ("benchmarks", "research", "tests") for page in sorted((ROOT / folder).rglob("*.md"))]
+FOLDERS_OF_MEASUREMENTS = ("benchmarks", "research", "tests")
+MEASUREMENTS = [page for folder in FOLDERS_OF_MEASUREMENTS for page in sorted((ROOT / folder).rglob("*.md"))]
 
 
 def anchors(text):
