@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.rates import FULL, M, Rate, graphs, read_rates, recalls
 from benchmarks.report import markdown_table
 
+RESULTS = Path(__file__).parent / "results"
 SIZES = (10**7, 10**9, 10**11)
 COMPACT = 128
 HOUR = 3600
@@ -169,7 +170,7 @@ def costs(inputs: Inputs, sizes: tuple[int, ...] = SIZES) -> list[dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compute, print tables or JSON, as the arguments ask; those of the process where none are given."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--results", type=Path, default=Path("benchmarks/results"), help="folder of the raw figures")
+    options.add_argument("--results", type=Path, default=RESULTS, help="folder of the raw figures")
     options.add_argument("--json", action="store_true", help="everything, unrounded, instead of tables")
     for one in fields(Inputs):
         default: float = getattr(Inputs(), one.name)

@@ -9,6 +9,7 @@ from lathe.service.settings import read_settings
 from lathe.training.finetuning.job import Job
 from lathe.training.finetuning.job import read_settings as read_job
 from lathe.training.synthesis.job import SynthesisJob
+from tests.helpers import eventually
 
 if TYPE_CHECKING:
     from tests.docs.workshop import Workshop
@@ -21,9 +22,13 @@ def read_encoders(path: Path, _workshop: "Workshop") -> None:
 
 def read_log_line(path: Path, workshop: "Workshop") -> None:
     """Raise `ValueError` unless the server writes every key of this log line."""
+
+    def logged_requests() -> list[dict[str, object]]:
+        lines = [json.loads(line) for line in workshop.log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if line.get("route") == "/embed"]
+
     workshop.embed(["a request to be logged"])
-    written = [json.loads(line) for line in workshop.log.read_text().splitlines() if line.startswith("{")]
-    known = {key for line in written for key in line}
+    known = {key for line in eventually(logged_requests) for key in line}  # the server logs after it has answered
     if unknown := set(json.loads(path.read_text())) - known:
         raise ValueError(f"the server logs no {', '.join(sorted(unknown))}")
 

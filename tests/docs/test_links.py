@@ -1,4 +1,4 @@
-"""Every link of README.md and docs/ leads to a file, and to a heading, that is there."""
+"""Every link of README.md, docs/ and the pages of measurements leads to a file, and to a heading, that is there."""
 
 import re
 
@@ -8,6 +8,8 @@ from tests.docs.blocks import ROOT, pages
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+FOLDERS_OF_MEASUREMENTS = ("benchmarks", "research", "tests")
+MEASUREMENTS = [page for folder in FOLDERS_OF_MEASUREMENTS for page in sorted((ROOT / folder).rglob("*.md"))]
 
 
 def anchors(text):
@@ -16,7 +18,7 @@ def anchors(text):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", [*pages(), *MEASUREMENTS], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_local_links_of_a_page_lead_to_existing_files_and_headings(page):
     lost = []
     for target in LINK.findall(CODE.sub("", page.read_text())):
