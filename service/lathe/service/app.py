@@ -26,7 +26,7 @@ from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.upstream_worker import UpstreamConnection
 from lathe.service.encoders.observer import Observers
 from lathe.service.encoders.residency import Residency
-from lathe.service.errors import RequestError, ServiceError, WrongShapeError, convert_error, error_body
+from lathe.service.errors import ServiceError, WrongShapeError, convert_error, error_body
 from lathe.service.home import Home
 from lathe.service.http.answers import answer_json
 from lathe.service.http.body_memory import BodyMemoryMiddleware
@@ -301,12 +301,8 @@ async def _answer_validation_error(request: Request, error: Exception) -> Respon
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     """Return the JSON error response for an unknown route (404) or a method it does not allow (405)."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    request_error = RequestError(
-        f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}", code="no_route"
-    )
-    request_error.status = status
-    request_error.type = "not_found_error" if status == 404 else request_error.type
-    request_error.code = "method_not_allowed" if status == 405 else request_error.code
-    response = await _answer_error(request, request_error)
+    message = f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}"
+    code = None if status == 405 else "no_route"
+    response = await _answer_error(request, ServiceError(message, code=code, status=status))
     response.headers.update(getattr(error, "headers", None) or {})
     return response

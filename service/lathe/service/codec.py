@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from lathe.service.errors import BadValueError, MalformedError, TooLargeError, WrongShapeError
+from lathe.service.errors import BadValueError, TooLargeError, WrongShapeError
 from lathe.transforms.npy import read_npy_header
 
 NPY = "application/x-npy"
@@ -71,23 +71,24 @@ def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:
         max_rows: maximum number of rows.
 
     Raises:
-        MalformedError: if the body is not a .npy file, or its length does not match its header.
+        BadValueError: if the body is not a .npy file, its length does not match its header, or as in `as_vectors`.
         WrongShapeError: if the array is not of floats in two dimensions, or rows are empty or over `MAX_DIMENSIONS`.
-        BadValueError, TooLargeError: as in `as_vectors`.
+        TooLargeError: as in `as_vectors`.
     """
     file = io.BytesIO(body)
     try:
         shape, fortran, dtype = read_npy_header(file)
     except Exception as error:  # NumPy parses the header as Python source, with that parser's errors
-        raise MalformedError(f"the body is not a .npy file: {error!r}") from None
+        raise BadValueError(f"the body is not a .npy file: {error!r}", code="malformed_body") from None
     if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
         raise WrongShapeError(f"vectors must be float16, float32 or float64, not {dtype}", param="vectors")
     if len(shape) != 2 or bool in map(type, shape):
         raise WrongShapeError(f"vectors must have the shape (n, d), not {shape}", param="vectors")
     values = memoryview(body)[file.tell() :]
     if min(shape) < 0 or shape[0] * shape[1] * dtype.itemsize != len(values):
-        raise MalformedError(
-            f"the .npy header names the shape {shape} of {dtype}, but {len(values)} bytes of values follow"
+        raise BadValueError(
+            f"the .npy header names the shape {shape} of {dtype}, but {len(values)} bytes of values follow",
+            code="malformed_body",
         )
     require_rows(shape[0], max_rows, "vectors")
     _require_dimensions(0, shape[1], shape[1])  # NumPy cannot reshape an array without rows or dimensions

@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
 from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
-from lathe.service.errors import ClientGoneError
+from lathe.service.errors import ServiceError
 from lathe.service.http.disconnect import wait_for_encoding
 
 DISCONNECT = {"type": "http.disconnect"}
@@ -54,7 +54,8 @@ def says(message):
 
 def test_a_client_disconnect_cancels_its_queued_work(work, queue):
     task = wait_for(work, says(DISCONNECT))
-    assert isinstance(task.exception(), ClientGoneError)
+    error = task.exception()
+    assert isinstance(error, ServiceError) and error.status == 499
     assert work.future.cancelled()
     assert queue.texts == 0 and queue.take(1000, 0) == []
 

@@ -349,9 +349,12 @@ class Embedder:
         return list_model_names(self.engines, self.registry, self.resolver)
 
     def require_model(self, model: str) -> None:
-        """Raise a `RequestError` unless a request's `model` names an encoder that serves its chain and dimensions.
+        """Check that a request's `model` names an encoder that serves its chain and dimensions.
 
         While the encoder was never ready, only its name is checked.
+
+        Raises:
+            BadValueError, ConflictError, UnknownNameError: if it does not.
         """
         choice = self.parse_model(model)
         if choice.engine.info is not None:

@@ -22,15 +22,7 @@ from prometheus_client import Counter
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lathe.service.codec import dump_json
-from lathe.service.errors import (
-    HeadTooLargeError,
-    MalformedError,
-    RequestTimeoutError,
-    ServiceError,
-    UnavailableError,
-    UriTooLongError,
-    error_body,
-)
+from lathe.service.errors import BadValueError, ServiceError, UnavailableError, error_body
 from lathe.service.http.joined_writes import JoinedWrites
 
 HEAD_BYTES = 65_536
@@ -162,7 +154,8 @@ class Connection(HttpToolsProtocol):
             self.unread = 0 if self.progressed else self.unread + len(piece)
             self.progressed = False
             if self.unread > HEAD_BYTES:
-                self.refuse(HeadTooLargeError(f"the request line and headers are larger than {HEAD_BYTES} bytes"))
+                message = f"the request line and headers are larger than {HEAD_BYTES} bytes"
+                self.refuse(ServiceError(message, status=431))
 
     def on_headers_complete(self) -> None:
         """Start the request and the time limit of its body.
@@ -173,15 +166,15 @@ class Connection(HttpToolsProtocol):
         """
         self.progressed = True
         if len(self.headers) > HEADERS:
-            self.refusal = HeadTooLargeError(
-                f"this request has {len(self.headers)} headers; at most {HEADERS} are allowed"
+            self.refusal = ServiceError(
+                f"this request has {len(self.headers)} headers; at most {HEADERS} are allowed", status=431
             )
         elif len(self.url) > LINE_BYTES:
-            self.refusal = UriTooLongError(
-                f"path and query have {len(self.url)} bytes; at most {LINE_BYTES} are allowed"
+            self.refusal = ServiceError(
+                f"path and query have {len(self.url)} bytes; at most {LINE_BYTES} are allowed", status=414
             )
         elif len(self.pipeline) >= MAX_PIPELINED:
-            self.refusal = MalformedError(
+            self.refusal = BadValueError(
                 f"at most {MAX_PIPELINED} requests may be sent before the response to an earlier one",
                 code="too_many_pipelined",
             )
@@ -204,7 +197,7 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that cannot be parsed (400) or exceeded a limit, with the error of that limit."""
-        self.refuse(self.refusal or MalformedError(msg, code="malformed_request"))
+        self.refuse(self.refusal or BadValueError(msg, code="malformed_request"))
 
     def refuse(self, error: ServiceError) -> None:
         """Count the refusal, send the error as a response, and set the deadline to close after `LINGER_SECONDS`.
@@ -246,9 +239,11 @@ class Connection(HttpToolsProtocol):
             return
         elif answering:
             seconds = self.limits.body_seconds
-            self.refuse(RequestTimeoutError(f"the body was not complete after {seconds:g} s (LATHE_BODY_SECONDS)"))
+            message = f"the body was not complete after {seconds:g} s (LATHE_BODY_SECONDS)"
+            self.refuse(ServiceError(message, status=408))
         elif self.unread:
-            self.refuse(RequestTimeoutError(f"the headers were not complete after {HEAD_SECONDS:g} s"))
+            message = f"the headers were not complete after {HEAD_SECONDS:g} s"
+            self.refuse(ServiceError(message, status=408))
         else:  # no request has begun, or it was answered before its body came
             REFUSED.labels("idle").inc()
             self.transport.close()

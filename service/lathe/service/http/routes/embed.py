@@ -13,7 +13,7 @@ from starlette.responses import Response
 from lathe.service.codec import NPY
 from lathe.service.encoders.embedder import Answer, NotAtOnceError, Pending
 from lathe.service.encoders.engine.work import EncodeOptions
-from lathe.service.errors import RequestError, UnknownNameError
+from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.service.http.answers import answer_json, build_json_response, build_npy_response, encode_answer, wants_npy
 from lathe.service.http.direct_route import DirectRoute
 from lathe.service.http.disconnect import wait_for_encoding
@@ -196,7 +196,7 @@ async def show_model(name: str, services: ServicesDep) -> Response:
     """Show an encoder, with a chain and a size if the name has them, by its value of `model`."""
     try:
         await run_in_threadpool(services.embedder.require_model, name)
-    except RequestError as error:
+    except (BadValueError, ConflictError, UnknownNameError) as error:
         raise UnknownNameError(
             f"there is no model {name[:200]!r}: {error.message}", param="model", code="model_not_found"
         ) from None
