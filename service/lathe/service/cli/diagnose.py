@@ -49,7 +49,7 @@ def diagnose(
             vectors = encode_source(opened, loaded, folder, progress).vectors
         diagnostics = {"before": diagnose_vectors(vectors)}
         if chain is not None:
-            resolver = ChainResolver(*open_chains(write=False))
+            resolver = ChainResolver(open_chains(write=False))
             target = (
                 resolver.resolve_for_encoder(loaded, chain, None)
                 if loaded

@@ -48,7 +48,6 @@ def export(
 
 
 def _export_to_file(name: str, out: Path) -> None:
-    """Write an index's items to a file, and print how many there are."""
     from lathe.service.index.backend import get_capabilities, read_items
     from lathe.training.sources.writers import open_writer
 
@@ -79,7 +78,6 @@ def _export_to_table(
     postgres_url: str | None,
     delete_others: bool,
 ) -> None:
-    """Write an index's items to a table, and print how many there are and the statements that index the columns."""
     require_driver()
     from lathe.service.index.backend import read_items
     from lathe.service.index.pgvector.connection import open_database

@@ -108,8 +108,8 @@ def _prepare(
     base, queries = split_queries(vectors[vectors.any(axis=1)])
     if not chains:
         return sampled.rows, base, queries, list(fit_candidates(base))
-    registry, size_routes = open_chains(write=False)
-    specs = SpecResolver(registry, ChainResolver(registry, size_routes), encoders.load, encoders.load_all)
+    registry = open_chains(write=False)
+    specs = SpecResolver(registry, ChainResolver(registry), encoders.load, encoders.load_all)
     candidates = []
     for name in chains:
         raw = name == RAW

@@ -35,10 +35,6 @@ def synthesize(
 
 
 def _synthesize_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -> None:
-    """Read a job and print its estimate; then ask for consent unless `yes`, run it, and print a summary.
-
-    With `only_estimate`, end after the estimate.
-    """
     from lathe.training.finetuning.job import read_settings
     from lathe.training.reporting.tables import Table
     from lathe.training.synthesis.endpoint import open_endpoint
@@ -65,11 +61,6 @@ def _synthesize_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -
 
 
 def _require_consent(question: str) -> None:
-    """Ask the user, and abort the program unless the answer is yes.
-
-    Raises:
-        JobError: if stdin is not a terminal.
-    """
     if not sys.stdin.isatty():
         raise JobError("consent is needed and stdin is no terminal: use --yes to start, or --estimate for the cost")
     typer.confirm(question, abort=True, err=True)

@@ -26,8 +26,6 @@ OutOption = Annotated[
 
 
 def _add_training_command(method: str) -> None:
-    """Add the command that trains by a method of the registry to `app`."""
-
     @app.command(method, help=METHODS[method].help)
     def train(config: ConfigOption, out: OutOption = None) -> None:
         """Train by the method; its help text is the method's."""
@@ -60,12 +58,10 @@ app.command()(synthesize)
 
 
 def _default_folder(config: Path, method: str) -> Path:
-    """Return the folder for the results of a command without --out: JOB-METHOD in the current folder."""
     return Path(f"{config.stem}-{method}")
 
 
 def _train(method: str, config: Path, out: Path | None) -> None:
-    """Read a job, train, and print tables and a summary; under torchrun, only the first process prints."""
     _require_training_extra()
     import torch
 
@@ -101,7 +97,6 @@ def _train(method: str, config: Path, out: Path | None) -> None:
 
 
 def _find_mining_encoder(settings: "Settings", job: "Job") -> "EncoderSpec":
-    """Return the spec of the encoder with which the job mines hard negatives; the default if it names none."""
     return find_encoder(settings, job.negatives.model if job.negatives else None)
 
 
