@@ -146,7 +146,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     for warning in home.list_warnings():
         log.warning(warning)
     replica = _open_replica(settings, home) if settings.redis_url and problem is None else None
-    registry, size_routes = (replica.registry, replica.size_routes) if replica else open_registry(home)
+    registry = replica.registry if replica else open_registry(home)
     admin_keys = settings.admin_keys
     if not admin_keys and problem is None:
         admin_keys = (home.read_or_create_admin_key(),)
@@ -154,16 +154,15 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     make_engine = partial(_build_engine, settings, processes, residency.make_room)
     engines = [make_engine(spec) for spec in settings.loaded_specs]
     cache = VectorCache(settings.cache_bytes, second_level=replica.cache if replica else None)
-    embedder = Embedder(engines, registry, ChainResolver(registry, size_routes), cache, Observers())
+    embedder = Embedder(engines, registry, ChainResolver(registry), cache, Observers())
     jobs = _open_jobs(settings, home, replica, processes)
     return Services(
         settings=settings,
         home=home,
         home_problem=problem,
-        state_monitor=StateMonitor(home, problem, size_routes),
+        state_monitor=StateMonitor(home, problem, registry.size_routes),
         keys=Keys(settings.api_keys, admin_keys),
         registry=registry,
-        size_routes=size_routes,
         embedder=embedder,
         indexes=open_indexes(settings, home, partial(encode_for_index, embedder)),
         jobs=jobs,
@@ -176,7 +175,6 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
 
 
 def _open_drift(settings: Settings, embedder: Embedder) -> Drift:
-    """Build the drift monitor and, if drift is on, let it observe live traffic."""
     measured = settings.drift, settings.drift_window, settings.drift_threshold
     drift = Drift(*measured, embedder.registry, embedder.observers.submit)
     if settings.drift:
@@ -185,7 +183,6 @@ def _open_drift(settings: Settings, embedder: Embedder) -> Drift:
 
 
 def _open_replica(settings: Settings, home: Home) -> "Replica":
-    """Open the local replica of what servers share in Redis; raise `ValueError` if the `redis` package is missing."""
     settings.require_redis_extra()
     from lathe.service.redis.replica import Replica
 
@@ -193,7 +190,6 @@ def _open_replica(settings: Settings, home: Home) -> "Replica":
 
 
 def _open_jobs(settings: Settings, home: Home, replica: "Replica | None", processes: ProcessStarter) -> Jobs:
-    """Return the manager of this server's jobs on disk; with a local replica, of all replicas' jobs in Redis."""
     environment = build_job_environment(settings)
     if replica is None:
         return LocalJobs(JobStore(home.jobs), environment, processes)
@@ -255,7 +251,6 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        """Start all background components, yield while the app serves, then stop them."""
         services.embedder.observers.start()
         for engine in services.embedder.engines.values():
             engine.start()
@@ -283,7 +278,6 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
 
 
 async def _answer_error(_request: Request, error: Exception) -> Response:
-    """Return the JSON error response for an exception, with `retry-after` and, for 401, `www-authenticate`."""
     service_error = convert_error(error)
     headers = {"retry-after": str(service_error.retry_after)} if service_error.retry_after else {}
     if service_error.status == 401:
@@ -292,14 +286,12 @@ async def _answer_error(_request: Request, error: Exception) -> Response:
 
 
 async def _answer_validation_error(request: Request, error: Exception) -> Response:
-    """Return the 422 response for path or query parameters of the wrong type."""
     details = error.errors() if isinstance(error, RequestValidationError) else []
     message = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in details)
     return await _answer_error(request, WrongShapeError(message))
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
-    """Return the JSON error response for an unknown route (404) or a method it does not allow (405)."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}"
     code = None if status == 405 else "no_route"

@@ -140,13 +140,6 @@ def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float3
 
 
 def _require_dimensions(position: int, found: int, dimensions: int) -> None:
-    """Raise `WrongShapeError` unless the row at a position has the required dimensions, from 1 to `MAX_DIMENSIONS`.
-
-    Args:
-        position: number of the row, for the error.
-        found: dimensions of the row.
-        dimensions: required dimensions.
-    """
     if found == 0:
         raise WrongShapeError(f"vector {position} holds no numbers", param="vectors")
     if found != dimensions:
@@ -158,7 +151,6 @@ def _require_dimensions(position: int, found: int, dimensions: int) -> None:
 
 
 def _build_not_numbers_error(position: int) -> WrongShapeError:
-    """Build the error for a row that holds something other than numbers, naming its position."""
     return WrongShapeError(
         f"vector {position} is not a list of numbers: vectors must be lists of numbers, or all of them base64 strings "
         "of float32",

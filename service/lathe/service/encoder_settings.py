@@ -195,12 +195,10 @@ class AddedEncoders:
             self._write(others)
 
     def _write(self, encoders: list[EncoderSettings]) -> None:
-        """Replace the file's content with these encoders, atomically."""
         content = [encoder.model_dump(exclude_defaults=True) for encoder in encoders]
         replace_synced(self.path, orjson.dumps(content, option=orjson.OPT_INDENT_2), private=True)
 
     def _lock(self) -> FileLock:
-        """Return the lock that a process must hold to change the file; it is not acquired yet."""
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
 

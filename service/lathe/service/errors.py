@@ -34,7 +34,6 @@ def shorten(text: str) -> str:
 
 
 def _cut_middle(text: str, max_characters: int) -> str:
-    """Return the text, with its middle replaced by "…" if it has more than `max_characters` characters."""
     if len(text) <= max_characters:
         return text
     return f"{text[: max_characters - MESSAGE_END]} … {text[-MESSAGE_END:]}"
@@ -199,7 +198,6 @@ def convert_error(error: Exception) -> ServiceError:
 
 
 def _convert_encoder_error(error: EncoderError) -> ServiceError:
-    """Convert an error of an encoder: a text's, or else that of a prompt name."""
     match error:
         case TooLongError():
             return TooLargeError(str(error), param="inputs")
@@ -226,14 +224,12 @@ def _convert_upstream_error(error: UpstreamError) -> ServiceError:
 
 
 def _describe_sqlite_error(error: sqlite3.Error) -> str:
-    """Describe a SQLite error for the caller, with advice if the disk is full."""
     if _get_sqlite_code(error) == "disk_full":
         return "the disk is full; nothing was written, and the stored items can be read"
     return f"it cannot be read or written: {error}"
 
 
 def _get_sqlite_code(error: sqlite3.Error) -> str:
-    """Return the error code of a SQLite error: "disk_full" or "record_unavailable"."""
     return "disk_full" if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" else "record_unavailable"
 
 

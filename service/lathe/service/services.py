@@ -10,7 +10,6 @@ from starlette.requests import Request
 
 from lathe.service.auth import Keys
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.residency import Residency
@@ -50,7 +49,6 @@ class Services:
     state_monitor: StateMonitor
     keys: Keys
     registry: Registry
-    size_routes: SizeRoutes
     embedder: Embedder
     indexes: SearchIndexes
     jobs: Jobs

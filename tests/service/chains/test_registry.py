@@ -8,11 +8,8 @@ import pytest
 from cachetools import LRUCache
 
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.codec import dump_json
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
-from lathe.service.redis.registry import SharedRegistry
-from lathe.service.redis.size_routes import SharedSizeRoutes
 from lathe.transforms import ArtifactError, Chain, parse_steps
 from lathe.transforms.artifact.folder import manifest_digest
 
@@ -188,7 +185,7 @@ def test_an_invalid_pointer_file_leaves_versions_loadable_by_number(files, conte
 def test_size_routes_read_raises_artifact_error_for_an_invalid_file(files, tmp_path, content):
     (tmp_path / "places.json").write_text(content)
     with pytest.raises(ArtifactError, match="places.json"):
-        SizeRoutes(tmp_path / "places.json", files).read()
+        files.size_routes.read()
 
 
 def test_another_registry_on_the_folder_sees_a_promotion_at_once(registry):
@@ -202,8 +199,6 @@ def test_another_registry_on_the_folder_sees_a_promotion_at_once(registry):
 PUBLISH_SOME = """
 import sys, pathlib, numpy as np
 from lathe.service.chains.registry import Registry
-from lathe.service.redis.size_routes import SharedSizeRoutes
-from lathe.service.redis.registry import SharedRegistry
 from lathe.transforms import Chain, parse_steps
 
 for step in range(4):
@@ -223,11 +218,9 @@ def test_concurrent_publishes_of_one_name_get_distinct_version_numbers(registry)
 
 
 @pytest.fixture
-def size_routes(tmp_path, registry):
+def size_routes(registry):
     """Return the size routes that go with the registry."""
-    if isinstance(registry, SharedRegistry):
-        return SharedSizeRoutes(tmp_path / "places.json", registry, registry.connection)
-    return SizeRoutes(tmp_path / "places.json", registry)
+    return registry.size_routes
 
 
 def publish(registry, size_routes, name, steps, **more):

@@ -7,7 +7,6 @@ from prometheus_client import REGISTRY
 
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.resolve import ChainResolver
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.chains.starters import STARTERS
 from lathe.service.encoders.cache import ENTRY_BYTES, VectorCache
 from lathe.service.encoders.embedder import Embedder, NotAtOnceError
@@ -120,9 +119,9 @@ class Double:
 @pytest.fixture
 def embedders():
     """Return the same embedder with a cache and without one."""
-    registry = Registry(STARTERS)
+    registry = Registry(STARTERS, shipped=True)
     engine = Double(registry.load("compact").encoder_fingerprint)
-    resolver = ChainResolver(registry, SizeRoutes(STARTERS / "places.json", registry))
+    resolver = ChainResolver(registry)
     return [Embedder([engine], registry, resolver, VectorCache(size), Observers()) for size in (10**6, 0)]
 
 

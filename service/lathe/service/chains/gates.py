@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.size_routes import SizeRoutes
+from lathe.service.chains.registry import Registry
 from lathe.service.errors import ConflictError
 from lathe.training.fitting.gates import is_upper_bound, read_gate_value, require_gates, satisfies_gate
 from lathe.transforms.artifact import Manifest
@@ -35,7 +35,7 @@ class FailedGate:
 
 
 def promote_with_gates(
-    size_routes: SizeRoutes,
+    registry: Registry,
     name: str,
     version: int,
     gates: Mapping[str, float] | None = None,
@@ -46,7 +46,7 @@ def promote_with_gates(
     The chain is also assigned free size routes: it answers requests for dimensions that no chain answers yet.
 
     Args:
-        size_routes: size routes of the registry that has the chain.
+        registry: registry that has the chain.
         name: name of the chain.
         version: version to promote.
         gates: thresholds on the certificate, besides those the version was fitted with.
@@ -62,7 +62,6 @@ def promote_with_gates(
     require_gates(requested)
 
     def pass_gates(manifest: Manifest) -> list[str]:
-        """Return the names of the failed gates, each once; raise `ConflictError` if there are any without `force`."""
         missed = find_failed_gates(manifest, requested)
         if missed and not force:
             raise ConflictError(
@@ -73,7 +72,7 @@ def promote_with_gates(
             )
         return list(dict.fromkeys(miss.gate for miss in missed))
 
-    return size_routes.promote(name, version, pass_gates)
+    return registry.promote(name, version, pass_gates)
 
 
 def find_failed_gates(manifest: Manifest, requested: Mapping[str, float]) -> list[FailedGate]:

@@ -117,7 +117,6 @@ class LoadedChain:
 
     @cached_property
     def _unquantized(self) -> "Chain":
-        """The folded chain of documents without its quantizer."""
         return self.chain.without_quantizer().fold()
 
 

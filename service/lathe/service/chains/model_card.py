@@ -71,7 +71,6 @@ def format_chain_card(metadata: Mapping[str, Any], repo: str, license_id: str | 
 
 
 def _format_figures(metadata: Mapping[str, Any], certificate: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the section on what was measured; none if the chain has no certificate."""
     if not certificate:
         return []
     rows = ["| texts | rows | recall@10 | rescored 4x | local Spearman |", "| --- | --- | --- | --- | --- |"]

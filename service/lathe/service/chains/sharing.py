@@ -210,11 +210,6 @@ def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
 
 
 def _parse_sums(text: str, repo: str) -> Mapping[str, str]:
-    """Parse the lines `<SHA-256>  <path>` of a file of digests; return the digests by path.
-
-    Raises:
-        BadValueError: if a line is not of that form, with `repo` in the message.
-    """
     found = {}
     for line in text.splitlines():
         digest, sign, name = line.partition("  ")
@@ -225,12 +220,7 @@ def _parse_sums(text: str, repo: str) -> Mapping[str, str]:
 
 
 def _require_plain(name: str, program: bytes) -> None:
-    """Raise `BadValueError` if a file is neither plain data nor a program that Lathe ships with its exports.
-
-    Args:
-        name: path of the file.
-        program: content of the file, if it is a program.
-    """
+    """Raise `BadValueError` if a file is neither plain data nor a program that Lathe ships with its exports."""
     path = PurePosixPath(name)
     shipped = SHIPPED / path.name
     if path.suffix == ".py" and shipped.is_file() and shipped.read_bytes() == program:
@@ -240,7 +230,6 @@ def _require_plain(name: str, program: bytes) -> None:
 
 
 def _digest(content: Path | bytes) -> str:
-    """Return the SHA-256 hex digest of bytes or of a file."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     with content.open("rb") as file:
@@ -248,11 +237,6 @@ def _digest(content: Path | bytes) -> str:
 
 
 def _load_statistics(folder: Path, manifest: Manifest) -> FitStatistics:
-    """Load the statistics of the fitted rows that an artifact folder holds.
-
-    Raises:
-        ArtifactError: if they are damaged.
-    """
     distribution = FitDistribution.load(folder) if manifest.get("reference") else None
     return FitStatistics(load_moments(folder), distribution)
 

@@ -122,11 +122,7 @@ class Pending:
         return np.concatenate(found).reshape(len(found), -1) if found else np.empty((0, 0), np.float32)
 
     def _notify_observers(self, *raw: NDArray[np.float32]) -> None:
-        """Pass the encoder's vectors to the observers of the chain, if the request has one and anything observes.
-
-        Args:
-            raw: vectors before the chain, such as those from the cache and those just encoded; empty ones are left out.
-        """
+        """Pass the encoder's vectors to the observers of the chain, if the request has one and anything observes."""
         loaded = self.target.loaded
         if loaded is None or self.observers is None:
             return

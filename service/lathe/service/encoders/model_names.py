@@ -113,8 +113,8 @@ def list_model_names(engines: dict[str, Engine], registry: Registry, resolver: C
 def _list_route_sizes(encoder: EncoderInfo, resolver: ChainResolver) -> list[int]:
     """Return the sizes that an encoder's size routes serve, largest first: of its nested chain, the halves only."""
     try:
-        routes = resolver.size_routes.get_current().get(encoder.fingerprint, {})
-        found = {route: resolver.size_routes.find_chain(routes, route) for route in routes}
+        routes = resolver.registry.size_routes.get_current().get(encoder.fingerprint, {})
+        found = {route: resolver.registry.size_routes.find_chain(routes, route) for route in routes}
     except ArtifactError:  # no chain answers `dimensions`
         return []
     sizes = {int(route) for route, loaded in found.items() if loaded and route != NESTED}

@@ -123,7 +123,6 @@ class Observers:
                 _run_safely(self.waiting.popleft())
 
     def _call_observers(self, seen: ObservedVectors) -> None:
-        """Call each observer in this thread with one request's vectors."""
         for observer in self.queued_observers:
             _run_safely(partial(observer, seen))
 

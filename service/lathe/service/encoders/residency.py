@@ -51,7 +51,6 @@ class Residency:
         return f"the loaded encoders have {total:,} bytes of weights, more than LATHE_MODEL_BYTES, {self.max_bytes:,}"
 
     def _run(self) -> None:
-        """Check the encoders until the thread is stopped."""
         while not self.stopping.wait(self._choose_pause()):
             try:
                 self.unload_idle()

@@ -72,7 +72,6 @@ class BodyMemoryMiddleware:
         reservation = scope["parse_reservation"] = ParseReservation(self.parse_memory)
 
         async def release_and_send(message: Message) -> None:
-            """Release the request's parse memory and send the message on."""
             reservation.release()  # before the first byte is sent: no request waits for a client that reads slowly
             await send(message)
 

@@ -271,7 +271,6 @@ def _split(data: bytes) -> Iterable[Any]:
 
 
 def _serialize_response(error: ServiceError) -> bytes:
-    """Serialize an error to the bytes of an HTTP/1.1 response that closes its connection."""
     body = dump_json(error_body(error))
     lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", "content-type: application/json"]
     lines += [f"content-length: {len(body)}", "connection: close"]

@@ -20,7 +20,6 @@ class DirectRoute(APIRoute):
         """Return the coroutine function that checks the key of a request and calls the endpoint."""
 
         async def handle(request: Request) -> Response:
-            """Answer a request; raise `UnauthorizedError` unless it may use the service."""
             services: Services = request.app.state.services
             services.keys.require_use(request)
             response: Response = await self.endpoint(request, services)

@@ -29,7 +29,6 @@ async def wait_for_encoding(request: Request, work: Work | None) -> None:
 
 
 async def _cancel_on_disconnect(request: Request, work: Work) -> None:
-    """Wait until the client disconnects, then cancel the encoding."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     work.future.cancel()

@@ -11,7 +11,7 @@ def describe_encoders(services: Services) -> list[dict[str, Any]]:
     Once it was ready, also its properties, its number of ready workers, and the chains that answer requests for fewer
     dimensions: `size_routes` by number of dimensions, and `nested` for the numbers that have none.
     """
-    size_routes = services.size_routes.read()
+    size_routes = services.registry.size_routes.read()
     descriptions = []
     for engine in services.embedder.engines.values():
         description: dict[str, Any] = {"name": engine.spec.name, "model": engine.spec.model, "state": engine.state}

@@ -158,7 +158,6 @@ def parse_json(body: bytes) -> Any:
 
 
 def _require_few_containers(body: bytes) -> None:
-    """Raise `TooLargeError` if an unparsed JSON body holds more lists and objects than its size allows."""
     allowed = FREE_CONTAINERS + len(body) // BYTES_PER_CONTAINER
     if body.count(b"[") + body.count(b"{") <= allowed:  # brackets inside texts count here, so this only clears a body
         return

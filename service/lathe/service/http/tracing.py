@@ -66,7 +66,6 @@ class TraceMiddleware:
         span = get_current_span()
 
         async def name_and_send(message: Message) -> None:
-            """Set the span's name and route when the response begins, and send the message on."""
             route = get_route(scope)
             if route and message["type"] == "http.response.start":
                 span.update_name(f"{scope['method']} {route}")

@@ -101,7 +101,6 @@ class ForkServer:
             socket.send_fds(self._ensure_running(), [message], descriptors)
 
     def _ensure_running(self) -> socket.socket:
-        """Return the socket for requests, starting a new fork server if there is none."""
         if self._control is None:
             if self._server is not None:
                 self._server.wait()
@@ -178,7 +177,6 @@ class ForkedProcess:
                 os.kill(self._pid, number)
 
     def _wait_for_message(self, seconds: float | None) -> None:
-        """Wait until the fork server writes to the socket, at most `seconds`."""
         with suppress(ValueError, OSError):  # another thread has just closed the socket
             select.select([self._status], [], [], seconds)
 

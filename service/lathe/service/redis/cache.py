@@ -195,7 +195,6 @@ class SharedCache:
             self.script(keys=[YOUNG, OLD, STATE], args=limits + pairs)
 
     def _note_failure(self, operation: str, error: redis_errors.RedisError) -> None:
-        """Count a failed request; pause requests after a timeout, mark Redis as down after a lost connection."""
         FAILURES.labels(operation).inc()
         if isinstance(error, redis_errors.TimeoutError):
             self.paused_until = time.monotonic() + PAUSE_SECONDS

@@ -108,7 +108,6 @@ class SharedRecord:
                     time.sleep(grace_seconds)
 
         def change(pipe: Pipeline) -> str:
-            """Queue a new identity unless Redis has one, and return the identity."""
             found: Any = pipe.get(IDENTITY)
             pipe.multi()
             if found is not None:
@@ -146,7 +145,6 @@ class SharedRecord:
         pointer, versions = source.read_pointer(name), source.versions(name)
 
         def change(pipe: Pipeline) -> bool:
-            """Check all versions, then queue their files and the pointer; return whether the chain was new."""
             known = bool(pipe.exists(CHAIN + name))
             for version in [] if known else versions:
                 source.read(name, version)  # raises for a damaged version, before its stamp says that it is intact

@@ -170,7 +170,6 @@ class Engine:
             dispatcher.fail_sent(error)
 
     def _build_stop_error(self) -> UnavailableError:
-        """Build the error for requests that are unfinished when the engine stops."""
         return UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
 
     @property

@@ -68,7 +68,6 @@ class UpstreamConnection:
         return None if encoder is None else encoder.problem
 
     def _count(self, usage: Usage, amount: float) -> None:
-        """Count what was used of the API in the metrics."""
         metrics.UPSTREAM[usage].labels(self.spec.name).inc(amount)
 
 
@@ -123,7 +122,6 @@ class UpstreamWorker:
         return Reply(ordered, [(texts, tokens, tokens)] if texts else [], time.perf_counter() - begun)
 
     def _encode_group(self, parts: list[Part], options: EncodeOptions) -> list[PartResult | Exception]:
-        """Return the result of each of some parts with equal options."""
         assert self.encoder is not None
         texts = [part.work.texts[row] for part in parts for row in part.rows]
         try:

@@ -152,7 +152,6 @@ class Work:
         return not self.future.done() and self.future.set_running_or_notify_cancel()
 
     def _join_results(self) -> EncodedTexts:
-        """Join the results of all parts in the order of the texts."""
         now = perf_counter()
         begun = self.begun or now
         rows, result = self.results[0]

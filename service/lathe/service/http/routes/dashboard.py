@@ -37,11 +37,7 @@ async def show_asset(name: str, request: Request) -> Response:
 
 
 def _respond(name: str, request: Request) -> Response:
-    """Return the response with a file of the dashboard, or 304 if the browser has the file.
-
-    Raises:
-        UnknownNameError: if there is no such file.
-    """
+    """Return the response with a file of the dashboard, or 304 if the browser has the file."""
     asset = read_assets().get(name)
     if asset is None:
         raise UnknownNameError(f"the dashboard has no file {name[:80]!r}")

@@ -112,13 +112,11 @@ def _begin_embed(
 
 
 def _require_few(texts: list[str], at_once: bool) -> None:
-    """Raise `NotAtOnceError` if more than `MAX_INLINE_TEXTS` texts are to be handled at once."""
     if at_once and len(texts) > MAX_INLINE_TEXTS:
         raise NotAtOnceError
 
 
 def _build_embed_response(encoding_format: EncodingFormat, npy: bool, answer: Answer) -> Response:
-    """Serialize the vectors to a response: a .npy file, or JSON with rows in the encoding format."""
     if npy:
         return build_npy_response(answer)
     return build_json_response(encode_answer(answer, encoding_format), answer.build_headers())
@@ -170,7 +168,6 @@ def _begin_embeddings(
 
 
 def _build_openai_response(encoding_format: EncodingFormat, model: str, answer: Answer) -> Response:
-    """Serialize the vectors to OpenAI's JSON response, with rows in the encoding format."""
     rows = encode_answer(answer, encoding_format)
     content = {
         "object": "list",
@@ -204,5 +201,4 @@ async def show_model(name: str, services: ServicesDep) -> Response:
 
 
 def _describe_model(name: str) -> dict[str, Any]:
-    """Return the JSON of a model in OpenAI's shape."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "lathe"}

@@ -43,12 +43,7 @@ async def remove_encoder(name: str, services: ServicesDep) -> Response:
 
 
 def _start_encoder(name: str, services: Services) -> Engine:
-    """Start an encoder's engine and serve it; return the engine, which still loads, or the one served already.
-
-    Raises:
-        UnknownNameError: if neither the settings nor the state folder name the encoder.
-        UnavailableError: if the state folder's list of encoders is damaged.
-    """
+    """Start an encoder's engine and serve it; return the engine, which still loads, or the one served already."""
     try:
         spec = services.settings.find_encoder_spec(name)
     except ValueError as error:  # the file of added encoders is damaged
@@ -68,12 +63,7 @@ def _start_encoder(name: str, services: Services) -> Engine:
 
 
 def _stop_encoder(name: str, services: Services) -> Engine:
-    """Stop serving an encoder, wait up to `shutdown_seconds` for its accepted requests, and stop its workers.
-
-    Raises:
-        UnknownNameError: if the encoder is not served.
-        ConflictError: if the encoder is the default.
-    """
+    """Stop serving an encoder, wait up to `shutdown_seconds` for its accepted requests, and stop its workers."""
     with services.changing_encoders:
         engine = services.embedder.remove(name)
     engine.stop(services.settings.shutdown_seconds)
@@ -81,7 +71,6 @@ def _stop_encoder(name: str, services: Services) -> Engine:
 
 
 def _describe_state(engine: Engine) -> dict[str, Any]:
-    """Return the name and the state of an engine's encoder."""
     return {"name": engine.spec.name, "state": engine.state}
 
 
@@ -96,18 +85,10 @@ async def set_size_route(name: str, dimensions: str, request: Request, services:
 
 
 def _assign_size_route(name: str, value: str, services: Services, json_body: bytes) -> dict[str, Any]:
-    """Let a chain answer requests for a number of dimensions of an encoder's vectors, instead of an earlier chain.
-
-    Return encoder, dimensions and chain as JSON.
-
-    Raises:
-        ServiceError: if the body or the number of dimensions is not valid, the encoder is unknown or not ready, or the
-            chain does not serve its vectors in these dimensions.
-    """
     body = validate_json(json_body, SizeRouteBody)
     dimensions = require_number(value, "dimensions")
     engine = services.embedder.find_engine(name)
     encoder = engine.require_ready()
     services.embedder.resolver.resolve_for_encoder(encoder, body.chain, dimensions)
-    services.size_routes.assign(encoder.fingerprint, str(dimensions), body.chain, replace=True)
+    services.registry.size_routes.assign(encoder.fingerprint, str(dimensions), body.chain, replace=True)
     return {"encoder": engine.spec.name, "dimensions": dimensions, "chain": body.chain}

@@ -72,7 +72,6 @@ async def metrics(services: ServicesDep) -> Response:
 
 
 def _collect_metrics(services: Services) -> bytes:
-    """Set the gauges to the server's current state, and return all metrics in Prometheus's text format."""
     with MEASURING:
         for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, MODEL_BYTES, JOBS):
             gauge.clear()  # encoders and states that are no more
@@ -93,10 +92,7 @@ def _collect_metrics(services: Services) -> bytes:
 
 
 def _describe_server(services: Services) -> dict[str, Any]:
-    """Return the content of `/info`: the default encoder and the limits, in text-embeddings-inference's fields.
-
-    Besides, it lists encoders, the live and other versions of chains, job workers, and the state of Redis, if used.
-    """
+    """Return the content of `/info`: the default encoder and the limits, in text-embeddings-inference's fields."""
     settings, engine = services.settings, services.embedder.default
     encoder = engine.info
     return {

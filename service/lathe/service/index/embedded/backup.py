@@ -136,11 +136,6 @@ def require_index(folder: Path) -> None:
 
 
 def _read_backup_manifest(source: Path) -> dict[str, Any]:
-    """Read the manifest of a backup.
-
-    Raises:
-        UnavailableError: if it is missing, damaged, or of a newer schema.
-    """
     try:
         manifest = dict(json.loads(read_beneath(source, MANIFEST)))
         schema = int(manifest["schema"])

@@ -71,7 +71,6 @@ class Cutover:
                 self.index.bridge = load_bridge(folder)
 
     def _delete_abandoned(self, folder: Path) -> None:
-        """Delete an abandoned generation, its lock file and its originals in the record, and end its re-embedding."""
         if self.index.moving_folder == folder:
             self.index.bridge = self.index.required_text_field = self.index.moving_folder = None
         self.index.record.drop_spare_vectors()
@@ -97,10 +96,6 @@ class Cutover:
 
         For a re-embedding, the new original vectors are first copied into the record. On an error the new generation is
         closed, and the error raised.
-
-        Args:
-            folder: folder of the generation.
-            ready: content of `ready.json`.
         """
         spec = parse_spec(ready["spec"])
         artifact = None if spec.chain == RAW else read_artifact_files(folder / CHAIN_FOLDER)
@@ -124,11 +119,6 @@ class Cutover:
         """Cut over to the new generation: add the last items, change the record, delete the old and the job's files.
 
         Runs in the writer thread. No writes happen meanwhile; a search uses the old or the new generation as a whole.
-
-        Args:
-            generation: new generation.
-            artifact: manifest and tensors of its chain; None for raw vectors.
-            ready: content of `ready.json`.
         """
         self.index.recover_generation()
         self._catch_up(generation, ready["text_field"])
@@ -160,10 +150,6 @@ class Cutover:
         """Add items to the new generation that were written since its job read the record.
 
         If the encoder changes, their texts are encoded, and the vectors are also written to the record.
-
-        Args:
-            generation: new generation.
-            text_field: metadata field with the text, if the encoder changes; else None.
 
         Raises:
             ConflictError: if the encoder changes and an item has no text.

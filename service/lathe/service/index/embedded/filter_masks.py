@@ -43,9 +43,6 @@ class FilterMasks:
         """Return the mask `(n,)` of the rows whose fields satisfy a condition, from a cache extended by new rows.
 
         The fields of a label never change, so only rows added since the last call are looked up.
-
-        Raises:
-            TooLargeError: if the filter takes too much work.
         """
         with self.guard:
             old = self.cached.pop(condition, np.zeros(0, np.bool_))

@@ -244,11 +244,7 @@ class Generation:
         return rows[:, :count], scores[:, :count], min(covered, view.count)
 
     def _compute_allowed(self, view: RowsView, wanted: Filter | None) -> Mask | None:
-        """Return the mask `(n,)` of the rows that are alive and satisfy the filter; None if all rows may be returned.
-
-        Raises:
-            TooLargeError: if the filter takes too much work.
-        """
+        """Return the mask `(n,)` of the rows that are alive and satisfy the filter; None if all may be returned."""
         alive = None if not self.rows.dead else view.alive
         if wanted is None:
             return alive

@@ -119,7 +119,6 @@ class EmbeddedIndex:
     # ── opening ──────────────────────────────────────────────────────────────────────────────
 
     def _open_generation(self, spec: IndexSpec) -> Generation:
-        """Open the generation of a spec, and remember its snapshot."""
         folder = self.folder / f"graph-{spec.generation}"
         reducer = Reducer(spec, self.record.read_artifact(spec.chain))
 
@@ -172,10 +171,6 @@ class EmbeddedIndex:
 
         Runs in the writer thread, with the arguments and errors of `upsert`. Rows that a failed write left out are
         added first. The maintenance thread is woken.
-
-        Raises:
-            SpaceMovedError: if `raw_space_id` is given and differs from the index's.
-            ConflictError: if the index is being re-embedded and an item has no text.
         """
         generation = self.recover_generation()
         spec = generation.spec
@@ -214,7 +209,6 @@ class EmbeddedIndex:
             raise self._build_closing_error() from None
 
     def _build_closing_error(self) -> ServiceError:
-        """Return the error for requests that come while the index is being closed or deleted."""
         if self.deleted:
             return UnknownNameError(f"the index {self.name} was deleted", param="name")
         return UnavailableError(f"the index {self.name} is being closed", code="closing")
@@ -230,7 +224,6 @@ class EmbeddedIndex:
             raise
 
     def _delete_items(self, ids: Sequence[str]) -> RecordWrite:
-        """Delete items from the record and mark their rows as dead, in the writer thread."""
         generation = self.recover_generation()
         with self.changing:
             self.lacks_rows = True

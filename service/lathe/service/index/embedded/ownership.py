@@ -46,5 +46,4 @@ def acquire_index(folder: Path, name: str) -> FileLock:
 
 
 def _build_lock_path(folder: Path) -> Path:
-    """Return the path of the lock file of an index."""
     return folder.with_name(f".{folder.name}.lock")

@@ -380,11 +380,7 @@ class IndexRecord:
         return sum(side.stat().st_size for side in sides if side.exists())
 
     def _build_matrix(self, blobs: list[bytes], spec: IndexSpec) -> NDArray[Any]:
-        """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a matrix of bytes `(n, b)`.
-
-        Raises:
-            UnavailableError: if one has another size.
-        """
+        """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a matrix of bytes `(n, b)`."""
         width = spec.width if spec.has_originals else len(blobs[0]) if blobs else 0
         flat = np.frombuffer(b"".join(blobs), dtype=spec.stored_dtype)
         if any(len(blob) != width * flat.itemsize for blob in blobs):
@@ -397,11 +393,6 @@ def _bury_items(db: sqlite3.Connection, ids: Sequence[str], sequence: int) -> La
 
     The filter fields stay until the next reindexing: no filter finds rows that are marked as dead, and a running search
     must not lose an item that is being replaced.
-
-    Args:
-        db: connection within a transaction.
-        ids: ids of the items.
-        sequence: number of the write.
     """
     table = read_spec(db).vectors
     dead: list[int] = []

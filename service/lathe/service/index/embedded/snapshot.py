@@ -133,7 +133,6 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
 
 
 def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str | None:
-    """Return why the row files do not hold the rows that a snapshot describes; None if they do."""
     rows, digests = generation.rows, content["digests"]
     if content.get("space_id", generation.spec.space_id) != generation.spec.space_id:
         return f"the snapshot is of another chain, in the space {content['space_id']}"

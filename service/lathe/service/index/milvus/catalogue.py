@@ -122,7 +122,6 @@ class Catalogue:
         return orjson.loads(found[0]["value"]) if found else None
 
     def _get_entries(self, keys: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the entries of the keys that exist, in any order, as dicts with `key` and `value`."""
         return list(
             self.connection.call("query", COLLECTION, filter=_build_key_filter(keys), output_fields=["key", "value"])
         )

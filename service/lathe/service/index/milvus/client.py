@@ -103,7 +103,6 @@ class MilvusConnection:
             return self.connected
 
     def _connect(self) -> "MilvusClient":
-        """Create a new client, and the folder of a Milvus Lite file if missing; silence pymilvus's log."""
         from pymilvus import MilvusClient
 
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs what it raises, and sets this when imported
@@ -151,7 +150,6 @@ class MilvusConnection:
         self._note_answer()
 
     def _note_answer(self) -> None:
-        """Record that Milvus answered, so that calls are made again."""
         with self.changing:
             self.problem = None
 

@@ -81,7 +81,6 @@ def build_ranges(found: Iterable[tuple[str, Value]]) -> Mapping[str, str]:
 
 
 def _build_range_key(name: str, kind: str, side: str) -> str:
-    """Return the key in `ranges` of one side of the numbers or texts of a name."""
     return f"{compute_field_digest(name)}_{kind}_{side}"
 
 

@@ -120,11 +120,7 @@ class MilvusIndex:
         return Change(None, gone)
 
     def _run_in_writer(self, work: Callable[..., Change], *arguments: Any) -> "Future[Change]":
-        """Queue a function call in the writer thread, and return its future.
-
-        Raises:
-            UnavailableError: if the index is being closed.
-        """
+        """Queue a function call in the writer thread, and return its future."""
         try:
             return self.writer.submit(work, *arguments)
         except RuntimeError:
@@ -152,13 +148,7 @@ class MilvusIndex:
     def _search_batch(
         self, compact: Vectors, originals: Vectors | None, parameters: "SearchParameters"
     ) -> list[list[Hit]]:
-        """Search one batch of queries in Milvus, and return the k best items of each, best first.
-
-        Args:
-            compact: reduced queries `(q, k)`.
-            originals: queries `(q, d)` that rank the candidates by their original vectors; None for no rescoring.
-            parameters: parameters of the search.
-        """
+        """Search one batch of queries in Milvus, and return the k best items of each, best first."""
         rescored = originals is not None
         compared = ORIGINAL if rescored else VECTOR
         by_distance = self.spec.metric == "l2"  # which Milvus squares, and Milvus Lite does not
@@ -193,7 +183,6 @@ class MilvusIndex:
         return [self._build_item(there[item], vectors) if item in there else None for item in ids]
 
     def _build_item(self, row: Mapping[str, Any], vectors: bool) -> dict[str, Any]:
-        """Convert a row to an item for a response: id, metadata, and the original vector if `vectors`."""
         content = {"id": row[ID], "metadata": row[METADATA] or None}
         return content | ({"vector": np.array(row[ORIGINAL], np.float32)} if vectors else {})
 
@@ -211,7 +200,6 @@ class MilvusIndex:
         }
 
     def _count_items(self) -> int:
-        """Ask Milvus for the number of items."""
         return int(self._call("query", filter="", output_fields=["count(*)"])[0]["count(*)"])
 
     # ── importing and exporting ──────────────────────────────────────────────────────────────
@@ -280,7 +268,6 @@ class SearchParameters:
 
 
 def _build_hit(hit: Any, score: float) -> Hit:
-    """Convert a hit of Milvus to a search result with a score."""
     return {"id": hit[ID], "score": score, "metadata": hit["entity"][METADATA] or None}
 
 

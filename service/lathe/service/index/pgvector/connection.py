@@ -57,7 +57,6 @@ def open_database(url: str | None) -> Iterator[Connection]:
 
 
 def _redact_password(message: str, password: str) -> str:
-    """Return a message with each occurrence of the password replaced by `***`; unchanged if there is no password."""
     return message.replace(password, "***") if password else message
 
 
@@ -84,11 +83,7 @@ def convert_postgres_error(error: psycopg.Error) -> ServiceError:
 
 
 def _use_extension(connection: Connection) -> None:
-    """Append the schema of pgvector to the search path of the session, so that its types and operators are found.
-
-    Raises:
-        NotSupportedError: if the database lacks the extension, or its version is too old.
-    """
+    """Append the schema of pgvector to the search path of the session, so that its types and operators are found."""
     found = connection.execute(
         "SELECT extversion, set_config('search_path', concat_ws(', ', current_setting('search_path'), "
         "extnamespace::regnamespace::text), false) FROM pg_extension WHERE extname = 'vector'"

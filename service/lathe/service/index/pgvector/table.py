@@ -198,7 +198,6 @@ def format_index_statement(table: TableName, column: VectorColumn, metric: Metri
 
 
 def _has_values(connection: Connection, table: Table, column: str) -> bool:
-    """Return whether a row has a value in a column."""
     query = sql.SQL("SELECT 1 FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
         table.name.identifier, sql.Identifier(column)
     )

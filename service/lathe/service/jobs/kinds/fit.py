@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,7 +11,6 @@ import numpy as np
 
 from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.errors import UnavailableError
 from lathe.service.home import Home
 from lathe.service.registries import open_registry
@@ -42,7 +42,6 @@ def run_fit(
     request: FitRequest,
     encoder: TextEncoder | None,
     registry: Registry,
-    size_routes: SizeRoutes,
     workspace: Path,
     on_progress: Progress,
     command: str | None = None,
@@ -60,7 +59,6 @@ def run_fit(
         request: what to fit.
         encoder: encoder of the texts, or of the vectors; None for vectors without an encoder.
         registry: registry to which the version is added.
-        size_routes: size routes; the chain takes those that are free.
         workspace: folder for encoded vectors during the fit.
         on_progress: called with progress in [0, 1] and a message.
         command: the user's command, for the provenance.
@@ -88,7 +86,8 @@ def run_fit(
         version, live = _wait_for_redis(
             lambda: registry.publish(fitted.chain, request.name, promote, job, fitted.statistics), on_progress
         )
-        taken = _wait_for_redis(lambda: size_routes.assign_free_routes(request.name), on_progress) if live else []
+        assign = partial(registry.size_routes.assign_free_routes, request.name)
+        taken = _wait_for_redis(assign, on_progress) if live else []
     return {
         "chain": f"{request.name}@{version}",
         "promoted": live,
@@ -99,13 +98,6 @@ def run_fit(
 
 
 def _load_earlier_version(registry: Registry, ref: str) -> EarlierVersion:
-    """Load the version to which rows are to be added, with its stored moments.
-
-    Raises:
-        UnknownNameError: if there is no such chain or version.
-        FitError: if the version has no stored moments.
-        ArtifactError: if its files are damaged.
-    """
     found = registry.load(ref)
     return EarlierVersion.read(found.ref, found.chain, found.folder)
 
@@ -193,14 +185,11 @@ def run_fit_job(asked: "FitJob", folder: Path, settings: Settings, on_progress: 
     )
     vectors_to = folder / "vectors.npy" if asked.transform else None
     home = Home(settings.home)
-    registry, size_routes = _wait_for_redis(
-        lambda: open_registry(home, settings.redis_url), part_of(on_progress, 0.0, 0.0)
-    )
+    registry = _wait_for_redis(lambda: open_registry(home, settings.redis_url), part_of(on_progress, 0.0, 0.0))
     result = run_fit(
         request,
         encoder,
         registry,
-        size_routes,
         home.vectors,
         on_progress,
         command="POST /fit-transform",

@@ -182,10 +182,6 @@ def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, V
     """Yield labels and vectors of the items after the generation's last row, until `read` returns none.
 
     The caller appends each batch to the generation before it requests the next one.
-
-    Args:
-        generation: generation being built.
-        read: called with the last row's label; returns the labels and vectors of the next items.
     """
     while True:
         labels, vectors = read(generation.last_label)
@@ -209,7 +205,6 @@ def _copy_chain(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes]
 
 
 def _read_new_texts(job: Path) -> dict[str, str]:
-    """Return the texts that came with the job, by item id; empty if there are none."""
     try:
         return dict(json.loads(read_beneath(job, FILE_OF_NEW_TEXTS)))
     except FileNotFoundError:
@@ -217,12 +212,6 @@ def _read_new_texts(job: Path) -> dict[str, str]:
 
 
 def _wait_for_cutover(record: IndexRecord, spec: IndexSpec, folder: Path, on_progress: Progress) -> None:
-    """Wait until the index serves the generation.
-
-    Raises:
-        ConflictError: if the index's owner refuses the generation.
-        UnavailableError: after `CUTOVER_SECONDS`.
-    """
     deadline = time.monotonic() + CUTOVER_SECONDS
     while record.spec.generation != spec.generation:
         if (folder / REFUSED).exists():

@@ -49,7 +49,6 @@ def run_taken_job(records: JobRecords, job_id: str, settings: Settings) -> None:
     home = Home(settings.home)
 
     def write(job: Job) -> None:
-        """Write the job's progress; errors of Redis are ignored, since it may come back before the job ends."""
         with suppress(redis_errors.RedisError):  # a short outage of Redis does not stop a job
             records.write_progress(job)
 

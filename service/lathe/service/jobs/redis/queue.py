@@ -280,7 +280,6 @@ class JobRecords:
                     note_damage("queue", record.queue, "it is no list")
 
     def _end_if_cancelled_or_out_of_tries(self, record: JobRecord) -> bool:
-        """End a job that was cancelled or has no tries left; return whether it was ended."""
         if not record.cancelled and record.tries < TRIES:
             return False
         self.end(_build_lost_job(record.job, record.cancelled))
@@ -324,7 +323,6 @@ class JobRecords:
                 )
 
     def _delete(self, job_id: str) -> None:
-        """Remove a job with its record, inputs and results."""
         self.files.delete_results(job_id)
         self.files.delete_inputs(job_id)
         self.client.delete(RECORD + job_id)
@@ -332,7 +330,6 @@ class JobRecords:
 
 
 def _build_lost_job(job: Job, cancelled: bool) -> Job:
-    """Return the job as ended because its process was killed: cancelled if that was wanted, else failed."""
     if not cancelled:
         return _build_failed_job(
             job, f"the job's process was killed or crashed {TRIES} times, last while {job.message}"
@@ -341,6 +338,5 @@ def _build_lost_job(job: Job, cancelled: bool) -> Job:
 
 
 def _build_failed_job(job: Job, error: str) -> Job:
-    """Return the job as failed with an error, after its workers were lost."""
     ended_at = datetime.now(UTC).isoformat()
     return replace(job, state="failed", message="its workers were lost", error=error, finished_at=ended_at)

@@ -135,7 +135,6 @@ class Drift:
         }
 
     def _describe_window(self, window: Window, tally: Tally) -> dict[str, Any]:
-        """Return the figures of a window as JSON."""
         since = datetime.fromtimestamp(window.since, UTC).isoformat(timespec="seconds")
         figures = tally.to_json(window.reference)
         return {"encoder": window.encoder, "since": since} | figures | {"stale": self.exceeds_threshold(tally)}
@@ -159,10 +158,8 @@ class Drift:
 
 
 def _build_key(seen: ObservedVectors) -> Key:
-    """Return the key of the window of a request's rows: encoder, version and digest."""
     return seen.encoder, seen.loaded.ref, seen.loaded.digest
 
 
 def _is_window_of(window: Window, loaded: LoadedChain) -> bool:
-    """Return whether a window is of this very version."""
     return (window.loaded.ref, window.loaded.digest) == (loaded.ref, loaded.digest)
