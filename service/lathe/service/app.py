@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lathe.service.auth import Keys
-from lathe.service.chains.resolve import ChainResolver
 from lathe.service.encoders.cache import VectorCache
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
@@ -30,16 +29,14 @@ from lathe.service.errors import ServiceError, WrongShapeError, convert_error, e
 from lathe.service.home import Home
 from lathe.service.http.answers import answer_json
 from lathe.service.http.body_memory import BodyMemoryMiddleware
-from lathe.service.http.cors import allow_origins
 from lathe.service.http.load_shedding import SheddingMiddleware
 from lathe.service.http.middleware import RequestMiddleware
-from lathe.service.http.origins import OriginMiddleware
+from lathe.service.http.origins import OriginMiddleware, allow_origins
 from lathe.service.http.routes import (
     advice,
     api_pages,
     chains,
     dashboard,
-    drift,
     embed,
     encoders,
     fits,
@@ -75,7 +72,6 @@ ROUTERS = [
     fits.router,
     advice.router,
     jobs.router,
-    drift.router,  # before the chains, whose paths would match its paths too
     chains.router,
     encoders.router,
     indexes.router,
@@ -154,7 +150,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     make_engine = partial(_build_engine, settings, processes, residency.make_room)
     engines = [make_engine(spec) for spec in settings.loaded_specs]
     cache = VectorCache(settings.cache_bytes, second_level=replica.cache if replica else None)
-    embedder = Embedder(engines, registry, ChainResolver(registry), cache, Observers())
+    embedder = Embedder(engines, registry, cache, Observers())
     jobs = _open_jobs(settings, home, replica, processes)
     return Services(
         settings=settings,
@@ -178,7 +174,7 @@ def _open_drift(settings: Settings, embedder: Embedder) -> Drift:
     measured = settings.drift, settings.drift_window, settings.drift_threshold
     drift = Drift(*measured, embedder.registry, embedder.observers.submit)
     if settings.drift:
-        embedder.observers.add(drift.observe, immediate=True)
+        embedder.observers.add(drift.observe)
     return drift
 
 

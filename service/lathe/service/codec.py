@@ -32,14 +32,13 @@ def dump_npy(vectors: NDArray[Any]) -> bytes:
     return buffer.getvalue()
 
 
-def dump_base64(rows: NDArray[Any]) -> list[str]:
-    """Encode each row's little-endian bytes as a base64 string, OpenAI's alternative to lists of numbers."""
+def _dump_base64(rows: NDArray[Any]) -> list[str]:
     little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
     return [base64.b64encode(row.tobytes()).decode("ascii") for row in little]
 
 
-def parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
-    """Decode base64 rows, as `dump_base64` writes them, to `(n, dimensions)`; None takes those of the first row.
+def _parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
+    """Decode base64 rows, as `_dump_base64` writes them, to `(n, dimensions)`; None takes those of the first row.
 
     Raises:
         WrongShapeError: if a row is not base64 of float32, or its dimensions differ.
@@ -60,15 +59,11 @@ def parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]
 
 def encode_rows(rows: NDArray[Any], encoding_format: str) -> Any:
     """Return the rows for `dump_json`: a list of base64 strings for the format "base64", else the contiguous array."""
-    return dump_base64(rows) if encoding_format == "base64" else np.ascontiguousarray(rows)
+    return _dump_base64(rows) if encoding_format == "base64" else np.ascontiguousarray(rows)
 
 
 def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:
     """Parse the vectors `(n, d)` of a .npy body to float32, checking the sizes in its header against the body.
-
-    Args:
-        body: bytes of the file.
-        max_rows: maximum number of rows.
 
     Raises:
         BadValueError: if the body is not a .npy file, its length does not match its header, or as in `as_vectors`.
@@ -99,7 +94,7 @@ def as_vectors(values: list[Any], max_rows: int, dimensions: int | None = None) 
     """Convert rows of parsed JSON to vectors `(n, d)` in float32.
 
     Args:
-        values: lists of numbers, or base64 strings as `dump_base64` writes them.
+        values: lists of numbers, or base64 strings as `_dump_base64` writes them.
         max_rows: maximum number of rows.
         dimensions: dimensions that each row must have; None for those of the first row.
 
@@ -109,7 +104,7 @@ def as_vectors(values: list[Any], max_rows: int, dimensions: int | None = None) 
         TooLargeError: if there are more rows than allowed.
     """
     require_rows(len(values), max_rows, "vectors")
-    parse = parse_base64 if isinstance(values[0], str) else _parse_numbers
+    parse = _parse_base64 if isinstance(values[0], str) else _parse_numbers
     return _convert_finite(parse(values, dimensions))
 
 

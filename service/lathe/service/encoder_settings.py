@@ -168,10 +168,6 @@ class AddedEncoders:
     def add(self, encoder: EncoderSettings, others: set[str]) -> None:
         """Append an encoder to the file, under its lock.
 
-        Args:
-            encoder: encoder to add.
-            others: names that the settings use already.
-
         Raises:
             ConflictError: if the name is in use.
         """
@@ -214,7 +210,6 @@ class WorkerOptions:
 
     Attributes:
         device: torch device; None selects the best available.
-        threads: number of CPU threads.
         batch_tokens: maximum tokens of a batch, padding included; None selects by device.
         seconds: seconds without reading or writing after which a worker is considered dead.
     """

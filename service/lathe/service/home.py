@@ -190,7 +190,6 @@ def _read_or_create(path: Path, content: str) -> str:
 
 
 def _describe_write_error(error: OSError) -> str:
-    """Return a message that the state folder cannot be written; it is public, and so does not name the folder."""
     return f"the state folder cannot be written: {error.strerror}"
 
 

@@ -77,7 +77,7 @@ def build(arguments: Arguments) -> Application:
         name="Lathe",
         ray_actor_options=options,
         autoscaling_config=arguments.autoscaling,
-        max_ongoing_requests=count_max_requests(settings),
+        max_ongoing_requests=_count_max_requests(settings),
         graceful_shutdown_timeout_s=settings.shutdown_seconds + EXTRA_SHUTDOWN_SECONDS,
     )
     return deployment(serve.ingress(make_app_builder(settings))()).bind()
@@ -143,7 +143,7 @@ class OneRequestId:
         await self.app(scope, receive, pass_on)
 
 
-def count_max_requests(settings: Settings) -> int:
+def _count_max_requests(settings: Settings) -> int:
     """Return Ray's limit of requests per replica: above Lathe's own queues, so that Lathe answers 429 first."""
     return settings.max_queued_texts * len(settings.hosted) + OTHER_REQUESTS
 

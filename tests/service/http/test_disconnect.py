@@ -12,7 +12,7 @@ from lathe.service.errors import ServiceError
 from lathe.service.http.disconnect import wait_for_encoding
 
 DISCONNECT = {"type": "http.disconnect"}
-ANSWER = EncodedTexts(np.ones((1, 2), np.float32), None, np.ones(1, np.int64), 0.0, 0.0)
+ANSWER = EncodedTexts(np.ones((1, 2), np.float32), None, np.ones(1, np.int64), np.zeros(1, np.int64), 0.0, 0.0)
 
 
 @pytest.fixture

@@ -15,8 +15,6 @@ class FailedGate:
     """A gate that a version fails.
 
     Attributes:
-        gate: name of the measure.
-        threshold: threshold.
         value: measured value; None if it was not measured.
         is_maximum: whether the threshold is a maximum instead of a minimum.
         origin: who set the gate, in words.
@@ -62,7 +60,7 @@ def promote_with_gates(
     require_gates(requested)
 
     def pass_gates(manifest: Manifest) -> list[str]:
-        missed = find_failed_gates(manifest, requested)
+        missed = _find_failed_gates(manifest, requested)
         if missed and not force:
             raise ConflictError(
                 f"{name}@{version} does not pass its gates: {'; '.join(map(str, missed))}. "
@@ -75,7 +73,7 @@ def promote_with_gates(
     return registry.promote(name, version, pass_gates)
 
 
-def find_failed_gates(manifest: Manifest, requested: Mapping[str, float]) -> list[FailedGate]:
+def _find_failed_gates(manifest: Manifest, requested: Mapping[str, float]) -> list[FailedGate]:
     """List the gates that the metrics in a version's certificate fail: those set by its fit, then those in `requested`.
 
     A metric that was not measured fails its gate.

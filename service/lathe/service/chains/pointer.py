@@ -87,10 +87,6 @@ class Pointer:
 
         The version that was live is not added to `earlier`.
 
-        Args:
-            name: name of the chain, for the message.
-            versions: existing versions.
-
         Raises:
             ConflictError: if no earlier version exists.
         """
@@ -101,11 +97,6 @@ class Pointer:
 
     def remove_version(self, name: str, version: int, versions: Collection[int]) -> "Pointer":
         """Return the pointer without a version that is being deleted; if it was live, none is live.
-
-        Args:
-            name: name of the chain, for the message.
-            version: version to delete.
-            versions: existing versions, with this one.
 
         Raises:
             ConflictError: if the version is live and there are others, one of which must be promoted first.

@@ -65,8 +65,7 @@ class Registry(ChainFolder):
             chain: its metadata becomes the manifest's.
             name: name of the chain.
             promote: whether to make the version live; None does so if no version is live.
-            job: id of the job that fitted the chain; where jobs may run twice, the second run publishes nothing. Unused
-                here.
+            job: id of the job that fitted the chain; in Redis, a job that runs twice publishes once.
             statistics: statistics of the rows the chain was fitted on, stored in the version's folder.
 
         Returns:
@@ -161,10 +160,6 @@ class Registry(ChainFolder):
 
     def import_chain(self, name: str, source: "Registry") -> bool:
         """Copy a chain with all versions and its pointer from another registry, unless the name was ever used here.
-
-        Args:
-            name: name of the chain.
-            source: registry to copy from; it is not changed.
 
         Returns:
             Whether the chain was copied.

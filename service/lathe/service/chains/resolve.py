@@ -30,10 +30,8 @@ class Target:
         loaded: the chain's version; None for raw vectors.
         folded: the chain of this side with its steps multiplied into one; None for raw vectors.
         chain_ref: reference from which a worker process loads the same chain; None for raw vectors.
-        dimensions: dimensions of the outputs.
         space_id: id of the vector space of the outputs, the same for queries and documents; only vectors with the same
             id may be compared.
-        input_type: side of a search that the outputs stand on.
         normalized: whether the norms of the outputs are at most 1.
         output_dtype: requested encoding of the outputs; None leaves it to the format of the response.
     """

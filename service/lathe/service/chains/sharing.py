@@ -52,11 +52,7 @@ class Pulled:
     """Outcome of pulling a chain.
 
     Attributes:
-        name: name of the chain here.
-        version: its version here.
-        live: whether this version is live.
         new: whether a version was added; False if the same chain was stored before.
-        commit: commit of the repository.
         encoder: name of the encoder that the chain is for; None without one.
     """
 
@@ -178,11 +174,6 @@ def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
     """Pull an exported model from a repository to a new folder; return the names of its files.
 
     The folder appears when it is complete and its digests are right.
-
-    Args:
-        repo: repository at the commit to pull.
-        to: folder to create; an existing one must be empty.
-        max_bytes: maximum bytes of its files.
 
     Raises:
         BadValueError: if the repository holds no such model, a file of a kind that exports do not have, one whose

@@ -98,6 +98,5 @@ def _export_to_table(
 
 
 def _build_row(item: str, metadata: bytes | None, columns: bool) -> dict[str, Any]:
-    """Return an item as a row of a file; in a file with `columns`, whose type is fixed, the metadata is JSON text."""
     content = (metadata or b"{}").decode()
     return {"id": item, "metadata": content if columns else json.loads(content)}

@@ -20,7 +20,7 @@ from lathe.service.cli.options import (
 )
 from lathe.service.errors import BadValueError
 from lathe.service.index.spec import Metric, Originals
-from lathe.training.fitting.gates import UPPER_BOUNDS
+from lathe.training.fitting.gates import list_failed_gates
 from lathe.training.reporting.text import align_columns, format_number
 
 if TYPE_CHECKING:
@@ -167,11 +167,7 @@ def _require_gates(cost: "Cost", gates: Mapping[str, float]) -> None:
     unknown = set(gates) - set(cost.quality)
     if unknown:
         raise BadValueError(f"there is no gate {', '.join(sorted(unknown))}; there are {', '.join(cost.quality)}")
-    failed = []
-    for key, bound in gates.items():
-        value = cost.quality[key]
-        if value is None or (value > bound if key in UPPER_BOUNDS else value < bound):
-            failed.append(f"{key} {bound} (it is {value})")
+    failed = [f"{key} {gates[key]} (it is {cost.quality[key]})" for key in list_failed_gates(gates, cost.quality)]
     if failed:
         raise BadValueError(f"nothing was written: on these vectors the chain does not reach {', '.join(failed)}")
 

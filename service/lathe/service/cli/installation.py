@@ -76,14 +76,10 @@ class Machine:
     """Properties of a machine that matter to Lathe.
 
     Attributes:
-        device: torch device of the encoders.
         bfloat16: whether that device supports bfloat16 in hardware.
         cpu_flags: instruction sets of the CPU, as Linux names them; empty if the system does not report them.
         driver: whether an NVIDIA driver is installed.
-        cores: number of CPU cores.
         free_bytes: free bytes on the disk of the state folder.
-        compiler: whether there is a C++ compiler.
-        headers: whether Python's C headers are installed.
     """
 
     device: str
@@ -97,12 +93,7 @@ class Machine:
 
 
 def read_machine(settings: Settings, include: Path = INCLUDE) -> Machine:
-    """Determine the properties of this machine.
-
-    Args:
-        settings: settings with the state folder and the device, if one is set.
-        include: folder of Python's C headers.
-    """
+    """Determine the properties of this machine."""
     device = settings.device or best_device()
     return Machine(
         device=device,
@@ -174,8 +165,7 @@ def find_unmet(distribution: str, extra: str = "", version: Callable[[str], str]
     return tuple(dict.fromkeys(problems))
 
 
-def find_unmet_of_lathe(version: Callable[[str], str] = version) -> tuple[str, ...]:
-    """Return the requirements of all of Lathe's distributions that are not met, without those of extras."""
+def _find_unmet_of_lathe(version: Callable[[str], str] = version) -> tuple[str, ...]:
     problems = [problem for name in DISTRIBUTIONS for problem in find_unmet(name, version=version)]
     return tuple(dict.fromkeys(problems))
 
@@ -198,15 +188,9 @@ def _check_requirement(requirement: Requirement, version: Callable[[str], str]) 
 def find_shortfalls(
     settings: Settings, machine: Machine, version: Callable[[str], str] = version
 ) -> Iterator[tuple[str, str]]:
-    """Yield what the machine and the installation lack, most important first, each with its consequence.
-
-    Args:
-        settings: settings of the server.
-        machine: machine the server runs on.
-        version: returns the installed version of a package, or raises `PackageNotFoundError`.
-    """
+    """Yield what the machine and the installation lack, most important first, each with its consequence."""
     yield from _find_device_shortfalls(machine)
-    for problem in find_unmet_of_lathe(version):
+    for problem in _find_unmet_of_lathe(version):
         yield ("an old version", f"Lathe requires {problem}: pip install -U lathe-service")
     yield from _find_disk_shortfalls(machine.free_bytes)
     if not settings.redis_url:

@@ -30,7 +30,6 @@ class ModelChoice:
 
     Attributes:
         model: the value itself; None if the request names none.
-        engine: engine of the encoder.
         chain: name or reference of the chain; None if none is named.
         dimensions: dimensions that the name ends in; None if it ends in none.
     """
@@ -57,11 +56,6 @@ class ModelChoice:
 
 def parse_model(model: str | None, find_engine: Callable[[str | None], Engine], names: set[str]) -> ModelChoice:
     """Parse a request's `model`; without the name of an encoder, such as in `+CHAIN`, the default encoder is meant.
-
-    Args:
-        model: value of `model`.
-        find_engine: finds an encoder by its name or its model's, and the default by None.
-        names: names of the encoders and of their models.
 
     Raises:
         UnknownNameError: if there is no such encoder.

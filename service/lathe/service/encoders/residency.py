@@ -20,7 +20,6 @@ class Residency:
     """Thread that unloads encoders; it runs only if something limits how long they stay loaded.
 
     Args:
-        list_engines: returns the engines of the served encoders.
         max_bytes: maximum bytes of the weights of all loaded encoders; 0 for no limit.
     """
 

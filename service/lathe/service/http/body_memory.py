@@ -10,12 +10,7 @@ FREE_BYTES = 65_536
 
 
 class BodyMemory:
-    """Count of the bytes that the bodies of all requests hold, with its limit.
-
-    Attributes:
-        limit: maximum number of bytes.
-        held: bytes held now.
-    """
+    """Count of the bytes that the bodies of all requests hold, with its limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -50,7 +45,6 @@ class BodyMemoryMiddleware:
     """Middleware that releases a request's parse memory when the response begins, and its body memory at the end.
 
     Args:
-        app: handles the requests.
         limit: bytes that all bodies may hold together.
         parse_limit: bytes that bodies may take together while they are parsed.
     """

@@ -10,6 +10,7 @@ Seconds count for the whole head or body: sending a byte now and then does not e
 second (`check_connections`), so that requests set no timers.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable
@@ -23,7 +24,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lathe.service.codec import dump_json
 from lathe.service.errors import BadValueError, ServiceError, UnavailableError, error_body
-from lathe.service.http.joined_writes import JoinedWrites
 
 HEAD_BYTES = 65_536
 """Maximum bytes of the request line and headers, of one parsed piece, and between two pieces of a body."""
@@ -297,3 +297,48 @@ def get_descriptor_limit() -> int | None:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return None if soft == resource.RLIM_INFINITY else soft
     return None
+
+
+class JoinedWrites:
+    """A transport that sends the first bytes written to it together with the next, in one system call.
+
+    Bytes that none follow are sent when the event loop's iteration ends. A response that is larger than the socket's
+    buffer still takes several calls. Everything but writing is left to the transport.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._unsent: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the transport."""
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Keep the bytes if none are kept, else send both in one call; kept bytes go alone when the iteration ends."""
+        self._unsent.append(data)
+        if len(self._unsent) > 1:
+            self._send()
+        else:
+            self._loop.call_soon(self._send)
+
+    def write_eof(self) -> None:
+        """Send what is kept, and close the writing side."""
+        self._send()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """Send what is kept, and close the connection."""
+        self._send()
+        self._transport.close()
+
+    def get_write_buffer_size(self) -> int:
+        """Return the number of bytes that were written but not sent."""
+        return sum(map(len, self._unsent)) + int(self._transport.get_write_buffer_size())
+
+    def _send(self) -> None:
+        """Send the kept bytes, or drop them if the connection is closing."""
+        unsent, self._unsent = self._unsent, []
+        if unsent and not self._transport.is_closing():
+            self._transport.writelines(unsent)

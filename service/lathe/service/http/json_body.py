@@ -139,7 +139,7 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
     try:
         return schema.model_validate(content)
     except ValidationError as error:
-        raise convert_validation_error(error) from None
+        raise _convert_validation_error(error) from None
 
 
 def parse_json(body: bytes) -> Any:
@@ -174,7 +174,7 @@ def count_containers(body: bytes) -> int:
     return int(np.count_nonzero(outside & ((characters == ord("[")) | (characters == ord("{")))))
 
 
-def convert_validation_error(error: ValidationError) -> ServiceError:
+def _convert_validation_error(error: ValidationError) -> ServiceError:
     """Convert a pydantic error to a `ServiceError` on one field: 400 for a wrong value, 422 for a wrong type.
 
     Of several problems, the first with a wrong value is reported, else the first. A missing field counts as a type.

@@ -43,7 +43,7 @@ class TraceMiddleware:
         from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 
         self.app = app
-        self.provider = open_provider()
+        self.provider = _open_provider()
         self.traced = OpenTelemetryMiddleware(
             self.answer, tracer_provider=self.provider, exclude_spans=["receive", "send"]
         )
@@ -76,7 +76,7 @@ class TraceMiddleware:
             await self.app(scope, receive, name_and_send)
 
 
-def open_provider() -> Any:
+def _open_provider() -> Any:
     """Return a tracer provider that exports spans in batches; `OTEL_SERVICE_NAME` overrides the name "lathe"."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource

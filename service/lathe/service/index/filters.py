@@ -165,13 +165,7 @@ def _convert_comparable(field: str, value: Any) -> Value:
 
 
 def evaluate_filter(parsed: Filter, mask_of: Callable[[Condition], Mask], rows: int) -> Mask:
-    """Return the mask `(rows,)` of the rows that satisfy a filter.
-
-    Args:
-        parsed: filter.
-        mask_of: returns the mask of one condition.
-        rows: number of rows.
-    """
+    """Return the mask `(rows,)` of the rows that satisfy a filter."""
     if isinstance(parsed, Condition):
         return mask_of(parsed)
     if parsed.kind == "not":

@@ -40,7 +40,6 @@ class ImportedRow:
     """Row of a vector store to import.
 
     Attributes:
-        id: id of the item.
         metadata: remaining fields; None if there are none.
     """
 

@@ -28,7 +28,6 @@ class IndexSpec:
         chain: `name@version`, or `none`.
         dimensions: number of dimensions of the vectors in the graph.
         space_id: id of the space in which the vectors in the graph are comparable.
-        metric: cosine, inner product or Euclidean distance.
         m: number of links per node of the graph (hnswlib's M).
         ef_construction: size of the candidate list when a node is linked.
         text_field: metadata field in which the texts of items are stored; None if they are not.

@@ -54,8 +54,6 @@ class SpecResolver:
     """Resolver of encoder, chain and spaces of an index.
 
     Args:
-        registry: registry of the chains.
-        resolver: resolves a chain with a number of dimensions.
         find_encoder: returns the encoder of a name, or the default one for None.
         list_encoders: returns all encoders.
     """

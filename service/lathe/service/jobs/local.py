@@ -28,13 +28,7 @@ class LocalJobs:
     """
 
     def __init__(self, store: JobStore, environment: dict[str, str], processes: ProcessStarter) -> None:
-        """Store the configuration without starting anything.
-
-        Args:
-            store: jobs on disk.
-            environment: environment variables of each job's process.
-            processes: starts the processes.
-        """
+        """Store the configuration without starting anything."""
         self.store = store
         self.environment = environment
         self.processes = processes

@@ -40,11 +40,7 @@ class ForkServer:
     """
 
     def __init__(self, preloaded: Sequence[str] = PRELOADED) -> None:
-        """Store the module names without starting the process.
-
-        Args:
-            preloaded: modules that the process imports for all programs, the most urgent first.
-        """
+        """Store the module names without starting the process."""
         self._preloaded = preloaded
         self._control: socket.socket | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -121,11 +117,7 @@ class ForkedProcess:
     """A program that a fork server runs or will run, with the methods of `subprocess.Popen` in `Process`."""
 
     def __init__(self, status: socket.socket) -> None:
-        """Observe a fork.
-
-        Args:
-            status: socket from which its process id and its exit status are read.
-        """
+        """Observe a fork."""
         self._status = status
         self._guard = threading.Lock()
         self._pid: int | None = None

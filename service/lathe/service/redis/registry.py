@@ -58,11 +58,9 @@ class SharedRegistry(Registry):
 
     Args:
         root: folder of the copy; processes may share it.
-        connection: connection to Redis.
         grace_seconds: seconds that a new replica waits for others to start the record in an empty Redis.
 
     Attributes:
-        record: record of all chains in Redis.
         refused: versions that were altered in Redis, with what is wrong.
     """
 
@@ -115,7 +113,7 @@ class SharedRegistry(Registry):
             self.pull(name)
             return super().load(ref)
 
-    def pull_if_reachable(self, name: str) -> None:
+    def _pull_if_reachable(self, name: str) -> None:
         """Update the copy of a chain; if Redis is unreachable, leave that to the replicator."""
         with suppress(UnavailableError):
             self.pull(name)
@@ -162,14 +160,7 @@ class SharedRegistry(Registry):
     ) -> tuple[int, bool]:
         """Add a fitted chain as the next version, in Redis and on disk; return the version and whether it is live.
 
-        A job that runs twice publishes once.
-
-        Args:
-            chain: fitted chain.
-            name: name of the chain.
-            promote: whether to make the version live; None does so if no version is live.
-            job: id of the job that fitted it, if one did.
-            statistics: statistics of the rows it was fitted on, stored with the version.
+        A job that runs twice publishes once. The arguments are those of `Registry.publish`.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -191,7 +182,7 @@ class SharedRegistry(Registry):
             return version, pointer.live == version
 
         outcome = self.record.transaction(change, CHAIN + name)
-        self.pull_if_reachable(name)
+        self._pull_if_reachable(name)
         return outcome
 
     def import_chain(self, name: str, source: Registry) -> bool:
@@ -218,7 +209,7 @@ class SharedRegistry(Registry):
             return pointer
 
         pointer = self.record.transaction(change_record, CHAIN + name)
-        self.pull_if_reachable(name)
+        self._pull_if_reachable(name)
         return pointer
 
     def read_to_promote(self, name: str, version: int) -> Chain:

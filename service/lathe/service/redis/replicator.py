@@ -37,7 +37,6 @@ class Replicator:
     through a stream within milliseconds. A chain that cannot be copied does not stop the others.
 
     Args:
-        connection: connection to Redis.
         registry: registry whose copy is updated.
         retry_seconds: seconds between attempts to copy what could not be copied.
 
@@ -80,12 +79,12 @@ class Replicator:
             try:
                 self.client.ping()
                 self.connection.mark_answering()
-                last = self.copy_everything()
+                last = self._copy_everything()
                 self.connection.mark_up()
                 self.tried.set()
                 while not self.stopping.is_set() and self.connection.up:
                     self.registry.record.require_same_identity(self.client.get(IDENTITY))
-                    last = self.copy_changes(last)
+                    last = self._copy_changes(last)
             except UnavailableError as error:
                 self.connection.mark_down(error.message, error.code)
             except redis_errors.RedisError as error:
@@ -100,7 +99,7 @@ class Replicator:
             self.tried.set()
             self.stopping.wait(AGAIN_SECONDS)
 
-    def copy_everything(self) -> Any:
+    def _copy_everything(self) -> Any:
         """Copy everything, check the settings of Redis, and return the position in the change stream to read from."""
         newest: Any = self.client.xrevrange(CHANGES, count=1)
         self.bring_up_to_date()
@@ -108,7 +107,7 @@ class Replicator:
         self.connection.check_settings()
         return newest[0][0] if newest else "0-0"
 
-    def copy_changes(self, last: Any) -> Any:
+    def _copy_changes(self, last: Any) -> Any:
         """Wait up to `BLOCK_SECONDS` for changes after the position `last`, copy what changed, return the new position.
 
         Every `retry_seconds`, also try again to copy what could not be copied.
@@ -117,9 +116,9 @@ class Replicator:
         changes = [change for _, stream in found for change in stream]
         names = {content[b"chain"].decode(errors="replace") for _, content in changes if b"chain" in content}
         for name in sorted(filter(is_name, names)):
-            self.copy_chain(name)
+            self._copy_chain(name)
         if changes:
-            self.copy_size_routes()
+            self._copy_size_routes()
             last = changes[-1][0]
         if time.monotonic() >= self.retry_at:
             self.retry()
@@ -136,15 +135,15 @@ class Replicator:
         self.failures.clear()
         self.registry.join_record()
         for name in self.registry.list_all_names():
-            self.copy_chain(name)
+            self._copy_chain(name)
         self._attempt(ROUTES_NAME, self.registry.size_routes.push)
-        self.copy_size_routes()
+        self._copy_size_routes()
 
-    def copy_chain(self, name: str) -> None:
+    def _copy_chain(self, name: str) -> None:
         """Copy a chain from Redis; a failure is noted in `failures`."""
         self._attempt(f"the chain {name}", partial(self.registry.pull, name))
 
-    def copy_size_routes(self) -> None:
+    def _copy_size_routes(self) -> None:
         """Copy all size routes from Redis; a failure is noted in `failures`."""
         self._attempt(ROUTES_NAME, self.registry.size_routes.pull)
 

@@ -40,7 +40,6 @@ class SharedRecord:
     """The record of all chains in Redis, of which a folder is the local copy.
 
     Args:
-        connection: connection to Redis.
         root: folder of the local copy, which stores the id of its record.
     """
 

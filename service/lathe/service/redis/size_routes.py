@@ -20,13 +20,7 @@ ROUTES_NAME = "which chain answers which size"
 
 
 class SharedSizeRoutes(SizeRoutes):
-    """The size routes of all encoders, in Redis.
-
-    Args:
-        path: file of the local copy.
-        chains: local copy of the chains.
-        record: record of the chains in Redis.
-    """
+    """The size routes of all encoders, in Redis."""
 
     def __init__(self, path: Path, chains: ChainFolder, record: SharedRecord) -> None:
         super().__init__(path, chains)
@@ -34,12 +28,6 @@ class SharedSizeRoutes(SizeRoutes):
 
     def assign(self, encoder_fingerprint: str, route: str, ref: str, replace: bool) -> str:
         """Route an encoder's requests for a size to a chain, in Redis and in the local copy; return the size's chain.
-
-        Args:
-            encoder_fingerprint: encoder whose vectors the chain takes.
-            route: number of dimensions, or `nested` for all that a nested chain can be cut to.
-            ref: chain, as `name` or `name@version`.
-            replace: whether to replace a chain that the route leads to already; else that chain keeps the route.
 
         Raises:
             UnavailableError: if Redis is unreachable.

@@ -57,11 +57,6 @@ class WorkerProcess:
     def __init__(self, spec: EncoderSpec, options: WorkerOptions, processes: ProcessStarter) -> None:
         """Start the process and send it the spec; `wait_ready` waits for the model.
 
-        Args:
-            spec: spec of the encoder.
-            options: options of the process.
-            processes: starts the process.
-
         Raises:
             OSError: if the system starts no more processes.
         """

@@ -44,7 +44,6 @@ class Engine:
     """The worker processes of one encoder, and whether it is ready.
 
     Attributes:
-        spec: spec of the encoder.
         info: what a worker loaded; None before the first was ready.
         problem: why the encoder is not ready; None while it is.
         settled: event that is set once the encoder was ready, or failed, for the first time.

@@ -28,12 +28,7 @@ DEVICE = "upstream"
 
 
 class UpstreamConnection:
-    """The `UpstreamEncoder` that all workers of an encoder share.
-
-    Args:
-        spec: spec of the encoder.
-        store: where vectors are stored; None stores none.
-    """
+    """The `UpstreamEncoder` that all workers of an encoder share."""
 
     def __init__(self, spec: EncoderSpec, store: StoreSettings | None) -> None:
         self.spec, self.store = spec, store
@@ -156,4 +151,4 @@ def _build_result(part: Part, found: list[StoredVector | Exception], normalize: 
         rows.append(one)
     vectors = np.stack([row.vector for row in rows])
     tokens = np.array([row.tokens for row in rows], np.int64)
-    return PartResult(normalize_rows(vectors) if normalize else vectors, None, tokens)
+    return PartResult(normalize_rows(vectors) if normalize else vectors, None, tokens, np.zeros_like(tokens))

@@ -1,4 +1,4 @@
-"""Chains: listing, promotion, rollback and deletion of their versions."""
+"""Chains: listing, drift of live traffic, promotion, rollback and deletion of their versions."""
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -21,6 +21,12 @@ router = APIRouter(prefix="/chains", tags=["chains"], responses=ERRORS)
 async def list_chains(services: ServicesDep) -> Response:
     """List all chains, each with its versions."""
     return await answer_json(await run_in_threadpool(_describe_chains, services))
+
+
+@router.get("/{name}/drift", dependencies=USE)
+async def show_drift(name: str, services: ServicesDep) -> Response:
+    """Show the drift of a chain's live version, or of `name@version`, by encoder; `unknown` says why there is none."""
+    return await answer_json(await run_in_threadpool(lambda: services.drift.report(services.registry.load(name))))
 
 
 @router.get("/{name}", dependencies=USE)

@@ -11,7 +11,6 @@ from lathe.service.chains.names import require_number
 from lathe.service.encoders.engine.engine import SERVING, Engine
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.http.answers import answer_json
-from lathe.service.http.encoder_descriptions import describe_encoders
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
 from lathe.service.http.schemas import SizeRouteBody
@@ -23,7 +22,7 @@ router = APIRouter(prefix="/encoders", tags=["encoders"], responses=ERRORS)
 @router.get("", dependencies=USE)
 async def list_encoders(services: ServicesDep) -> Response:
     """List the served encoders, with their state and size routes."""
-    return await answer_json(await run_in_threadpool(describe_encoders, services))
+    return await answer_json(await run_in_threadpool(services.describe_encoders))
 
 
 @router.put("/{name}", dependencies=ADMIN, status_code=202)
@@ -63,7 +62,6 @@ def _start_encoder(name: str, services: Services) -> Engine:
 
 
 def _stop_encoder(name: str, services: Services) -> Engine:
-    """Stop serving an encoder, wait up to `shutdown_seconds` for its accepted requests, and stop its workers."""
     with services.changing_encoders:
         engine = services.embedder.remove(name)
     engine.stop(services.settings.shutdown_seconds)

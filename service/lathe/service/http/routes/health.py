@@ -14,9 +14,8 @@ from lathe.service.encoders.engine.engine import SERVING
 from lathe.service.encoders.engine.metrics import ENCODER_PROCESSES, MODEL_BYTES, WAITING_TEXTS, WAITING_TOKENS
 from lathe.service.errors import UnavailableError, error_body
 from lathe.service.http.answers import answer_json, build_json_response
-from lathe.service.http.encoder_descriptions import describe_encoders
 from lathe.service.http.openapi import ERRORS
-from lathe.service.monitoring.drift.metrics import update_drift_gauges
+from lathe.service.monitoring.drift.drift import update_drift_gauges
 from lathe.service.services import Services, ServicesDep
 
 router = APIRouter(tags=["health"])
@@ -107,7 +106,7 @@ def _describe_server(services: Services) -> dict[str, Any]:
         "max_body_bytes": settings.max_body_bytes,
         "auto_truncate": engine.spec.long_text != "error",
         "version": version("lathe-service"),
-        "encoders": describe_encoders(services),
+        "encoders": services.describe_encoders(),
         "chains": [
             {"name": name, "live": services.registry.live(name), "versions": services.registry.versions(name)}
             for name in services.registry.names()

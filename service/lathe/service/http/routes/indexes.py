@@ -175,7 +175,6 @@ def _queue_delete(name: str, services: Services, json_body: bytes) -> Future[Cha
 
 
 def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str, Any] | None]:
-    """Read items by their ids, None where there is none."""
     body = validate_json(json_body, GetBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")

@@ -40,10 +40,8 @@ class SearchRequest:
     """A checked search request.
 
     Attributes:
-        body: body of the request.
         serving: state of the index that is searched, even if the index changes meanwhile.
         bridge: maps queries of another encoder to the space of the index; None for queries of its own encoder.
-        filter: filter of the items; None without one.
         reduced: whether the queries are reduced by the index's chain already.
     """
 

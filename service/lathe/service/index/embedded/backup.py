@@ -34,10 +34,6 @@ def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
 
     The folder also gets a manifest, `backup.json`: schema, index, count, write number, settings, time and SHA-256.
 
-    Args:
-        folder: folder of the index.
-        to: folder to create; must not exist.
-
     Returns:
         The manifest of the backup.
 

@@ -17,9 +17,6 @@ MASKS_KEPT = 32
 class FilterMasks:
     """Masks of the rows of one generation, at most 32 of them in memory.
 
-    Args:
-        record: SQLite file of the index, from which filter fields are read.
-
     Attributes:
         steps: number of SQLite steps that any filter may take; large indexes allow more.
     """

@@ -13,13 +13,16 @@ from filelock import FileLock
 
 from lathe.service.errors import ServiceError, UnavailableError, UnknownNameError
 from lathe.service.index.bridge import Bridge
-from lathe.service.index.embedded.description import describe_state, list_hints, measure_bytes, measure_memory
-from lathe.service.index.embedded.generation import Generation
-from lathe.service.index.embedded.opening import open_generation
-from lathe.service.index.embedded.payloads import PayloadCache, wrap_json
+from lathe.service.index.embedded.generation import (
+    Generation,
+    describe_state,
+    list_hints,
+    measure_bytes,
+    measure_memory,
+)
 from lathe.service.index.embedded.record import IndexRecord, RecordWrite
-from lathe.service.index.embedded.serving import GenerationServing
-from lathe.service.index.embedded.snapshot import Snapshots
+from lathe.service.index.embedded.serving import GenerationServing, PayloadCache, wrap_json
+from lathe.service.index.embedded.snapshot import Snapshots, open_generation
 from lathe.service.index.items import get_text, serialize_metadata
 from lathe.service.index.protocol import Artifact, Change, Payload, SpaceMovedError
 from lathe.service.index.reducer import Reducer, Vectors, require_float16
@@ -39,9 +42,6 @@ class EmbeddedIndex:
     The constructor opens the record, and restores the serving generation from its snapshot or rebuilds it.
 
     Args:
-        name: name of the index.
-        folder: folder of the index.
-        lock: acquired lock of the index.
         threads: number of threads for a search.
         job_threads: number of threads for adding rows to the graph.
         encode: encodes texts with the encoder that a spec names.
@@ -51,7 +51,6 @@ class EmbeddedIndex:
         generation: generation that serves; always replaced as a whole.
         bridge: alignment for queries of the encoder that the index is moving to; None if there is none.
         required_text_field: during a re-embedding, the metadata field that must hold an item's text; else None.
-        exact_rows: the number given for new generations, or None.
         rows_added: event that is set when rows were added.
         stopping: event that is set when the index is being closed.
     """
@@ -97,12 +96,7 @@ class EmbeddedIndex:
         self.maintenance.start()
 
     def close(self, snapshot: bool = True, release: bool = True) -> None:
-        """Finish accepted writes, stop the maintenance thread, and close all files.
-
-        Args:
-            snapshot: whether to write a snapshot.
-            release: whether to release the lock of the index.
-        """
+        """Finish accepted writes, stop the maintenance thread, and close all files."""
         self.stopping.set()
         self.writer.shutdown(wait=True)
         self.rows_added.set()

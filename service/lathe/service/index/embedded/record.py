@@ -62,10 +62,6 @@ class RecordWrite(Change):
 class IndexRecord:
     """SQLite file of an index, for any number of concurrent readers and one writer at a time.
 
-    Args:
-        path: existing file.
-        read_only: whether to open it for reading only.
-
     Raises:
         UnavailableError: if the file is not a record that can be read.
     """
@@ -83,13 +79,7 @@ class IndexRecord:
 
     @classmethod
     def create(cls, path: Path, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> "IndexRecord":
-        """Create a new, empty record file and open it.
-
-        Args:
-            path: path of a file that does not exist.
-            spec: settings of the index.
-            artifact: manifest and tensors of the chain; None for raw vectors.
-        """
+        """Create a new, empty record file and open it."""
         create_file(path).close()  # SQLite gives the WAL beside it the same permissions
         connection = sqlite3.connect(path, isolation_level=None)
         connection.executescript(TABLES)
@@ -308,9 +298,6 @@ class IndexRecord:
         """Yield all items of one consistent moment in batches: ids and metadata, and original vectors `(n, d)`.
 
         The items are in label order.
-
-        Args:
-            max_items: maximum number of items in a batch.
         """
         with self.reading() as db:
             db.execute("BEGIN")

@@ -34,8 +34,6 @@ class CatalogueEntry:
     """Entry of an index in the catalogue.
 
     Attributes:
-        collection: name of its collection.
-        spec: settings.
         artifact_bytes: sizes of the chain's manifest and tensors in bytes; None for raw vectors.
     """
 

@@ -63,12 +63,6 @@ class MilvusConnection:
 
         A collection that Milvus does not hold in memory, for example after a restart, is loaded first.
 
-        Args:
-            name: name of the method.
-            collection: name of the collection.
-            arguments: further positional arguments.
-            options: keyword arguments; `timeout` is 10 s by default.
-
         Raises:
             CollectionGoneError: if the collection does not exist.
             UnavailableError: if Milvus does not answer or reports another error.

@@ -32,9 +32,6 @@ class MilvusIndex:
     """Index whose items are a collection of Milvus; several processes may have it open.
 
     Args:
-        name: name of the index.
-        entry: its collection and settings.
-        connection: connection to Milvus.
         catalogue: settings and chains of all indexes, from which the chain is read at once.
 
     Attributes:
@@ -237,12 +234,7 @@ class MilvusIndex:
         on_progress(1.0, "Milvus has every row")
 
     def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Call a client method on the index's collection, and return its result.
-
-        Raises:
-            UnknownNameError: if another server deleted the index; `is_deleted` is set then.
-            UnavailableError: if Milvus does not answer.
-        """
+        """Call a client method on the index's collection, and return its result."""
         try:
             return self.connection.call(name, self.collection, *arguments, **options)
         except CollectionGoneError:
@@ -255,9 +247,6 @@ class SearchParameters:
     """Parameters of a search in Milvus, without the queries.
 
     Attributes:
-        k: number of items to return.
-        count: number of candidates.
-        ef: size of the graph's candidate list.
         filter: expression; empty for none.
     """
 

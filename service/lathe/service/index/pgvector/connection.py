@@ -52,7 +52,7 @@ def open_database(url: str | None) -> Iterator[Connection]:
             _use_extension(connection)
             yield connection
     except psycopg.Error as error:
-        converted = convert_postgres_error(error)
+        converted = _convert_postgres_error(error)
         raise type(converted)(_redact_password(converted.message, password), code=converted.code) from None
 
 
@@ -60,8 +60,7 @@ def _redact_password(message: str, password: str) -> str:
     return message.replace(password, "***") if password else message
 
 
-def convert_postgres_error(error: psycopg.Error) -> ServiceError:
-    """Convert an error of PostgreSQL or of the connection to the `ServiceError` that says what to do about it."""
+def _convert_postgres_error(error: psycopg.Error) -> ServiceError:
     where = f" ({error.diag.context})" if error.diag.context else ""
     message = error.diag.message_primary or str(error).partition("\n")[0]
     match error:

@@ -44,7 +44,6 @@ class ExportedColumn:
     """Column of vectors of an export.
 
     Attributes:
-        column: name, type, dimensions and comment.
         map: maps original vectors `(n, d)` to those of the column.
     """
 

@@ -26,14 +26,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class FullVectors:
-    """Column of full vectors in a table with a primary key.
-
-    Attributes:
-        table: the table.
-        column: the column.
-        kind: its type, `vector` or `halfvec`.
-        dimensions: number of dimensions of its vectors.
-    """
+    """Column of full vectors in a table with a primary key."""
 
     table: Table
     column: Column

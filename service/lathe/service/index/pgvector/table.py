@@ -19,7 +19,6 @@ class TableName:
 
     Attributes:
         schema: name of its schema; None for the first one of the search path that has the table.
-        table: name in the schema.
     """
 
     schema: str | None
@@ -40,11 +39,9 @@ class Column:
     """Column of a table as the catalogue describes it.
 
     Attributes:
-        name: name.
         kind: name of its type, such as `vector`.
         written: its type as SQL, such as `vector(384)`.
         dimensions: length of the type; None if it has none.
-        comment: its comment; None without one.
     """
 
     name: str
@@ -59,9 +56,6 @@ class VectorColumn:
     """Column of vectors as a command wants it.
 
     Attributes:
-        name: name.
-        kind: type.
-        dimensions: number of dimensions.
         comment: names the space of the vectors.
     """
 
@@ -76,8 +70,6 @@ class Table:
     """Existing table.
 
     Attributes:
-        name: name.
-        columns: columns by name.
         key: names of the columns of the primary key, in its order; empty without one.
     """
 

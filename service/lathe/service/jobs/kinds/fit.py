@@ -103,11 +103,7 @@ def _load_earlier_version(registry: Registry, ref: str) -> EarlierVersion:
 
 
 def _wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
-    """Call `change` and return its result; while Redis is unreachable or full, retry each second and say so.
-
-    Raises:
-        UnavailableError: if Redis stays unreachable or full for `PATIENCE_SECONDS`; at once for any other reason.
-    """
+    """Call `change` and return its result; while Redis is unreachable or full, retry each second and say so."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -145,15 +141,7 @@ def build_fit_job(
     files: Collection[str],
     target_encoder: EncoderSpec | None = None,
 ) -> dict[str, Any]:
-    """Build the JSON request of a fit job, which `lathe.service.jobs.requests.FitJob` parses.
-
-    Args:
-        request: what to fit.
-        encoder: encoder to load; None for vectors without an encoder.
-        transform: whether to write the source's vectors as the new chain transforms them.
-        files: names of the inputs that are stored in the job's folder.
-        target_encoder: encoder whose space the outputs should match; None if no step needs one.
-    """
+    """Build the JSON request of a fit job, which `lathe.service.jobs.requests.FitJob` parses."""
     return {
         "request": asdict(request),
         "encoder": encoder.to_json() if encoder else None,

@@ -49,8 +49,6 @@ class Reembedding:
     """Encoding of an index's items with a new encoder, from their texts.
 
     Args:
-        record: record of the index.
-        encoder: new encoder.
         text_field: field of the metadata that holds the texts.
         texts: texts sent again, by item id; preferred to those in the metadata.
     """
@@ -71,12 +69,7 @@ class Reembedding:
         return labels, self._encode(payloads)
 
     def _encode(self, payloads: list[tuple[str, bytes | None]]) -> Vectors:
-        """Encode items, given as ids and metadata, to vectors `(n, d)`.
-
-        Raises:
-            ConflictError: if an item has no text.
-            NotFiniteError: if the encoder gives NaN or inf for an item's text.
-        """
+        """Encode items, given as ids and metadata, to vectors `(n, d)`."""
         texts = [self.texts.get(item) or get_text(item, metadata, self.text_field) for item, metadata in payloads]
         try:
             return self.encoder.encode(texts).vectors if texts else np.empty((0, self.encoder.dimensions), np.float32)

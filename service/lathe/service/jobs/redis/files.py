@@ -47,7 +47,6 @@ class JobFiles:
 
     Args:
         client: Redis client; its errors are not caught here.
-        limits: limits on what is kept.
     """
 
     def __init__(self, client: Redis, limits: Limits) -> None:
