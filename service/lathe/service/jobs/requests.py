@@ -4,7 +4,7 @@ A job is data only: its kind selects a function in `lathe.service.jobs.runners.R
 than the parameters below.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
@@ -45,6 +45,10 @@ class JobRequest(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     encoder: EncoderSpec | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the parameters as JSON, which `parse_request` reads."""
+        return self.model_dump(mode="json")
 
     @property
     def encoders(self) -> list[EncoderSpec]:

@@ -17,16 +17,16 @@ from lathe.service.services import ADMIN, USE, Services, ServicesDep
 router = APIRouter(prefix="/chains", tags=["chains"], responses=ERRORS)
 
 
-@router.get("", dependencies=USE)
-async def list_chains(services: ServicesDep) -> Response:
-    """List all chains, each with its versions."""
-    return await answer_json(await run_in_threadpool(_describe_chains, services))
-
-
 @router.get("/{name}/drift", dependencies=USE)
 async def show_drift(name: str, services: ServicesDep) -> Response:
     """Show the drift of a chain's live version, or of `name@version`, by encoder; `unknown` says why there is none."""
     return await answer_json(await run_in_threadpool(lambda: services.drift.report(services.registry.load(name))))
+
+
+@router.get("", dependencies=USE)
+async def list_chains(services: ServicesDep) -> Response:
+    """List all chains, each with its versions."""
+    return await answer_json(await run_in_threadpool(_describe_chains, services))
 
 
 @router.get("/{name}", dependencies=USE)

@@ -23,7 +23,7 @@ from lathe.service.jobs.inputs import (
     FILE_OF_TARGETS,
     FILE_OF_TEST_PAIRS,
 )
-from lathe.service.jobs.kinds.fit import build_fit_job
+from lathe.service.jobs.requests import FitJob
 from lathe.service.jobs.sources import (
     receive,
     require_distinct,
@@ -109,7 +109,9 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
     else:
         require_no_targets(request, target)
     _require_usable_pairs(body)
-    return services.jobs.submit("fit", build_fit_job(request, spec, body.transform, source.files, target), source.files)
+    files = tuple(source.files)
+    job = FitJob(encoder=spec, request=request, target_encoder=target, transform=body.transform, files=files)
+    return services.jobs.submit("fit", job.to_json(), source.files)
 
 
 def _load_version_with_moments(ref: str, services: Services) -> LoadedChain:

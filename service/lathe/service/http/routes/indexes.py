@@ -200,16 +200,12 @@ def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
     files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
     if body.texts:
         files[FILE_OF_NEW_TEXTS] = orjson.dumps(body.texts)
-    content = {
-        "index": name,
-        "spec": spec.to_json(),
-        "encoder": encoder.spec.to_json() if encoder else None,
-        "text_field": spec.text_field or "text",
-    }
+    text_field = spec.text_field or "text"
+    job = ReindexJob(encoder=encoder.spec if encoder else None, index=name, spec=spec, text_field=text_field)
     with services.submitting_reindex:  # of two requests at once, the second sees the first's job
         if _list_reindex_jobs(services, name):
             raise ConflictError(f"the index {name} is being reindexed already", param="name")
-        return services.jobs.submit("reindex", content, files)
+        return services.jobs.submit("reindex", job.to_json(), files)
 
 
 def _list_reindex_jobs(services: Services, name: str) -> list[Job]:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -132,18 +131,17 @@ class MilvusIndex:
         """
         count = min(math.ceil(query.k * (query.rescoring or 1)), MAX_CANDIDATES)
         condition = "" if query.wanted is None else translate_filter(query.wanted)
-        parameters = SearchParameters(query.k, count, max(query.ef or DEFAULT_EF, count), condition)
         found: list[list[Hit]] = []
         for part in query.slice_batches(count, self.spec.width):
             vectors = query.vectors[part]
             directions = normalize_rows(vectors) if self.spec.metric == "cosine" else vectors
             compact = directions if query.reduced else self.reducer.reduce_queries(vectors)
             asked = None if query.rescoring is None else self.reducer.map_for_rescoring(vectors)
-            found += self._search_batch(compact, asked, parameters)
+            found += self._search_batch(query, compact, asked, count, condition)
         return found
 
     def _search_batch(
-        self, compact: Vectors, originals: Vectors | None, parameters: "SearchParameters"
+        self, query: Query, compact: Vectors, originals: Vectors | None, count: int, condition: str
     ) -> list[list[Hit]]:
         """Search one batch of queries in Milvus, and return the k best items of each, best first."""
         rescored = originals is not None
@@ -153,9 +151,9 @@ class MilvusIndex:
             "search",
             data=list(compact),
             anns_field=VECTOR,
-            limit=parameters.count,
-            filter=parameters.filter,
-            search_params={"params": {"ef": min(parameters.ef, MAX_EF)}},
+            limit=count,
+            filter=condition,
+            search_params={"params": {"ef": min(max(query.ef or DEFAULT_EF, count), MAX_EF)}},
             output_fields=[METADATA, *([compared] if rescored or by_distance else [])],
         )
         answers = []
@@ -166,7 +164,7 @@ class MilvusIndex:
                 if self.spec.metric == "cosine":
                     vectors = normalize_rows(vectors)
                 scores = _compute_scores(vectors, (compact if originals is None else originals)[position], by_distance)
-            best = np.argsort(scores if by_distance else -scores, kind="stable")[: parameters.k].tolist()
+            best = np.argsort(scores if by_distance else -scores, kind="stable")[: query.k].tolist()
             answers.append([_build_hit(hits[row], float(scores[row])) for row in best])
         return answers
 
@@ -240,20 +238,6 @@ class MilvusIndex:
         except CollectionGoneError:
             self.is_deleted = True
             raise UnknownNameError(f"the index {self.name} was deleted", param="name") from None
-
-
-@dataclass(frozen=True)
-class SearchParameters:
-    """Parameters of a search in Milvus, without the queries.
-
-    Attributes:
-        filter: expression; empty for none.
-    """
-
-    k: int
-    count: int
-    ef: int
-    filter: str
 
 
 def _build_hit(hit: Any, score: float) -> Hit:

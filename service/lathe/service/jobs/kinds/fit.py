@@ -1,8 +1,8 @@
 """The run of a fit request up to the registered chain: shared by `lathe fit` and `POST /fit-transform`."""
 
 import time
-from collections.abc import Callable, Collection
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,6 @@ from lathe.service.home import Home
 from lathe.service.registries import open_registry
 from lathe.service.settings import Settings
 from lathe.training.encoder.opening import open_encoder
-from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
 from lathe.training.fitting.engines import LOCAL, Engine
@@ -132,23 +131,6 @@ def _write_vectors(fitted: FittedChain, path: Path) -> None:
     out.flush()
     del out
     staging.replace(path)
-
-
-def build_fit_job(
-    request: FitRequest,
-    encoder: EncoderSpec | None,
-    transform: bool,
-    files: Collection[str],
-    target_encoder: EncoderSpec | None = None,
-) -> dict[str, Any]:
-    """Build the JSON request of a fit job, which `lathe.service.jobs.requests.FitJob` parses."""
-    return {
-        "request": asdict(request),
-        "encoder": encoder.to_json() if encoder else None,
-        "target_encoder": target_encoder.to_json() if target_encoder else None,
-        "transform": transform,
-        "files": list(files),
-    }
 
 
 def run_fit_job(asked: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
