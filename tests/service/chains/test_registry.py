@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cachetools import LRUCache
 
+from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
 from lathe.service.codec import dump_json
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
@@ -63,6 +64,20 @@ def test_rollback_returns_to_earlier_live_versions_and_then_raises_conflict_erro
         registry.rollback("mine")
     assert registry.promote("mine", 3).live == 3
     assert registry.rollback("mine").live == 1
+
+
+def test_changes_of_what_is_not_there_raise_and_change_nothing(registry):
+    registry.publish(fitted(), "mine", True)
+    for change in (registry.promote, registry.delete):
+        with pytest.raises(UnknownNameError, match="no version 7"):
+            change("mine", 7)
+        for name in ("nobody", "a/b"):
+            with pytest.raises(UnknownNameError, match=f"there is no chain '{name}'; there are: .*mine"):
+                change(name, 1)
+    with pytest.raises(UnknownNameError):
+        registry.rollback("nobody")
+    assert registry.read_pointer("mine") == Pointer(1, (), 1)
+    assert "mine" in registry.names() and not (registry.root / "nobody").exists()
 
 
 def test_delete_removes_a_version_and_never_reuses_its_number(registry):
@@ -198,6 +213,7 @@ def test_another_registry_on_the_folder_sees_a_promotion_at_once(registry):
 
 PUBLISH_SOME = """
 import sys, pathlib, numpy as np
+from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
 from lathe.transforms import Chain, parse_steps
 

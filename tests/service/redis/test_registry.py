@@ -12,7 +12,7 @@ from redis.exceptions import WatchError
 
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
-from lathe.service.errors import BadValueError, ConflictError, UnavailableError, UnknownNameError
+from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
 from lathe.service.jobs.kinds.fit import run_fit
 from lathe.service.redis.chain_record import CHAIN, CHANGES, IDENTITY, serialize_version, write_pointer, write_version
@@ -612,18 +612,3 @@ def test_a_fit_that_ends_while_redis_is_full_publishes_its_chain_once_there_is_r
     done = run_fit(asked, None, replica.registry, tmp_path / "work", make_room)
     assert done["promoted"] and live(replica) == 1
     assert sum("waiting: Redis is full" in message for message in said) == 1
-
-
-def test_a_shared_registry_raises_the_same_errors_as_one_in_files(open_replica, chains):
-    registry = open_replica("replica").registry
-    registry.publish(chains[0], "mine", True)
-    registry.publish(chains[1], "mine", True)
-    with pytest.raises(ConflictError):
-        registry.delete("mine", 2)
-    with pytest.raises(UnknownNameError, match="no version 7"):
-        registry.promote("mine", 7)
-    with pytest.raises(UnknownNameError):
-        registry.rollback("nobody")
-    with pytest.raises(BadValueError):
-        registry.publish(chains[0], "a/b", None)
-    assert registry.read_pointer("mine") == Pointer(2, (1,), 2)

@@ -165,11 +165,6 @@ def find_unmet(distribution: str, extra: str = "", version: Callable[[str], str]
     return tuple(dict.fromkeys(problems))
 
 
-def _find_unmet_of_lathe(version: Callable[[str], str] = version) -> tuple[str, ...]:
-    problems = [problem for name in DISTRIBUTIONS for problem in find_unmet(name, version=version)]
-    return tuple(dict.fromkeys(problems))
-
-
 def find_unmet_of_extra(extra: str, version: Callable[[str], str] = version) -> list[str]:
     """Return the requirements that an extra adds and that are not met; `extra` is written as `lathe-service[redis]`."""
     return _check_requirement(Requirement(extra), version)
@@ -190,13 +185,14 @@ def find_shortfalls(
 ) -> Iterator[tuple[str, str]]:
     """Yield what the machine and the installation lack, most important first, each with its consequence."""
     yield from _find_device_shortfalls(machine)
-    for problem in _find_unmet_of_lathe(version):
+    unmet = [problem for name in DISTRIBUTIONS for problem in find_unmet(name, version=version)]
+    for problem in dict.fromkeys(unmet):
         yield ("an old version", f"Lathe requires {problem}: pip install -U lathe-service")
     yield from _find_disk_shortfalls(machine.free_bytes)
     if not settings.redis_url:
         cost = "servers share no chains, jobs and cache: each has its own; set LATHE_REDIS_URL to share them"
         yield ("no Redis", cost)
-    faiss = [name for name in FAISS if _is_installed(name, version)]
+    faiss = [name for name in FAISS if not _check_requirement(Requirement(name), version)]
     if len(faiss) > 1:
         yield ("two FAISS", f"{' and '.join(faiss)} overwrite each other's files: uninstall both, then install one")
     for extra, cost in EXTRAS.items():
@@ -204,14 +200,6 @@ def find_shortfalls(
             continue  # a build for GPUs will do
         if problems := find_unmet_of_extra(extra, version):
             yield (f"no {extra}", f"{cost}; {_format_install_command(extra, machine)} installs {', '.join(problems)}")
-
-
-def _is_installed(package: str, version: Callable[[str], str]) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 def _find_device_shortfalls(machine: Machine) -> Iterator[tuple[str, str]]:

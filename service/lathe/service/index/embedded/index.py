@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,21 @@ Texts = Callable[[IndexSpec, list[str]], Vectors]
 """Function that encodes texts with the encoder that a spec names."""
 
 
+@dataclass
+class Move:
+    """A re-embedding in progress, by which an index moves to another encoder.
+
+    Attributes:
+        folder: folder of the next generation.
+        text_field: metadata field that must hold the text of each item that is written meanwhile.
+        bridge: alignment for queries of the new encoder; None until it is fitted.
+    """
+
+    folder: Path
+    text_field: str
+    bridge: Bridge | None = None
+
+
 class EmbeddedIndex:
     """Embedded index that this process owns.
 
@@ -49,8 +65,7 @@ class EmbeddedIndex:
 
     Attributes:
         generation: generation that serves; always replaced as a whole.
-        bridge: alignment for queries of the encoder that the index is moving to; None if there is none.
-        required_text_field: during a re-embedding, the metadata field that must hold an item's text; else None.
+        move: the move to another encoder in progress; None if there is none.
         rows_added: event that is set when rows were added.
         stopping: event that is set when the index is being closed.
     """
@@ -78,9 +93,7 @@ class EmbeddedIndex:
             opened.enter_context(closing(self.record))
             self.generation = self._open_generation(self.record.spec)
             opened.pop_all()
-        self.bridge: Bridge | None = None
-        self.required_text_field: str | None = None
-        self.moving_folder: Path | None = None
+        self.move: Move | None = None
         self.lacks_rows = False
         self.deleted = False
         self.payloads = PayloadCache(self.record)
@@ -173,9 +186,9 @@ class EmbeddedIndex:
         if spec.originals == "float16":
             require_float16(vectors)
         payloads = [serialize_metadata(position, given) for position, given in enumerate(metadata)]
-        if self.required_text_field is not None:
+        if (move := self.move) is not None:
             for item, metadata_json in zip(ids, payloads, strict=True):
-                get_text(item, metadata_json, self.required_text_field)
+                get_text(item, metadata_json, move.text_field)
         new = generation.convert(vectors)
         generation.rows.reserve(len(ids))  # all that can fail comes before the record is written
         with self.changing:
@@ -239,6 +252,11 @@ class EmbeddedIndex:
     def spec(self) -> IndexSpec:
         """Settings of the generation that serves."""
         return self.generation.spec
+
+    @property
+    def bridge(self) -> Bridge | None:
+        """Alignment for queries of the encoder that the index is moving to; None if there is none."""
+        return None if (move := self.move) is None else move.bridge
 
     def read_artifact(self) -> Artifact:
         """Return manifest and tensors of the chain of the generation that serves; None for raw vectors.
@@ -316,5 +334,5 @@ class EmbeddedIndex:
             "memory": measure_memory(generation, self.payloads.bytes),
             "snapshot_age_seconds": self.snapshots.compute_age(),
             "notes": [*generation.notes, *list_hints(generation)],
-            "moving_to": None if self.bridge is None else self.bridge.describe(),
+            "moving_to": None if (bridge := self.bridge) is None else bridge.describe(),
         }
