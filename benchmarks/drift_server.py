@@ -29,7 +29,7 @@ def main() -> None:
     async def watching(on: bool) -> dict[str, bool]:
         observers.remove(watch)
         if on:
-            observers.add(watch, immediate=True)
+            observers.add(watch)
         return {"on": observers.active}
 
     app.add_api_route("/watching/{on}", watching, methods=["POST"])

@@ -136,7 +136,9 @@ class Double:
         parts = self.given.pop(0)
         lengths = [[len(part.work.texts[row]) for row in part.rows] for part in parts]
         vectors = [np.array([[length, 1] for length in some], np.float32) for some in lengths]
-        return Reply([PartResult(some, None, np.ones(len(some), np.int64)) for some in vectors], [], 0.01)
+        one = np.ones(1, np.int64)
+        results = [PartResult(some, None, one.repeat(len(some)), 0 * one.repeat(len(some))) for some in vectors]
+        return Reply(results, [], 0.01)
 
     def alive(self):
         return not self.ended

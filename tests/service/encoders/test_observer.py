@@ -1,10 +1,10 @@
-"""Observers of live vectors: they run in a thread of their own, and one that fails or lags delays no request."""
+"""Observers of live vectors: one that fails fails no request, and work that they put off delays none."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
-from prometheus_client import REGISTRY
 
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.starters import STARTERS
@@ -54,32 +54,27 @@ def test_every_observer_gets_all_rows_in_order_even_if_another_observer_fails(st
     assert "secret" not in caplog.text and len(caplog.records) == 3
 
 
-def test_vectors_over_the_queue_limit_are_dropped_and_counted_without_blocking(started, loaded):
-    before = REGISTRY.get_sample_value("lathe_live_dropped_total")
-    entered, go, found = threading.Event(), threading.Event(), []
+def test_work_over_the_queue_limit_is_refused_without_blocking(started):
+    entered, go, done = threading.Event(), threading.Event(), []
 
-    def slow(seen):
+    def slow():
         entered.set()
         go.wait(10)
-        found.append(seen)
 
-    observers = started(slow, max_waiting=2)
-    observers.notify(ObservedVectors(None, loaded, rows(1)))
-    assert entered.wait(10)
-    for _ in range(5):
-        observers.notify(ObservedVectors(None, loaded, rows(7)))
+    observers = started(max_waiting=2)
+    assert observers.submit(slow) and entered.wait(10)
+    assert [observers.submit(partial(done.append, number)) for number in range(4)] == [True, True, False, False]
     go.set()
     observers.stop()
-    assert len(found) == 3
-    assert REGISTRY.get_sample_value("lathe_live_dropped_total") - before == 21
+    assert done == [0, 1]
 
 
-def test_observers_are_added_and_removed_while_the_thread_runs(started, loaded):
+def test_observers_are_added_and_removed_at_any_time(started, loaded):
     observers, found = started(), []
     assert not observers.active
     observers.add(found.append)
     assert observers.active
     observers.notify(ObservedVectors(None, loaded, rows(2)))
-    observers.stop()
     observers.remove(found.append)
+    observers.notify(ObservedVectors(None, loaded, rows(3)))
     assert [len(seen.raw) for seen in found] == [2] and not observers.active

@@ -53,7 +53,7 @@ def fit(app, name, rows, steps="r2,pca:8", **request):
     np.save(path, rows)
     services = app.services
     asked = FitRequest(name, [step.spec() for step in parse_steps(steps)], str(path), **request)
-    return run_fit(asked, None, services.registry, services.size_routes, services.home.vectors, no_progress)
+    return run_fit(asked, None, services.registry, services.home.vectors, no_progress)
 
 
 @pytest.fixture(scope="module")

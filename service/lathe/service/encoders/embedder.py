@@ -34,7 +34,6 @@ class Answer:
 
     Attributes:
         vectors: output of the chain, or the encoder's vectors without a chain.
-        target: chain, dimensions and space of the vectors.
         tokens: number of tokens encoded or cached.
         cut_tokens: number of tokens of the texts that the encoder does not read, estimated for very long ones; None
             without texts.
@@ -68,10 +67,7 @@ class Pending:
     """A request whose texts were found in the cache or are queued for the encoder.
 
     Attributes:
-        encoder: name of the encoder.
-        target: chain and dimensions to transform the vectors to.
         observers: receives the vectors for observers; None if there were none when the request came.
-        cache: stores the vectors of texts that are encoded.
         keys: cache keys of the texts; empty if the cache is not used.
         found: cached entry of each text, None where missing.
         sizes: length of each text relative to the part that was looked up or encoded; 1 for a text that is whole.
@@ -122,11 +118,7 @@ class Pending:
         return np.concatenate(found).reshape(len(found), -1) if found else np.empty((0, 0), np.float32)
 
     def _notify_observers(self, *raw: NDArray[np.float32]) -> None:
-        """Pass the encoder's vectors to the observers of the chain, if the request has one and anything observes.
-
-        Args:
-            raw: vectors before the chain, such as those from the cache and those just encoded; empty ones are left out.
-        """
+        """Pass the encoder's vectors to the observers of the chain, if the request has one and anything observes."""
         loaded = self.target.loaded
         if loaded is None or self.observers is None:
             return
@@ -141,8 +133,8 @@ class Pending:
         """
         counts = [(0, 0) if entry is None else (entry.tokens, entry.cut) for entry in self.found]
         if done is not None:
-            lost = np.zeros_like(done.tokens) if done.cut is None else done.cut
-            for index, count in zip(self.missing, zip(done.tokens.tolist(), lost.tolist(), strict=True), strict=True):
+            pairs = zip(done.tokens.tolist(), done.cut.tolist(), strict=True)
+            for index, count in zip(self.missing, pairs, strict=True):
                 counts[index] = count
         read = sum(tokens for tokens, _ in counts)
         total = sum(int((tokens + cut) * size) for (tokens, cut), size in zip(counts, self.sizes, strict=True))
@@ -180,14 +172,13 @@ class Embedder:
         self,
         engines: list[Engine],
         registry: Registry,
-        resolver: ChainResolver,
         cache: VectorCache,
         observers: Observers,
     ) -> None:
         self.observers = observers
         self.engines = {engine.spec.name: engine for engine in engines}
         self.registry = registry
-        self.resolver = resolver
+        self.resolver = ChainResolver(registry)
         self.cache = cache
 
     def add(self, engine: Engine) -> None:
@@ -321,13 +312,6 @@ class Embedder:
     ) -> Answer:
         """Transform the caller's vectors `(n, d)` by a chain, and pass them to observers if there are any.
 
-        Args:
-            vectors: the caller's vectors.
-            chain: name or reference of the chain.
-            dimensions: dimensions of the outputs; None for all.
-            input_type: `query` takes the chain's map of queries, whose floats search what it maps documents to.
-            output_dtype: requested encoding of the outputs.
-
         Raises:
             BadValueError: if the chain does not serve the dimensions, or outputs overflow float32 or cannot be encoded
                 as requested.
@@ -349,9 +333,12 @@ class Embedder:
         return list_model_names(self.engines, self.registry, self.resolver)
 
     def require_model(self, model: str) -> None:
-        """Raise a `RequestError` unless a request's `model` names an encoder that serves its chain and dimensions.
+        """Check that a request's `model` names an encoder that serves its chain and dimensions.
 
         While the encoder was never ready, only its name is checked.
+
+        Raises:
+            BadValueError, ConflictError, UnknownNameError: if it does not.
         """
         choice = self.parse_model(model)
         if choice.engine.info is not None:

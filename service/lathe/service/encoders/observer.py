@@ -42,19 +42,15 @@ Work = Callable[[], None]
 
 
 class Observers:
-    """Distributor of vectors to observers, in a thread of its own; requests never wait for observers.
+    """The observers of vectors that go through chains, and a thread for work that they put off.
 
-    An observer that needs microseconds may run in the request's thread instead: waking another thread for each request,
-    and holding its vectors meanwhile, would cost more. It passes slower work to `submit`.
-
-    Args:
-        max_waiting: maximum number of queued pieces of work; more are dropped.
+    An observer is called in the request's thread and may need microseconds: waking another thread for each request,
+    and holding its vectors meanwhile, would cost more. It passes slower work to `submit`, so that no request waits.
     """
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self.max_waiting = max_waiting
-        self.queued_observers: tuple[Observer, ...] = ()
-        self.immediate_observers: tuple[Observer, ...] = ()
+        self.observers: tuple[Observer, ...] = ()
         self.changing = threading.Lock()
         self.waiting: deque[Work] = deque()
         self.wakeup, self.stopping = threading.Event(), threading.Event()
@@ -63,21 +59,17 @@ class Observers:
     @property
     def active(self) -> bool:
         """Whether there are observers."""
-        return bool(self.queued_observers or self.immediate_observers)
+        return bool(self.observers)
 
-    def add(self, observer: Observer, immediate: bool = False) -> None:
-        """Add an observer that is called with the vectors of each request, in the request's thread if `immediate`."""
+    def add(self, observer: Observer) -> None:
+        """Add an observer that is called with the vectors of each request, in the request's thread."""
         with self.changing:
-            if immediate:
-                self.immediate_observers = (*self.immediate_observers, observer)
-            else:
-                self.queued_observers = (*self.queued_observers, observer)
+            self.observers = (*self.observers, observer)
 
     def remove(self, observer: Observer) -> None:
-        """Stop calling an observer, immediate or not; an unknown one is ignored."""
+        """Stop calling an observer; an unknown one is ignored."""
         with self.changing:
-            self.queued_observers = tuple(other for other in self.queued_observers if other != observer)
-            self.immediate_observers = tuple(other for other in self.immediate_observers if other != observer)
+            self.observers = tuple(other for other in self.observers if other != observer)
 
     def start(self) -> None:
         """Start the thread, which sleeps until there is work."""
@@ -94,14 +86,9 @@ class Observers:
             self.thread = None
 
     def notify(self, seen: ObservedVectors) -> None:
-        """Call the immediate observers with a request's vectors now, and queue one call of the others.
-
-        If the queue is full, the vectors are counted as dropped. Errors of observers are logged, not raised.
-        """
-        for observer in self.immediate_observers:
+        """Call the observers with a request's vectors; their errors are logged, not raised."""
+        for observer in self.observers:
             _run_safely(partial(observer, seen))
-        if self.queued_observers and not self.submit(partial(self._call_observers, seen)):
-            DROPPED.inc(len(seen.raw))
 
     def submit(self, work: Work) -> bool:
         """Queue work for the observer thread; return False, and drop it, if the queue is full."""
@@ -121,11 +108,6 @@ class Observers:
             ended = self.stopping.is_set()
             while self.waiting:
                 _run_safely(self.waiting.popleft())
-
-    def _call_observers(self, seen: ObservedVectors) -> None:
-        """Call each observer in this thread with one request's vectors."""
-        for observer in self.queued_observers:
-            _run_safely(partial(observer, seen))
 
 
 def _run_safely(work: Work) -> None:

@@ -20,7 +20,6 @@ class Residency:
     """Thread that unloads encoders; it runs only if something limits how long they stay loaded.
 
     Args:
-        list_engines: returns the engines of the served encoders.
         max_bytes: maximum bytes of the weights of all loaded encoders; 0 for no limit.
     """
 
@@ -51,7 +50,6 @@ class Residency:
         return f"the loaded encoders have {total:,} bytes of weights, more than LATHE_MODEL_BYTES, {self.max_bytes:,}"
 
     def _run(self) -> None:
-        """Check the encoders until the thread is stopped."""
         while not self.stopping.wait(self._choose_pause()):
             try:
                 self.unload_idle()

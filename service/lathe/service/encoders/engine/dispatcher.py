@@ -57,11 +57,6 @@ class WorkerProcess:
     def __init__(self, spec: EncoderSpec, options: WorkerOptions, processes: ProcessStarter) -> None:
         """Start the process and send it the spec; `wait_ready` waits for the model.
 
-        Args:
-            spec: spec of the encoder.
-            options: options of the process.
-            processes: starts the process.
-
         Raises:
             OSError: if the system starts no more processes.
         """
@@ -224,7 +219,6 @@ class Dispatcher:
         return self.queue.take(window, seconds, NO_WAIT if self.sent else wait, self.max_texts)
 
     def _send(self, parts: list[Part]) -> None:
-        """Send texts to the worker, and observe how long the requests waited whose first texts are among them."""
         self.sent.append(parts)
         self.worker.send(parts)
         for part in parts:
@@ -232,12 +226,7 @@ class Dispatcher:
                 metrics.QUEUE_SECONDS.labels(self.name).observe(part.waited)
 
     def _deliver(self, parts: list[Part], reply: Reply) -> None:
-        """Give each part's vectors or error, as the worker replied them in order, to its request; update the metrics.
-
-        Args:
-            parts: the texts that the worker was sent, by request.
-            reply: the worker's reply, with one result for each part.
-        """
+        """Give each part's vectors or error, which the worker replies in order, to its request; update the metrics."""
         self.queue.record_batch(sum(part.tokens for part in parts), reply.seconds, len(self.peers))
         metrics.observe_batches(self.name, reply)
         for part, result in zip(parts, reply.results, strict=True):

@@ -44,7 +44,6 @@ class Engine:
     """The worker processes of one encoder, and whether it is ready.
 
     Attributes:
-        spec: spec of the encoder.
         info: what a worker loaded; None before the first was ready.
         problem: why the encoder is not ready; None while it is.
         settled: event that is set once the encoder was ready, or failed, for the first time.
@@ -170,7 +169,6 @@ class Engine:
             dispatcher.fail_sent(error)
 
     def _build_stop_error(self) -> UnavailableError:
-        """Build the error for requests that are unfinished when the engine stops."""
         return UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
 
     @property

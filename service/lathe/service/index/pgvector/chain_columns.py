@@ -13,14 +13,7 @@ def describe_space(space_id: str, chain: str, column_type: VectorType) -> str:
 
 
 def require_searchable(chain: str, quantizer: Quantizer | None, column_type: VectorType, metric: Metric) -> None:
-    """Raise `BadValueError` if pgvector cannot search the outputs of a chain in a column of this type.
-
-    Args:
-        chain: reference of the chain.
-        quantizer: its quantizer; None without one.
-        column_type: type of the column.
-        metric: similarity measure of the search.
-    """
+    """Raise `BadValueError` if pgvector cannot search the outputs of a chain in a column of this type."""
     if quantizer is not None and not (isinstance(quantizer, Binary) and column_type == "bit"):
         advice = "--column-type bit can" if isinstance(quantizer, Binary) else "take a chain without one"
         raise BadValueError(

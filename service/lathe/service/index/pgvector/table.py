@@ -19,7 +19,6 @@ class TableName:
 
     Attributes:
         schema: name of its schema; None for the first one of the search path that has the table.
-        table: name in the schema.
     """
 
     schema: str | None
@@ -40,11 +39,9 @@ class Column:
     """Column of a table as the catalogue describes it.
 
     Attributes:
-        name: name.
         kind: name of its type, such as `vector`.
         written: its type as SQL, such as `vector(384)`.
         dimensions: length of the type; None if it has none.
-        comment: its comment; None without one.
     """
 
     name: str
@@ -59,9 +56,6 @@ class VectorColumn:
     """Column of vectors as a command wants it.
 
     Attributes:
-        name: name.
-        kind: type.
-        dimensions: number of dimensions.
         comment: names the space of the vectors.
     """
 
@@ -76,8 +70,6 @@ class Table:
     """Existing table.
 
     Attributes:
-        name: name.
-        columns: columns by name.
         key: names of the columns of the primary key, in its order; empty without one.
     """
 
@@ -198,7 +190,6 @@ def format_index_statement(table: TableName, column: VectorColumn, metric: Metri
 
 
 def _has_values(connection: Connection, table: Table, column: str) -> bool:
-    """Return whether a row has a value in a column."""
     query = sql.SQL("SELECT 1 FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
         table.name.identifier, sql.Identifier(column)
     )

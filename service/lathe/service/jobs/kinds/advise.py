@@ -53,11 +53,11 @@ def fit_recommended(
     if not written:
         raise AdviceError("nothing was fitted: no chain is recommended, the raw vectors are best")
     home = Home(settings.home)
-    registry, size_routes = open_registry(home, settings.redis_url)
+    registry = open_registry(home, settings.redis_url)
     steps = [step.spec() for step in parse_steps(written)]
     pairs = question.pairs if adapter else None
     request = FitRequest(name, steps, question.source, seed=question.seed, pairs=pairs)
-    return run_fit(request, encoder, registry, size_routes, home.vectors, on_progress, command, job=job)
+    return run_fit(request, encoder, registry, home.vectors, on_progress, command, job=job)
 
 
 def build_advice_job(

@@ -59,7 +59,6 @@ class Window:
 
     Args:
         encoder: name of the encoder; None for vectors that callers sent.
-        loaded: version of the chain.
         reference: distribution of the rows the version was fitted on.
         size: rows of a generation.
         pace: limits on the rows that are evaluated.
