@@ -20,8 +20,14 @@ from lathe.transforms.base import (
     require_whole,
 )
 from lathe.transforms.errors import InputError
-from lathe.transforms.learned.descent import Batches, checkpoint_for, mean_of_varied, one_thread_if_small, train
-from lathe.transforms.learned.initialization import uniform_start
+from lathe.transforms.learned.descent import (
+    Batches,
+    checkpoint_for,
+    mean_of_varied,
+    one_thread_if_small,
+    train,
+    uniform_start,
+)
 from lathe.transforms.learned.losses import LOSSES, Loss, LossSetup, prefix_losses
 from lathe.transforms.learned.paper_config import paper_config
 from lathe.transforms.linear import Linear

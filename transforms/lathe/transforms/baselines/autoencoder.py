@@ -15,8 +15,14 @@ from lathe.transforms.base import (
     require_whole,
 )
 from lathe.transforms.errors import InputError
-from lathe.transforms.learned.descent import Batches, autograd_loss, checkpoint_for, mean_of_varied, train
-from lathe.transforms.learned.initialization import uniform_start
+from lathe.transforms.learned.descent import (
+    Batches,
+    autograd_loss,
+    checkpoint_for,
+    mean_of_varied,
+    train,
+    uniform_start,
+)
 from lathe.transforms.learned.paper_config import paper_config
 from lathe.transforms.statistics import Moments, zero_where_zero
 from lathe.transforms.vectors import Vectors
