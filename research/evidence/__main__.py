@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.evaluation import condensed, timed
 from benchmarks.report import parser, write_report
 from lathe.training.evaluation.report import format_report
 from lathe.training.evaluation.report import write_report as write_evaluation
 from lathe.training.evaluation.run import Request
 from lathe.training.evaluation.suites import open_suite
+from research.evaluation import condensed, timed
 from research.evidence.families import FAMILIES, MAX_TOKENS, request_layers, request_model
 from research.evidence.requests import LAYER_TASKS, SHARES, LayerDebiasing, LossComparison, Reduction
 from research.evidence.tables import Figures, build_debiasing_table, build_losses_table, build_retention_table

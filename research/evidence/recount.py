@@ -2,7 +2,7 @@
 
     python -m research.evidence.recount --raw research/results --out research/results
 
-The figures are those of `python -m research.evidence`, `python -m benchmarks.evaluation` and the comparison of
+The figures are those of `python -m research.evidence`, `python -m research.evaluation` and the comparison of
 domains. Runs with other data sets or row limits are counted apart, never together.
 """
 

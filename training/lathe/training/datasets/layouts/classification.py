@@ -18,7 +18,6 @@ class Classification(Layout):
     text_columns = ("text",)
     test_splits = ("train", "test")
     mteb_class, mteb_type, main_score = "AbsTaskClassification", "Classification", "accuracy"
-    examples = "classified texts"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
         """Read train and test texts, each with the number of its class in alphabetical order.
