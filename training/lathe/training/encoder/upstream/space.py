@@ -39,7 +39,7 @@ class UpstreamSpace:
         prompts: its prompts by name.
         prompt: prompt of the probe texts; None for none.
         calls: makes the calls, of the client.
-        client: asks the API what it states of its model.
+        client: connections to the API.
         store: where the last confirmed space is kept; None keeps none.
 
     Attributes:
@@ -199,10 +199,7 @@ class UpstreamSpace:
             answer = await self._send_probes()
         except CallError as error:
             raise UpstreamError(f"{provider}: {error}") from None
-        try:
-            stated = await self.client.read_identity() | dict(answer.stated)
-        except CallError as error:  # without what it states, the space would seem to be another one
-            raise UpstreamUnavailableError(f"{provider}: {error}") from None
+        stated = dict(answer.stated)
         if not np.isfinite(answer.vectors).all():
             raise UpstreamError(f"{provider}: it answers NaN or inf for the probe texts")
         width = answer.vectors.shape[1]
