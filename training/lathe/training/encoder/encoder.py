@@ -184,7 +184,6 @@ class Encoder:
         self.transformer.to(getattr(torch, self.spec.dtype))
 
         def compare() -> Agreement:
-            """Return the agreement of the transformer as it is now."""
             return measure_agreement(self.encode(PROBES).vectors, reference)
 
         if self.spec.compile or self.spec.trust_remote_code:  # compilers and a model's own code expect its own layers

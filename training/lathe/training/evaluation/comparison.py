@@ -127,7 +127,6 @@ def compare_with_raw(grid: Grid, labels: Sequence[str]) -> list[Cell]:
 
 
 def _group_tests(scores: Array, control: Array, groups: dict[str, list[int]]) -> dict[str, PairedTest]:
-    """Return the paired test of each group of tasks, given as lists of positions in `scores` and `control`."""
     return {name: paired_test(scores[places], control[places]) for name, places in groups.items()}
 
 

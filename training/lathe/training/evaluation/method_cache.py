@@ -66,7 +66,6 @@ class MethodCache:
         return FittedMethod(method.name, key, folder, cut), measures
 
     def _load_or_measure(self, folder: Path, size: int, corpus: Corpus, output: str) -> dict[str, float]:
-        """Return a reduction's intrinsic measures on held-out rows: load them, or compute and store them."""
         key = hashlib.sha256(f"{folder.name} {output} {corpus.digest}".encode()).hexdigest()[:32]
         path = self.folder / f"{key}.json"
         if not path.exists():

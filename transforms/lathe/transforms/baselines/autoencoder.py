@@ -108,7 +108,6 @@ class Autoencoder(Transform):
         parameters = self._initial_parameters(data.shape[1])
 
         def loss_of(batch: Tensor) -> Tensor:
-            """Return the squared reconstruction error of a row, averaged over the batch, as a scalar tensor."""
             codes = functional.linear(batch, parameters["weight"], parameters["bias"]).relu()
             decoded = functional.linear(codes, parameters["decoder_weight"], parameters["decoder_bias"])
             return (batch - (decoded.relu() if self.literal else decoded)).square().sum(1).mean()

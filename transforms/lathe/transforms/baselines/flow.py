@@ -168,7 +168,6 @@ class Flow(Transform):
         self._set_buffers({name: parameter.detach() for name, parameter in parameters.items()})
 
     def _set_buffers(self, tensors: dict[str, Tensor]) -> None:
-        """Assign each tensor to the buffer of its name, without copying or detaching the tensor."""
         for name, tensor in tensors.items():
             setattr(self, name, tensor)
 

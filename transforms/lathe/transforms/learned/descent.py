@@ -195,7 +195,6 @@ def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], 
     """Wrap a differentiable loss as a function of a batch that returns the loss and sets every `parameter.grad`."""
 
     def loss_function(batch: Tensor) -> float:
-        """Return the loss of the batch; replace every parameter's `grad` by the gradient of that loss."""
         for parameter in parameters.values():
             # `backward` adds to a gradient that is already there.
             parameter.grad = None

@@ -233,7 +233,6 @@ class GeoPres(Linear):
         normalized = self.preset == "lathe" or LOSSES[loss].of_unit_rows
 
         def prepare(batch: Tensor) -> Tensor:
-            """Return the batch with unit rows if `normalized`, in the coordinates of the axes if there are any."""
             rows = unit_rows(batch) if normalized else batch
             return rows if axes is None else rows @ axes.T
 

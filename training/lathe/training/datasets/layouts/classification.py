@@ -42,7 +42,6 @@ class Classification(Layout):
         numbers = {name: number for number, name in enumerate(names)}  # of two, measures want to know which is positive
 
         def number(label: Any) -> int:
-            """Return the number of a label's class."""
             return numbers[str(label)]
 
         return Tables({split: to_columns(rows, self.fields, label=number) for split, rows in splits.items()})

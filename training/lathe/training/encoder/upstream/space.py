@@ -95,7 +95,6 @@ class UpstreamSpace:
                 await self._identify()
 
     async def _identify(self) -> None:
-        """Set the space; see `identify`."""
         known = self.store.read_space(self.address) if self.store is not None else None
         if known is not None and not self._is_due(known):
             self.found = known
@@ -139,7 +138,6 @@ class UpstreamSpace:
             raise SpaceChangedError(change)
 
     def _is_due(self, space: StoredSpace) -> bool:
-        """Return whether a space was last compared `probe_seconds` ago or more."""
         return time.time() - space.checked_at >= self.upstream.probe_seconds
 
     def _confirm_or_refuse(self, found: StoredSpace) -> None:
@@ -152,7 +150,6 @@ class UpstreamSpace:
         self._write()
 
     def _write(self) -> None:
-        """Store the space, if there is a store."""
         if self.store is not None:
             self.store.write_space(self.known, self.address)
 
