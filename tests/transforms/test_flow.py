@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lathe.transforms import PCA, Chain, Flow, InputError, Moments, NotFittedError, StepError
-from lathe.transforms.learned.flow import LOG_SCALE_LIMIT
+from lathe.transforms.baselines.flow import LOG_SCALE_LIMIT
 
 QUICK = {"blocks": 2, "hidden": 16, "steps": 60, "batch": 128, "learning_rate": 1e-2}
 """Parameters of a quick fit in which the couplings still have an effect."""

@@ -49,7 +49,6 @@ class ShardTasks:
                     yield self._build_task(file, together)
 
     def _build_task(self, file: str, folders: list[Path]) -> Task:
-        """Build the task that encodes shards of one file into their folders, with absolute paths."""
         place = str(Path(file).absolute()) if is_path(file) else file
         shards = [replace(self.shards[folder][0], file=place) for folder in folders]
         name = f"{self.run.source.name_of(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"

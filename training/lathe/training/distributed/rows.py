@@ -64,7 +64,6 @@ class SharedRows(Rows):
 
 
 def _as_stacked(vectors: Any) -> Stacked:
-    """Return encoded vectors, `Stacked` or a memmap of one file, as `Stacked`."""
     if isinstance(vectors, Stacked):
         return vectors
     return Stacked([Part(Path(vectors.filename), vectors.shape[0])], vectors.shape[1])

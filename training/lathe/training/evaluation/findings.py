@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lathe.training.evaluation import comparison, reduction
-from lathe.training.evaluation.comparison import Cell, EstimationRow, FamilyRow, LargeEffect
+from lathe.training.evaluation.comparison import Cell, FamilyRow, LargeEffect
 from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.reduction import CrossLingual, Retention
 from lathe.training.evaluation.run import Results
@@ -24,7 +24,6 @@ class Findings:
         norm_bins: mean t of R2 by interval of ‖μ‖.
         head_to_head: counts of encoders on which R2's t is above or below R1's.
         large_effects: large changes of a score, by any method.
-        estimation: loss of R1 and R2 by the number of sentences their mean is estimated from.
         retentions: share of the score that reducers and nested chains retain.
         intrinsic: correlation of each intrinsic measure with the mean score.
         cross_lingual: retention in other languages compared with English.
@@ -38,7 +37,6 @@ class Findings:
     norm_bins: Sequence[Mapping[str, float | int | str | None]]
     head_to_head: Mapping[str, Mapping[str, int]]
     large_effects: Sequence[LargeEffect]
-    estimation: Sequence[EstimationRow]
     retentions: Sequence[Retention]
     intrinsic: Mapping[str, Correlation]
     cross_lingual: Sequence[CrossLingual]
@@ -61,7 +59,6 @@ def compute_findings(results: Results) -> Findings:
         norm_bins=comparison.average_by_norm(grid, cells, "R2") if "R2" in labels else [],
         head_to_head=comparison.count_head_to_head(cells, "R2", "R1"),
         large_effects=comparison.list_large_effects(grid, labels),
-        estimation=comparison.compare_estimated_means(grid),
         retentions=reduction.compute_retentions(grid),
         intrinsic=reduction.correlate_intrinsic(grid),
         cross_lingual=reduction.compare_languages(grid),

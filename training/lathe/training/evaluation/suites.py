@@ -86,7 +86,6 @@ class Entry:
         )
 
     def _folder_data_set(self) -> FolderDataSet:
-        """Return the data set of a folder, not yet read."""
         return FolderDataSet(self.name, self.task, Path(self.place), self.language)
 
     def digest(self) -> str:
@@ -275,5 +274,4 @@ def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
 
 
 def _read_encoder(item: Mapping[str, Any]) -> ListedEncoder:
-    """Convert an item of a YAML file's `encoders`; raise `KeyError` without a model."""
     return ListedEncoder(str(item["model"]), item.get("family"), item.get("published_mean_norm"))

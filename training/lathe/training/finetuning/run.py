@@ -193,7 +193,6 @@ class TrainingRun:
         return Outcome(mixture, self.regularizer, summary, warnings, self.out / MODEL, found)
 
     def _report_offline_progress(self, fraction: float, sentence: str) -> None:
-        """Report progress of the work before training, scaled to the first `OFFLINE_SHARE` of the whole."""
         self.on_progress(OFFLINE_SHARE * fraction, sentence)
 
     def _record_or_check_job(self, encoder: Encoder, mixture: Mixture) -> None:

@@ -65,7 +65,6 @@ class Trainer(SentenceTransformerTrainer):
         """Do nothing, so that no model card is written."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Write the model, or only its adapters if there are any, to the folder of a checkpoint."""
         folder = Path(str(output_dir or self.args.output_dir))
         if self.adapter is None:
             self.model.save_pretrained(str(folder), create_model_card=False)
@@ -74,7 +73,6 @@ class Trainer(SentenceTransformerTrainer):
             self.adapter.save(folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Restore the model, or only its adapters if there are any, from the folder of a checkpoint."""
         if self.adapter is None:
             super()._load_from_checkpoint(resume_from_checkpoint)
         else:
@@ -195,7 +193,6 @@ def build_dataset(mixture: Mixture, model: Any) -> Dataset:
     """
 
     def cut(texts: Sequence[str]) -> list[str]:
-        """Cut each text to what the model reads of it; return the texts unchanged if the model reads all."""
         return list(texts) if cutter is None else [cutter.cut(text).text for text in texts]
 
     reads_all = not hasattr(next(iter(model)), "auto_model")
@@ -220,7 +217,6 @@ def _encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.flo
 
 
 def _get_process_count() -> int:
-    """Return the number of processes of torchrun; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 

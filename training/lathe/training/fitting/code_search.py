@@ -275,7 +275,6 @@ def _view_through(rows: Vectors, chain: Chain) -> Vectors:
 
 
 def _with_weighting(chain: Chain, weighting: float, moments: Moments, queries: Moments | None) -> Chain:
-    """Return the chain with its codes fitted again with another weighting; the other steps are shared."""
     assert chain.quantizer is not None
     parameters = {name: value for name, value in chain.quantizer.spec().items() if name != "kind"}
     step = TransformCoding(**(parameters | {"weighting": weighting})).fit(moments, queries=queries)
@@ -315,7 +314,6 @@ def _rank_halves(chain: Chain, halves: HeldOutHalves, heldout: FloatArray) -> ND
 
 
 def _compare(chain: Chain, rows: int, own: NDArray[np.float64], other: NDArray[np.float64]) -> CodeTrial:
-    """Compare the reciprocal ranks `(n,)` through a chain's codes, fitted on so many rows, with those of others."""
     assert isinstance(chain.quantizer, TransformCoding)
     difference = 100 * (own - other)
     half = NORMAL_QUANTILE * float(difference.std(ddof=1)) / float(np.sqrt(len(difference)))

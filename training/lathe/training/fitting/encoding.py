@@ -25,7 +25,6 @@ from lathe.transforms.vectors import Vectors
 
 
 def _read_free_bytes(folder: Path) -> int:
-    """Return the number of free bytes on the disk of a folder."""
     return shutil.disk_usage(folder).free
 
 
@@ -113,7 +112,6 @@ def _encode_run(
     done = before
 
     def report(shard: Shard, of_shard: int) -> None:
-        """Add a shard's newly done rows to the total, and report progress with rate and time left."""
         nonlocal done
         done += max(of_shard - rows[shard], 0)
         rows[shard] = max(of_shard, rows[shard])

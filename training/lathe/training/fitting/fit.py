@@ -370,5 +370,4 @@ def require_no_targets(request: FitRequest, target_encoder: object | None) -> No
 
 
 def _stage_progress(name: str, on_progress: Progress) -> Progress:
-    """Return a progress callback for the stage `name`, which maps its progress to that of the whole job."""
     return part_of(on_progress, *STAGES[name])

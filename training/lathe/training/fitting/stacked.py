@@ -54,7 +54,6 @@ class Stacked:
         return self.shape[0]
 
     def _open_part(self, place: int) -> FloatArray:
-        """Return a read-only memmap of the file at index `place`."""
         return np.memmap(self.parts[place].path, np.float32, "r", shape=(self.parts[place].rows, self.shape[1]))
 
     def __getitem__(self, rows: Any, /) -> FloatArray:

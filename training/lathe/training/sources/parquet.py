@@ -24,7 +24,6 @@ def read_parquet(file: Readable, field: str, rows: int, span: Span) -> Iterator[
     """
 
     def refusal(some: list[Record]) -> str:
-        """Return the error message for rows of which the last exceeds the limit."""
         return f"{file.name}: {len(some)} rows take more than {MAX_BATCH_BYTES:,} bytes, unpacked"
 
     start = span.start

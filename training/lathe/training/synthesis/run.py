@@ -142,7 +142,6 @@ async def _ask_all(
 
 
 def _build_busy_error(out: Path) -> JobError:
-    """Build, without raising, the error for a folder that another run uses."""
     return JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
 
 
@@ -154,7 +153,6 @@ def _require_same_job(prepared: Prepared, out: Path) -> None:
 
 
 def _write_job_record(prepared: Prepared, out: Path) -> None:
-    """Write job.json and the prompt templates to the folder."""
     (out / "templates").mkdir(exist_ok=True)
     for name, prompt in prepared.prompts.items():
         replace_synced(out / "templates" / template_file_name(name), prompt.text.encode())

@@ -261,7 +261,6 @@ class Sender:
         self.halted.set()
 
     def _report_progress(self, stage: StageName, done: int, count: int, seconds: float) -> None:
-        """Report progress: calls done in the stage, calls a minute, and remaining time of the stage."""
         rate = done / max(seconds, 1e-9)
         left = (count - done) / rate
         wait = f"{left / MINUTE:.0f} min" if left >= 2 * MINUTE else f"{left:.0f} s"

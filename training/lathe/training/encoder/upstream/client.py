@@ -4,7 +4,7 @@ CallError (Exception)
 ├── retryable      429, 408, 5xx, no connection, a time-out, a cut connection, a body that is not JSON
 └── not retryable  400, 401, 403, 404, 413, 422, a redirect, JSON of another shape: another try would fail as this one
 
-httpx2 is used, not the providers' own clients: four protocols need one field or two each, while every one of those
+httpx2 is used, not the providers' own clients: two protocols need one field or two each, while every one of those
 clients brings its own retries, which rate limits and the circuit breaker would not see, follows redirects with the key,
 takes proxies and headers from the environment, and reads an answer of any size.
 """
@@ -107,7 +107,7 @@ class UpstreamClient:
         body = self.protocol.build_body(self.spec, texts, options)
         if not self.base64:
             body.pop("encoding_format", None)
-        received = await self._request("POST", self.protocol.path, orjson.dumps(body))
+        received = await self._post(orjson.dumps(body))
         found = self._parse_json(received)
         try:
             return self.protocol.read_answer(found, received.headers, len(texts))
@@ -115,33 +115,15 @@ class UpstreamClient:
             said = self._redact(_extract_message(found)) if isinstance(found, dict) and "error" in found else ""
             raise CallError(f"it answered {error}{said and f': {said}'}", retryable=False) from None
 
-    async def read_identity(self) -> dict[str, str]:
-        """Return what the API states of its model at `identity_path`; empty if it has none or refuses.
-
-        Raises:
-            CallError: if another try may succeed.
-        """
-        if self.protocol.identity_path is None:
-            return {}
-        try:
-            received = await self._request("GET", self.protocol.identity_path, None)
-            return self.protocol.read_identity(orjson.loads(received.payload), self.spec.model)
-        except orjson.JSONDecodeError:
-            return {}
-        except CallError as error:
-            if error.retryable:
-                raise
-            return {}
-
-    async def _request(self, method: str, path: str, content: bytes | None) -> Received:
-        """Send a request and return its whole response, within the time limit.
+    async def _post(self, content: bytes) -> Received:
+        """Send the body of a call and return the whole response, within the time limit.
 
         Raises:
             CallError: if no response comes, it is too large, or its status is not a success.
         """
         try:
             async with asyncio.timeout(self.spec.timeout):  # of the whole response: httpx2 limits only each read
-                received = await self._exchange(method, f"{self.spec.url.rstrip('/')}{path}", content)
+                received = await self._exchange(f"{self.spec.url.rstrip('/')}{self.protocol.path}", content)
         except (TimeoutError, httpx2.TimeoutException):
             raise CallError(f"no answer within {self.spec.timeout:g} s", retryable=True) from None
         except httpx2.ConnectError as error:
@@ -152,15 +134,15 @@ class UpstreamClient:
             raise self._build_status_error(received)
         return received
 
-    async def _exchange(self, method: str, url: str, content: bytes | None) -> Received:
+    async def _exchange(self, url: str, content: bytes) -> Received:
         """Send a request and read its whole response, whatever its status.
 
         Raises:
             CallError: if the response is larger than `MAX_ANSWER_BYTES`.
-            TimeoutError, httpx2.HTTPError: as the connection raises them; `_request` converts them.
+            TimeoutError, httpx2.HTTPError: as the connection raises them; `_post` converts them.
         """
-        kind = {"accept": "application/json"} | ({"content-type": "application/json"} if content else {})
-        async with self.client.stream(method, url, content=content, headers=kind) as response:
+        kind = {"accept": "application/json", "content-type": "application/json"}
+        async with self.client.stream("POST", url, content=content, headers=kind) as response:
             payload = bytearray()
             async for part in response.aiter_bytes():
                 payload += part

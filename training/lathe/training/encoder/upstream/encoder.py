@@ -107,7 +107,6 @@ class UpstreamEncoder:
         """Create what belongs to the event loop: the client, the calls, and the limits on concurrent calls."""
 
         def count(usage: Usage, amount: float) -> None:
-            """Add an amount to a counter of `usage`, and pass both on."""
             self.usage[usage] += amount  # type: ignore[assignment]
             on_usage(usage, amount)
 
@@ -286,7 +285,6 @@ class UpstreamEncoder:
         return [place_error(one, position) if isinstance(one, Exception) else one for position, one in enumerate(each)]
 
     def _compute_key(self, text: str, options: CallOptions) -> bytes:
-        """Return the key of a text's vector: a hash of all that the vector depends on."""
         context = repr((self.fingerprint, options.prompt, options.truncation_side))
         payload = f"{context}\0{text}".encode("utf-8", "surrogatepass")
         return hashlib.blake2b(payload, digest_size=16).digest()

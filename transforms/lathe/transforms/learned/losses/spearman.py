@@ -35,11 +35,9 @@ def spearman(
     """
 
     def prepare(original_cosines: Tensor) -> AnchorLoss:
-        """Return the function that computes the soft Spearman loss against these cosines in `x`, `(b, m−1)`."""
         targets = standardize_rows(soft_ranks(original_cosines, strength)[0])
 
         def anchor_loss(_index: int, cosines: Tensor) -> AnchorLossAndGradient:
-            """Return 1 − the correlation of soft ranks of each anchor, `(b,)`, and its gradient w.r.t. `cosines`."""
             ranks, backward = soft_ranks(cosines, strength)
             losses, rank_gradient = one_minus_pearson(targets, ranks)
             return losses, backward(rank_gradient)
