@@ -9,6 +9,7 @@ from cachetools import LRUCache
 
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
+from lathe.service.chains.usage import list_uses, require_unused
 from lathe.service.codec import dump_json
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.transforms import ArtifactError, Chain, parse_steps
@@ -240,18 +241,39 @@ def size_routes(registry):
 
 
 def publish(registry, size_routes, name, steps, **more):
-    """Publish a chain of some steps as live; return the size routes it then has."""
+    """Publish a chain of some steps as live, and let it serve its dimensions; return the size routes it then has."""
     quick = steps.replace("geopres:", "geopres:steps=2,dimensions=")
     registry.publish(fitted(quick, **more), name, True)
-    return size_routes.assign_free_routes(name)
+    return size_routes.serve_dimensions(name)
 
 
-def test_the_first_chain_of_a_size_keeps_its_route_until_it_is_replaced_explicitly(registry, size_routes):
+def test_a_size_route_changes_by_an_explicit_request_alone(registry, size_routes):
+    """Fits, promotions, rollbacks and deletions of other chains change no answer to a request for dimensions."""
     assert publish(registry, size_routes, "first", "r2,geopres:4") == ["4"]
-    assert publish(registry, size_routes, "second", "geopres:4") == []
+    before = size_routes.read()
+    for seed in (1, 2):
+        registry.publish(fitted("geopres:steps=2,dimensions=4", seed=seed), "second", True)
+    registry.promote("second", 1)
+    registry.rollback("second")
+    registry.delete("second", 1)
+    assert size_routes.read() == before
     assert size_routes.find_chain_for("enc", 4, width=384).name == "first"
-    size_routes.assign("enc", "4", "second", replace=True)
+    assert size_routes.serve_dimensions("second") == ["4"]
     assert size_routes.find_chain_for("enc", 4, width=384).name == "second"
+
+
+def test_a_version_that_a_size_route_or_an_index_uses_is_named_as_used(registry, size_routes):
+    publish(registry, size_routes, "first", "geopres:4")
+    registry.publish(fitted("geopres:steps=2,dimensions=3"), "first", False)
+    indexes = [{"name": "docs", "chain": "first@2"}, {"name": "broken", "error": "unreadable"}]
+    assert list(list_uses(registry, "first", 1, indexes)) == ["requests for dimensions 4 of the encoder enc"]
+    assert list(list_uses(registry, "first", 2, indexes)) == ["the index docs"]
+    size_routes.assign("enc", "3", "first@2", replace=True)
+    with pytest.raises(
+        ConflictError, match=r"first@2 is used by requests for dimensions 3 .*, the index docs; .*--force"
+    ):
+        require_unused(registry, "first", 2, indexes)
+    require_unused(registry, "first", 3, indexes)
 
 
 def test_the_nested_chain_answers_sizes_without_a_route(registry, size_routes):

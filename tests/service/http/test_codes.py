@@ -41,7 +41,7 @@ def jobs(app, texts, finish):
     """Fit the quantized chains, and return each one's finished job by chain name."""
     started = {}
     for name, steps in CHAINS.items():
-        body = {"name": name, "steps": steps, "source": {"texts": texts}, "transform": True}
+        body = {"name": name, "steps": steps, "source": {"texts": texts}, "transform": True, "serve_dimensions": True}
         answer = app.client.post("/fit-transform", json=body, headers=app.admin)
         assert answer.status_code == 202, answer.text
         started[name] = answer.json()["job_id"]

@@ -38,7 +38,7 @@ def fitted(app, texts, finish):
     """Fit a chain on 120 texts; return the finished job."""
     job_id = submit(
         app, name="mine", steps=[{"kind": "r2"}, {"kind": "geopres", "dimensions": 24, "steps": 40}],
-        source={"texts": texts}, transform=True,
+        source={"texts": texts}, transform=True, serve_dimensions=True,
     )  # fmt: skip
     return finish(job_id, app)
 
@@ -52,7 +52,7 @@ def test_a_fit_job_has_the_documented_fields_result_and_certificate(fitted):
     assert result["certificate"]["out_of_domain"]["pydoc"]["recall_at_10"] > 0.1
 
 
-def test_a_fitted_chain_serves_at_once_by_name_and_by_its_free_size_route(app, fitted, texts):
+def test_a_fitted_chain_serves_at_once_by_name_and_with_serve_dimensions_by_its_size(app, fitted, texts):
     by_name = app.client.post("/embed", json={"inputs": texts[:4], "chain": "mine"})
     by_size = app.client.post("/embed", json={"inputs": texts[:4], "dimensions": 24})
     assert by_name.headers["x-chain"] == by_size.headers["x-chain"] == "mine@1"
@@ -220,3 +220,24 @@ def test_job_files_are_readable_by_their_owner_only(app, fitted):
     assert (app.settings.home / "jobs" / fitted["id"] / "vectors.npy").is_file()
     found = [path for path in app.settings.home.rglob("*") if not path.is_symlink()]
     assert [path for path in found if path.stat().st_mode & 0o077] == []
+
+
+def test_a_fit_changes_no_answer_to_a_request_for_dimensions(app, fitted, texts, finish):
+    embed = {"inputs": "a text", "dimensions": 20}
+    before = app.client.post("/embed", json=embed)
+    steps = [{"kind": "geopres", "dimensions": 20, "steps": 4, "nested": True}]
+    result = finish(submit(app, name="other", steps=steps, source={"texts": texts}), app)["result"]
+    assert result["promoted"] and result["size_routes"] == []
+    after = app.client.post("/embed", json=embed)
+    assert after.headers["x-space-id"] == before.headers["x-space-id"] and after.json() == before.json()
+
+
+def test_a_chain_in_use_is_deleted_only_with_force(app, fitted, texts, finish):
+    finish(submit(app, name="used", steps=[{"kind": "r2"}], source={"texts": texts}), app)
+    assert app.client.put("/indexes/of-used", json={"chain": "used"}, headers=app.admin).status_code == 200
+    refused = app.client.delete("/chains/used/1", headers=app.admin)
+    assert refused.status_code == 409 and refused.json()["error"]["code"] == "chain_in_use"
+    assert "the index of-used" in refused.json()["error"]["message"]
+    assert app.client.delete("/chains/used/1?force=true", headers=app.admin).status_code == 200
+    refused = app.client.delete("/chains/mine/1", headers=app.admin)
+    assert refused.status_code == 409 and "dimensions 24" in refused.json()["error"]["message"]

@@ -94,12 +94,12 @@ def test_a_size_route_assigned_by_one_replica_reaches_the_other_within_a_second(
     for name in ("first", "second"):
         here.registry.publish(chains[0], name, True)
     taken = within_a_second(
-        lambda: here.registry.size_routes.assign_free_routes("first"),
+        lambda: here.registry.size_routes.serve_dimensions("first"),
         lambda: there.registry.size_routes.get_current().get("enc") == {"4": "first"},
     )
-    assert taken == ["4"] and there.registry.size_routes.assign_free_routes("second") == []
+    assert taken == ["4"]
     within_a_second(
-        lambda: there.registry.size_routes.assign("enc", "4", "second", replace=True),
+        lambda: there.registry.size_routes.serve_dimensions("second"),
         lambda: here.registry.size_routes.find_chain_for("enc", 4, 8).name == "second",
     )
 
@@ -111,7 +111,7 @@ def test_a_replica_that_joins_later_gets_all_chains_pointers_and_size_routes(ope
     first.registry.publish(chains[0], "other", False)
     first.registry.rollback("mine")
     first.registry.delete("mine", 3)
-    first.registry.size_routes.assign_free_routes("mine")
+    first.registry.size_routes.serve_dimensions("mine")
     later = open_replica("later")
     assert set(later.registry.names()) == {"mine", "other"} | STARTERS
     assert later.registry.versions("mine") == [1, 2] and later.registry.versions("other") == [1]
@@ -358,7 +358,7 @@ def test_a_malformed_pointer_in_redis_leaves_the_served_version_unchanged(
 def test_malformed_size_routes_in_redis_leave_the_earlier_ones(content, open_replica, redis_server, chains, caplog):
     here, there = open_replica("here"), open_replica("there")
     here.registry.publish(chains[0], "mine", True)
-    here.registry.size_routes.assign_free_routes("mine")
+    here.registry.size_routes.serve_dimensions("mine")
     eventually(lambda: there.registry.size_routes.read().get("enc"))
     were = there.registry.size_routes.read()
     redis_server.client.hset("lathe:places", "enc", content)
@@ -400,7 +400,7 @@ def test_invalid_chain_names_in_redis_are_ignored(open_replica, redis_server, ch
 def test_a_damaged_local_copy_is_repaired_from_redis(file, open_replica, chains, tmp_path):
     replica = open_replica("replica")
     replica.registry.publish(chains[0], "mine", True)
-    replica.registry.size_routes.assign_free_routes("mine")
+    replica.registry.size_routes.serve_dimensions("mine")
     were = replica.registry.size_routes.read()
     replica.stop()
     (Home(tmp_path / "replica").shared / file).write_bytes(b"{")
@@ -419,7 +419,7 @@ def test_without_redis_chains_are_served_and_changes_refused_until_it_is_back(
     here, there = open_replica("here", own_redis.url), open_replica("there", own_redis.url)
     for number in (0, 1):
         here.registry.publish(chains[number], "mine", True)
-    here.registry.size_routes.assign_free_routes("mine")
+    here.registry.size_routes.serve_dimensions("mine")
     eventually(lambda: live(there) == 2 and there.registry.size_routes.get_current().get("enc"))
     own_redis.stop()
     registry, before = here.registry, content_of(here.registry.root)
@@ -462,7 +462,7 @@ def test_a_restarted_redis_without_data_gets_all_chains_back(open_replica, own_r
         here.registry.publish(chain, "mine", True)
     here.registry.rollback("mine")
     here.registry.delete("mine", 3)
-    here.registry.size_routes.assign_free_routes("mine")
+    here.registry.size_routes.serve_dimensions("mine")
     eventually(
         lambda: there.registry.versions("mine") == [1, 2] and there.registry.size_routes.get_current().get("enc")
     )
@@ -522,7 +522,7 @@ def test_switching_between_two_redis_keeps_every_copy_and_mixes_no_chains(
     for number in (0, 2):
         mine.registry.publish(chains[number], "mine", True)
     mine.registry.publish(chains[0], "only-here", True)
-    mine.registry.size_routes.assign_free_routes("only-here")
+    mine.registry.size_routes.serve_dimensions("only-here")
     versions = {path: content for path, content in content_of(mine.registry.root).items() if path.parts[1:] > ("0",)}
     mine.stop()
     for url, version, names in [

@@ -73,7 +73,7 @@ def test_size_routes_that_cannot_be_copied_are_retried(open_replica, chains):
     there.registry.size_routes.path.unlink()
     there.registry.size_routes.path.mkdir()
     here.registry.publish(chains[0], "mine", None)
-    here.registry.size_routes.assign_free_routes("mine")
+    here.registry.size_routes.serve_dimensions("mine")
     (warning,) = eventually(there.warnings)
     assert warning.startswith("which chain answers which size cannot be copied") and there.connection.up
     there.registry.size_routes.path.rmdir()
@@ -84,7 +84,7 @@ def test_damaged_keys_do_not_stop_the_replicator_and_are_warned_of(open_replica,
     client = redis_server.client
     here = open_replica("here")
     here.registry.publish(chains[0], "mine", None)
-    here.registry.size_routes.assign_free_routes("mine")
+    here.registry.size_routes.serve_dimensions("mine")
     client.set("lathe:chain:text", "no hash")
     deep = {"pointer": here.registry.read_pointer("mine").serialize(), "version:1": b"[" * 10**5}
     client.hset("lathe:chain:deep", mapping=deep)

@@ -41,8 +41,6 @@ def promote_with_gates(
 ) -> Pointer:
     """Make a version live if it passes its gates, and return the new live pointer.
 
-    The chain is also assigned free size routes: it answers requests for dimensions that no chain answers yet.
-
     Args:
         registry: registry that has the chain.
         name: name of the chain.

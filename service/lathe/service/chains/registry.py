@@ -84,7 +84,7 @@ class Registry(ChainFolder):
         return version, pointer.live == version
 
     def promote(self, name: str, version: int, gate: Gate = accept_any) -> Pointer:
-        """Make a version live, then assign its chain free size routes; return the new pointer.
+        """Make a version live and return the new pointer.
 
         Args:
             name: name of the chain.
@@ -102,12 +102,10 @@ class Registry(ChainFolder):
             chain = self.read_to_promote(name, version)  # never make live what cannot be served
             return pointer.promote(version, gate(chain.metadata))
 
-        pointer = self._change_pointer(name, change)
-        self.size_routes.assign_free_routes(name)
-        return pointer
+        return self._change_pointer(name, change)
 
     def rollback(self, name: str) -> Pointer:
-        """Make the most recent earlier live version that exists live again, then assign its chain free size routes.
+        """Make the most recent earlier live version that exists live again, and return the new pointer.
 
         Raises:
             UnknownNameError: if there is no such chain.
@@ -119,9 +117,7 @@ class Registry(ChainFolder):
                 raise UnknownNameError(f"there is no chain {name!r}", param="name")
             return pointer.roll_back(name, versions)
 
-        pointer = self._change_pointer(name, change)
-        self.size_routes.assign_free_routes(name)
-        return pointer
+        return self._change_pointer(name, change)
 
     def delete(self, name: str, version: int) -> None:
         """Delete a version permanently; its number is not used again.

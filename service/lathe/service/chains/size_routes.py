@@ -2,8 +2,8 @@
 
 places.json: {<encoder fingerprint>: {"128": "compact", "nested": "compact"}}
 
-The first live chain of a size takes the free route of that size; the first live nested chain takes the route `nested`,
-for all sizes without a route of their own. Only an admin can give a route to another chain.
+A nested chain can have the route `nested`, for all sizes without a route of their own. Routes change by an explicit
+request alone: a fit, a promotion or a deletion changes no answer to a request for dimensions.
 """
 
 import json
@@ -99,12 +99,14 @@ class SizeRoutes:
         make_root(self.path.parent)
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
-    def assign_free_routes(self, name: str) -> list[str]:
-        """Assign a chain the free ones of two routes: its live version's output size, and `nested` if that is nested.
+    def serve_dimensions(self, name: str) -> list[str]:
+        """Assign a chain two routes, from now on: its live version's output size, and `nested` if that is nested.
+
+        Requests that got another chain for these dimensions get this one, so that only a user's wish calls this.
 
         Returns:
-            Those of the two routes that the chain then has. Empty if no version is live or it cannot be read,
-            was fitted without an encoder, or keeps all dimensions.
+            The routes that the chain then has. Empty if no version is live or it cannot be read, was fitted without an
+            encoder, or keeps all dimensions.
         """
         try:
             loaded = self.chains.load(name)
@@ -114,7 +116,7 @@ class SizeRoutes:
         if fingerprint is None or size is None or size == loaded.input_dimensions:
             return []
         wanted = [str(size), NESTED] if loaded.nested else [str(size)]
-        return [route for route in wanted if self.assign(fingerprint, route, name, replace=False) == name]
+        return [route for route in wanted if self.assign(fingerprint, route, name, replace=True) == name]
 
     def import_route(self, encoder_fingerprint: str, route: str, ref: str) -> str | None:
         """Give a size route to `ref`, the chain that has it in another state folder, if it is free here.

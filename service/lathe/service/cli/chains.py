@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lathe.service.cli.compare import compare
-from lathe.service.cli.options import flag, open_chains, parse_numbers
+from lathe.service.cli.options import SERVE_DIMENSIONS, describe_served, flag, load_state, open_chains, parse_numbers
 from lathe.service.errors import BadValueError
 from lathe.training.reporting.text import MISSING, align_columns, format_number
 from lathe.transforms.errors import ArtifactError
@@ -66,6 +66,7 @@ def promote(
         list[str] | None, flag("--gate", "MEASURE=VALUE the certificate must reach, besides the gates of the fit.")
     ] = None,
     force: Annotated[bool, flag("--force", "Promote it although it fails gates.")] = False,
+    serve_dimensions: Annotated[bool, flag("--serve-dimensions", SERVE_DIMENSIONS)] = False,
 ) -> None:
     """Make a version live if its certificate passes the gates."""
     from lathe.service.chains.gates import promote_with_gates
@@ -75,6 +76,8 @@ def promote(
     pointer = promote_with_gates(registry, name, version, parse_numbers(gate, "--gate"), force)
     forced = f", promoted past {', '.join(pointer.overridden_gates)}" if pointer.overridden_gates else ""
     typer.echo(f"{name}@{version} is live{forced}")
+    if serve_dimensions:
+        typer.echo(describe_served(registry.size_routes.serve_dimensions(name)))
 
 
 @app.command()
@@ -84,10 +87,18 @@ def rollback(name: Annotated[str, typer.Argument(help="NAME")]) -> None:
 
 
 @app.command()
-def delete(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
+def delete(
+    chain: Annotated[str, typer.Argument(help="NAME@VERSION")],
+    force: Annotated[bool, flag("--force", "Delete it although a size route or an index uses it.")] = False,
+) -> None:
     """Delete a version permanently."""
+    from lathe.service.chains.usage import require_unused
+    from lathe.service.index.backend import describe_indexes
+
     registry = open_chains(write=True)
     name, version = _split_versioned_name(chain)
+    if not force:
+        require_unused(registry, name, version, describe_indexes(*load_state()))
     registry.delete(name, version)
     typer.echo(f"{name}@{version} is deleted")
 
@@ -121,8 +132,6 @@ def import_chains(folder: Annotated[Path, typer.Argument(help="Another state fol
         for route, ref in routes.items():
             outcome = _copy_size_route(size_routes, before, encoder, route, ref)
             typer.echo(f"{_describe_route(route)} of encoder {encoder[:12]}: {outcome}")
-    for name in copied:  # last, so that routes of the source come before routes to chains that have none
-        size_routes.assign_free_routes(name)
 
 
 def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder: str, route: str, ref: str) -> str:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lathe.service.cli.options import (
+    SERVE_DIMENSIONS,
     SOURCE,
     AddressOption,
     EngineOption,
     ProgressBar,
     WorkersOption,
+    describe_served,
     flag,
     format_command_line,
     load_encoder,
@@ -77,6 +79,7 @@ def fit(
         bool | None,
         typer.Option("--promote/--no-promote", help="Make it live. [default: if no version is]"),
     ] = None,
+    serve_dimensions: Annotated[bool, flag("--serve-dimensions", SERVE_DIMENSIONS)] = False,
     gate: Annotated[
         list[str] | None, flag("--gate", "MEASURE=VALUE the certificate must reach, such as local_spearman=0.9.")
     ] = None,
@@ -148,6 +151,7 @@ def fit(
         pairs=pairs,
         test_pairs=test_pairs,
         personal_data=personal_data,
+        serve_dimensions=serve_dimensions,
     )
     require_name(name)
     require_gates(request.gates)
@@ -206,8 +210,8 @@ def format_fit_result(result: dict[str, Any]) -> str:
     if result["failed_gates"]:
         lines.append(f"Not live: it fails {', '.join(result['failed_gates'])}.")
     elif result["promoted"]:
-        dimensions = [f"dimensions: {route}" for route in result["size_routes"] if route != "nested"]
-        lines.append("It is live" + (f" and answers {', '.join(dimensions)}." if dimensions else "."))
+        unserved = "Requests that name it get it; those for its dimensions do with --serve-dimensions."
+        lines.append(f"It is live. {describe_served(result['size_routes']) if result['size_routes'] else unserved}")
     else:
         lines.append(f"It is not live: lathe chains promote {result['chain']}")
     return "\n".join(lines)

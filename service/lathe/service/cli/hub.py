@@ -77,8 +77,6 @@ def pull(
     registry = open_chains(write=True)
     pulled = pull_chain(registry, found, as_, max_bytes)
     ref = f"{pulled.name}@{pulled.version}"
-    if pulled.new and pulled.live:
-        registry.size_routes.assign_free_routes(pulled.name)
     state = "live" if pulled.live else f"not live, which `lathe chains promote {ref}` changes"
     typer.echo(f"{ref}: {state}" if pulled.new else f"{ref} is the same chain already: {state}")
     of = f", for the encoder {pulled.encoder}" if pulled.encoder else ""

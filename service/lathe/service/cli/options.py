@@ -27,6 +27,21 @@ SOURCE = (
 """Help text of options that take a source."""
 
 
+SERVE_DIMENSIONS = (
+    "Let requests for its dimensions get it from now on: for its output dimensions, and if it is nested for all sizes "
+    "without a chain of their own."
+)
+"""Help text of the option that changes size routes."""
+
+
+def describe_served(routes: list[str]) -> str:
+    """Describe the size routes that lead to a chain, or say that there are none."""
+    sizes = ["sizes without a chain of their own" if route == "nested" else f"dimensions: {route}" for route in routes]
+    return (
+        f"It answers {' and '.join(sizes)}." if sizes else "It serves no dimensions: it reduces none, or no encoder's."
+    )
+
+
 def flag(name: str, help_text: str, **more: Any) -> Any:
     """Declare an option of a command.
 

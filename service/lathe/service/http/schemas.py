@@ -231,7 +231,8 @@ class FitBody(Body):
     `steps` is a list, or `{"query": […], "document": […]}` with other steps for queries than for documents. With
     `bytes`, codes of so many bytes follow the steps, of which there may be none; `queries` weights them. `pairs` are
     queries with a relevant document each, for steps that learn from them, and `test_pairs` those of other queries.
-    With `personal_data`, nothing of the texts and vectors of queries and pairs outlives the fit.
+    With `personal_data`, nothing of the texts and vectors of queries and pairs outlives the fit. With
+    `serve_dimensions`, requests for the chain's dimensions get it once it is live.
     """
 
     name: str
@@ -252,6 +253,7 @@ class FitBody(Body):
     pairs: list[PairBody] | None = None
     test_pairs: list[PairBody] | None = None
     personal_data: bool = False
+    serve_dimensions: bool = False
 
     @model_validator(mode="after")
     def require_steps_or_version(self) -> "FitBody":

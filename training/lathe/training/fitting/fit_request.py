@@ -38,6 +38,7 @@ class FitRequest:
         test_pairs: such a file of other queries, to certify the chain with.
         personal_data: whether queries, pairs and test pairs hold personal data: then nothing of their texts and vectors
             outlives the fit, see `lathe.training.fitting.personal_data`.
+        serve_dimensions: whether requests for the chain's dimensions get it once it is live.
         bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
     """
 
@@ -58,6 +59,7 @@ class FitRequest:
     pairs: str | None = None
     test_pairs: str | None = None
     personal_data: bool = False
+    serve_dimensions: bool = False
 
     @property
     def all_steps(self) -> list[dict[str, Any]]:

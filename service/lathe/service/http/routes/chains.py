@@ -8,6 +8,7 @@ from starlette.responses import Response
 from lathe.service.chains.gates import promote_with_gates
 from lathe.service.chains.names import require_number
 from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.usage import require_unused
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
@@ -52,12 +53,18 @@ async def rollback(name: str, services: ServicesDep) -> Response:
 
 
 @router.delete("/{name}/{version}", dependencies=ADMIN)
-async def delete(name: str, version: str, services: ServicesDep) -> Response:
-    """Delete a version permanently."""
+async def delete(name: str, version: str, services: ServicesDep, force: bool = False) -> Response:
+    """Delete a version permanently; one that a size route or an index uses only with `force`."""
     services.require_writable()
     number = require_number(version, "version")
-    await run_in_threadpool(services.registry.delete, name, number)
+    await run_in_threadpool(_delete, name, number, services, force)
     return await answer_json({"deleted": f"{name}@{number}"})
+
+
+def _delete(name: str, version: int, services: Services, force: bool) -> None:
+    if not force:
+        require_unused(services.registry, name, version, services.indexes.describe())
+    services.registry.delete(name, version)
 
 
 def _promote(name: str, services: Services, json_body: bytes) -> Pointer:

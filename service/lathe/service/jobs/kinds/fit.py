@@ -49,7 +49,9 @@ def run_fit(
     job: str | None = None,
     engine: Engine = LOCAL,
 ) -> dict[str, Any]:
-    """Fit a chain, add it to the registry, make it live if wanted and its gates hold, and assign it free size routes.
+    """Fit a chain, add it to the registry, and make it live if wanted and its gates hold.
+
+    Requests for dimensions get the chain only if the request says `serve_dimensions`.
 
     Gates are the request's bounds on the certificate: a chain that fails one is registered all the same, but not live.
     While Redis is unreachable or full, publishing waits up to `PATIENCE_SECONDS`.
@@ -68,7 +70,7 @@ def run_fit(
 
     Returns:
         `{chain: "name@1", promoted, failed_gates, size_routes, certificate}`; `promoted` is whether the version is
-        live, `size_routes` lists the sizes that route to it.
+        live, `size_routes` lists the sizes that were routed to it.
 
     Raises:
         TrainingError, TransformError: if the fit cannot be done, or `vectors_to` is no .npy file in an existing folder;
@@ -85,13 +87,13 @@ def run_fit(
         version, live = _wait_for_redis(
             lambda: registry.publish(fitted.chain, request.name, promote, job, fitted.statistics), on_progress
         )
-        assign = partial(registry.size_routes.assign_free_routes, request.name)
-        taken = _wait_for_redis(assign, on_progress) if live else []
+        serve = partial(registry.size_routes.serve_dimensions, request.name)
+        served = _wait_for_redis(serve, on_progress) if live and request.serve_dimensions else []
     return {
         "chain": f"{request.name}@{version}",
         "promoted": live,
         "failed_gates": fitted.failed_gates,
-        "size_routes": taken,
+        "size_routes": served,
         "certificate": fitted.certificate,
     }
 
