@@ -52,6 +52,13 @@ def test_a_folder_is_removed_when_the_work_in_it_succeeds(tmp_path):
     assert folders(tmp_path / "made" / "here") == []
 
 
+def test_neither_a_folder_nor_its_lock_file_is_left_when_the_work_succeeds(tmp_path):
+    for _ in range(3):
+        with claim_workspace_folder(tmp_path, "key"):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_is_kept_after_an_error_and_claimed_again_with_its_contents(tmp_path):
     left = leave_failed_run(tmp_path, "key")
     with claim_workspace_folder(tmp_path, "key") as found:

@@ -17,6 +17,7 @@ from lathe.service.errors import UnavailableError
 from lathe.service.home import Home
 from lathe.service.index.protocol import SearchIndexes
 from lathe.service.jobs.jobs import Jobs
+from lathe.service.jobs.requests import ReindexJob
 from lathe.service.monitoring.drift.drift import Drift
 from lathe.service.monitoring.state_monitor import StateMonitor
 from lathe.service.processes.program import ProcessStarter
@@ -103,6 +104,19 @@ class Services:
     def indexes_open(self) -> bool:
         """Whether indexes can be stored: in the state folder, or in a backend that does not need it."""
         return self.home_problem is None or not self.indexes.capabilities.in_state_folder
+
+    def list_reindex_jobs(self, index: str) -> dict[str, ReindexJob]:
+        """Return the requests of the jobs that are reindexing an index, queued ones included, by job id."""
+        requests = {
+            job.id: self.jobs.read_request(job.id)
+            for job in self.jobs.list()
+            if job.kind == "reindex" and not job.ended
+        }
+        return {
+            job_id: request
+            for job_id, request in requests.items()
+            if isinstance(request, ReindexJob) and request.index == index
+        }
 
     def require_indexes_writable(self) -> None:
         """Raise `UnavailableError` if indexes are stored in the state folder and it could not be written at startup."""

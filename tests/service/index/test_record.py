@@ -77,6 +77,31 @@ def test_upserted_items_can_be_read_by_label_and_by_id(record):
     assert record.read_rows_after(3, 10, SPEC)[1].shape == (0, 16)
 
 
+def test_sampled_labels_are_of_items_that_exist_however_often_they_were_replaced(record):
+    for seed in range(33):
+        put(record, [f"id {number}" for number in range(300)], seed=seed)
+    labels = record.sample_labels(100)
+    assert 60 <= len(labels) <= 100 and len(record.read_payloads(labels)) == len(labels)
+    record.delete([f"id {number}" for number in range(0, 300, 2)])  # every second label
+    assert 30 <= len(record.sample_labels(75)) <= 75
+    assert len(record.sample_labels(10_000)) == 150
+
+
+def test_read_items_sees_one_state_of_an_item_that_is_replaced_meanwhile(record):
+    def replace():
+        for number in range(1, 200):
+            put(record, ["a"], [{"n": number}], seed=number)
+
+    put(record, ["a"], [{"n": 0}])
+    writer = threading.Thread(target=replace)
+    writer.start()
+    while writer.is_alive():
+        items, originals = record.read_items(["a"])
+        label, metadata = items["a"]
+        np.testing.assert_array_equal(originals[label], vectors(1, json.loads(metadata)["n"])[0])
+    writer.join()
+
+
 def test_find_matching_stops_a_condition_over_the_work_limit_and_serves_later_ones(record):
     ids = [str(number) for number in range(200)]
     put(record, ids, [{"x": list(range(100)), "y": 1}] * len(ids))

@@ -38,7 +38,7 @@ def claim_workspace_folder(root: Path, key: str) -> Iterator[Path]:
         with lock:
             make_folder(folder)
             yield folder
-            shutil.rmtree(folder, ignore_errors=True)
+            _delete_locked(folder)
         return
 
 
@@ -64,9 +64,15 @@ def _delete_stale_folders(root: Path) -> None:
             continue
         try:
             with folder_lock(folder).acquire(blocking=False):
-                shutil.rmtree(folder, ignore_errors=True)
+                _delete_locked(folder)
         except Timeout:
             continue
+
+
+def _delete_locked(folder: Path) -> None:
+    """Delete a folder, then its lock file, whose lock is held; who waits for it creates the file again."""
+    shutil.rmtree(folder, ignore_errors=True)
+    Path(folder_lock(folder).lock_file).unlink(missing_ok=True)
 
 
 def folder_lock(folder: Path) -> FileLock:

@@ -33,7 +33,13 @@ class DirectRoute(APIRoute):
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the coroutine function that checks the key of a request and calls the endpoint."""
+        """Return the coroutine function that checks the key of a request and calls the endpoint.
+
+        Raises:
+            ValueError: if the route has dependencies, which would not be called.
+        """
+        if self.dependencies:
+            raise ValueError(f"{self.path} is a DirectRoute: it calls no dependencies")
 
         async def handle(request: Request) -> Response:
             services: Services = request.app.state.services

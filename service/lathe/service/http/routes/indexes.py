@@ -73,8 +73,8 @@ async def delete_index(name: str, services: ServicesDep) -> Response:
     """Delete an index and its items, and cancel its reindexing."""
     services.require_indexes_writable()
     await run_in_threadpool(services.indexes.require_owned, name)
-    for job in await run_in_threadpool(_list_reindex_jobs, services, name):
-        await run_in_threadpool(services.jobs.cancel, job.id)
+    for job_id in await run_in_threadpool(services.list_reindex_jobs, name):
+        await run_in_threadpool(services.jobs.cancel, job_id)
     await run_in_threadpool(services.indexes.delete, name)
     return await answer_json({"deleted": name})
 
@@ -204,15 +204,9 @@ def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
     text_field = spec.text_field or "text"
     job = ReindexJob(encoder=encoder.spec if encoder else None, index=name, spec=spec, text_field=text_field)
     with services.submitting_reindex:  # of two requests at once, the second sees the first's job
-        if _list_reindex_jobs(services, name):
+        if services.list_reindex_jobs(name):
             raise ConflictError(f"the index {name} is being reindexed already", param="name")
         return services.jobs.submit("reindex", job.to_json(), files)
-
-
-def _list_reindex_jobs(services: Services, name: str) -> list[Job]:
-    jobs = [job for job in services.jobs.list() if job.kind == "reindex" and not job.ended]
-    requests = [(job, services.jobs.read_request(job.id)) for job in jobs]
-    return [job for job, request in requests if isinstance(request, ReindexJob) and request.index == name]
 
 
 def _build_specs(services: Services) -> SpecResolver:

@@ -35,6 +35,9 @@ router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"],
 MAX_RESULTS = 1_000_000
 """Maximum queries times candidates of one request."""
 
+MOVING_SECONDS = 5
+"""Seconds after which queries of an encoder that an index is moving to may be tried again."""
+
 
 @dataclass(frozen=True)
 class SearchRequest:
@@ -131,9 +134,16 @@ def _find_bridge(encoder: str | None, index: SearchIndex, spec: IndexSpec) -> Br
 def _require_own_encoder(encoder: str, name: str, spec: IndexSpec, services: Services) -> None:
     engine = services.embedder.find_engine(encoder, param="encoder")
     if engine.require_ready().fingerprint != spec.encoder_fingerprint:
+        moving = any(encoder == request.spec.encoder for request in services.list_reindex_jobs(name).values())
+        advice = (
+            "it is being reindexed with that encoder, whose queries it takes after some seconds: try again"
+            if moving
+            else "reindex it with that encoder"
+        )
         raise ConflictError(
             f"the index {name} holds vectors of {spec.encoder or 'another encoder'} (space {spec.raw_space_id}), "
-            f"not of {encoder}; reindex it with that encoder",
+            f"not of {encoder}; {advice}",
             param="encoder",
             code="space_mismatch",
+            retry_after=MOVING_SECONDS if moving else None,
         )

@@ -42,7 +42,7 @@ class FilterMasks:
         The fields of a label never change, so only rows added since the last call are looked up.
         """
         with self.guard:
-            old = self.cached.pop(condition, np.zeros(0, np.bool_))
+            old = self.cached.get(condition, np.zeros(0, np.bool_))
         known = len(old)
         if known < view.count:
             after = int(view.labels[known - 1]) if known else 0
@@ -50,7 +50,8 @@ class FilterMasks:
             old = np.concatenate([old, np.zeros(view.count - known, np.bool_)])
             old[view.find_rows(matching)] = True
         with self.guard:
-            self.cached[condition] = old  # last in the dictionary: used last
+            self.cached[condition] = old
+            self.cached.move_to_end(condition)  # the last in the dictionary was used last
             while len(self.cached) > MASKS_KEPT:
                 self.cached.popitem(last=False)
         return old[: view.count]

@@ -279,12 +279,7 @@ class EmbeddedIndex:
         if vectors:
             require_originals(self.spec, "`vectors`", "vectors")
         with self.translate_closing_errors():
-            found = self.record.find_items(ids)
-            labels = [label for label, _ in found.values()] if vectors else []
-            try:
-                originals = self.record.read_originals(labels, self.generation.spec)
-            except sqlite3.OperationalError:  # a cutover to another encoder has just dropped the table
-                originals = self.record.read_originals(labels, self.record.spec)
+            found, originals = self.record.read_items(ids) if vectors else (self.record.find_items(ids), {})
         items: list[dict[str, Any] | None] = []
         for item in ids:
             if item not in found:

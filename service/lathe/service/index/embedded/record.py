@@ -132,6 +132,16 @@ class IndexRecord:
                 self.idle.put(connection)
 
     @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection as `reading` does, whose statements all see the same state of the record."""
+        with self.reading() as db:
+            db.execute("BEGIN")
+            try:
+                yield db
+            finally:
+                db.execute("COMMIT")
+
+    @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Run the block as the only writer: commit at the end, durably on disk; roll back on any exception."""
         with self.writing:
@@ -320,25 +330,46 @@ class IndexRecord:
                 found.update((label, (item, metadata)) for label, item, metadata in rows)
         return found
 
+    def sample_labels(self, most: int) -> list[int]:
+        """Return up to `most` labels of items, spread over all of them; the same ones until the items change."""
+        with self.reading() as db:
+            step = max(1, db.execute("SELECT count(*) FROM items").fetchone()[0] // most)
+            # Multiplied by a large odd number, labels that follow a pattern, such as every second one, do so no longer.
+            rows = db.execute(
+                "SELECT label FROM items WHERE ((label * 2654435761) & 4294967295) % ? = 0 LIMIT ?", (step, most)
+            )
+            return [label for (label,) in rows]
+
     def find_items(self, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
         """Return label and metadata of each id, by id; ids that do not exist are left out."""
-        found: dict[str, tuple[int, bytes | None]] = {}
         with self.reading() as db:
-            for part in slice_parameters(list(ids)):
-                rows = db.execute(f"SELECT id, label, metadata FROM items WHERE id IN ({placeholders(part)})", part)
-                found.update((item, (label, metadata)) for item, label, metadata in rows)
-        return found
+            return _find_items(db, ids)
+
+    def read_items(
+        self, ids: Sequence[str]
+    ) -> tuple[dict[str, tuple[int, bytes | None]], dict[int, NDArray[np.float32]]]:
+        """Return what `find_items` returns for ids, and what `read_originals` returns for their labels.
+
+        All is of one state of the record: an item that is replaced meanwhile has its old metadata and its old vector.
+        """
+        with self.snapshot() as db:
+            items = _find_items(db, ids)
+            return items, self._read_originals(db, [label for label, _ in items.values()], read_spec(db))
 
     def read_originals(self, labels: Sequence[int], spec: IndexSpec) -> dict[int, NDArray[np.float32]]:
         """Return the original vector `(d,)` float32 of each label, by label; unknown labels are left out."""
-        found: dict[int, NDArray[np.float32]] = {}
         with self.reading() as db:
-            for part in slice_parameters(list(labels)):
-                rows = db.execute(
-                    f"SELECT label, vector FROM vectors_{spec.vectors} WHERE label IN ({placeholders(part)})",
-                    part,
-                )
-                found.update((label, self._build_matrix([vector], spec)[0]) for label, vector in rows)
+            return self._read_originals(db, labels, spec)
+
+    def _read_originals(
+        self, db: sqlite3.Connection, labels: Sequence[int], spec: IndexSpec
+    ) -> dict[int, NDArray[np.float32]]:
+        found: dict[int, NDArray[np.float32]] = {}
+        for part in slice_parameters(list(labels)):
+            rows = db.execute(
+                f"SELECT label, vector FROM vectors_{spec.vectors} WHERE label IN ({placeholders(part)})", part
+            )
+            found.update((label, self._build_matrix([vector], spec)[0]) for label, vector in rows)
         return found
 
     def read_tombstones(self) -> Labels:
@@ -390,3 +421,11 @@ def _bury_items(db: sqlite3.Connection, ids: Sequence[str], sequence: int) -> La
         dead += [label for (label,) in found]
     db.executemany("INSERT INTO tombstones VALUES (?, ?)", [(label, sequence) for label in dead])
     return np.array(dead, np.int64)
+
+
+def _find_items(db: sqlite3.Connection, ids: Sequence[str]) -> dict[str, tuple[int, bytes | None]]:
+    found: dict[str, tuple[int, bytes | None]] = {}
+    for part in slice_parameters(list(ids)):
+        rows = db.execute(f"SELECT id, label, metadata FROM items WHERE id IN ({placeholders(part)})", part)
+        found.update((item, (label, metadata)) for item, label, metadata in rows)
+    return found

@@ -84,9 +84,7 @@ class Reembedding:
         Raises:
             ConflictError: if an item has no text.
         """
-        last = self.record.read_meta("last_label")
-        wanted = np.unique(np.linspace(1, max(last, 1), PAIRS).astype(np.int64)).tolist()
-        payloads = self.record.read_payloads(wanted)
+        payloads = self.record.read_payloads(self.record.sample_labels(PAIRS))
         old = self.record.read_originals(list(payloads), spec)
         labels = [label for label in payloads if label in old]
         new = self._encode([payloads[label] for label in labels])
