@@ -23,7 +23,6 @@ from lathe.service.encoders.engine.admission_queue import AdmissionQueue
 from lathe.service.encoders.engine.dispatcher import WorkerProcess
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.upstream_worker import UpstreamConnection
-from lathe.service.encoders.observer import Observers
 from lathe.service.encoders.residency import Residency
 from lathe.service.errors import ServiceError, WrongShapeError, convert_error, error_body
 from lathe.service.home import Home
@@ -150,7 +149,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     make_engine = partial(_build_engine, settings, processes, residency.make_room)
     engines = [make_engine(spec) for spec in settings.loaded_specs]
     cache = VectorCache(settings.cache_bytes, second_level=replica.cache if replica else None)
-    embedder = Embedder(engines, registry, cache, Observers())
+    embedder = Embedder(engines, registry, cache)
     jobs = _open_jobs(settings, home, replica, processes)
     return Services(
         settings=settings,
@@ -172,9 +171,9 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
 
 def _open_drift(settings: Settings, embedder: Embedder) -> Drift:
     measured = settings.drift, settings.drift_window, settings.drift_threshold
-    drift = Drift(*measured, embedder.registry, embedder.observers.submit)
+    drift = Drift(*measured, embedder.registry, embedder.live_vectors.submit)
     if settings.drift:
-        embedder.observers.add(drift.observe)
+        embedder.live_vectors.observer = drift.observe
     return drift
 
 
@@ -247,7 +246,7 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        services.embedder.observers.start()
+        services.embedder.live_vectors.start()
         for engine in services.embedder.engines.values():
             engine.start()
         services.residency.start()
@@ -267,7 +266,7 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
         await run_in_threadpool(services.indexes.close)
         for engine in list(services.embedder.engines.values()):
             await run_in_threadpool(engine.stop, services.settings.shutdown_seconds)
-        await run_in_threadpool(services.embedder.observers.stop)
+        await run_in_threadpool(services.embedder.live_vectors.stop)
         await run_in_threadpool(services.processes.close)
 
     return lifespan
