@@ -20,7 +20,7 @@ from lathe.service.auth import Keys
 from lathe.service.encoders.cache import VectorCache
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
-from lathe.service.encoders.engine.dispatcher import WorkerProcess
+from lathe.service.encoders.engine.dispatcher import EngineOptions, WorkerProcess
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.upstream_worker import UpstreamConnection
 from lathe.service.encoders.residency import Residency
@@ -80,7 +80,7 @@ ROUTERS = [
     api_pages.router,
 ]
 
-UPSTREAM_IDLE_SECONDS = 5.0
+UPSTREAM_CHECK_SECONDS = 5.0
 """Seconds after which an idle worker of an embeddings API looks again; there is no process that may have ended."""
 
 log = logging.getLogger(__name__)
@@ -204,26 +204,21 @@ def _build_engine(
     queue = AdmissionQueue(settings.max_queued_texts, settings.max_queued_tokens)
     if spec.upstream is not None:
         connection = UpstreamConnection(spec, settings.upstream_store)
-        return Engine(
-            spec,
-            connection.start_worker,
-            queue,
+        options = EngineOptions(
             workers=spec.upstream.concurrency,
-            idle_seconds=UPSTREAM_IDLE_SECONDS,
+            check_seconds=UPSTREAM_CHECK_SECONDS,
             max_texts=spec.upstream.batch_size,
-            find_warning=connection.find_warning,
         )
-    return Engine(
-        spec,
-        partial(WorkerProcess, options=settings.worker_options, processes=processes),
-        queue,
+        return Engine(spec, connection.start_worker, queue, options, find_warning=connection.find_warning)
+    options = EngineOptions(
         workers=settings.worker_processes,
         ahead=2 if settings.on_gpu else 1,
         timeout=settings.worker_seconds,
         unload_seconds=settings.find_idle_seconds(spec.name),
         hold=settings.idle_requests == "hold",
-        make_room=make_room,
     )
+    start_worker = partial(WorkerProcess, options=settings.worker_options, processes=processes)
+    return Engine(spec, start_worker, queue, options, make_room=make_room)
 
 
 def build_job_environment(settings: Settings) -> dict[str, str]:
