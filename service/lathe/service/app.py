@@ -20,10 +20,9 @@ from lathe.service.auth import Keys
 from lathe.service.encoders.cache import VectorCache
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
-from lathe.service.encoders.engine.dispatcher import WorkerProcess
+from lathe.service.encoders.engine.dispatcher import EngineOptions, WorkerProcess
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.upstream_worker import UpstreamConnection
-from lathe.service.encoders.observer import Observers
 from lathe.service.encoders.residency import Residency
 from lathe.service.errors import ServiceError, WrongShapeError, convert_error, error_body
 from lathe.service.home import Home
@@ -81,7 +80,7 @@ ROUTERS = [
     api_pages.router,
 ]
 
-UPSTREAM_IDLE_SECONDS = 5.0
+UPSTREAM_CHECK_SECONDS = 5.0
 """Seconds after which an idle worker of an embeddings API looks again; there is no process that may have ended."""
 
 log = logging.getLogger(__name__)
@@ -152,7 +151,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     make_engine = partial(_build_engine, settings, processes, residency.make_room)
     engines = [make_engine(spec) for spec in settings.loaded_specs]
     cache = VectorCache(settings.cache_bytes, second_level=replica.cache if replica else None)
-    embedder = Embedder(engines, registry, cache, Observers())
+    embedder = Embedder(engines, registry, cache)
     jobs = _open_jobs(settings, home, replica, processes)
     return Services(
         settings=settings,
@@ -174,9 +173,9 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
 
 def _open_drift(settings: Settings, embedder: Embedder) -> Drift:
     measured = settings.drift, settings.drift_window, settings.drift_threshold
-    drift = Drift(*measured, embedder.registry, embedder.observers.submit)
+    drift = Drift(*measured, embedder.registry, embedder.live_vectors.submit)
     if settings.drift:
-        embedder.observers.add(drift.observe)
+        embedder.live_vectors.observer = drift.observe
     return drift
 
 
@@ -207,26 +206,21 @@ def _build_engine(
     queue = AdmissionQueue(settings.max_queued_texts, settings.max_queued_tokens)
     if spec.upstream is not None:
         connection = UpstreamConnection(spec, settings.upstream_store)
-        return Engine(
-            spec,
-            connection.start_worker,
-            queue,
+        options = EngineOptions(
             workers=spec.upstream.concurrency,
-            idle_seconds=UPSTREAM_IDLE_SECONDS,
+            check_seconds=UPSTREAM_CHECK_SECONDS,
             max_texts=spec.upstream.batch_size,
-            find_warning=connection.find_warning,
         )
-    return Engine(
-        spec,
-        partial(WorkerProcess, options=settings.worker_options, processes=processes),
-        queue,
+        return Engine(spec, connection.start_worker, queue, options, find_warning=connection.find_warning)
+    options = EngineOptions(
         workers=settings.worker_processes,
         ahead=2 if settings.on_gpu else 1,
         timeout=settings.worker_seconds,
         unload_seconds=settings.find_idle_seconds(spec.name),
         hold=settings.idle_requests == "hold",
-        make_room=make_room,
     )
+    start_worker = partial(WorkerProcess, options=settings.worker_options, processes=processes)
+    return Engine(spec, start_worker, queue, options, make_room=make_room)
 
 
 def build_job_environment(settings: Settings) -> dict[str, str]:
@@ -249,7 +243,7 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        services.embedder.observers.start()
+        services.embedder.live_vectors.start()
         for engine in services.embedder.engines.values():
             engine.start()
         services.residency.start()
@@ -269,7 +263,7 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
         await run_in_threadpool(services.indexes.close)
         for engine in list(services.embedder.engines.values()):
             await run_in_threadpool(engine.stop, services.settings.shutdown_seconds)
-        await run_in_threadpool(services.embedder.observers.stop)
+        await run_in_threadpool(services.embedder.live_vectors.stop)
         await run_in_threadpool(services.processes.close)
 
     return lifespan

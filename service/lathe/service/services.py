@@ -78,7 +78,7 @@ class Services:
         descriptions = []
         for engine in self.embedder.engines.values():
             description: dict[str, Any] = {"name": engine.spec.name, "model": engine.spec.model, "state": engine.state}
-            description["idle_seconds"] = engine.unload_seconds
+            description["idle_seconds"] = engine.options.unload_seconds
             if engine.info is not None:
                 own_routes = dict(size_routes.get(engine.info.fingerprint, {}))
                 description |= engine.info.describe() | {

@@ -5,6 +5,7 @@ import pytest
 
 from lathe.service.encoder_settings import AddedEncoders, EncoderSettings
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
+from lathe.service.encoders.engine.dispatcher import EngineOptions
 from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import PartResult, Reply
@@ -158,7 +159,7 @@ def workers(lathe):
         return started[-1]
 
     make_engine = lathe.services.make_engine
-    lathe.services.make_engine = lambda spec: Engine(spec, start, AdmissionQueue(100, 10_000))
+    lathe.services.make_engine = lambda spec: Engine(spec, start, AdmissionQueue(100, 10_000), EngineOptions())
     yield started
     lathe.services.make_engine = make_engine
     for name in list(lathe.services.embedder.engines)[1:]:

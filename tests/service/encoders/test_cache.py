@@ -11,7 +11,6 @@ from lathe.service.encoders.cache import ENTRY_BYTES, VectorCache
 from lathe.service.encoders.embedder import Embedder, NotAtOnceError
 from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
-from lathe.service.encoders.observer import Observers
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.transforms.chain import Chain
 
@@ -122,7 +121,7 @@ def embedders():
     """Return the same embedder with a cache and without one."""
     registry = Registry(STARTERS, shipped=True)
     engine = Double(registry.load("compact").encoder_fingerprint)
-    return [Embedder([engine], registry, VectorCache(size), Observers()) for size in (10**6, 0)]
+    return [Embedder([engine], registry, VectorCache(size)) for size in (10**6, 0)]
 
 
 def answer(embedder, texts, chain=None, dimensions=None, **options):

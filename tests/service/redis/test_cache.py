@@ -12,7 +12,6 @@ from lathe.service.encoders.cache import VectorCache
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.encoders.engine.work import EncodeOptions
-from lathe.service.encoders.observer import Observers
 from lathe.service.redis.cache import COSINE, MAX_WAITING, OLD, PATIENCE_SECONDS, STATE, YOUNG, SharedCache
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from tests.helpers import eventually
@@ -346,7 +345,7 @@ def test_embed_never_answers_damaged_entries_of_the_shared_cache(app, sentences)
 
 def test_with_a_cache_of_zero_bytes_the_shared_cache_is_unused_too(app):
     services, shared = app.services, app.services.replica.cache
-    without = Embedder([services.embedder.default], services.registry, VectorCache(0, shared), Observers())
+    without = Embedder([services.embedder.default], services.registry, VectorCache(0, shared))
     texts = ["a text that only this test sends"]
     before = counted("hits"), counted("misses")
     for _ in range(2):

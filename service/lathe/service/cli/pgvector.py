@@ -80,10 +80,16 @@ def reduce(
     """
     require_driver()
     from lathe.service.chains.resolve import ChainResolver
-    from lathe.service.index.pgvector.chain_columns import describe_space, require_searchable
     from lathe.service.index.pgvector.connection import open_database
     from lathe.service.index.pgvector.reduction import find_full_vectors, reduce_column
-    from lathe.service.index.pgvector.table import VectorColumn, format_index_statement, parse_table_name, require_table
+    from lathe.service.index.pgvector.table import (
+        VectorColumn,
+        describe_space,
+        format_index_statement,
+        parse_table_name,
+        require_searchable,
+        require_table,
+    )
 
     name = parse_table_name(table)
     with open_database(postgres_url) as connection, ProgressBar() as progress:

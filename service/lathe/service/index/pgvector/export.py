@@ -8,7 +8,6 @@ from psycopg import sql
 from lathe.service.chains.names import RAW
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.index.backend import StoredItems
-from lathe.service.index.pgvector.chain_columns import describe_space, require_searchable
 from lathe.service.index.pgvector.column_types import VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.fields import encode_vectors
@@ -16,9 +15,11 @@ from lathe.service.index.pgvector.table import (
     Table,
     TableName,
     VectorColumn,
+    describe_space,
     ensure_column,
     find_table,
     format_type,
+    require_searchable,
     require_storable,
     require_table,
 )

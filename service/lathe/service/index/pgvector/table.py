@@ -1,4 +1,4 @@
-"""Tables and their columns of vectors: their description in the catalogue, and their creation."""
+"""Tables and their columns of vectors: descriptions, creation, and what pgvector stores and searches in them."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,7 @@ from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.service.index.pgvector.column_types import MAX_INDEXED, MAX_STORED, VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.spec import Metric
+from lathe.transforms.codes import Binary, Quantizer
 
 OPERATOR_CLASSES: dict[Metric, str] = {"cosine": "cosine_ops", "ip": "ip_ops", "l2": "l2_ops"}
 """End of the operator class of an index over `vector` or `halfvec`, by metric."""
@@ -126,6 +127,12 @@ def require_column(table: Table, name: str) -> Column:
     return table.columns[name]
 
 
+def describe_space(space_id: str, chain: str, column_type: VectorType) -> str:
+    """Return the comment of a column: the space of its vectors, and the chain that made them."""
+    what = "signs of vectors" if column_type == "bit" else "vectors"
+    return f"{what} in the space {space_id}, chain {chain} (written by lathe)"
+
+
 def format_type(kind: VectorType, dimensions: int) -> sql.Composed:
     """Return a type of vectors with its dimensions as SQL, such as `vector(384)`."""
     return sql.SQL("{}({})").format(sql.SQL(kind), sql.Literal(dimensions))
@@ -173,6 +180,18 @@ def require_storable(wanted: VectorColumn) -> None:
         raise BadValueError(
             f"pgvector stores at most {MAX_STORED:,} dimensions, and {wanted.name} has {wanted.dimensions:,}"
         )
+
+
+def require_searchable(chain: str, quantizer: Quantizer | None, column_type: VectorType, metric: Metric) -> None:
+    """Raise `BadValueError` if pgvector cannot search the outputs of a chain in a column of this type."""
+    if quantizer is not None and not (isinstance(quantizer, Binary) and column_type == "bit"):
+        advice = "--column-type bit can" if isinstance(quantizer, Binary) else "take a chain without one"
+        raise BadValueError(
+            f"the chain {chain} ends in a quantizer ({quantizer.kind}), whose codes pgvector cannot compare: {advice}",
+            param="chain",
+        )
+    if column_type == "bit" and metric != "cosine":
+        raise BadValueError(f"signs tell only directions: a column of type bit needs cosine, not {metric}")
 
 
 def format_index_statement(table: TableName, column: VectorColumn, metric: Metric, connection: Connection) -> str:

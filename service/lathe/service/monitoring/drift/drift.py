@@ -1,7 +1,7 @@
 """Drift: how far the vectors that go through chains are from those the chains were fitted on.
 
 request ─► Drift.observe ─► some of its rows wait in a Window, one for each encoder and version
-observer thread ─► Drift.evaluate ─► sums (Tally), no rows
+thread of LiveVectors ─► Drift.evaluate ─► sums (Tally), no rows
 others ─► Drift.report, .warnings, .is_stale, .evaluate_all: figures of those sums
 """
 
@@ -15,7 +15,7 @@ from prometheus_client import Gauge
 
 from lathe.service.chains.loaded_chain import LoadedChain
 from lathe.service.chains.registry import Registry
-from lathe.service.encoders.observer import DROPPED, ObservedVectors
+from lathe.service.encoders.live_vectors import DROPPED, ObservedVectors
 from lathe.service.monitoring.drift.tally import Tally
 from lathe.service.monitoring.drift.window import PACE, Pace, Window
 from lathe.transforms.errors import ArtifactError

@@ -1,4 +1,4 @@
-"""Distribution of live vectors that go through chains to observers, besides the requests."""
+"""Live vectors that go through chains, and what observes them besides the requests."""
 
 import logging
 import threading
@@ -41,40 +41,27 @@ Observer = Callable[[ObservedVectors], None]
 Work = Callable[[], None]
 
 
-class Observers:
-    """The observers of vectors that go through chains, and a thread for work that they put off.
+class LiveVectors:
+    """What observes the vectors that go through chains, and a thread for the work that it puts off.
 
-    An observer is called in the request's thread and may need microseconds: waking another thread for each request,
+    The observer is called in the request's thread and may need microseconds: waking another thread for each request,
     and holding its vectors meanwhile, would cost more. It passes slower work to `submit`, so that no request waits.
+
+    Attributes:
+        observer: called with the vectors of each request; None if nothing observes.
     """
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self.max_waiting = max_waiting
-        self.observers: tuple[Observer, ...] = ()
-        self.changing = threading.Lock()
+        self.observer: Observer | None = None
         self.waiting: deque[Work] = deque()
         self.wakeup, self.stopping = threading.Event(), threading.Event()
         self.thread: threading.Thread | None = None
 
-    @property
-    def active(self) -> bool:
-        """Whether there are observers."""
-        return bool(self.observers)
-
-    def add(self, observer: Observer) -> None:
-        """Add an observer that is called with the vectors of each request, in the request's thread."""
-        with self.changing:
-            self.observers = (*self.observers, observer)
-
-    def remove(self, observer: Observer) -> None:
-        """Stop calling an observer; an unknown one is ignored."""
-        with self.changing:
-            self.observers = tuple(other for other in self.observers if other != observer)
-
     def start(self) -> None:
         """Start the thread, which sleeps until there is work."""
         self.stopping.clear()
-        self.thread = threading.Thread(target=self.run, name="observers", daemon=True)
+        self.thread = threading.Thread(target=self.run, name="live vectors", daemon=True)
         self.thread.start()
 
     def stop(self) -> None:
@@ -86,12 +73,13 @@ class Observers:
             self.thread = None
 
     def notify(self, seen: ObservedVectors) -> None:
-        """Call the observers with a request's vectors; their errors are logged, not raised."""
-        for observer in self.observers:
+        """Call the observer with a request's vectors, if there is one; its error is logged, not raised."""
+        observer = self.observer
+        if observer is not None:
             _run_safely(partial(observer, seen))
 
     def submit(self, work: Work) -> bool:
-        """Queue work for the observer thread; return False, and drop it, if the queue is full."""
+        """Queue work for the thread; return False, and drop it, if the queue is full."""
         if len(self.waiting) >= self.max_waiting:
             return False
         self.waiting.append(work)
@@ -111,7 +99,7 @@ class Observers:
 
 
 def _run_safely(work: Work) -> None:
-    """Do a piece of work and log any exception, so that neither other observers nor a request fail."""
+    """Do a piece of work and log any exception, so that no request fails."""
     try:
         work()
     except Exception as error:
