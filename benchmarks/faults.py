@@ -85,7 +85,7 @@ FAULTS = [
     ),
     Fault(
         "gradient of the angular loss",
-        "transforms/lathe/transforms/learned/losses/angular.py",
+        "transforms/lathe/transforms/learned/losses/cosine_losses.py",
         "(4 / pairs)",
         "(2 / pairs)",
         "tests/transforms/test_losses.py",
