@@ -139,12 +139,6 @@ class TrainingResult:
     kept: int
     best: float | None = None
 
-    @property
-    def seconds_per_step(self) -> float | None:
-        """Seconds for each step that this process did; None if it did none."""
-        done = self.steps - self.resumed_from
-        return self.seconds / done if done else None
-
 
 def train(
     model: Any,
