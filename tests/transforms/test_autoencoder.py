@@ -150,12 +150,6 @@ def test_autoencoder_refuses_moments(rows):
         Autoencoder(4).fit(Moments.from_vectors(rows))
 
 
-@pytest.mark.parametrize("row", [np.zeros(20), np.random.default_rng(0).normal(size=20)])
-def test_autoencoder_refuses_identical_rows(row):
-    with pytest.raises(InputError, match="autoencoder needs rows that differ"):
-        Autoencoder(4).fit(np.tile(row.astype(np.float32), (50, 1)))
-
-
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_autoencoder_refuses_fewer_than_four_rows(rows, n):
     with pytest.raises(InputError):
