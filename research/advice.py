@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ from lathe.training.advice.debiasing import LARGE_MEAN, METHODS, NOTHING, choose
 from lathe.training.advice.row_sample import RowSample
 from lathe.training.advice.sample import build_text_sample, list_texts_to_encode
 from lathe.training.advice.sample_size import MIN_ROWS
-from lathe.training.encoder.spec import DEFAULT_ENCODER
-from lathe.training.evaluation.encoders import Group, Member, RequestedEncoder, plan_groups
+from lathe.training.encoder.spec import DEFAULT_ENCODER, Pooling
+from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
 from lathe.training.evaluation.pool import Job, Workers
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.statistics import Interval, bootstrap
@@ -58,12 +58,14 @@ def main() -> None:
     options.add_argument("--work", type=Path, default=Path("build/advise"))
     given = options.parse_args()
     torch.set_num_threads(given.processes)
-    group = plan_groups([RequestedEncoder(DEFAULT_ENCODER, "layer6-mean" if given.quick else "layers")], None)[0]()
+    poolings: tuple[Pooling, ...] = ("mean",) if given.quick else ("mean", "cls")
+    wanted = [(layer, pooling) for layer in range(6 if given.quick else 1, 7) for pooling in poolings]
+    encoders = [request_layer(layer, pooling).open(None) for layer, pooling in wanted]
     entries = open_suite(given.suite).entries[: 3 if given.quick else None]
     cells: list[Cell] = []
     left_out: list[str] = []
     with Workers(given.processes) as workers:
-        measure = Measure(group, workers, given.limit, given.rows, given.work)
+        measure = Measure(encoders, workers, given.limit, given.rows, given.work)
         for number, entry in enumerate(entries, 1):
             print(f"{number} of {len(entries)}: {entry.name}", file=sys.stderr)
             found = measure.cells(entry)
@@ -77,11 +79,17 @@ def main() -> None:
     print("raw figures:", write_report(given.out, "advice", figures), file=sys.stderr)
 
 
+def request_layer(layer: int, pooling: Pooling) -> RequestedEncoder:
+    """A layer of the default encoder under a pooling."""
+    name = f"{DEFAULT_ENCODER.name}:layer{layer}-{pooling}"
+    return RequestedEncoder(replace(DEFAULT_ENCODER, name=name, layer=layer, pooling=pooling))
+
+
 @dataclass(frozen=True)
 class Measure:
     """Advice and scores of one data set after another."""
 
-    group: Group
+    encoders: Sequence[EvaluatedEncoder]
     workers: Workers
     limit: int
     rows: int
@@ -89,7 +97,7 @@ class Measure:
 
     def cells(self, entry: Entry) -> list[Cell]:
         """A cell for each encoder, measured once; none for a data set that cannot be read, or is too small."""
-        what = [entry.digest(), self.limit, self.rows, [one.output for one in self.group.members], METHODS]
+        what = [entry.digest(), self.limit, self.rows, [one.member.output for one in self.encoders], METHODS]
         kept = self.work / "cells" / f"{hashlib.sha256(orjson.dumps(what)).hexdigest()[:32]}.json"
         if not kept.is_file():
             found = list(self.measured(entry))
@@ -116,7 +124,8 @@ class Measure:
         asked = [text for _, text in scored.asked]
         everything = list(dict.fromkeys([*list_texts_to_encode(drawn), *asked]))
         places = {text: row for row, text in enumerate(everything)}
-        for member, rows in zip(self.group.members, self.group.encode(everything, None, ignore), strict=True):
+        for encoder in self.encoders:
+            member, rows = encoder.member, encoder.encode(everything, None, ignore)
             sample = build_text_sample(drawn, partial(rows_of, rows, places))
             own = rows_of(rows, places, drawn.texts)
             advice = compare_debiasing(sample)

@@ -4,12 +4,15 @@ import argparse
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from lathe.training.evaluation.encoders import BAG_OF_WORDS, RequestedEncoder
+from lathe.training.evaluation.encoders import RequestedEncoder
 from lathe.training.evaluation.run import Request
 from lathe.training.evaluation.suites import Suite, open_suite
+from research.encoders import BAG_OF_WORDS, RequestedBagOfWords, list_variants
+
+Kind = TypeVar("Kind", bound=Request)
 
 MAX_PROCESSES = 8
 """Maximum default number of scoring processes; each holds mteb and its libraries, about a gigabyte."""
@@ -34,14 +37,14 @@ def evaluation_parser(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def build_request(given: argparse.Namespace, **more: Any) -> Request:
-    """Build the request of an evaluation from parsed arguments; `more` are further fields of `Request`.
+def build_request(given: argparse.Namespace, kind: type[Kind] = Request, **more: Any) -> Kind:  # type: ignore[assignment]
+    """Build the request of an evaluation from parsed arguments; `more` are further fields of `kind`.
 
     Raises:
         EvaluationError: if there is no such suite.
     """
     suite = open_suite(given.suite)
-    return Request(
+    return kind(
         suite=suite,
         encoders=list_encoders(given.encoder, suite, given.dtype),
         out=given.out,
@@ -58,18 +61,20 @@ def list_encoders(written: str, suite: Suite, dtype: Any) -> list[RequestedEncod
     names = [name.strip() for name in written.split(",") if name.strip()]
     if not names and suite.encoders:
         return [
-            replace(request_encoder(one.model, dtype), family=one.family, published_mean_norm=one.published_mean_norm)
+            RequestedEncoder(replace(find_spec(one.model), dtype=dtype), one.family, one.published_mean_norm)
             for one in suite.encoders
         ]
-    return [request_encoder(name, dtype) for name in dict.fromkeys(names or [DEFAULT_ENCODER.name])]
+    wanted = dict.fromkeys(names or [DEFAULT_ENCODER.name])
+    return [encoder for name in wanted for encoder in request_encoders(name, dtype)]
 
 
-def request_encoder(written: str, dtype: Any) -> RequestedEncoder:
-    """Return the encoder for `NAME[:VARIANT]`, or the bag of words."""
+def request_encoders(written: str, dtype: Any) -> list[RequestedEncoder]:
+    """Return the encoders for `NAME[:VARIANT]`, or the bag of words; a variant may name all layers."""
     if written == BAG_OF_WORDS:
-        return RequestedEncoder(None)
+        return [RequestedBagOfWords()]
     name, _, variant = written.partition(":")
-    return RequestedEncoder(replace(find_spec(name), dtype=dtype), variant)
+    spec = replace(find_spec(name), dtype=dtype)
+    return list_variants(spec, variant) if variant else [RequestedEncoder(spec)]
 
 
 def find_spec(name: str | None) -> EncoderSpec:

@@ -19,13 +19,15 @@ from benchmarks.starters import show
 from lathe.service.cli.evaluate import load_chain_methods
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.findings import Findings
+from lathe.training.evaluation.findings import Findings, summarize
+from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.plots import draw_all
 from lathe.training.evaluation.report import format_report
 from lathe.training.evaluation.report import write_report as write_evaluation
 from lathe.training.evaluation.run import Request, Results, evaluate
 from lathe.training.evaluation.suites import Suite, open_suite
-from lathe.training.evaluation.summary import summarize
+from research.encoders import list_variants
+from research.few_sentences import FewSentences, compare_estimated_means, draw_estimation, summarize_estimation
 
 SIZES = [Fraction(1, share) for share in (2, 4, 8, 16)]
 SENTENCES = (50, 500, 5000)
@@ -51,10 +53,10 @@ def main() -> None:
     options.add_argument("--work", type=Path, default=Path("build/evaluation"))
     given = options.parse_args()
     torch.set_num_threads(given.processes)
-    variants = [RequestedEncoder(DEFAULT_ENCODER, "layers")]
+    variants = list_variants(DEFAULT_ENCODER, "layers")
     if given.quick:
-        variants = [RequestedEncoder(DEFAULT_ENCODER, f"layer6-{way}") for way in ("mean", "cls")]
-    plain = Request(
+        variants = [one for way in ("mean", "cls") for one in list_variants(DEFAULT_ENCODER, f"layer6-{way}")]
+    plain = FewSentences(
         suite=open_suite(given.suite),
         encoders=variants,
         out=given.work / "ladder",
@@ -101,7 +103,7 @@ def main() -> None:
 
 def timed(request: Request) -> tuple[Results, float]:
     """An evaluation, and the seconds it took with those of runs of it that were stopped."""
-    spent = request.out / f"seconds{len(request.sentences)}"
+    spent = request.out / f"seconds{len(getattr(request, 'sentences', ()))}"
     before = float(spent.read_text()) if spent.exists() else 0.0
     begun = time.monotonic()
     try:
@@ -112,6 +114,7 @@ def timed(request: Request) -> tuple[Results, float]:
 
 def condensed(results: Results, findings: Findings) -> dict[str, Any]:
     """An evaluation without what mteb measures beside its main score."""
+    estimation = compare_estimated_means(Grid(results))
     scores: dict[str, dict[str, dict[str, float | None]]] = {}
     for score in results.scores:
         value = None if score.score is None else round(score.score, 6)
@@ -123,8 +126,8 @@ def condensed(results: Results, findings: Findings) -> dict[str, Any]:
         "tasks": {task.task: task.type or task.error for task in results.tasks},
         "mean_norms": {result.member.name: result.mean_norm for result in results.encoders},
         "intrinsic": {result.member.name: result.intrinsic for result in results.encoders},
-        "sentences": summarize(findings),
-        "findings": asdict(findings),
+        "sentences": [*summarize(findings), *summarize_estimation(estimation)],
+        "findings": asdict(findings) | {"estimation": [asdict(row) for row in estimation]},
         "scores": scores,
     }
 
@@ -132,7 +135,7 @@ def condensed(results: Results, findings: Findings) -> dict[str, Any]:
 def save_pictures(kept: dict[str, str], results: Results, findings: Findings, out: Path) -> None:
     """Some pictures of a part."""
     out.mkdir(parents=True, exist_ok=True)
-    drawn = draw_all(results, findings)
+    drawn = draw_all(results, findings) | draw_estimation(compare_estimated_means(Grid(results)))
     for title, name in kept.items():
         if title in drawn:
             (out / f"{name}.svg").write_text(drawn[title] + "\n")

@@ -17,11 +17,12 @@ from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, Mu
 
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.training.advice.matryoshka import MAX_ROWS, compare_first_coordinates
+from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import load_model
 from lathe.training.encoder.spec import DEFAULT_ENCODER
-from lathe.training.evaluation.encoders import RequestedEncoder, plan_groups
 from lathe.training.sources.source import open_source
 from lathe.transforms.vectors import FloatArray
+from research.encoders import list_variants
 
 LOOKS = (0, 50, 100, 200, 400)
 BATCH, LEARNING_RATE = 32, 5e-4
@@ -62,9 +63,8 @@ def sampled(written: str) -> list[str]:
 
 def layers(texts: list[str], quick: bool) -> Iterator[tuple[str, FloatArray]]:
     """Yield the name and the vectors of every layer under both poolings."""
-    group = plan_groups([RequestedEncoder(DEFAULT_ENCODER, "layer6-mean" if quick else "layers")], None)[0]()
-    for member, vectors in zip(group.members, group.encode(texts, None, lambda *_: None), strict=True):
-        yield member.name, np.asarray(vectors)
+    for wanted in list_variants(DEFAULT_ENCODER, "layer6-mean" if quick else "layers"):
+        yield wanted.spec.name, Encoder(wanted.spec).encode(texts).vectors
 
 
 def trained(found: list[tuple[str, str]], texts: list[str], looks: tuple[int, ...]) -> Iterator[tuple[int, FloatArray]]:

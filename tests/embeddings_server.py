@@ -1,4 +1,4 @@
-"""An embeddings API on the loopback address that speaks four protocols, counts what it is asked, and fails as told."""
+"""An embeddings API on the loopback address that speaks two protocols, counts what it is asked, and fails as told."""
 
 import base64
 import hashlib
@@ -40,7 +40,8 @@ class EmbeddingsServer(ThreadingHTTPServer):
         change: called with the texts and their rows before they are answered; returns the rows.
         salt: another salt is another model.
         model: name of the model that answers state.
-        identity: what GET requests answer, by path.
+        headers_sent: headers of its answers.
+        counted: whether answers have a number of tokens.
     """
 
     daemon_threads = True
@@ -59,7 +60,8 @@ class EmbeddingsServer(ThreadingHTTPServer):
     def reset(self):
         """Forget what was asked, and answer as at first."""
         self.asked, self.calls, self.headers, self.bodies, self.paths = [], 0, [], [], []
-        self.script, self.salt, self.model, self.identity = None, "", "m", {}
+        self.script, self.salt, self.model = None, "", "m"
+        self.headers_sent, self.counted = {}, True
         self.change = lambda texts, rows: rows
 
     def count_asked(self):
@@ -73,15 +75,10 @@ class EmbeddingsServer(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self):
-        self.server.paths.append(self.path)
-        found = self.server.identity.get(self.path)
-        self.answer(404 if found is None else 200, {}, json.dumps(found).encode())
-
     def do_POST(self):
         server = self.server
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        texts = body.get("input") or body.get("inputs") or body.get("texts")
+        texts = body.get("input") or body.get("texts")
         with server.guard:
             number, server.calls = server.calls, server.calls + 1
             server.paths.append(self.path)
@@ -101,17 +98,13 @@ class Handler(BaseHTTPRequestHandler):
         return [float(number) for number in row]
 
     def build_answer(self, body, rows):
-        model = self.server.model
-        if self.path.startswith("/v1/"):
-            data = [{"index": index, "embedding": row} for index, row in enumerate(rows)]
-            found = {"data": data, "model": model, "usage": {"prompt_tokens": 3 * len(rows)}}
-        elif self.path.startswith("/api/"):
-            found = {"model": model, "embeddings": rows, "prompt_eval_count": 3 * len(rows)}
-        elif self.path.startswith("/v2/"):
-            found = {"embeddings": {"float": rows}, "meta": {"billed_units": {"input_tokens": 3 * len(rows)}}}
+        tokens = 3 * len(rows) if self.server.counted else None
+        if self.path.startswith("/v2/"):
+            found = {"embeddings": {"float": rows}, "meta": {"billed_units": {"input_tokens": tokens}}}
         else:
-            found = rows
-        return 200, {}, json.dumps(found).encode()
+            data = [{"index": index, "embedding": row} for index, row in enumerate(rows)]
+            found = {"data": data, "model": self.server.model, "usage": {"prompt_tokens": tokens}}
+        return 200, self.server.headers_sent, json.dumps(found).encode()
 
     def answer(self, status, headers, payload):
         self.send_response(status)

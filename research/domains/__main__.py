@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchmarks.starters import show
 from lathe.training.evaluation.report import write_report
-from lathe.training.evaluation.run import evaluate
+from lathe.training.evaluation.run import Request, evaluate
 from lathe.training.evaluation.suites import open_suite
 from lathe.transforms.progress import part_of
 from research.arguments import build_request, evaluation_parser
@@ -21,12 +21,13 @@ def main() -> None:
     parser.add_argument("--against", required=True, help="the other suite")
     given = parser.parse_args()
 
-    request, against = build_request(given), open_suite(given.against)
+    request: Request = build_request(given)
+    against = open_suite(given.against)
     require_different(request.suite, against)
     first = evaluate(replace(request, out=request.out / "suite"), part_of(show, 0.0, 0.4))
     second = evaluate(replace(request, suite=against, out=request.out / "against"), part_of(show, 0.4, 0.8))
     comparison = compare(first, second, part_of(show, 0.8, 1.0))
-    files = [file for results in (first, second) for file in write_report(results, [])[1]]
+    files = [file for results in (first, second) for file in write_report(results)[1]]
     files += write_comparison(comparison, request.out)
 
     print(format_terminal(comparison))

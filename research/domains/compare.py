@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.encoders import BAG_OF_WORDS
 from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.pool import Job, Workers
 from lathe.training.evaluation.run import Results, compute_trial_key
@@ -32,6 +31,7 @@ from research.domains.similarity import SimilarityMap, build_similarity_map
 from research.domains.tokens import find_token_counter
 from research.domains.variance import Cell, TwoWay, analyse_one_way, analyse_two_way
 from research.domains.work import bootstrap_scores, sample_texts_of
+from research.encoders import BAG_OF_WORDS
 
 RunJobs = Callable[[Sequence[Job]], Iterator[tuple[int, Any]]]
 """Function that runs jobs in worker processes and yields index and result of each as it finishes; see `Workers.run`."""

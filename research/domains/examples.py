@@ -11,7 +11,7 @@
 | labelled pairs | cosine and label of a pair | average precision |
 | clustered texts | vector and label of a text | V-measure of k-means |
 
-The layout of a data set states which examples it has. Only worker processes import this module, because it imports
+Only worker processes import this module, because it imports
 mteb; see `lathe.training.evaluation.worker`.
 """
 
@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from lathe.training.datasets.layout import Examples
-from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.evaluation.model import StoredModel
 from lathe.training.evaluation.statistics import Array, rank_correlation
 from lathe.training.evaluation.tasks import iterate_splits
@@ -77,7 +75,7 @@ def read_examples(trial: Trial, raw: Raw) -> Pool:
         KeyError: if a vector is missing.
     """
     task, _ = load_trial(trial)
-    return _SCORERS[LAYOUTS[trial.entry.task].examples](EvaluatedSplit(task, open_stored_model(raw)))
+    return _SCORERS[trial.entry.task](EvaluatedSplit(task, open_stored_model(raw)))
 
 
 def open_stored_model(raw: Raw) -> StoredModel:
@@ -201,14 +199,15 @@ def _label_vectors(split: EvaluatedSplit) -> Pool:
     return LabelledPool(split.encode(split.data["text"]), numbers)
 
 
-_SCORERS: dict[Examples, Callable[[EvaluatedSplit], Pool]] = {
-    "queries": _score_queries,
-    "queries with candidates": _score_candidates,
-    "classified texts": _score_predictions,
+_SCORERS: dict[str, Callable[[EvaluatedSplit], Pool]] = {
+    "classification": _score_predictions,
+    "clustering": _label_vectors,
+    "pair_classification": _compare_labels,
+    "pairs": _score_queries,
+    "reranking": _score_candidates,
+    "retrieval": _score_queries,
+    "sts": _compare_scores,
+    "summarization": _score_summaries,
     "translations": _score_translations,
-    "graded summaries": _score_summaries,
-    "scored pairs": _compare_scores,
-    "labelled pairs": _compare_labels,
-    "clustered texts": _label_vectors,
 }
-"""Function that scores the examples of a test, by what they are."""
+"""Function that scores the examples of a test, by the layout of its data set."""

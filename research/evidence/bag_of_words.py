@@ -1,4 +1,4 @@
-"""Compares a bag of words with exact counts with the hashed one that `lathe evaluate` has, on real tasks.
+"""Compares a bag of words with exact counts with the hashed one of the other experiments, on real tasks.
 
     python -m research.evidence.bag_of_words --suite FOLDER --limit 300
 
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from sklearn.feature_extraction.text import CountVectorizer
 
 from benchmarks.report import markdown_table, parser, write_report
-from lathe.training.evaluation.encoders import BAG_OF_WORDS, BagOfWords
 from lathe.training.evaluation.model import Collector, list_texts
 from lathe.training.evaluation.run import compute_trial_key
 from lathe.training.evaluation.statistics import Interval, bootstrap
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.evaluation.worker import Trial, load_trial, measure, prepare_process
 from lathe.training.reporting.text import format_interval
+from research.encoders import BAG_OF_WORDS, BagOfWords
 
 Encode = Callable[[list[str]], NDArray[np.float32]]
 """Function that encodes texts as unit vectors `(n, d)`."""
@@ -67,7 +67,7 @@ def score_bags(trial: Trial) -> dict[str, Any]:
     exact = count_exactly([text for _, text in collector.asked])
     hashed = BagOfWords()
     encoders: dict[str, Encode] = {
-        "hashed": lambda texts: hashed.encode(texts, None, lambda _: None)[0],
+        "hashed": lambda texts: hashed.encode(texts).vectors,
         "exact": exact,
     }
     found = {name: measure(CountingModel(encode), task)[0] for name, encode in encoders.items()}

@@ -9,7 +9,7 @@ processor that has it, and whose vectors have a cosine of .9997 or more with tho
 import json
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.evaluation.encoders import RequestedEncoder
+from research.encoders import list_variants
 
 BEFORE, AFTER = 'This sentence: "', '" means in one word: "'
 """What is written before and after a text that a language model encodes."""
@@ -84,8 +85,8 @@ def request_model(family: Family, folder: Path, work: Path) -> RequestedEncoder:
 
 
 def request_layers(family: Family, model: RequestedEncoder) -> list[RequestedEncoder]:
-    """Return the layers of a family's model, as encoders to evaluate; one forward pass serves all of them."""
-    return [replace(model, variant=layer) for layer in family.layers]
+    """Return the layers of a family's model, as encoders to evaluate."""
+    return [layer for written in family.layers for layer in list_variants(model.spec, written)]
 
 
 def write_around_texts(model: Path, copy: Path) -> Path:

@@ -9,27 +9,31 @@ only so many sentences.
 import sys
 
 from benchmarks.starters import show
+from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.report import format_report, write_report
-from lathe.training.evaluation.run import evaluate
 from research.arguments import build_request, evaluation_parser
-from research.mean_bias_audit.probe import audit_group
-from research.mean_bias_audit.report import report_audit
+from research.few_sentences import compare_estimated_means
+from research.mean_bias_audit.evaluation import AuditRequest, evaluate_and_audit
+from research.mean_bias_audit.findings import compute_audit_findings
+from research.mean_bias_audit.report import format_audit, write_audit
 
 
 def main() -> None:
-    """Audit the encoders, write the report and print it."""
+    """Audit the encoders, write the reports and print them."""
     parser = evaluation_parser(__doc__)
     parser.add_argument("--ladder", action="store_true", help="score the nine methods of the paper")
     parser.add_argument("--mean-sentences", type=int, nargs="*", default=[], help="numbers of sentences, from 2")
     given = parser.parse_args()
 
     counts = given.mean_sentences
-    request = build_request(given, inspect=audit_group, ladder=given.ladder or bool(counts), sentences=counts)
-    results = evaluate(request, show)
-    supplements = [report_audit(results)]
-    findings, files = write_report(results, supplements)
+    request = build_request(given, AuditRequest, ladder=given.ladder or bool(counts), sentences=counts)
+    results, audits = evaluate_and_audit(request, show)
+    findings, files = write_report(results)
+    audit, estimation = compute_audit_findings(results, audits), compare_estimated_means(Grid(results))
+    files += write_audit(results, audit, estimation)
 
-    print(format_report(results, findings, supplements))
+    print(format_report(results, findings))
+    print(format_audit(audit, estimation))
     print("\n".join(map(str, files)), file=sys.stderr)
 
 

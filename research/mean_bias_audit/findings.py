@@ -29,10 +29,7 @@ class AuditFindings:
     profile: Profile
 
 
-def compute_audit_findings(results: Results) -> AuditFindings | None:
-    """Collect the audit findings of an evaluation; return None if no encoder was audited."""
-    audits = {one.member.name: one.inspection for one in results.encoders if isinstance(one.inspection, Audit)}
-    if not audits:
-        return None
+def compute_audit_findings(results: Results, audits: Mapping[str, Audit]) -> AuditFindings:
+    """Combine the audits of encoders, by name, with what the scores of their evaluation say."""
     grid = Grid(results)
     return AuditFindings(audits, measure_random_controls(grid), profile_outliers(grid))

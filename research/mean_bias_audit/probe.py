@@ -3,17 +3,20 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from lathe.training.evaluation.encoders import BAG_OF_WORDS, Member
-from lathe.training.evaluation.inspection import EncodedGroup
+from lathe.training.evaluation.encoders import EvaluatedEncoder, Member
 from lathe.training.evaluation.method_cache import normalize_rows
-from lathe.training.evaluation.store import text_key
+from lathe.training.evaluation.scores import TaskDescription
+from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.transforms import Moments
 from lathe.transforms.errors import TransformError
 from lathe.transforms.vectors import FloatArray, require_finite
+from research.encoders import BAG_OF_WORDS
 from research.mean_bias_audit.means import (
     Norms,
     measure_direction,
@@ -46,123 +49,142 @@ EDITION = 2
 Part = TypeVar("Part")
 
 
-def audit_group(encoded: EncodedGroup) -> list[Audit]:
-    """Return the audit of each encoder of a group: load all from disk, or measure all and store them.
+@dataclass(frozen=True)
+class EncodedSuite:
+    """Encoder and its stored vectors of a suite and a corpus.
+
+    Attributes:
+        out: output folder of the evaluation.
+        encoder: the encoder.
+        store: its vectors, including those of the corpus.
+        sentences: sentences of the corpus.
+        digest: hash of these sentences.
+        task_keys: keys of the suite's tasks.
+        read_tasks: returns the tasks with their texts, which is slow.
+        encode: encodes (prompt name, text) pairs that the store lacks, and adds the vectors to the store.
+        report: called with a message before each step.
+    """
+
+    out: Path
+    encoder: EvaluatedEncoder
+    store: VectorStore
+    sentences: Sequence[str]
+    digest: str
+    task_keys: Sequence[str]
+    read_tasks: Callable[[], Sequence[TaskDescription]]
+    encode: Callable[[Sequence[tuple[str | None, str]]], None]
+    report: Callable[[str], None]
+
+
+def audit_encoder(encoded: EncodedSuite) -> Audit:
+    """Return the audit of an encoder: load it from disk, or measure and store it.
 
     An audit with problems is not stored, so the next run repeats it.
     """
-    folder = encoded.out / "audits"
-    paths = [folder / f"{_audit_key(member, encoded)}.json" for member in encoded.group.members]
-    if all(path.exists() for path in paths):
-        return [load_audit(path) for path in paths]
-    audits = Probe(encoded).measure()
-    for path, audit in zip(paths, audits, strict=True):
-        if not audit.problems:
-            save_audit(audit, path)
-    return audits
+    path = encoded.out / "audits" / f"{_audit_key(encoded.encoder.member, encoded)}.json"
+    if path.exists():
+        return load_audit(path)
+    audit = Probe(encoded).measure()
+    if not audit.problems:
+        save_audit(audit, path)
+    return audit
 
 
-def _audit_key(member: Member, encoded: EncodedGroup) -> str:
-    """Return the file name of a member's audit: a digest of version, encoder output, prompts, tasks, sentences."""
+def _audit_key(member: Member, encoded: EncodedSuite) -> str:
+    """Return the file name of an encoder's audit: a digest of version, encoder output, prompts, tasks, sentences."""
     what = [EDITION, member.output, dict(member.prompts), sorted(encoded.task_keys), encoded.digest]
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:32]
 
 
 class Probe:
-    """Measurement of all members of a group.
+    """Measurement of an encoder.
 
     If a part fails, such as the encoding of a text or prompt, the problem is recorded and the other parts go on.
 
     Args:
-        encoded: group of encoders, with their stored vectors and the texts; tasks with an error are ignored.
+        encoded: encoder, with its stored vectors and the texts; tasks with an error are ignored.
 
     Attributes:
-        problems: messages of failed parts, one list for each member.
+        problems: messages of failed parts.
     """
 
-    def __init__(self, encoded: EncodedGroup) -> None:
-        self.group, self.stores = encoded.group, encoded.stores
+    def __init__(self, encoded: EncodedSuite) -> None:
+        self.encoder, self.store = encoded.encoder.encoder, encoded.store
+        self.member = encoded.encoder.member
         self.sentences = encoded.sentences
         self.encode, self.report = encoded.encode, encoded.report
         self.tasks = [task for task in encoded.read_tasks() if task.error is None]
-        self.first = self.group.members[0]
-        self.problems: list[list[str]] = [[] for _ in self.group.members]
+        self.problems: list[str] = []
 
-    def measure(self) -> list[Audit]:
-        """Measure all parts and return an audit for each member; a failed part is None and named in `problems`."""
-        parts = zip(
-            self.measure_norms(), self.measure_corpus(), self.measure_languages(), self.measure_prompts(), strict=True
-        )
-        return [Audit(*each, tuple(problems)) for each, problems in zip(parts, self.problems, strict=True)]
+    def measure(self) -> Audit:
+        """Measure all parts; a failed part is None and named in `problems`."""
+        parts = self.measure_norms(), self.measure_corpus(), self.measure_languages(), self.measure_prompts()
+        return Audit(*parts, tuple(self.problems))
 
-    def measure_norms(self) -> list[Norms | None]:
-        """Encode texts of the suite without normalization and measure the norms, for each member.
+    def measure_norms(self) -> Norms | None:
+        """Encode texts of the suite without normalization and measure the norms.
 
         Texts that cannot be encoded, and vectors with NaN or inf, are left out and counted in `problems`; without any
         other vector, the result is None.
         """
         texts = sample_texts(list_suite_texts(self.tasks), NORM_TEXTS)
-        self.report(f"auditing the norms of {self.first.name}")
+        self.report(f"auditing the norms of {self.member.name}")
         try:
-            vectors: list[FloatArray] = list(self.group.encode_unnormalized(texts))
+            rows: FloatArray = self.encoder.encode(texts, normalize=False).vectors
         except Exception:  # models raise anything; which texts it was is found one by one
-            vectors = self._encode_one_by_one(texts)
-        found = []
-        for index, rows in enumerate(vectors):
-            finite = np.isfinite(rows).all(axis=1)
-            if not finite.all():
-                count = int((~finite).sum())
-                self.problems[index].append(f"{count} of {len(texts)} texts give NaN or inf; the norms leave them out")
-            found.append(measure_norms(rows[finite]))
-        return found
+            rows = self._encode_one_by_one(texts)
+        finite = np.isfinite(rows).all(axis=1)
+        if not finite.all():
+            count = int((~finite).sum())
+            self.problems.append(f"{count} of {len(texts)} texts give NaN or inf; the norms leave them out")
+        return measure_norms(rows[finite])
 
-    def _encode_one_by_one(self, texts: Sequence[str]) -> list[FloatArray]:
-        """Encode texts one at a time, unnormalized; return each member's vectors `(m, d)` of those that do not fail.
+    def _encode_one_by_one(self, texts: Sequence[str]) -> FloatArray:
+        """Encode texts one at a time, unnormalized; return the vectors `(m, d)` of those that do not fail.
 
         The number of failing texts is recorded in `problems`.
         """
-        found, errors = [], []
+        found: list[FloatArray] = [np.empty((0, self.member.dimensions), np.float32)]
+        errors = []
         for text in texts:
             try:
-                found.append(self.group.encode_unnormalized([text]))
+                found.append(self.encoder.encode([text], normalize=False).vectors)
             except Exception as error:  # as above
                 errors.append(error)
         if errors:
             left_out = f"{len(errors)} of {len(texts)} texts cannot be encoded; the norms leave them out"
             self._record_failure(left_out, errors[0])
-        empty = [np.empty((0, member.dimensions), np.float32) for member in self.group.members]
-        return [np.concatenate([rest, *some]) for rest, *some in zip(empty, *found, strict=True)]
+        return np.concatenate(found)
 
-    def measure_languages(self) -> list[Languages | None]:
-        """Measure the mean vector of each language, for each member; a part is None if it fails.
+    def measure_languages(self) -> Languages | None:
+        """Measure the mean vector of each language; None if it fails.
 
         Texts are encoded under the default prompt, without the tasks' prompts, which would themselves move the mean.
-        Vectors that the stores lack are added to them.
+        Vectors that the store lacks are added to it.
         """
         chosen = choose_language_texts(self.tasks)
         asked = [(None, text) for texts in chosen.texts.values() for text in texts]
 
-        def measure(index: int) -> Languages:
-            """Compute the means by language of one member from its stored vectors."""
+        def measure() -> Languages:
             vectors = {
-                name: self._load_vectors(index, [text_key(text, self.first.prompt(None)) for text in texts])
+                name: self._load_vectors([text_key(text, self.member.prompt(None)) for text in texts])
                 for name, texts in chosen.texts.items()
             }
             return Languages(chosen.count, tuple(measure_language_means(vectors)), chosen.few, tuple(chosen.unclear))
 
-        return self._measure_members("μ by language", measure, lambda: self.encode(asked))
+        return self._measure_part("μ by language", measure, lambda: self.encode(asked))
 
-    def measure_prompts(self) -> list[Prompts | None]:
-        """Measure the mean of the same sentences with each prompt and none, for each member; None for a bag of words.
+    def measure_prompts(self) -> Prompts | None:
+        """Measure the mean of the same sentences with each prompt and none; None for a bag of words.
 
         Encoders without prompts are measured with `GENERIC_PROMPTS`. A prompt that fails is left out and recorded in
-        `problems`. Vectors that the stores lack are added to them.
+        `problems`. Vectors that the store lacks are added to it.
         """
-        if self.first.name == BAG_OF_WORDS:
-            return [None]
+        if self.member.name == BAG_OF_WORDS:
+            return None
         sentences = sample_texts(self.sentences, PROMPT_SENTENCES)
         plain = [text_key(sentence) for sentence in sentences]
-        own = {name: text for name, text in self.first.prompts.items() if text}
+        own = {name: text for name, text in self.member.prompts.items() if text}
         keys = {}
         for name, prompt in (own or GENERIC_PROMPTS).items():
             try:
@@ -172,78 +194,67 @@ class Probe:
                 continue
             keys[name] = prompt, [text_key(text, prompt) if own else text_key(prompt + text) for text in sentences]
 
-        def measure(index: int) -> Prompts:
-            """Compute the means by prompt of one member from its stored vectors."""
-            bare = self._load_vectors(index, plain)
+        def measure() -> Prompts:
+            bare = self._load_vectors(plain)
             norm = float(np.linalg.norm(bare.mean(axis=0, dtype=np.float64)))
             means = [
-                measure_prompt_mean(name, prompt, self._load_vectors(index, some), bare)
+                measure_prompt_mean(name, prompt, self._load_vectors(some), bare)
                 for name, (prompt, some) in keys.items()
             ]
             return Prompts(len(sentences), norm, not own, tuple(means))
 
-        return self._measure_members("μ by prompt", measure, lambda: self._encode_plain(sentences))
+        return self._measure_part("μ by prompt", measure, lambda: self._encode_plain(sentences))
 
     def _encode_plain(self, texts: Sequence[str]) -> None:
-        """Encode texts that the stores lack without any prompt, even a default one; store the unit vectors."""
-        missing = [text for text in texts if not all(text_key(text) in store for store in self.stores)]
+        """Encode texts that the store lacks without any prompt, even a default one; store the unit vectors."""
+        missing = [text for text in texts if text_key(text) not in self.store]
         if missing:
-            for store, vectors in zip(self.stores, self.group.encode_unnormalized(missing, plain=True), strict=True):
-                new = [position for position, text in enumerate(missing) if text_key(text) not in store]
-                store.add([text_key(missing[position]) for position in new], normalize_rows(vectors[new]))
+            vectors = self.encoder.encode(missing, normalize=False, plain=True).vectors
+            self.store.add([text_key(text) for text in missing], normalize_rows(vectors))
 
-    def measure_corpus(self) -> list[CorpusMean | None]:
-        """Measure the mean of the corpus by sample size, and its direction, for each member; None where this fails."""
+    def measure_corpus(self) -> CorpusMean | None:
+        """Measure the mean of the corpus by sample size, and its direction; None if this fails."""
 
-        def measure(index: int) -> CorpusMean:
-            """Compute the mean of the corpus of one member from its stored vectors."""
-            member = self.group.members[index]
-            self.report(f"auditing the mean of {member.name}")
-            vectors = self._load_vectors(index, [text_key(text, member.prompt(None)) for text in self.sentences])
+        def measure() -> CorpusMean:
+            self.report(f"auditing the mean of {self.member.name}")
+            vectors = self._load_vectors([text_key(text, self.member.prompt(None)) for text in self.sentences])
             moments = Moments.from_vectors(vectors)
             return CorpusMean(tuple(measure_mean_growth(vectors, moments)), measure_direction(vectors, moments))
 
-        return self._measure_members("μ of the corpus", measure)
+        return self._measure_part("μ of the corpus", measure)
 
-    def _measure_members(
-        self, what: str, measure: Callable[[int], Part], encode: Callable[[], None] | None = None
-    ) -> list[Part | None]:
-        """Call `encode` once, then `measure` with each member's index; return the parts, None where either call failed.
-
-        Failures are recorded in `problems`: of `encode` for all members, of `measure` for its member.
+    def _measure_part(
+        self, what: str, measure: Callable[[], Part], encode: Callable[[], None] | None = None
+    ) -> Part | None:
+        """Call `encode`, then `measure`; return the part, or None with a problem recorded where either call failed.
 
         Args:
             what: name of the part, for messages.
-            measure: returns a member's part by its index; only a `TransformError` is caught.
-            encode: adds missing vectors to the stores, or None; any exception is caught.
+            measure: returns the part; only a `TransformError` is caught.
+            encode: adds missing vectors to the store, or None; any exception is caught.
         """
         try:
             if encode is not None:
                 encode()
         except Exception as error:  # models raise anything
             self._record_failure(f"{what} cannot be measured", error)
-            return [None] * len(self.stores)
-        found: list[Part | None] = []
-        for index, problems in enumerate(self.problems):
-            try:
-                found.append(measure(index))
-            except TransformError as error:
-                problems.append(f"{what} cannot be measured: {error}")
-                found.append(None)
-        return found
+            return None
+        try:
+            return measure()
+        except TransformError as error:
+            self.problems.append(f"{what} cannot be measured: {error}")
+            return None
 
-    def _load_vectors(self, index: int, keys: Sequence[bytes]) -> FloatArray:
-        """Return stored vectors `(n, d)` of a member by text keys.
+    def _load_vectors(self, keys: Sequence[bytes]) -> FloatArray:
+        """Return stored vectors `(n, d)` by text keys.
 
         Raises:
             InputError: if a vector holds NaN or inf.
             KeyError: if a key has no vector.
         """
-        vectors = self.stores[index].get(keys)
+        vectors = self.store.get(keys)
         require_finite(vectors)
         return vectors
 
     def _record_failure(self, what: str, error: Exception) -> None:
-        """Append a failure message to the problems of every member."""
-        for problems in self.problems:
-            problems.append(f"{what}: {type(error).__name__}: {error}")
+        self.problems.append(f"{what}: {type(error).__name__}: {error}")

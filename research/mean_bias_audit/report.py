@@ -1,26 +1,38 @@
-"""Audit as a part of an evaluation's report."""
+"""Output of an audit: JSON with all values, an HTML page, and a table and sentences for the terminal."""
 
-from lathe.training.evaluation.report import Supplement
+from dataclasses import asdict
+from pathlib import Path
+
+from lathe.training.evaluation.report import describe_evaluation
 from lathe.training.evaluation.run import Results
-from lathe.training.reporting.page import Section
-from research.mean_bias_audit.findings import compute_audit_findings
+from lathe.training.reporting.files import write_files
+from lathe.training.reporting.page import Section, format_text, render_page
+from research.few_sentences import EstimationRow, draw_estimation, summarize_estimation
+from research.mean_bias_audit.findings import AuditFindings
 from research.mean_bias_audit.plots import draw_audit
 from research.mean_bias_audit.summary import summarize_audit
 from research.mean_bias_audit.tables import build_audit_tables, build_overview_table
 
+JSON, HTML = "audit.json", "audit.html"
+"""File names of the report."""
 OVERVIEW = "Audit of the encoders' vectors; norms are before they are brought to unit length"
 """Title of the table in the terminal."""
 
 
-def report_audit(results: Results) -> Supplement:
-    """Build the audit's part of an evaluation's report; it has no content and sections if no encoder was audited."""
-    findings = compute_audit_findings(results)
-    if findings is None:
-        return Supplement("audit", None)
-    sentences = summarize_audit(findings)
-    return Supplement(
-        key="audit",
-        content=findings,
-        page=[Section("Audit", sentences, draw_audit(findings), build_audit_tables(findings))],
-        overview=[Section("Audit", sentences, tables={OVERVIEW: build_overview_table(findings)})],
+def write_audit(results: Results, findings: AuditFindings, estimation: list[EstimationRow]) -> list[Path]:
+    """Write `audit.json` and `audit.html` into the evaluation's folder, and return both paths."""
+    section = Section(
+        "Audit",
+        [*summarize_audit(findings), *summarize_estimation(estimation)],
+        draw_audit(findings) | draw_estimation(estimation),
+        build_audit_tables(findings),
     )
+    page = render_page([section], about=describe_evaluation(results), files=JSON)
+    content = asdict(findings) | {"estimation": [asdict(row) for row in estimation]}
+    return write_files(results.request.out, {JSON: content, HTML: page})
+
+
+def format_audit(findings: AuditFindings, estimation: list[EstimationRow]) -> str:
+    """Format the overview and the sentences of an audit as plain text."""
+    sentences = [*summarize_audit(findings), *summarize_estimation(estimation)]
+    return format_text(Section("Audit", sentences, tables={OVERVIEW: build_overview_table(findings)}))

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lathe.training.evaluation.encoders import BAG_OF_WORDS
 from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.evaluation.worker import load_trial
 from research.domains.compare import DomainComparison
 from research.domains.plots import draw_all
 from research.domains.summary import summarize_comparison
 from research.domains.tables import build_tables
+from research.encoders import BAG_OF_WORDS
 
 DIMENSIONS = 12
 ENCODERS = ("a", "b", BAG_OF_WORDS)

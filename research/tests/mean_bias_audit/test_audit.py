@@ -10,17 +10,18 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from lathe.training.encoder.encoder import Encoder
-from lathe.training.encoder.layers import parse_variants
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.evaluation.encoders import BagOfWords, Member, RequestedEncoder, plan_groups
-from lathe.training.evaluation.inspection import EncodedGroup
-from lathe.training.evaluation.report import write_report
-from lathe.training.evaluation.run import Evaluation, Request, evaluate
+from lathe.training.encoder.text_encoder import Encoding
+from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
+from lathe.training.evaluation.run import Evaluation, Request
 from lathe.training.evaluation.scores import TaskDescription
 from lathe.training.evaluation.store import VectorStore
 from lathe.training.evaluation.suites import Suite, open_suite
-from research.mean_bias_audit.probe import Probe, audit_group
-from research.mean_bias_audit.report import report_audit
+from research.encoders import list_variants, open_bag_of_words
+from research.mean_bias_audit.evaluation import AuditedEvaluation, AuditRequest, evaluate_and_audit
+from research.mean_bias_audit.findings import compute_audit_findings
+from research.mean_bias_audit.probe import EncodedSuite, Probe, audit_encoder
+from research.mean_bias_audit.report import write_audit
 from research.mean_bias_audit.texts import NORM_TEXTS
 
 WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
@@ -77,43 +78,39 @@ def first(tmp_path_factory, write_data_set, tiny_spec, scoring_process):
     for name, language, texts in (("english", "en", ENGLISH), ("german", "de", GERMAN)):
         write_data_set(root / "suite" / name, {"task": "sts", "language": language}, {"test.jsonl": pair_texts(texts)})
     (root / "corpus.txt").write_text("\n".join(CORPUS))
-    asked = {"corpus": str(root / "corpus.txt"), "ladder": True, "inspect": audit_group}
-    request = Request(open_suite(str(root / "suite")), [RequestedEncoder(tiny_spec)], root / "out", **asked)
-    told, runs, written = [], [], []
+    asked = {"corpus": str(root / "corpus.txt"), "ladder": True}
+    request = AuditRequest(open_suite(str(root / "suite")), [RequestedEncoder(tiny_spec)], root / "out", **asked)
+    told, audits, written = [], [], []
     for report in (lambda fraction, message: told.append((fraction, message)), ignore_progress):
-        (opener,) = plan_groups(request.encoders, None)
-        runs += Evaluation(request, report).run_group(opener(), scoring_process)
+        evaluation = AuditedEvaluation(request, report)
+        evaluation.run_encoder(request.encoders[0].open(None), scoring_process)
+        audits += evaluation.audits.values()
         (kept,) = (request.out / "audits").iterdir()
         written.append(kept.read_bytes())
         kept.unlink()
     kept.write_bytes(written[0])
     before = kept.stat().st_mtime_ns
-    results = evaluate(request, ignore_progress)
-    (encoder,) = results.encoders
+    results, found = evaluate_and_audit(request, ignore_progress)
     assert kept.stat().st_mtime_ns == before
-    audits = [*(one.inspection for one in runs), encoder.inspection]
-    return SimpleNamespace(request=request, results=results, audits=audits, audit=audits[0], written=written, told=told)
+    audits.append(found["tiny"])
+    findings = compute_audit_findings(results, found)
+    kinds = {"request": request, "results": results, "findings": findings, "audits": audits, "written": written}
+    return SimpleNamespace(**kinds, audit=audits[0], told=told)
 
 
-def build_group(evaluation, group, stores, out, tasks):
-    """Return a group with its stored vectors, as the evaluation gives it to the audit."""
-    fill = partial(evaluation.encode, group, stores)
+def build_encoded(evaluation, encoder, store, out, tasks):
+    """Return an encoder with its stored vectors, as the evaluation gives it to the audit."""
+    fill = partial(evaluation.encode, encoder, store)
     keys = [task.key for task in tasks]
-    return EncodedGroup(out, group, stores, CORPUS, "d" * 32, keys, lambda: tasks, fill, ignore_progress)
+    return EncodedSuite(out, encoder, store, CORPUS, "d" * 32, keys, lambda: tasks, fill, ignore_progress)
 
 
-def audit_spec(spec, out, tasks=TASKS, audited=()):
-    """Return the audits of a model's group on the corpus; of the evaluation only the encoding is run."""
-    (out / "corpus.txt").parent.mkdir(parents=True, exist_ok=True)
-    (out / "corpus.txt").write_text("\n".join(CORPUS))
-    wanted = [RequestedEncoder(spec, variant) for variant in audited] or [RequestedEncoder(spec)]
-    request = Request(Suite("", "", ()), wanted, out, corpus=str(out / "corpus.txt"))
-    evaluation = Evaluation(request, ignore_progress)
-    (opener,) = plan_groups(wanted, None)
-    group = opener()
-    stores = [VectorStore(out / "vectors" / member.output, member.dimensions) for member in group.members]
-    evaluation.encode(group, stores, [(None, sentence) for sentence in CORPUS])
-    return audit_group(build_group(evaluation, group, stores, out, tasks))
+def audit_opened(encoder, out, tasks=TASKS):
+    """Return the audit of an encoder on the corpus; of the evaluation only the encoding is run."""
+    evaluation = Evaluation(Request(Suite("", "", ()), (), out), ignore_progress)
+    store = evaluation.open_store(encoder.member)
+    evaluation.encode(encoder, store, [(None, sentence) for sentence in CORPUS])
+    return audit_encoder(build_encoded(evaluation, encoder, store, out, tasks))
 
 
 def test_every_part_of_an_audit_equals_a_computation_from_the_encoders_vectors(first, tiny_spec):
@@ -141,15 +138,15 @@ def test_every_part_of_an_audit_equals_a_computation_from_the_encoders_vectors(f
     assert [one.prompt for one in audit.prompts.means] == ["query: ", "passage: "]
 
 
-def test_the_report_of_an_evaluation_holds_its_audit_and_no_texts(first):
-    write_report(first.results, [report_audit(first.results)])
+def test_the_report_of_an_audit_holds_no_texts(first):
+    write_audit(first.results, first.findings, [])
     out = first.request.out
-    found = json.loads((out / "evaluation.json").read_text())["audit"]
+    found = json.loads((out / "audit.json").read_text())
     assert found["encoders"]["tiny"]["languages"]["texts"] == 60
     (control,) = found["random_controls"]
     assert (len(control["differences"]), control["tasks"]) == (4, 2)
     assert [row["tasks"] for row in found["profile"]["encoders"]] == [2]
-    page = (out / "report.html").read_text()
+    page = (out / "audit.html").read_text()
     assert "tiny gives unit vectors (norm 1.000 ± 0.000 over 130 texts)." in page
     assert not [text for text in (*ENGLISH, *GERMAN, *CORPUS) if text in page]
 
@@ -160,12 +157,8 @@ def test_progress_never_decreases_with_an_audit(first):
     assert "auditing the norms of tiny" in [message.split(",")[0] for _, message in first.told]
 
 
-def test_the_corpus_is_read_for_an_audit_and_not_without_audit_and_debiasing_methods(first, tmp_path):
-    request = replace(first.request, out=tmp_path, inspect=None, ladder=False, corpus="absent.txt")
-    assert not Evaluation(request, ignore_progress).sentences
-    assert len(
-        Evaluation(replace(request, inspect=audit_group, corpus=first.request.corpus), ignore_progress).sentences
-    ) == len(CORPUS)
+def test_the_corpus_is_read_for_an_audit_without_debiasing_methods(first, tmp_path):
+    assert AuditedEvaluation(replace(first.request, out=tmp_path, ladder=False), ignore_progress).sentences
 
 
 def test_a_deleted_audit_is_computed_again_with_an_equal_result(first):
@@ -175,7 +168,7 @@ def test_a_deleted_audit_is_computed_again_with_an_equal_result(first):
 
 
 def test_audited_norms_equal_those_of_sentence_transformers_vectors(bare_spec, tmp_path):
-    (audit,) = audit_spec(bare_spec, tmp_path)
+    audit = audit_opened(RequestedEncoder(bare_spec).open(None), tmp_path)
     model = SentenceTransformer(bare_spec.model, device="cpu")
     lengths = np.linalg.norm(model.encode([*ENGLISH, *GERMAN]), axis=1)
     assert (audit.norms.texts, audit.norms.unit) == (130, 0)
@@ -185,18 +178,20 @@ def test_audited_norms_equal_those_of_sentence_transformers_vectors(bare_spec, t
 
 
 def test_each_layer_variant_has_its_own_audited_norms(bare_spec, tmp_path):
-    audits = audit_spec(bare_spec, tmp_path, audited=["layer1-cls", "layer1-mean"])
-    for way, audit in zip(("cls", "mean"), audits, strict=True):
-        (spec,) = parse_variants(bare_spec, f"layer1-{way}", 1)
-        lengths = np.linalg.norm(Encoder(spec).encode([*ENGLISH, *GERMAN], normalize=False).vectors, axis=1)
+    means = []
+    for way in ("cls", "mean"):
+        (variant,) = list_variants(bare_spec, f"layer1-{way}")
+        audit = audit_opened(variant.open(None), tmp_path)
+        lengths = np.linalg.norm(Encoder(variant.spec).encode([*ENGLISH, *GERMAN], normalize=False).vectors, axis=1)
         assert (audit.norms.mean, audit.norms.max) == pytest.approx((lengths.mean(), lengths.max()), rel=1e-4)
-    assert audits[0].norms.mean != pytest.approx(audits[1].norms.mean, rel=1e-3)
+        means.append(audit.norms.mean)
+    assert means[0] != pytest.approx(means[1], rel=1e-3)
 
 
 def test_means_by_prompt_use_the_encoders_prompts_and_none(bare_spec, tmp_path):
     prompts = {"query": "find this: ", "same": "find this: ", "blank": ""}
     spec = replace(bare_spec, prompts=prompts, default_prompt_name="query")
-    (audit,) = audit_spec(spec, tmp_path)
+    audit = audit_opened(RequestedEncoder(spec).open(None), tmp_path)
     assert not audit.prompts.generic
     assert [one.name for one in audit.prompts.means] == ["query", "same"]
     encoder = Encoder(spec)
@@ -209,21 +204,19 @@ def test_means_by_prompt_use_the_encoders_prompts_and_none(bare_spec, tmp_path):
 
 
 class Scripted:
-    """Group of one encoder that computes vectors by a function of the text and records its batches."""
+    """Encoder that computes vectors by a function of the text and records its batches."""
 
-    def __init__(self, vector, dimensions=4):
+    def __init__(self, vector):
         self.vector = vector
-        self.members = [Member("scripted", "f" * 32, "f" * 32, dimensions, {}, None, "scripted")]
         self.batches = []
 
-    def encode_unnormalized(self, texts, plain=False):
+    def encode(self, texts, prompt_name=None, normalize=True, on_batch=None, plain=False):
         self.batches.append(list(texts))
-        return [np.array([self.vector(text) for text in texts], np.float32)]
-
-    def encode(self, texts, prompt_name, on_batch):
-        (found,) = self.encode_unnormalized(texts)
-        lengths = np.linalg.norm(found, axis=1, keepdims=True)
-        return [found / np.where(lengths == 0, 1, lengths)]
+        found = np.array([self.vector(text) for text in texts], np.float32)
+        if normalize:
+            lengths = np.linalg.norm(found, axis=1, keepdims=True)
+            found = found / np.where(lengths == 0, 1, lengths)
+        return Encoding(found, np.zeros(len(texts), np.int64))
 
 
 def varied(text):
@@ -231,14 +224,10 @@ def varied(text):
     return np.random.default_rng(len(text) + text.encode()[-2]).normal(0.5, 1, size=4)
 
 
-def audit_scripted(group, folder, tasks=TASKS):
-    """Return the audit of a scripted group."""
-    (member,) = group.members
-    stores = [VectorStore(folder / "vectors", member.dimensions)]
-    evaluation = Evaluation(Request(Suite("", "", ()), (), folder), ignore_progress)
-    evaluation.encode(group, stores, [(None, sentence) for sentence in CORPUS])
-    (audit,) = audit_group(build_group(evaluation, group, stores, folder, tasks))
-    return audit
+def audit_scripted(scripted, folder, tasks=TASKS):
+    """Return the audit of a scripted encoder."""
+    member = Member("scripted", "f" * 32, "f" * 32, 4, {}, None, "scripted")
+    return audit_opened(EvaluatedEncoder(scripted, member), folder, tasks)
 
 
 def test_a_repeated_audit_encodes_nothing_and_one_of_other_data_only_for_the_norms(tmp_path):
@@ -311,14 +300,12 @@ def test_an_audit_of_equal_or_zero_vectors_has_no_problems(tmp_path):
 def test_a_bag_of_words_is_audited_by_its_counts_and_has_no_prompts(tmp_path):
     texts = ["a b", "cats see cats see dogs", "?"]
     task = TaskDescription("t", "1" * 32, language="en", asked=tuple((None, text) for text in texts))
-    group = BagOfWords()
-    stores = [VectorStore(tmp_path, group.members[0].dimensions)]
-    probe = Probe(
-        EncodedGroup(tmp_path, group, stores, CORPUS, "", [], lambda: [task], ignore_progress, ignore_progress)
-    )
-    ((norms,), (prompts,), (languages,)) = probe.measure_norms(), probe.measure_prompts(), probe.measure_languages()
+    bag = open_bag_of_words()
+    store = VectorStore(tmp_path, bag.member.dimensions)
+    probe = Probe(EncodedSuite(tmp_path, bag, store, CORPUS, "", [], lambda: [task], ignore_progress, ignore_progress))
+    norms, prompts, languages = probe.measure_norms(), probe.measure_prompts(), probe.measure_languages()
     assert (norms.texts, norms.zero_rows) == (3, 2)  # words of one letter count for nothing
     assert norms.max == pytest.approx(3)  # 2² + 2² + 1
     assert prompts is None
     assert (languages.means, languages.few) == ((), {"en": 3})
-    assert probe.problems == [[]]
+    assert probe.problems == []

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from lathe.training.evaluation.comparison import compare_with_raw
-from lathe.training.evaluation.findings import compute_findings
-from lathe.training.evaluation.report import format_report, write_report
 from lathe.transforms import Moments
 from research.mean_bias_audit.findings import AuditFindings, compute_audit_findings
 from research.mean_bias_audit.means import (
@@ -19,7 +17,7 @@ from research.mean_bias_audit.means import (
     measure_mean_growth,
 )
 from research.mean_bias_audit.profile import Profile, measure_random_controls, profile_outliers
-from research.mean_bias_audit.report import report_audit
+from research.mean_bias_audit.report import format_audit, write_audit
 from research.mean_bias_audit.stored_audit import (
     Audit,
     CorpusMean,
@@ -219,36 +217,26 @@ def audited(build, table, gained, tmp_path):
     values |= {(e, "random, seed 2", task): 0.5 for e in ("<b>one", "two") for task in TASKS}
     results = build(values, out=tmp_path, norms={"<b>one": 0.2})
     failed = Audit(None, None, None, None, ("nothing can be measured",))
-    audits = zip(results.encoders, (SPOTLESS, failed), strict=True)
-    return replace(results, encoders=[replace(one, inspection=audit) for one, audit in audits])
+    return results, {"<b>one": SPOTLESS, "two": failed}
 
 
 def test_the_audit_is_in_the_json_the_html_page_and_the_terminal_report(audited):
-    supplements = [report_audit(audited)]
-    write_report(audited, supplements)
-    findings = compute_audit_findings(audited)
-    out = audited.request.out
-    found = json.loads((out / "evaluation.json").read_text())["audit"]
+    results, audits = audited
+    findings = compute_audit_findings(results, audits)
+    write_audit(results, findings, [])
+    out = results.request.out
+    found = json.loads((out / "audit.json").read_text())
     assert found["encoders"]["<b>one"]["corpus"]["direction"]["centered"] == 0.266
     assert found["profile"]["z"]["two"]["t0"] == findings.profile.z["two"]["t0"]
     assert [one["mean"] for one in found["random_controls"]] == [0, 0]
 
-    before, audit = (out / "report.html").read_text().split("<h1>Audit</h1>")
-    assert (before.count("<svg"), audit.count("<svg")) == (1, 3)
+    audit = (out / "audit.html").read_text()
+    assert audit.count("<svg") == 3
     assert "<b>" not in audit and "&lt;b&gt;one gives unit vectors (norm 1.000" in audit
     assert re.findall(r"<h2>(.*?)</h2>\s*<div", audit) == list(build_audit_tables(findings))
     assert len(build_audit_tables(findings)) == 8
 
-    shown = format_report(audited, compute_findings(audited), supplements)
+    shown = format_audit(findings, [])
     assert "\n".join(summarize_audit(findings)) in shown
     assert ["two", "–", "–", "–", "–", "–", "–"] in build_overview_table(findings).cells
     assert "two: nothing can be measured." in shown
-
-
-def test_reports_without_an_audit_have_no_audit_section(audited):
-    plain = replace(audited, encoders=[replace(one, inspection=None) for one in audited.encoders])
-    supplements = [report_audit(plain)]
-    write_report(plain, supplements)
-    assert json.loads((plain.request.out / "evaluation.json").read_text())["audit"] is None
-    assert "<h1>Audit" not in (plain.request.out / "report.html").read_text()
-    assert "Audit" not in format_report(plain, compute_findings(plain), supplements)

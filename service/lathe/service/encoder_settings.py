@@ -73,8 +73,6 @@ class UpstreamSettings(BaseModel):
 
 EXAMPLES: dict[UpstreamProtocol, str] = {
     "openai": "https://api.openai.com/v1",
-    "tei": "http://localhost:8080",
-    "ollama": "http://localhost:11434",
     "cohere": "https://api.cohere.com/v2",
 }
 """An address for each protocol, for messages."""

@@ -87,37 +87,31 @@ def same_chain(lathe, paragraphs, out_of_domain, encoder, finish):
 
 @pytest.fixture(scope="module")
 def twice(start_app, lathe_url, encoder, out_of_domain, new_home):
-    """Start an app with the shared app's encoder behind both of its protocols."""
-    urls = {"openai": f"{lathe_url}/v1", "tei": lathe_url}
-    encoders = [
-        {"name": name, "upstream": {"url": url, "protocol": name, "model": encoder.name}} for name, url in urls.items()
-    ]
+    """Start an app with the shared app's encoder behind its API, under two names of the provider."""
+    upstream = {"url": f"{lathe_url}/v1", "protocol": "openai", "model": encoder.name}
+    encoders = [{"name": name, "upstream": upstream | {"provider": name}} for name in ("far", "other")]
     with start_app(home=new_home(), encoders=encoders) as app:
         for engine in app.services.embedder.engines.values():
             (out_of_domain / engine.info.fingerprint).symlink_to(out_of_domain / encoder.fingerprint)
         yield app
 
 
-@pytest.mark.parametrize("protocol", ["openai", "tei"])
 def test_the_same_chain_gives_the_same_vectors_over_a_local_and_an_upstream_encoder(
-    twice, finish, paragraphs, same_chain, raw, sentences, protocol
+    twice, finish, paragraphs, same_chain, raw, sentences
 ):
     """Each is fitted on its own encoder's vectors of the same texts; the spaces are different ones all the same."""
-    name, certificate = fit_same_chain(twice, protocol, paragraphs, finish)
+    name, certificate = fit_same_chain(twice, "far", paragraphs, finish)
     assert certificate["n_fit"] > 100 and certificate["out_of_domain"]["pydoc"]["recall_at_10"] > 0
-    answer = embed(twice, sentences, chain=name, model=protocol)
+    answer = embed(twice, sentences, chain=name, model="far")
     np.testing.assert_allclose(answer.json(), same_chain(sentences), atol=1e-6)
-    some_new = [f"new by {protocol}", *sentences[:2], "another new one"]  # the others are in the cache
-    np.testing.assert_allclose(
-        embed(twice, some_new, chain=name, model=protocol).json(), same_chain(some_new), atol=1e-6
-    )
-    plain = twice.client.post("/v1/embeddings", json={"input": sentences, "model": protocol})
+    some_new = ["new by openai", *sentences[:2], "another new one"]  # the others are in the cache
+    np.testing.assert_allclose(embed(twice, some_new, chain=name, model="far").json(), same_chain(some_new), atol=1e-6)
+    plain = twice.client.post("/v1/embeddings", json={"input": sentences, "model": "far"})
     np.testing.assert_allclose([row["embedding"] for row in plain.json()["data"]], raw, atol=1e-6)
     assert answer.headers["x-space-id"] != plain.headers["x-space-id"]
     described = twice.services.registry.manifest(name, 1)["encoder"]
-    assert described["upstream"]["protocol"] == protocol and "url" not in described["upstream"]
-    other = "tei" if protocol == "openai" else "openai"
-    assert embed(twice, sentences, chain=name, model=other).status_code == 409
+    assert described["upstream"]["protocol"] == "openai" and "url" not in described["upstream"]
+    assert embed(twice, sentences, chain=name, model="other").status_code == 409
 
 
 # A stub.
@@ -144,7 +138,7 @@ def test_all_workers_of_an_encoder_learn_its_space_by_one_call(start_far, embedd
 
 
 def test_a_name_is_an_encoders_before_it_is_the_name_of_another_encoders_model(start_app, embeddings_server, tmp_path):
-    upstream = {"url": embeddings_server.url, "protocol": "tei"}
+    upstream = {"url": embeddings_server.url, "protocol": "openai"}
     encoders = [
         {"name": "first", "upstream": upstream | {"model": "second"}},
         {"name": "second", "upstream": upstream | {"model": "m", "dimensions": 5}},
@@ -259,7 +253,7 @@ def test_a_slow_api_blocks_neither_other_requests_nor_more_texts_than_the_queue_
 
 
 def test_an_upstream_encoder_is_removed_and_added_again_over_the_admin_routes(start_far, embeddings_server, tmp_path):
-    other = {"url": embeddings_server.url, "protocol": "ollama", "model": "n"}
+    other = {"url": f"{embeddings_server.url}/v2", "protocol": "cohere", "model": "n"}
     with start_far() as app:
         added = EncoderSettings(name="other", upstream=other, load=False)
         (tmp_path / "home" / "encoders.json").write_text(json.dumps([added.model_dump(exclude_defaults=True)]))
@@ -268,7 +262,7 @@ def test_an_upstream_encoder_is_removed_and_added_again_over_the_admin_routes(st
         eventually(lambda: embed(app, "a", model="other").status_code == 200)
         listed = app.client.get("/encoders").json()[1]
         assert (listed["device"], listed["model"], listed["dimensions"]) == ("upstream", "n", WIDTH)
-        assert listed["upstream"]["protocol"] == "ollama" and "url" not in listed["upstream"]
+        assert listed["upstream"]["protocol"] == "cohere" and "url" not in listed["upstream"]
         assert app.client.delete("/encoders/other", headers=app.admin).json()["state"] == "stopped"
         assert embed(app, "a", model="other").status_code == 404
 

@@ -139,7 +139,7 @@ def test_a_job_cannot_load_a_model_with_untrusted_remote_code(run_request):
 
 
 def test_a_job_cannot_send_a_key_to_an_api_that_is_not_in_the_workers_settings(run_request, embeddings_server):
-    upstream = {"url": embeddings_server.url, "protocol": "tei", "model": "m", "api_key_env": "PATH"}
+    upstream = {"url": embeddings_server.url, "protocol": "openai", "model": "m", "api_key_env": "PATH"}
     asked = fit(encoder=None, files=["source.npy"]) | {"encoder": asdict(DEFAULT_ENCODER) | {"upstream": upstream}}
     job = run_request("fit", asked, {"source.npy": b""})
     assert job.state == "failed" and "is not one of this worker's" in job.error and embeddings_server.paths == []

@@ -8,7 +8,7 @@ import pytest
 from lathe.training.datasets.contents import Search
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.errors import EvaluationError
-from lathe.training.evaluation.corpus import Corpus, split_corpus
+from lathe.training.evaluation.corpus import split_corpus
 from lathe.training.evaluation.method_cache import MethodCache
 from lathe.training.evaluation.methods import (
     CONTROL,
@@ -18,7 +18,6 @@ from lathe.training.evaluation.methods import (
     build_control_method,
     hash_chain,
     list_debiasing_methods,
-    list_mean_estimation_methods,
     list_reducer_methods,
     parse_size,
     resolve_size,
@@ -42,12 +41,6 @@ def rows():
 @pytest.fixture(scope="module")
 def corpus(rows):
     return split_corpus(rows, DIGEST)
-
-
-@pytest.fixture(scope="module")
-def one_hot():
-    """Return a corpus of sentences in orthogonal directions, so that a mean shows which sentences are in it."""
-    return Corpus(np.eye(64, dtype=np.float32), np.eye(64, dtype=np.float32)[:12], DIGEST)
 
 
 @pytest.fixture
@@ -119,14 +112,14 @@ def test_parse_size_refuses_an_invalid_size_with_an_example(written):
 
 
 def test_the_key_of_a_method_depends_on_its_map_and_not_on_its_name():
-    method = Method("R1 of 50", "means", "R1 of 50", "r1", sentences=50)
+    method = Method("R1", "ladder", "R1", "r1")
     key = method.key_on(ENCODER, DIGEST)
-    others = [replace(method, **change) for change in ({"steps": "r2"}, {"normalize": False}, {"sentences": 51})]
-    keys = [key, *(other.key_on(ENCODER, DIGEST) for other in [*others, replace(method, draw=1)])]
+    others = [replace(method, **change) for change in ({"steps": "r2"}, {"normalize": False})]
+    keys = [key, *(other.key_on(ENCODER, DIGEST) for other in others)]
     keys += [method.key_on("e" * 32, DIGEST), method.key_on(ENCODER, "d" * 32)]
-    assert len(set(keys)) == len(keys) == 7
-    assert replace(method, name="x", label="y", group="ladder").key_on(ENCODER, DIGEST) == key
-    everything = [*list_debiasing_methods(), *list_reducer_methods([6, 12]), *list_mean_estimation_methods([50, 60])]
+    assert len(set(keys)) == len(keys) == 5
+    assert replace(method, name="x", label="y", group="chain").key_on(ENCODER, DIGEST) == key
+    everything = [*list_debiasing_methods(), *list_reducer_methods([6, 12])]
     assert len({one.key_on(ENCODER, DIGEST) for one in everything}) == len(everything)
 
 
@@ -190,26 +183,9 @@ def test_the_measures_of_a_reduction_are_computed_on_held_out_sentences(cache, c
     assert measures == pytest.approx(expected, abs=1e-6)
 
 
-def test_estimated_means_use_50_sentences_and_each_draw_other_ones(cache, one_hot):
-    """R1 and R2 use the same sentences in the same draw."""
-    methods = list_mean_estimation_methods([50])
-    assert [method.label for method in methods] == ["R1 of 50"] * 3 + ["R2 of 50"] * 3
-    found = [fit_or_load(cache, method, one_hot)[1].transforms[0] for method in methods]
-    for step, name, entry in zip(found, ["mean"] * 3 + ["direction"] * 3, [1 / 50] * 3 + [50**-0.5] * 3, strict=True):
-        values = getattr(step, name).numpy()
-        np.testing.assert_allclose(np.sort(values), [0] * 14 + [entry] * 50, atol=1e-7)
-    drawn = [tuple(np.flatnonzero(step.mean.numpy())) for step in found[:3]]
-    assert len(set(drawn)) == 3
-    assert [tuple(np.flatnonzero(step.direction.numpy())) for step in found[3:]] == drawn  # R1 and R2 are paired
-
-
-def test_method_cache_refuses_too_few_sentences_and_writes_no_file(cache, corpus):
-    for method, rows, message in (
-        (list_mean_estimation_methods([361])[0], corpus, "R1 of 361, draw 0: the corpus has 360 sentences"),
-        (list_debiasing_methods()[1], None, "R2 is fitted on sentences: name some with --corpus"),
-    ):
-        with pytest.raises(EvaluationError, match=message):
-            cache.load_or_fit(method, ENCODER, rows, DIGEST, lambda _: None)
+def test_method_cache_refuses_a_fit_without_a_corpus_and_writes_no_file(cache):
+    with pytest.raises(EvaluationError, match="R2 is fitted on sentences: name some with --corpus"):
+        cache.load_or_fit(list_debiasing_methods()[1], ENCODER, None, DIGEST, lambda _: None)
     assert files(cache.folder) == {}
 
 

@@ -5,7 +5,7 @@ import pytest
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings, UpstreamSpec
 from lathe.training.encoder.upstream.encoder import UpstreamEncoder
 
-PATHS = {"openai": "/v1", "tei": "", "ollama": "", "cohere": "/v2"}
+PATHS = {"openai": "/v1", "cohere": "/v2"}
 
 
 @pytest.fixture

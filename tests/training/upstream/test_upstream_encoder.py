@@ -24,7 +24,7 @@ from lathe.training.errors import (
 from tests.embeddings_server import WIDTH, rows_of
 
 TEXTS = [f"text {number}" for number in range(10)]
-PROTOCOLS = ["openai", "tei", "ollama", "cohere"]
+PROTOCOLS = ["openai", "cohere"]
 FORM = {"content-type": "text/html"}
 
 
@@ -46,7 +46,7 @@ def test_vectors_of_every_protocol_are_those_of_the_api_in_the_order_of_the_text
         unit = encoder.encode(TEXTS)
     np.testing.assert_allclose(found.vectors, rows_of(TEXTS), rtol=1e-6)
     np.testing.assert_allclose(unit.vectors, rows_of(TEXTS, normalize=True), atol=1e-7)
-    assert found.tokens.sum() == 3 * len(TEXTS)  # as the API counts them; of TEI, which did not, the estimate
+    assert found.tokens.sum() == 3 * len(TEXTS)  # as the API counts them
     assert encoder.dimensions == WIDTH
 
 
@@ -64,8 +64,6 @@ def test_dimensions_are_asked_for_and_other_widths_than_those_are_refused(connec
     ("protocol", "field", "expected"),
     [
         ("openai", "input", ["query: a"]),
-        ("tei", "inputs", ["query: a"]),
-        ("ollama", "input", ["query: a"]),
         ("cohere", "input_type", "query: "),
     ],
 )
@@ -85,17 +83,23 @@ def test_coheres_input_types_are_prompts_and_documents_the_default(connect, embe
 
 
 def test_truncation_is_passed_on_and_a_side_that_the_api_does_not_cut_is_refused(connect, embeddings_server):
-    with connect("tei") as encoder:
-        encoder.encode(["a"], long_text="error", truncation_side="left")
-    last = embeddings_server.bodies[-1]
-    assert (last["truncate"], last["truncation_direction"]) == (False, "left")
+    with connect("cohere") as encoder:
+        for long_text, side in (("error", "left"), ("truncate", "left"), ("truncate", "right")):
+            encoder.encode([f"{long_text} {side}"], long_text=long_text, truncation_side=side)
+    assert [body["truncate"] for body in embeddings_server.bodies[-3:]] == ["NONE", "START", "END"]
     with connect("openai") as encoder, pytest.raises(EncoderError, match="cuts long texts at their end only"):
         encoder.encode(["a"], truncation_side="left")
 
 
 def test_an_api_makes_no_means_of_chunks_because_it_does_not_say_how_it_cuts_texts(connect):
-    with connect("tei") as encoder, pytest.raises(EncoderError, match="long_text may be truncate or error"):
+    with connect() as encoder, pytest.raises(EncoderError, match="long_text may be truncate or error"):
         encoder.encode(["a"], long_text="mean")
+
+
+def test_an_api_that_counts_no_tokens_has_them_estimated(connect, embeddings_server):
+    embeddings_server.counted = False
+    with connect() as encoder:
+        assert encoder.encode(["some words that are counted here"]).tokens.sum() > 3
 
 
 def test_a_text_is_never_asked_for_twice_whoever_asks_and_whatever_is_asked_beside_it(connect, embeddings_server):
@@ -306,19 +310,11 @@ def test_the_fingerprint_covers_provider_model_revision_dimensions_length_prompt
         assert encoder.fingerprint == found[0]
 
 
-@pytest.mark.parametrize(
-    ("protocol", "path", "identity"),
-    [
-        ("tei", "/info", {"model_id": "a/b", "model_sha": "1"}),
-        ("tei", "/info", {"model_id": "a/b", "encoders": [{"name": "m", "fingerprint": "1"}]}),
-        ("ollama", "/api/tags", {"models": [{"name": "other", "digest": "0"}, {"name": "m:latest", "digest": "1"}]}),
-    ],
-)
-def test_another_identity_of_the_servers_model_is_another_space(connect, embeddings_server, protocol, path, identity):
+def test_another_space_of_the_servers_lathe_is_another_space(connect, embeddings_server):
     fingerprints = set()
-    for text in (json.dumps(identity), json.dumps(identity).replace('"1"', '"2"')):
-        embeddings_server.identity = {path: json.loads(text)}
-        with connect(protocol, store=False) as encoder:
+    for space in ("1", "2"):
+        embeddings_server.headers_sent = {"x-space-id": space}
+        with connect(store=False) as encoder:
             fingerprints.add(encoder.fingerprint)
     assert len(fingerprints) == 2
 

@@ -45,7 +45,6 @@ def cut_in_two(text: str) -> tuple[str, str] | None:
 
 
 def _is_mostly_ascii(text: str) -> bool:
-    """Return whether at least half of the characters are ASCII."""
     return 2 * sum(map(str.isascii, text)) >= len(text)
 
 

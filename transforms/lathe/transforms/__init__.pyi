@@ -1,25 +1,12 @@
 """Where the names of the package come from: `__init__` reads this, and so do type checkers."""
 
 from .base import TRANSFORMS, Transform
+from .baselines import R1, Autoencoder, Flow, MeanCentering, RandomDirection, RandomProjection, RandomSelection
 from .chain import Chain, build_steps, parse_steps
 from .codes import Binary, Int8, ProductCoding, TransformCoding
 from .errors import ArtifactError, InputError, NotFittedError, StepError, TransformError
-from .learned import Autoencoder, Flow, GeoPres, QueryAdapter
-from .linear import (
-    ABTT,
-    PCA,
-    R1,
-    R2,
-    LowRankAffine,
-    MeanCentering,
-    Normalize,
-    Procrustes,
-    RandomDirection,
-    RandomProjection,
-    RandomSelection,
-    Truncation,
-    Whitening,
-)
+from .learned import GeoPres, QueryAdapter
+from .linear import ABTT, PCA, R2, LowRankAffine, Normalize, Procrustes, Truncation, Whitening
 from .quality import (
     angular_stress,
     certify,

@@ -53,7 +53,7 @@ def add_encoder(
         str | None,
         typer.Option(help="Address of an embeddings API that encodes in place of a model."),
     ] = None,
-    protocol: Annotated[str, typer.Option(help="Protocol of the API: openai, tei, ollama or cohere.")] = "openai",
+    protocol: Annotated[str, typer.Option(help="Protocol of the API: openai or cohere.")] = "openai",
     upstream_model: Annotated[str | None, typer.Option(help="Name of the model at the API.")] = None,
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable with the API's key.")] = None,
     dimensions: Annotated[int | None, typer.Option(help="Dimensions to ask the API for; unset: its default.")] = None,

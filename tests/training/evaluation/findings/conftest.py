@@ -16,12 +16,9 @@ KNOWN = {method.name: method for method in [build_control_method(), *list_debias
 
 
 def build_method(name):
-    """Build the method of a display name: a known one, `pca:4`, `R1 of 100, draw 0` (100 sentences), or a chain."""
+    """Build the method of a display name: a known one, `pca:4`, or a chain."""
     if name in KNOWN:
         return KNOWN[name]
-    if ", draw " in name:
-        label, _, draw = name.partition(", draw ")
-        return Method(name, "means", label, label[:2].lower(), sentences=int(label[6:]), draw=int(draw))
     kind, _, size = name.partition(":")
     if size:
         return Method(name, "sweep", kind, name, size=int(size))

@@ -239,46 +239,6 @@ def test_list_large_effects_sorts_by_size(grid_of, table):
     assert {one.control for one in found} == {0.5}
 
 
-@pytest.fixture(scope="module")
-def few_sentences(table):
-    """Return scores of R1 and R2 with all sentences, and in two samples of a hundred."""
-    values = table("e", "ab", control=[0.1, 0.1], R1=[0.5, 0.6], R2=[0.5, 0.7])
-    draws = {"R1 of 100": ([0.48, 0.60], [0.52, 0.56]), "R2 of 100": ([0.51, 0.70], [0.51, 0.68])}
-    for label, each in draws.items():
-        for draw, scores in enumerate(each):
-            values |= {("e", f"{label}, draw {draw}", task): score for task, score in zip("ab", scores, strict=True)}
-    return values
-
-
-def test_compare_estimated_means_averages_over_samples_and_tasks(grid_of, few_sentences):
-    (row,) = comparison.compare_estimated_means(grid_of(few_sentences))
-    assert row.sentences == 100
-    assert row.r1.value == pytest.approx((0 - 2) / 2)  # of tasks a and b, in points; the draws of a cancel
-    assert row.r2.value == pytest.approx((1 - 1) / 2)
-    assert row.r1_error.value == pytest.approx((2 + 2) / 2)  # but are errors nonetheless
-    assert row.r2_error.value == pytest.approx((1 + 1) / 2)
-    assert row.r2_ahead.value == pytest.approx((1 + 11) / 2)
-
-
-def test_compare_estimated_means_of_equal_scores_is_0(grid_of, table):
-    values = table("e", "ab", control=[0.1, 0.1], R1=[0.5, 0.6], R2=[0.5, 0.7])
-    for name in ("R1", "R2"):
-        values |= {("e", f"{name} of 50, draw 0", task): values["e", name, task] for task in "ab"}
-    (row,) = comparison.compare_estimated_means(grid_of(values))
-    assert (row.r1.value, row.r2.value, row.r1_error.value, row.r2_error.value) == (0, 0, 0, 0)
-
-
-@pytest.mark.parametrize("missing", ["R1", "R2", "R1 of 100", "R2 of 100"])
-def test_compare_estimated_means_needs_r1_and_r2_with_few_and_all_sentences(grid_of, few_sentences, missing):
-    values = {key: score for key, score in few_sentences.items() if key[1].partition(",")[0] != missing}
-    assert comparison.compare_estimated_means(grid_of(values)) == []
-
-
-def test_compare_estimated_means_sorts_by_number_of_sentences(grid_of, few_sentences):
-    fewer = {(e, m.replace("100", "20"), t): score for (e, m, t), score in few_sentences.items()}
-    assert [row.sentences for row in comparison.compare_estimated_means(grid_of(few_sentences | fewer))] == [20, 100]
-
-
 def test_count_head_to_head_counts_encoders_that_have_both_methods(grid_of, table):
     values = table("both", MIXED, control=[0.5] * 10, R1=np.linspace(0.5, 0.9, 10), R2=np.linspace(0.9, 0.5, 10))
     values |= table("one only", MIXED, control=[0.5] * 10, R2=np.linspace(0.9, 0.5, 10))

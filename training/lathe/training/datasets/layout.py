@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from lathe.training.datasets.contents import Search, Tables
 from lathe.training.datasets.pairs import Pair, PairRows, RowReader
@@ -11,18 +11,6 @@ from lathe.training.datasets.records import FieldType, Warnings, find_file
 
 SPLITS = ("train", "dev", "test")
 """Names of splits, in the order of preference for training."""
-
-Examples = Literal[
-    "queries",
-    "queries with candidates",
-    "classified texts",
-    "translations",
-    "graded summaries",
-    "scored pairs",
-    "labelled pairs",
-    "clustered texts",
-]
-"""What one example of a test is. It decides how `research.domains.examples` scores an example."""
 
 
 class Layout(ABC):
@@ -38,7 +26,6 @@ class Layout(ABC):
         mteb_class: name of the class in `mteb.abstasks`.
         mteb_type: mteb's type of the task.
         main_score: mteb's name of the main score.
-        examples: what one example of the test is.
         symmetric: whether the two texts of a pair are of one kind, so that they get the same prompt.
         trainable: whether rows give training pairs.
     """
@@ -50,7 +37,6 @@ class Layout(ABC):
     mteb_class: ClassVar[str]
     mteb_type: ClassVar[str]
     main_score: ClassVar[str]
-    examples: ClassVar[Examples]
     symmetric: ClassVar[bool] = False
     trainable: ClassVar[bool] = True
 

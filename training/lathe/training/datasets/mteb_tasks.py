@@ -42,7 +42,6 @@ class _Classification(AbsTaskClassification):
     """mteb's classification task with labels in memory; otherwise metrics read them row by row, ten times slower."""
 
     def _calculate_scores(self, y_test: Any, y_pred: Any) -> Any:
-        """Compute mteb's metrics from labels as an array."""
         return super()._calculate_scores(np.asarray(y_test[:]), y_pred)
 
 
@@ -88,12 +87,10 @@ def _create_task_class(
 
 
 def _convert_tables(data: Tables) -> DatasetDict:
-    """Convert splits of columns to a `DatasetDict`."""
     return DatasetDict({split: Dataset.from_dict(found) for split, found in data.splits.items()})
 
 
 def _convert_search(data: Search) -> dict[str, Any]:
-    """Convert a search to the nested dict of corpus, queries, judgements and candidates that mteb expects."""
     corpus = [{"id": key, "title": title, "text": text} for key, (title, text) in data.corpus.items()]
     queries = {"id": list(data.queries), "text": list(data.queries.values())}
     split = {

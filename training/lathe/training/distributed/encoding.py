@@ -6,11 +6,10 @@ from itertools import groupby
 from pathlib import Path
 
 from lathe.training.distributed.tasks import Task, TaskResult
-from lathe.training.distributed.token import Token
+from lathe.training.distributed.worker import Token
 from lathe.training.errors import SourceError
 from lathe.training.fitting.encoded_shards import Position, read_position
-from lathe.training.fitting.encoding_run import EncodingRun
-from lathe.training.fitting.engines import Report
+from lathe.training.fitting.engines import EncodingRun, Report
 from lathe.training.sources.hub import is_hub
 from lathe.training.sources.remote import is_remote
 from lathe.training.sources.shards import Shard, is_path
@@ -49,7 +48,6 @@ class ShardTasks:
                     yield self._build_task(file, together)
 
     def _build_task(self, file: str, folders: list[Path]) -> Task:
-        """Build the task that encodes shards of one file into their folders, with absolute paths."""
         place = str(Path(file).absolute()) if is_path(file) else file
         shards = [replace(self.shards[folder][0], file=place) for folder in folders]
         name = f"{self.run.source.name_of(file)}, rows {shards[0].start:,} to {shards[-1].stop:,}"

@@ -149,7 +149,6 @@ class TextCutter:
             kept = self._remove_long_stretches(kept, before, found, rest)
 
     def _tokenize(self, text: str) -> _Tokens:
-        """Tokenize a part of a text, without special tokens and truncation, and return its tokens."""
         found = self.tokenizer([text], add_special_tokens=False, truncation=False, verbose=False)
         if not found.encodings:  # a tokenizer written in Python
             return _Tokens(found["input_ids"][0], None, [])

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,10 +65,7 @@ WINDOW_BATCHES = 4
 UNLIMITED = 1_000_000
 """`max_length` of static models, which look each token up and have no limit of their own."""
 
-
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Encoder:
@@ -187,7 +184,6 @@ class Encoder:
         self.transformer.to(getattr(torch, self.spec.dtype))
 
         def compare() -> Agreement:
-            """Return the agreement of the transformer as it is now."""
             return measure_agreement(self.encode(PROBES).vectors, reference)
 
         if self.spec.compile or self.spec.trust_remote_code:  # compilers and a model's own code expect its own layers
@@ -250,7 +246,7 @@ class Encoder:
         tokens, cut = (np.zeros(len(pieces.texts), dtype=np.int64) for _ in range(2))
         done = padded = 0
         batches = self.batches(pieces.texts, prompt, truncation_side)
-        with closing(self.run_batches(batches, lambda batch: self.forward(batch, normalize))) as results:
+        with closing(self._run_batches(batches, normalize)) as results:
             for rows, batch, found in results:
                 vectors[rows], tokens[rows] = found.cpu().numpy(), batch.tokens
                 cut[rows] = 0 if batch.cut is None else batch.cut
@@ -318,23 +314,19 @@ class Encoder:
             for batch in self.tokenize([texts[index] for index in window], prompt, truncation_side):
                 yield window[batch.rows], batch
 
-    def run_batches(
-        self, batches: Iterable[tuple[NDArray[np.int64], Batch]], work: Callable[[Batch], T]
-    ) -> Generator[tuple[NDArray[np.int64], Batch, T], None, None]:
-        """Apply a function to batches, and yield each with the positions of its texts and the result, in order.
+    def _run_batches(
+        self, batches: Iterable[tuple[NDArray[np.int64], Batch]], normalize: bool
+    ) -> Generator[tuple[NDArray[np.int64], Batch, torch.Tensor], None, None]:
+        """Run batches through the model, and yield each with the positions of its texts and its vectors, in order.
 
         On a CPU, batches run in parallel on all threads, unless the model is compiled or runs code of its own, which
         may not bear several threads.
-
-        Args:
-            batches: batches with positions, as `batches` yields them.
-            work: function that runs the model.
         """
         if self.device != "cpu" or self.static or self.spec.compile or self.spec.trust_remote_code:
-            yield from ((rows, batch, work(batch)) for rows, batch in batches)
+            yield from ((rows, batch, self.forward(batch, normalize)) for rows, batch in batches)
             return
-        with closing(map_in_threads(lambda item: work(item[1]), batches)) as results:
-            yield from ((rows, batch, result) for (rows, batch), result in results)
+        with closing(map_in_threads(lambda item: self.forward(item[1], normalize), batches)) as results:
+            yield from ((rows, batch, vectors) for (rows, batch), vectors in results)
 
     def tokenize(self, texts: list[str], prompt: str | None, truncation_side: Side = "right") -> list[Batch]:
         """Cut long texts to what the model reads, tokenize them behind the prompt, and divide them into batches.
@@ -424,34 +416,22 @@ class Encoder:
 
         No gradients are recorded.
         """
-        return self.pool(self.run_transformer(batch), list(self.model)[1:], len(batch.rows), normalize)
+        features = self.run_transformer(batch)
+        for module in list(self.model)[1:]:
+            features = module(features)
+
+        # A flattened batch has one text more, which only fills it up.
+        embeddings: torch.Tensor = features["sentence_embedding"][: len(batch.rows)].float()
+        return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
 
     def run_transformer(self, batch: Batch) -> dict[str, Any]:
-        """Run one batch through the transformer alone, on its device; return its output, token embeddings in float32.
-
-        Gradients are recorded unless the caller disables them.
-        """
+        """Run one batch through the transformer alone, on its device; return its output, with float32 embeddings."""
         device = self.model.device
         on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
         features: dict[str, Any] = self.transformer(on_device)
         if "token_embeddings" in features:  # pooling in bfloat16 would leave norms off by 1e-3
             features["token_embeddings"] = features["token_embeddings"].float()
         return features
-
-    @staticmethod
-    def pool(features: dict[str, Any], modules: Sequence[Any], rows: int, normalize: bool) -> torch.Tensor:
-        """Run the modules after the transformer, such as pooling; return the first `rows` vectors, `(rows, d)` float32.
-
-        Args:
-            features: output of the transformer.
-            modules: the modules after the transformer.
-            rows: number of texts; a flattened batch has one more, which only fills it up.
-            normalize: whether vectors are L2-normalized.
-        """
-        for module in modules:
-            features = module(features)
-        embeddings: torch.Tensor = features["sentence_embedding"][:rows].float()
-        return torch.nn.functional.normalize(embeddings, dim=1) if normalize else embeddings
 
     def prompt(self, prompt_name: str | None) -> str | None:
         """Return the text of a prompt; None takes the model's default prompt, and returns None if there is no default.

@@ -27,14 +27,12 @@ Side = Literal["left", "right"]
 """End of a text, left or right."""
 
 
-UpstreamProtocol = Literal["openai", "tei", "ollama", "cohere"]
+UpstreamProtocol = Literal["openai", "cohere"]
 """Protocols of embeddings APIs; see `lathe.training.encoder.upstream.protocols`."""
 
 
 UPSTREAM_PATHS: dict[UpstreamProtocol, str] = {
     "openai": "/embeddings",
-    "tei": "/embed",
-    "ollama": "/api/embed",
     "cohere": "/embed",
 }
 """Path that a protocol appends to the address of an API for a call."""

@@ -3,7 +3,7 @@
 suites.py      which data sets and encoders a suite names   ┐
 tasks.py       tasks and benchmarks of mteb                 │ what is evaluated
 limits.py      a fixed subset of the rows                   ┘
-encoders.py    models, layers of models, bag of words       ┐
+encoders.py    models                                       ┐
 store.py       their raw vectors on disk                    │
 corpus.py      sentences to fit on                          │ on what
 methods.py     chains, debiasing methods, reducers          │
@@ -15,10 +15,8 @@ grid.py        scores as arrays                             ┐
 statistics.py  t, σ_cell, intervals, correlations           │
 comparison.py  methods against raw vectors                  │ is it better,
 reduction.py   retention of reducers                        │ how sure are we
-findings.py    all statistics of a run                      ┘
-inspection.py  seam for further measurements of the encoders
-summary.py     findings as sentences                        ┐
-tables.py      as tables                                    │ output
+findings.py    all statistics of a run, and as sentences    ┘
+tables.py      as tables                                    ┐ output
 plots.py       as figures                                   │
 report.py      HTML page, JSON, CSV, plain text             ┘
 """

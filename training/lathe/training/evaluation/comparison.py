@@ -127,7 +127,6 @@ def compare_with_raw(grid: Grid, labels: Sequence[str]) -> list[Cell]:
 
 
 def _group_tests(scores: Array, control: Array, groups: dict[str, list[int]]) -> dict[str, PairedTest]:
-    """Return the paired test of each group of tasks, given as lists of positions in `scores` and `control`."""
     return {name: paired_test(scores[places], control[places]) for name, places in groups.items()}
 
 
@@ -263,62 +262,3 @@ def list_large_effects(grid: Grid, labels: Sequence[str]) -> list[LargeEffect]:
                 if is_large(after, before)
             ]
     return sorted(found, key=lambda effect: -abs(effect.difference))
-
-
-@dataclass(frozen=True)
-class EstimationRow:
-    """Loss of R1 and R2 if their mean is estimated from few sentences, over all encoders and tasks, in points.
-
-    Attributes:
-        sentences: number of sentences that the mean was estimated from.
-        r1: R1's score with this mean minus its score with the mean of all sentences.
-        r2: the same difference for R2.
-        r1_error: mean absolute difference between these scores of R1.
-        r2_error: the same for R2.
-        r2_ahead: R2's score minus R1's, both with this mean.
-    """
-
-    sentences: int
-    r1: Interval
-    r2: Interval
-    r1_error: Interval
-    r2_error: Interval
-    r2_ahead: Interval
-
-
-def compare_estimated_means(grid: Grid) -> list[EstimationRow]:
-    """Compare R1 and R2 with means of few sentences to those with all, one row for each number of sentences.
-
-    A number is left out unless all encoders have both methods with it and with all sentences. The bootstrap resamples
-    tasks.
-    """
-    counts = {m.sentences for e in grid.encoders.values() for m in e.methods.values() if m.sentences}
-    found = []
-    for count in sorted(counts):
-        methods = {e: [m for label in _estimation_labels(count) for m in grid.methods(e, label)] for e in grid.encoders}
-        tasks = grid.common_tasks(methods)
-        if tasks and all({m.label for m in some} == set(_estimation_labels(count)) for some in methods.values()):
-            intervals = {name: bootstrap(rows) for name, rows in _estimation_values(grid, count, tasks).items()}
-            found.append(EstimationRow(count, **intervals))
-    return found
-
-
-def _estimation_labels(count: int) -> tuple[str, ...]:
-    """Return the labels of the four methods that are compared at a number of sentences."""
-    return f"R1 of {count}", f"R2 of {count}", "R1", "R2"
-
-
-def _estimation_values(grid: Grid, count: int, tasks: Sequence[str]) -> dict[str, Array]:
-    """Return the values of an `EstimationRow` in points, by field, each `(tasks, encoders)`."""
-    columns: dict[str, list[Array]] = {"r1": [], "r2": [], "r1_error": [], "r2_error": [], "r2_ahead": []}
-    for encoder in grid.encoders:
-        means = {}
-        for name in ("R1", "R2"):
-            best = grid.scores(encoder, name, tasks)
-            draws = grid.methods(encoder, f"{name} of {count}")
-            each = np.stack([grid.scores(encoder, method.name, tasks) for method in draws])
-            means[name] = each.mean(axis=0)
-            columns[name.lower()].append(100 * (means[name] - best))
-            columns[f"{name.lower()}_error"].append(100 * np.abs(each - best).mean(axis=0))
-        columns["r2_ahead"].append(100 * (means["R2"] - means["R1"]))
-    return {name: np.stack(some, axis=1) for name, some in columns.items()}

@@ -1,14 +1,16 @@
-"""All statistics of an evaluation, computed from its scores."""
+"""All statistics of an evaluation, computed from its scores, and their summary in sentences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from lathe.training.evaluation import comparison, reduction
-from lathe.training.evaluation.comparison import Cell, EstimationRow, FamilyRow, LargeEffect
+from lathe.training.evaluation.comparison import Cell, FamilyRow, LargeEffect
 from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.reduction import CrossLingual, Retention
 from lathe.training.evaluation.run import Results
 from lathe.training.evaluation.statistics import Correlation, Interval
+from lathe.training.reporting.sentences import render_sentences
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,6 @@ class Findings:
         norm_bins: mean t of R2 by interval of ‖μ‖.
         head_to_head: counts of encoders on which R2's t is above or below R1's.
         large_effects: large changes of a score, by any method.
-        estimation: loss of R1 and R2 by the number of sentences their mean is estimated from.
         retentions: share of the score that reducers and nested chains retain.
         intrinsic: correlation of each intrinsic measure with the mean score.
         cross_lingual: retention in other languages compared with English.
@@ -38,7 +39,6 @@ class Findings:
     norm_bins: Sequence[Mapping[str, float | int | str | None]]
     head_to_head: Mapping[str, Mapping[str, int]]
     large_effects: Sequence[LargeEffect]
-    estimation: Sequence[EstimationRow]
     retentions: Sequence[Retention]
     intrinsic: Mapping[str, Correlation]
     cross_lingual: Sequence[CrossLingual]
@@ -61,8 +61,16 @@ def compute_findings(results: Results) -> Findings:
         norm_bins=comparison.average_by_norm(grid, cells, "R2") if "R2" in labels else [],
         head_to_head=comparison.count_head_to_head(cells, "R2", "R1"),
         large_effects=comparison.list_large_effects(grid, labels),
-        estimation=comparison.compare_estimated_means(grid),
         retentions=reduction.compute_retentions(grid),
         intrinsic=reduction.correlate_intrinsic(grid),
         cross_lingual=reduction.compare_languages(grid),
     )
+
+
+TEMPLATE = Path(__file__).with_name("summary.txt.j2")
+"""Template of the sentences."""
+
+
+def summarize(findings: Findings) -> list[str]:
+    """Return all sentences about the findings of an evaluation, in reading order."""
+    return render_sentences(TEMPLATE, vars(findings))

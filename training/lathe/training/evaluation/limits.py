@@ -77,7 +77,6 @@ def _limit_lists(data: Dataset, rows: int, seed: int) -> Dataset:
     share = max(1, rows // len(data))
 
     def cut(row: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """Cut the lists of one row to the same random items."""
         length = min(len(value) for value in row.values())
         kept = sorted(_shuffle_rows(length, seed)[:share])
         return {name: [value[index] for index in kept] for name, value in row.items()}

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.corpus import Corpus
 from lathe.training.evaluation.methods import CONTROL, Method
 from lathe.training.evaluation.worker import FittedMethod
-from lathe.transforms import Chain, angular_stress, local_spearman, parse_steps, positional_stress, recall_at_k
+from lathe.transforms import Chain, angular_stress, local_spearman, positional_stress, recall_at_k
 from lathe.transforms.files import replace_synced
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray
@@ -54,7 +53,12 @@ class MethodCache:
         folder = self.folder / key
         if not folder.exists():
             on_progress(f"fitting {method.name}")
-            (method.chain or _fit(method, corpus)).save(folder)
+            chain = method.chain
+            if chain is None:
+                if corpus is None:
+                    raise EvaluationError(f"{method.name} is fitted on sentences: name some with --corpus")
+                chain = method.fit(corpus.fit)
+            chain.save(folder)
         measures: dict[str, float] = {}
         if corpus is not None and method.size is not None:
             measures = self._load_or_measure(folder, method.size, corpus, output)
@@ -62,7 +66,6 @@ class MethodCache:
         return FittedMethod(method.name, key, folder, cut), measures
 
     def _load_or_measure(self, folder: Path, size: int, corpus: Corpus, output: str) -> dict[str, float]:
-        """Return a reduction's intrinsic measures on held-out rows: load them, or compute and store them."""
         key = hashlib.sha256(f"{folder.name} {output} {corpus.digest}".encode()).hexdigest()[:32]
         path = self.folder / f"{key}.json"
         if not path.exists():
@@ -70,23 +73,6 @@ class MethodCache:
             replace_synced(path, json.dumps(measures).encode())
         found: dict[str, float] = json.loads(path.read_text())
         return found
-
-
-def _fit(method: Method, corpus: Corpus | None) -> Chain:
-    """Fit a new chain with the method's steps on all sentences, or on its random sample of them, and return it.
-
-    Raises:
-        EvaluationError: if there is no corpus, or too few sentences.
-        TransformError: if the steps cannot be fitted on the vectors.
-    """
-    if corpus is None:
-        raise EvaluationError(f"{method.name} is fitted on sentences: name some with --corpus")
-    rows: Any = corpus.fit
-    if method.sentences is not None:
-        if method.sentences > len(rows):
-            raise EvaluationError(f"{method.name}: the corpus has {len(rows):,} sentences to fit on")
-        rows = rows[np.random.default_rng(method.draw).permutation(len(rows))[: method.sentences]]
-    return Chain(parse_steps(method.steps), method.normalize).fit(rows)
 
 
 def _measure_reduction(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:

@@ -6,11 +6,11 @@ All methods are fitted once, on one corpus of sentences without labels, and neve
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
 
 from lathe.training.digests import digest
 from lathe.training.errors import EvaluationError
-from lathe.transforms import Chain
+from lathe.transforms import Chain, parse_steps
+from lathe.transforms.vectors import FloatArray
 
 CONTROL = "control"
 """Name of the method that leaves vectors unchanged."""
@@ -46,12 +46,6 @@ REDUCERS = (
 """Steps of the compared reducers: those of the starter chains, GeoPres alone, and the baselines of the GeoPres paper
 (Section 4.3)."""
 
-MEAN_DRAWS = 3
-"""Number of random samples for each number of sentences that a mean is estimated from."""
-
-Purpose = Literal["control", "chain", "ladder", "sweep", "means"]
-"""Groups of methods."""
-
 
 @dataclass(frozen=True)
 class Method:
@@ -59,12 +53,10 @@ class Method:
 
     Attributes:
         name: unique name in results.
-        group: purpose, which decides in which tables the method is compared.
+        group: `control`, `chain`, `ladder` or `sweep`, which decides in which tables the method is compared.
         label: name shared by methods whose scores are averaged, such as several seeds.
         steps: steps as `parse_steps` reads them; empty for raw vectors and for fitted chains.
         normalize: whether outputs are normalized.
-        sentences: number of sentences to fit on; None for all.
-        draw: seed of the sample of sentences, if not all are used.
         size: output dimensions of a reduction; None for other methods.
         chain: fitted chain; None if the method is to be fitted.
         key: hash of the fitted chain.
@@ -72,16 +64,19 @@ class Method:
     """
 
     name: str
-    group: Purpose
+    group: str
     label: str
     steps: str = ""
     normalize: bool = True
-    sentences: int | None = None
-    draw: int = 0
     size: int | None = None
     chain: Chain | None = None
     key: str = ""
     only: str | None = None
+
+    @property
+    def sample(self) -> tuple[int | None, int]:
+        """Number of sentences to fit on, None for all, and the seed that draws them; a part of the key."""
+        return None, 0
 
     def unsuited_reason(self, fingerprint: str, dimensions: int) -> str | None:
         """Return the reason why the method cannot take an encoder's vectors; None if it can."""
@@ -109,7 +104,16 @@ class Method:
         """
         if not self.steps:
             return self.key or CONTROL
-        return digest(self.steps, self.normalize, self.sentences, self.draw, fingerprint, corpus)[:32]
+        return digest(self.steps, self.normalize, *self.sample, fingerprint, corpus)[:32]
+
+    def fit(self, rows: FloatArray) -> Chain:
+        """Fit a new chain with the method's steps on the vectors of the corpus `(n, d)`.
+
+        Raises:
+            EvaluationError: if there are too few rows.
+            TransformError: if the steps cannot be fitted on the vectors.
+        """
+        return Chain(parse_steps(self.steps), self.normalize).fit(rows)
 
 
 def build_control_method() -> Method:
@@ -178,13 +182,3 @@ def build_chain_method(name: str, chain: Chain, key: str, only: str | None = Non
     before, after = chain.input_dimensions, chain.output_dimensions
     size = after if before and after and after < before else None
     return Method(name, "chain", name, size=size, chain=chain, key=key, only=only)
-
-
-def list_mean_estimation_methods(counts: Iterable[int]) -> list[Method]:
-    """List R1 and R2 fitted on so many sentences, three random samples each, to measure the error of the mean."""
-    return [
-        Method(f"{name} of {count}, draw {draw}", "means", f"{name} of {count}", steps, sentences=count, draw=draw)
-        for count in counts
-        for name, steps in (("R1", "r1"), ("R2", "r2"))
-        for draw in range(MEAN_DRAWS)
-    ]

@@ -10,7 +10,6 @@ from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.run import Results
 from lathe.training.reporting.figures import (
     draw_figures,
-    label_plainly,
     new_panels,
     plot_curves,
     plot_heat_map,
@@ -98,26 +97,9 @@ def plot_geometry_and_scores(results: Results, findings: Findings) -> Any:
     return figure
 
 
-def plot_estimation_errors(results: Results, findings: Findings) -> Any:
-    """Plot the error of R1's and R2's scores against the number of sentences of the mean; None if not measured."""
-    if not findings.estimation:
-        return None
-    figure, (axis,) = new_panels(1)
-    counts = [row.sentences for row in findings.estimation]
-    plot_intervals(axis, counts, [row.r1_error for row in findings.estimation], label="R1", fmt="o-")
-    plot_intervals(axis, counts, [row.r2_error for row in findings.estimation], label="R2", fmt="o-")
-    axis.set_xscale("log")
-    label_plainly(axis.xaxis)
-    axis.set_xlabel("sentences the mean is estimated from")
-    axis.set_ylabel("points from the score with all")
-    axis.legend(fontsize=8)
-    return figure
-
-
 PLOTS: dict[str, Plot] = {
     "Differences to raw vectors, in points": plot_differences,
     "R2's gain and the norm of the mean": plot_gain_by_norm,
-    "Means estimated from few sentences": plot_estimation_errors,
     "What reducers keep": plot_retention,
     "What is kept of the geometry, and scores": plot_geometry_and_scores,
 }

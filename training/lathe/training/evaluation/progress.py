@@ -1,33 +1,31 @@
-"""Progress of an evaluation: stages on each group of encoders as one fraction, with the remaining time."""
+"""Progress of an evaluation: stages on each encoder as one fraction, with the remaining time."""
 
 import time
 
 from lathe.transforms.progress import Progress
 
 SHARES = {"collect": 0.05, "encode": 0.3, "fit": 0.15, "score": 0.5}
-"""Share of each stage in the work on one group of encoders, measured with the debiasing methods on 20 small tasks."""
+"""Share of each stage in the work on one encoder, measured with the debiasing methods on 20 small tasks."""
 
 
 class StagedProgress:
-    """Converter of the progress in a stage of the work on a group of encoders to that of the whole evaluation.
+    """Converter of the progress in a stage of the work on an encoder to that of the whole evaluation.
 
-    The stages are `collect`, `encode`, `fit` and `score`. The progress never falls: it waits while an inspection
-    returns to an earlier stage.
+    The stages are `collect`, `encode`, `fit` and `score`.
 
     Args:
         on_progress: called with progress in [0, 1] and a message.
-        groups: number of groups of encoders, which run one after another.
+        encoders: number of encoders, which run one after another.
     """
 
-    def __init__(self, on_progress: Progress, groups: int = 1) -> None:
+    def __init__(self, on_progress: Progress, encoders: int = 1) -> None:
         self.on_progress = on_progress
-        self.groups = groups
-        self.furthest = 0.0
-        self.begin_group(0)
+        self.encoders = encoders
+        self.begin_encoder(0)
 
-    def begin_group(self, number: int) -> None:
-        """Start the group with this number, counted from 0: reset the stage and its clock."""
-        self.group, self.stage, self.begun = number, "", time.monotonic()
+    def begin_encoder(self, number: int) -> None:
+        """Start the encoder with this number, counted from 0: reset the stage and its clock."""
+        self.encoder, self.stage, self.begun = number, "", time.monotonic()
 
     def report(self, stage: str, fraction: float, sentence: str) -> None:
         """Call `on_progress` with the progress of the whole evaluation, now that a `fraction` of a stage is done.
@@ -39,10 +37,9 @@ class StagedProgress:
             self.stage, self.begun = stage, time.monotonic()
         names = list(SHARES)
         before = sum(SHARES[name] for name in names[: names.index(stage)])
-        whole = (self.group + before + SHARES[stage] * fraction) / self.groups
+        whole = (self.encoder + before + SHARES[stage] * fraction) / self.encoders
         left = (time.monotonic() - self.begun) * (1 - fraction) / fraction if fraction > 0 else 0.0
-        self.furthest = max(self.furthest, min(whole, 1.0))
-        self.on_progress(self.furthest, sentence + (f", {format_seconds(left)} left" if left > 1 else ""))
+        self.on_progress(min(whole, 1.0), sentence + (f", {format_seconds(left)} left" if left > 1 else ""))
 
 
 def format_seconds(seconds: float) -> str:

@@ -95,7 +95,6 @@ def compute_retentions(grid: Grid) -> list[Retention]:
 
 
 def _stack_columns(columns: dict[str, Array]) -> Array:
-    """Stack scores of m encoders, `(n,)` each, as columns of an array `(n, m)`."""
     return np.stack(list(columns.values()), axis=1)
 
 

@@ -1,15 +1,13 @@
 """Report of an evaluation: JSON with everything, CSV with the scores, an HTML page, and plain text for the terminal."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lathe.training.evaluation.findings import Findings, compute_findings
+from lathe.training.evaluation.findings import Findings, compute_findings, summarize
 from lathe.training.evaluation.plots import draw_all
 from lathe.training.evaluation.run import Results
-from lathe.training.evaluation.summary import summarize
 from lathe.training.evaluation.tables import (
     build_difference_table,
     build_raw_score_table,
@@ -27,31 +25,10 @@ JSON, CSV, HTML = "evaluation.json", "scores.csv", "report.html"
 """File names of the report."""
 
 
-@dataclass(frozen=True)
-class Supplement:
-    """Part of an evaluation's report that is made outside this package.
-
-    Attributes:
-        key: key of `content` in the JSON file.
-        content: everything that was found; None for nothing.
-        page: sections of the HTML page.
-        overview: sections for the terminal.
-    """
-
-    key: str
-    content: Any
-    page: Sequence[Section] = ()
-    overview: Sequence[Section] = ()
-
-
-def write_report(results: Results, supplements: Sequence[Supplement] = ()) -> tuple[Findings, list[Path]]:
+def write_report(results: Results) -> tuple[Findings, list[Path]]:
     """Compute the findings and write evaluation.json, scores.csv and report.html to the output folder.
 
     Existing files are replaced atomically.
-
-    Args:
-        results: results of an evaluation.
-        supplements: further parts, made outside this package.
 
     Returns:
         the findings, and the paths of the files.
@@ -65,15 +42,13 @@ def write_report(results: Results, supplements: Sequence[Supplement] = ()) -> tu
         problems=list(list_problems(results)),
     )
     page = render_page(
-        [section, *(part for one in supplements for part in one.page)],
+        [section],
         about=describe_evaluation(results),
         files=f"{JSON} and {CSV}",
         reference=results.request.suite.reference,
     )
     scores = Table.from_records(build_score_records(results)).to_csv()
-    return findings, write_files(
-        results.request.out, {JSON: as_json(results, findings, supplements), CSV: scores, HTML: page}
-    )
+    return findings, write_files(results.request.out, {JSON: as_json(results, findings), CSV: scores, HTML: page})
 
 
 def describe_evaluation(results: Results) -> str:
@@ -87,7 +62,7 @@ def describe_evaluation(results: Results) -> str:
     return "; ".join(parts) + f"; metrics of mteb {version('mteb')}; 95 % intervals by resampling the tasks."
 
 
-def as_json(results: Results, findings: Findings, supplements: Sequence[Supplement] = ()) -> dict[str, Any]:
+def as_json(results: Results, findings: Findings) -> dict[str, Any]:
     """Return the request, all scores with all metrics, and all statistics as a dict that orjson can serialize."""
     request = results.request
     return {
@@ -104,13 +79,12 @@ def as_json(results: Results, findings: Findings, supplements: Sequence[Suppleme
         ],
         "sentences": summarize(findings),
         "findings": findings,
-        **{one.key: one.content for one in supplements},
         "scores": build_score_records(results, metrics=True),
     }
 
 
-def format_report(results: Results, findings: Findings, supplements: Sequence[Supplement] = ()) -> str:
-    """Format the main tables, sentences, supplements and problems as plain text for a terminal."""
+def format_report(results: Results, findings: Findings) -> str:
+    """Format the main tables, sentences and problems as plain text for a terminal."""
     differences = "Differences to raw vectors in points (half the 95 % interval), over tasks complete for all"
     tables = {
         "Mean score of the raw vectors × 100, by type of task (number of tasks)": build_raw_score_table(results),
@@ -119,7 +93,6 @@ def format_report(results: Results, findings: Findings, supplements: Sequence[Su
     }
     sections = [
         Section("", summarize(findings), tables={title: table for title, table in tables.items() if table}),
-        *(part for one in supplements for part in one.overview),
         Section("", problems=list(list_problems(results))),
     ]
     return "\n\n".join(text for section in sections if (text := format_text(section)))

@@ -3,7 +3,6 @@
 OUT/
 ├── vectors/       raw vectors of each encoder                      store.py
 ├── methods/       fitted methods and their intrinsic measures      method_cache.py
-├── audits/        audits of the encoders' vectors, if requested    ../research/mean_bias_audit/
 ├── tasks.jsonl    descriptions of the tasks                        scores.py
 ├── scores.jsonl   results log: a line for each task, encoder and method   scores.py
 └── evaluation.json, scores.csv, report.html                        report.py
@@ -13,22 +12,18 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lathe.training.digests import digest
 from lathe.training.encoder.spec import StoreSettings
 from lathe.training.errors import EncoderError, EvaluationError, TrainingError
 from lathe.training.evaluation.corpus import Corpus, read_corpus_sentences, split_corpus
-from lathe.training.evaluation.encoders import Group, Member, RequestedEncoder, encode_checked, plan_groups
-from lathe.training.evaluation.inspection import EncodedGroup, Inspect
+from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
 from lathe.training.evaluation.method_cache import MethodCache
 from lathe.training.evaluation.methods import (
     Method,
     build_control_method,
     list_debiasing_methods,
-    list_mean_estimation_methods,
     list_reducer_methods,
     resolve_size,
 )
@@ -57,9 +52,7 @@ class Request:
         corpus: source of sentences to fit on.
         chains: fitted chains to evaluate.
         ladder: whether the debiasing methods of the mean-bias paper are evaluated.
-        inspect: further measurement of each group of encoders; None for none. It needs the corpus.
         sizes: sizes of the reducers: numbers of dimensions, or shares below 1.
-        sentences: numbers of sentences from which R1 and R2 estimate their means.
         limit: maximum number of rows of a data set; None for all.
         processes: number of scoring processes.
         device: torch device of the encoders; None for the default.
@@ -72,9 +65,7 @@ class Request:
     corpus: str = "pydoc:"
     chains: Sequence[Method] = ()
     ladder: bool = False
-    inspect: Inspect | None = None
     sizes: Sequence[Fraction] = ()
-    sentences: Sequence[int] = ()
     limit: int | None = None
     processes: int = 1
     device: str | None = None
@@ -91,8 +82,12 @@ class Request:
             *cut,
             *debiasing,
             *list_reducer_methods(sizes),
-            *list_mean_estimation_methods(dict.fromkeys(self.sentences)),
         ]
+
+    @property
+    def needs_corpus(self) -> bool:
+        """Whether methods are fitted on the sentences of the corpus."""
+        return bool(self.ladder or self.sizes)
 
 
 @dataclass(frozen=True)
@@ -105,7 +100,6 @@ class EncoderResult:
         methods: successfully fitted methods, by name.
         intrinsic: intrinsic measures of reductions, by method.
         problems: reasons why methods could not be evaluated, by name.
-        inspection: what `Request.inspect` found of it; None if not requested.
     """
 
     member: Member
@@ -113,7 +107,6 @@ class EncoderResult:
     methods: Mapping[str, Method]
     intrinsic: Mapping[str, Mapping[str, float]]
     problems: Mapping[str, str]
-    inspection: Any = None
 
 
 @dataclass(frozen=True)
@@ -176,34 +169,29 @@ class Evaluation:
         self.trials = [
             Trial(entry, compute_trial_key(entry, request.limit), request.limit) for entry in request.suite.entries
         ]
-        self.sentences = read_corpus_sentences(request.corpus) if self.needs_corpus() else []
+        self.sentences = read_corpus_sentences(request.corpus) if request.needs_corpus else []
         self.digest = hashlib.sha256("\0".join(self.sentences).encode(errors="surrogatepass")).hexdigest()
         self.tasks: dict[str, TaskDescription] = self.log.read_tasks()
         self.collected: dict[tuple[tuple[str, str], ...], dict[str, TaskDescription]] = {}
         self.problems: list[str] = []
         _require_distinct_names(request.encoders)
 
-    def needs_corpus(self) -> bool:
-        """Return whether a method is to be fitted on sentences, or an inspection needs them."""
-        return bool(self.request.ladder or self.request.sizes or self.request.sentences or self.request.inspect)
-
     def run(self) -> Results:
-        """Run all groups of encoders one after another and return the results; only one group is in memory at a time.
+        """Run all encoders one after another and return the results; only one of them is in memory at a time.
 
-        A group that cannot be loaded or cannot encode is left out and named in `problems`.
+        An encoder that cannot be loaded or cannot encode is left out and named in `problems`.
 
         Raises:
             EncoderError: if no encoder can be used.
             EvaluationError: if no data set can be evaluated.
         """
         found: list[EncoderResult] = []
-        openers = plan_groups(self.request.encoders, self.request.device, self.request.store)
-        self.progress.groups = len(openers)
+        self.progress.encoders = len(self.request.encoders)
         with Workers(self.request.processes) as workers:
-            for number, opener in enumerate(openers):
-                self.progress.begin_group(number)
+            for number, wanted in enumerate(self.request.encoders):
+                self.progress.begin_encoder(number)
                 try:
-                    found += self.run_group(opener(), workers)
+                    found.append(self.run_encoder(wanted.open(self.request.device, self.request.store), workers))
                 except EncoderError as error:  # one of many must not stop the others
                     self.problems.append(str(error))
         if not found:
@@ -224,61 +212,40 @@ class Evaluation:
                         name = result.member.name
                         yield replace(score, task=trial.entry.name, encoder=name, method=method.name)
 
-    def run_group(self, group: Group, workers: Workers) -> list[EncoderResult]:
-        """Collect texts, encode them, fit the methods and score them for one group; return a result for each encoder.
+    def run_encoder(self, encoder: EvaluatedEncoder, workers: Workers) -> EncoderResult:
+        """Collect texts, encode them, fit the methods and score them for one encoder.
 
         Descriptions of tasks, vectors, methods and scores are written to the output folder. Tasks that have all their
         scores are not read again.
 
         Raises:
-            EncoderError: if an encoder cannot encode the texts.
+            EncoderError: if the encoder cannot encode the texts.
             EvaluationError: if no data set can be evaluated.
         """
-        todo = [trial for trial in self.trials if not self.is_finished(trial, group)]
-        collected = self.collect(todo, dict(group.members[0].prompts), workers)
+        member = encoder.member
+        todo = [trial for trial in self.trials if not self.is_finished(trial, member)]
+        collected = self.collect(todo, dict(member.prompts), workers)
         self.tasks |= {trial.key: one for trial, one in zip(todo, collected, strict=True)}
         usable = [one for one in collected if one.error is None]
         if todo == self.trials and not usable:
             problems = [f"{one.task}: {one.error}" for one in self.list_tasks()]
             raise EvaluationError("no data set can be evaluated: " + "; ".join(problems))
+
         asked = dict.fromkeys(pair for one in usable for pair in one.asked)
-        stores = [VectorStore(self.request.out / "vectors" / m.output, m.dimensions) for m in group.members]
-        self.encode(group, stores, [*asked, *((None, sentence) for sentence in self.sentences)])
-        inspections = self.inspect(group, stores, workers)
-        results, fitted = [], []
-        for index, (member, store, found) in enumerate(zip(group.members, stores, inspections, strict=True)):
-            result, methods = self.fit(member, store, index, len(stores))
-            results.append(replace(result, inspection=found))
-            fitted.append(methods)
-        self.score(group, stores, fitted, {one.key for one in usable}, workers)
-        return results
+        store = self.open_store(member)
+        self.encode(encoder, store, [*asked, *((None, sentence) for sentence in self.sentences)])
+        result, fitted = self.fit(member, store)
+        self.score(member, store, fitted, {one.key for one in usable}, workers)
+        return result
 
-    def inspect(self, group: Group, stores: Sequence[VectorStore], workers: Workers) -> Sequence[Any]:
-        """Call `request.inspect` on a group and its stored vectors; return what it finds of each encoder.
+    def open_store(self, member: Member) -> VectorStore:
+        """Open the store of an encoder's vectors in the output folder."""
+        return VectorStore(self.request.out / "vectors" / member.output, member.dimensions)
 
-        If no inspection is requested, None is returned for each.
-        """
-        if self.request.inspect is None:
-            return [None] * len(stores)
-        return self.request.inspect(
-            EncodedGroup(
-                out=self.request.out,
-                group=group,
-                stores=stores,
-                sentences=self.sentences,
-                digest=self.digest,
-                task_keys=[t.key for t in self.trials if t.key in self.tasks and self.tasks[t.key].error is None],
-                read_tasks=partial(self.collect, self.trials, dict(group.members[0].prompts), workers),
-                encode=partial(self.encode, group, stores),
-                report=partial(self.progress.report, "encode", 1.0),
-            )
-        )
-
-    def is_finished(self, trial: Trial, group: Group) -> bool:
-        """Return whether a task has all scores on a group's encoders, so that its texts are not needed."""
+    def is_finished(self, trial: Trial, member: Member) -> bool:
+        """Return whether a task has all scores on an encoder, so that its texts are not needed."""
         return trial.key in self.tasks and all(
             self.log.has_score((trial.key, member.output, method.key_on(member.output, self.digest)))
-            for member in group.members
             for method in self.request.methods(member.dimensions)
             if method.unsuited_reason(member.fingerprint, member.dimensions) is None
         )
@@ -305,16 +272,15 @@ class Evaluation:
         self.log.add_tasks(one for one in fresh if one.error is None)
         return [known[trial.key] for trial in trials]
 
-    def encode(self, group: Group, stores: Sequence[VectorStore], asked: Sequence[tuple[str | None, str]]) -> None:
-        """Encode the (prompt name, text) pairs that a store lacks, in blocks, and add the vectors to the stores.
+    def encode(self, encoder: EvaluatedEncoder, store: VectorStore, asked: Sequence[tuple[str | None, str]]) -> None:
+        """Encode the (prompt name, text) pairs that a store lacks, in blocks, and add the vectors to the store.
 
         Raises:
-            EncoderError: if an encoder fails, or returns NaN or inf.
+            EncoderError: if the encoder fails, or returns NaN or inf.
         """
-        first = group.members[0]
-        by_key = {text_key(text, first.prompt(name)): (name, text) for name, text in reversed(asked)}
-        missing = [(key, *pair) for key, pair in by_key.items() if not all(key in store for store in stores)]
-        called = first.name if len(stores) == 1 else f"{len(stores)} variants"
+        member = encoder.member
+        by_key = {text_key(text, member.prompt(name)): (name, text) for name, text in reversed(asked)}
+        missing = [(key, *pair) for key, pair in by_key.items() if key not in store]
         done = 0
         for prompt in dict.fromkeys(name for _, name, _ in missing):
             wanted = [(key, text) for key, name, text in missing if name == prompt]
@@ -322,29 +288,17 @@ class Evaluation:
                 keys, texts = zip(*wanted[start : start + ENCODE_ROWS], strict=True)
 
                 def report(rows: int, before: int = done) -> None:
-                    """Report the progress of encoding after so many rows of this block."""
-                    sentence = f"{before + rows:,} of {len(missing):,} texts encoded by {called}"
+                    sentence = f"{before + rows:,} of {len(missing):,} texts encoded by {member.name}"
                     self.progress.report("encode", (before + rows) / len(missing), sentence)
 
-                vectors = encode_checked(group, texts, prompt, report)
-                for store, found in zip(stores, vectors, strict=True):
-                    new = [row for row, key in enumerate(keys) if key not in store]
-                    store.add([keys[row] for row in new], found[new])
+                store.add(keys, encoder.encode(texts, prompt, report))
                 done += len(texts)
 
-    def fit(
-        self, member: Member, store: VectorStore, index: int, members: int
-    ) -> tuple[EncoderResult, list[FittedMethod]]:
+    def fit(self, member: Member, store: VectorStore) -> tuple[EncoderResult, list[FittedMethod]]:
         """Fit every method on one encoder's corpus, or load it from the cache; return the result and fitted methods.
 
         The vectors of the corpus must be in the store. Methods that do not suit the encoder or cannot be fitted, and
         sizes that it cannot be reduced to, are left out, with their reason in the result's `problems`.
-
-        Args:
-            member: the encoder.
-            store: its vectors.
-            index: position of the encoder in its group, for the progress.
-            members: number of encoders in the group.
         """
         corpus: Corpus | None = None
         if self.sentences:
@@ -360,9 +314,7 @@ class Evaluation:
         for done, method in enumerate(methods):
 
             def report(message: str, done: int = done) -> None:
-                """Report the progress of fitting with a message."""
-                fraction = (index + done / len(methods)) / members
-                self.progress.report("fit", fraction, f"{message} on {member.name}")
+                self.progress.report("fit", done / len(methods), f"{message} on {member.name}")
 
             try:
                 one, intrinsic = self.cache.load_or_fit(method, member.output, corpus, self.digest, report)
@@ -377,12 +329,7 @@ class Evaluation:
         return EncoderResult(member, norm, working, measures, problems), fitted
 
     def score(
-        self,
-        group: Group,
-        stores: Sequence[VectorStore],
-        fitted: Sequence[list[FittedMethod]],
-        usable: set[str],
-        workers: Workers,
+        self, member: Member, store: VectorStore, fitted: Sequence[FittedMethod], usable: set[str], workers: Workers
     ) -> None:
         """Score every cell that the results log lacks in the worker processes, and append the scores to the log.
 
@@ -390,22 +337,21 @@ class Evaluation:
         other, so that a process loads the task once.
 
         Args:
-            group: encoders that run together.
-            stores: vectors of each encoder.
-            fitted: fitted methods of each encoder.
+            member: the encoder.
+            store: its vectors.
+            fitted: its fitted methods.
             usable: keys of the tasks that can be evaluated.
             workers: process pool.
         """
+        prompts = dict(member.prompts), member.default_prompt
+        raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
         jobs = []
         for trial in (trial for trial in self.trials if trial.key in usable):
-            for member, store, methods in zip(group.members, stores, fitted, strict=True):
-                todo = [m for m in methods if not self.log.has_score((trial.key, member.output, m.key))]
-                if todo:
-                    prompts = dict(member.prompts), member.default_prompt
-                    raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
-                    jobs.append((score_methods, (trial, raw, todo)))
+            todo = [m for m in fitted if not self.log.has_score((trial.key, member.output, m.key))]
+            if todo:
+                jobs.append((score_methods, (trial, raw, todo)))
         for done, (index, result) in enumerate(workers.run(jobs), 1):
-            trial, raw, todo = jobs[index][1]
+            trial, _, todo = jobs[index][1]
             if isinstance(result, Exception):
                 cells = [(trial.entry.name, trial.key, raw.name, raw.fingerprint, m.name, m.key) for m in todo]
                 result = [Score(*cell, None, error=str(result)) for cell in cells]
@@ -416,14 +362,10 @@ class Evaluation:
 
 
 def _require_distinct_names(encoders: Sequence[RequestedEncoder]) -> None:
-    """Raise `EvaluationError` if two encoders have the same name and variant, since their results would be mixed up.
-
-    The bag of words is not checked.
-    """
-    names = [f"{one.spec.name}:{one.variant}" for one in encoders if one.spec is not None]
+    """Raise `EvaluationError` if two encoders have the same name, since their results would be mixed up."""
+    names = [one.spec.name for one in encoders]
     for name in names:
         if names.count(name) > 1:
-            name = name.removesuffix(":")
             raise EvaluationError(f"two encoders are called {name}; give them names in LATHE_ENCODERS")
 
 

@@ -33,10 +33,9 @@ from typing import Any, Literal
 import yaml
 
 from lathe.training.datasets.data_set import EvaluatedDataSet
-from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.folder import META, UNLABELLED, FolderDataSet, read_meta
 from lathe.training.datasets.hub import HubDataSet
 from lathe.training.datasets.layouts import LAYOUTS
-from lathe.training.datasets.meta import META, UNLABELLED, read_meta
 from lathe.training.errors import EvaluationError
 
 SHIPPED = Path(__file__).parent / "suites"
@@ -86,7 +85,6 @@ class Entry:
         )
 
     def _folder_data_set(self) -> FolderDataSet:
-        """Return the data set of a folder, not yet read."""
         return FolderDataSet(self.name, self.task, Path(self.place), self.language)
 
     def digest(self) -> str:
@@ -275,5 +273,4 @@ def _read_item(item: Mapping[str, Any], beside: Path) -> Suite:
 
 
 def _read_encoder(item: Mapping[str, Any]) -> ListedEncoder:
-    """Convert an item of a YAML file's `encoders`; raise `KeyError` without a model."""
     return ListedEncoder(str(item["model"]), item.get("family"), item.get("published_mean_norm"))

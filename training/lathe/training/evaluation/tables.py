@@ -62,7 +62,6 @@ def build_raw_score_table(results: Results) -> Table:
 
 
 def _format_norm(result: EncoderResult) -> str:
-    """Format an encoder's ‖μ‖, with the published value if the suite states one."""
     published = result.member.published_mean_norm
     ours = format_number(result.mean_norm, ".3f")
     return ours if published is None else f"{ours} (published {published:.3f})"
@@ -118,7 +117,6 @@ def _build_family_table(findings: Findings) -> Table:
 
 
 def _build_cell_table(findings: Findings) -> Table:
-    """Build the table of paired tests by encoder, method and family of tasks."""
     return Table.from_records(
         (
             {"encoder": cell.encoder, "method": cell.label, "family": family, "tasks": test.n}
@@ -131,7 +129,6 @@ def _build_cell_table(findings: Findings) -> Table:
 
 
 def _build_norm_table(findings: Findings) -> Table:
-    """Build the table of Pearson's r and Spearman's ρ between each method's gain and ‖μ‖ over encoders."""
     return Table.from_records(
         (
             {"method": label, "what": what, "encoders": one.n, "r": one.pearson, "ρ": one.spearman}
@@ -144,7 +141,6 @@ def _build_norm_table(findings: Findings) -> Table:
 
 
 def _build_effect_table(findings: Findings) -> Table:
-    """Build the table of the largest effects, at most `MAX_EFFECTS`."""
     return Table.from_records(
         (
             {"method": effect.label, "encoder": effect.encoder, "task": effect.task}
@@ -190,7 +186,6 @@ def _build_type_table(findings: Findings) -> Table:
 
 
 def _format_retention(one: Retention, kind: str) -> str:
-    """Format the retained share of a type of task, with its difference to that of PCA if it was compared."""
     share, ahead = format_percent(one.types[kind]), one.ahead.get(kind)
     return share if ahead is None or one.label == RIVAL else f"{share}; {100 * ahead.value:+.1f}"
 
@@ -208,7 +203,6 @@ def _build_language_table(findings: Findings) -> Table:
 
 
 def _build_score_table(results: Results) -> Table:
-    """Build the table of all scores × 100: a row for each task and encoder, a column for each method."""
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     columns = dict.fromkeys(row["method"] for row in build_score_records(results))
     for one in build_score_records(results):

@@ -206,7 +206,6 @@ def _require_same_scores(
 
 
 def _write_transforms(faiss: Any, folder: Path, transforms: list[Any]) -> list[str]:
-    """Write transforms as 0.vt, 1.vt, … to a folder; return the names in order."""
     names = [f"{number}.vt" for number in range(len(transforms))]
     for name, transform in zip(names, transforms, strict=True):
         faiss.write_VectorTransform(transform, str(folder / name))
@@ -214,7 +213,6 @@ def _write_transforms(faiss: Any, folder: Path, transforms: list[Any]) -> list[s
 
 
 def _behind(faiss: Any, folder: Path, names: list[str], index: Any) -> Any:
-    """Return an index behind the transforms in files of a folder, which are applied in the given order."""
     whole = faiss.IndexPreTransform(index)
     for name in reversed(names):
         whole.prepend_transform(faiss.read_VectorTransform(str(folder / name)))
@@ -222,7 +220,6 @@ def _behind(faiss: Any, folder: Path, names: list[str], index: Any) -> Any:
 
 
 def _to_faiss_transforms(faiss: Any, step: Map, width: int) -> list[Any]:
-    """Convert one folded step for `width`-dimensional vectors to a list of one or two FAISS vector transforms."""
     if isinstance(step, Normalize):
         return [faiss.NormalizationTransform(width, 2.0)]
     if isinstance(step, Selection):

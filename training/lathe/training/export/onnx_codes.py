@@ -57,7 +57,6 @@ def add_decoding(graph: GraphBuilder, step: Quantizer, codes: str) -> str:
 
 
 def _add_int8_constants(graph: GraphBuilder, step: Int8) -> tuple[str, str]:
-    """Add scale and zero point as initializers; return their names."""
     zero_point = step.zero_point.cpu().numpy().astype(np.int8)
     return graph.add_constant(step.scale.cpu().numpy()), graph.add_constant(zero_point)
 
@@ -71,7 +70,6 @@ def _add_binary_encoding(graph: GraphBuilder, step: Binary, x: str, output: str)
 
 
 def _add_binary_decoding(graph: GraphBuilder, step: Binary, codes: str) -> str:
-    """Add the nodes that decode bits to ±size."""
     octets, shifts = _binary_places(len(step.size))
     bits = graph.add_cast(_add_cells(graph, codes, np.ones_like(octets), octets, shifts), "BOOL")
     size = step.size.cpu().numpy()
@@ -131,7 +129,6 @@ def _add_product_encoding(graph: GraphBuilder, step: ProductCoding, x: str, outp
 
 
 def _add_centroid_values(graph: GraphBuilder, step: ProductCoding, codes: str) -> str:
-    """Add the nodes that look up the value of each coordinate in its byte's centroid, `(n, m)`; return their name."""
     octets = step.layout[1].cpu().numpy()
     numbers = graph.add_node("Gather", [graph.add_cast(codes, "INT32"), graph.add_integers(octets)], axis=1)
     starts = graph.add_integers(CENTROIDS * np.arange(len(octets)))
@@ -140,7 +137,6 @@ def _add_centroid_values(graph: GraphBuilder, step: ProductCoding, codes: str) -
 
 
 def _add_cell_values(graph: GraphBuilder, step: TransformCoding, codes: str) -> str:
-    """Add the nodes that look up the value of each coordinate's cell, `(n, m)`; return their name."""
     bits, octets, shifts = step.layout.cpu().numpy()
     cells = _add_cells(graph, codes, bits, octets, shifts)
     entries = graph.add_node("Add", [cells, graph.add_integers(1 << bits)])

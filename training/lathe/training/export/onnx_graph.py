@@ -144,7 +144,6 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
 
 
 def _open_checked(onnx: Any, onnxruntime: Any, graph: Any, path: Path) -> Any:
-    """Check a graph, write it to `path` and open it; return the session."""
     onnx.checker.check_model(graph, full_check=True)
     onnx.save(graph, path)
     return onnxruntime.InferenceSession(path)
@@ -244,7 +243,6 @@ class ChainGraph(GraphBuilder):
         return self.add_normalization(y) if step.normalize else y
 
     def _add_linear(self, x: str, weight: torch.Tensor, bias: torch.Tensor | None = None) -> str:
-        """Add the nodes of W x, plus b if given, for each row of input `x`; return the name of the output."""
         y = self.add_node("MatMul", [x, self.add_constant(weight.T.cpu().numpy())])
         return y if bias is None else self.add_node("Add", [y, self.add_constant(bias.cpu().numpy())])
 

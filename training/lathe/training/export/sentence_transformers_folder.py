@@ -150,7 +150,6 @@ def _rewrite(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> 
 
 
 def _use_common_pooling(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a pooling in the keys that all versions read."""
     if "pooling_mode" not in config:
         return config
     modes = [config["pooling_mode"]] if isinstance(config["pooling_mode"], str) else config["pooling_mode"]
@@ -169,7 +168,6 @@ def _use_common_transformer(config: dict[str, Any], max_length: int) -> dict[str
 
 
 def _write_modules(folder: Path, modules: list[dict[str, Any]]) -> None:
-    """Write `modules.json`, the list of a model's modules, to the folder, replacing an existing one."""
     (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n")
 
 

@@ -114,10 +114,6 @@ class TargetSettings(Settings):
     prompts: Prompts = Prompts()
     labels: Labels = {}
 
-    def as_source(self) -> SourceSettings:
-        """Return source settings with the same folder, task, prompts and labels, to make pairs of the target's rows."""
-        return SourceSettings(folder=self.folder, task=self.task, prompts=self.prompts, labels=self.labels)
-
 
 class TrainingSettings(Settings):
     """Settings of the training; the defaults are those of the REZE paper's Appendix B.
@@ -258,7 +254,6 @@ _PATHS = ("folder", "jsonl", "corpus")
 
 
 def _exists_at(value: Any, beside: Path) -> bool:
-    """Return whether a setting is a string that is the path of something that exists, relative to `beside`."""
     return isinstance(value, str) and (beside / value).exists()
 
 
@@ -274,7 +269,6 @@ def _make_absolute(item: Any, beside: Path) -> Any:
 
 
 def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> str:
-    """Format the first validation error: where it is, what is wrong, and what is allowed."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
@@ -287,7 +281,6 @@ def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> s
 
 
 def _list_fields_at(kind: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    """Return the names of the settings allowed at location `loc` of a validation error, starting at model `kind`."""
     for part in loc:
         if isinstance(part, str) and part in kind.model_fields:
             annotation = kind.model_fields[part].annotation

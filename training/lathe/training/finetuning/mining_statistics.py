@@ -167,7 +167,6 @@ def _count_margins(margins: NDArray[Any]) -> dict[str, int]:
 
 
 def _build_example(one: MiningResult) -> dict[str, Any]:
-    """Return a query with its positives, negatives and scores as JSON-serializable values; texts are shortened."""
     found: dict[str, Any] = {"query": one.query[:SHOWN_CHARACTERS]}
     for name, texts in (("positives", one.positives), ("negatives", one.negatives)):
         found[name] = [[text[:SHOWN_CHARACTERS], round(score, 4)] for text, score in texts.items()]

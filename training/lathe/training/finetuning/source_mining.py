@@ -62,7 +62,6 @@ def mine_sources(
     for number, name in enumerate(names):
 
         def report_source(fraction: float, sentence: str, number: int = number, name: str = name) -> None:
-            """Report one source's progress as progress of all sources, with the source's name before the message."""
             on_progress((number + fraction) / len(names), f"mining {name}: {sentence}")
 
         candidates = find_candidates(builder.data[name], builder.sources[name], builder.kept[name], builder.forbidden)

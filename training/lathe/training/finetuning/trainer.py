@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from lathe.training.encoder.cutting import TextCutter
@@ -28,15 +29,56 @@ from lathe.training.finetuning.callbacks import (
     find_last_checkpoint,
     read_batch_size,
 )
-from lathe.training.finetuning.collator import NEGATIVES, TripletCollator
 from lathe.training.finetuning.evaluators import Evaluator
 from lathe.training.finetuning.job import TrainingSettings
 from lathe.training.finetuning.lora import Adapter
 from lathe.training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.regularizers.regularizer import Regularizer
-from lathe.training.finetuning.text_ids import assign_negative_ids, assign_text_ids
 from lathe.transforms.progress import Progress
+
+
+def assign_text_ids(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:
+    """Return the text ids of each pair's anchor and positive, `(n, 2)`; within a column, equal texts have equal ids."""
+    numbers = [{text: number for number, text in enumerate(dict.fromkeys(texts))} for texts in (anchors, positives)]
+    return np.array([[numbers[0][a], numbers[1][p]] for a, p in zip(anchors, positives, strict=True)], np.int64)
+
+
+def assign_negative_ids(positives: list[str], negatives: Sequence[tuple[str, ...]]) -> NDArray[np.int64] | None:
+    """Return the text ids of each pair's hard negatives, `(n, k)`, padded with −1; None if no pair has any.
+
+    A negative equal to a positive gets the id that `assign_text_ids` gives the positive.
+    """
+    most = max(map(len, negatives), default=0)
+    if not most:
+        return None
+    texts = [*positives, *(text for some in negatives for text in some)]
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    found = np.full((len(negatives), most), -1, np.int64)
+    for row, some in zip(found, negatives, strict=True):
+        row[: len(some)] = [numbers[text] for text in some]
+    return found
+
+
+NEGATIVES = "negative"
+"""Name of the column that holds a list of hard negatives for each row."""
+
+
+class TripletCollator(SentenceTransformerDataCollator):
+    """The library's data collator, extended by a column of lists of texts: `negative`.
+
+    The lists of all rows are concatenated, row after row, and tokenized like any other column. A batch in which no row
+    has a negative has no such column.
+    """
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        """Tokenize the rows; return each column's features as `{column}_{feature}`, and the labels."""
+        rows = [{name: value for name, value in row.items() if name != NEGATIVES} for row in features]
+        batch: dict[str, Any] = super().__call__(rows)
+        if texts := [text for row in features for text in row.get(NEGATIVES) or ()]:
+            batch |= {f"{NEGATIVES}_{name}": value for name, value in self.preprocess_fn(texts).items()}
+        return batch
+
 
 CHECKPOINTS_KEPT = 2
 """Maximum number of checkpoints on disk."""
@@ -65,7 +107,6 @@ class Trainer(SentenceTransformerTrainer):
         """Do nothing, so that no model card is written."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Write the model, or only its adapters if there are any, to the folder of a checkpoint."""
         folder = Path(str(output_dir or self.args.output_dir))
         if self.adapter is None:
             self.model.save_pretrained(str(folder), create_model_card=False)
@@ -74,7 +115,6 @@ class Trainer(SentenceTransformerTrainer):
             self.adapter.save(folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        """Restore the model, or only its adapters if there are any, from the folder of a checkpoint."""
         if self.adapter is None:
             super()._load_from_checkpoint(resume_from_checkpoint)
         else:
@@ -98,12 +138,6 @@ class TrainingResult:
     resumed_from: int
     kept: int
     best: float | None = None
-
-    @property
-    def seconds_per_step(self) -> float | None:
-        """Seconds for each step that this process did; None if it did none."""
-        done = self.steps - self.resumed_from
-        return self.seconds / done if done else None
 
 
 def train(
@@ -195,7 +229,6 @@ def build_dataset(mixture: Mixture, model: Any) -> Dataset:
     """
 
     def cut(texts: Sequence[str]) -> list[str]:
-        """Cut each text to what the model reads of it; return the texts unchanged if the model reads all."""
         return list(texts) if cutter is None else [cutter.cut(text).text for text in texts]
 
     reads_all = not hasattr(next(iter(model)), "auto_model")
@@ -220,7 +253,6 @@ def _encode(model: Any, batch_size: int, texts: Sequence[str]) -> NDArray[np.flo
 
 
 def _get_process_count() -> int:
-    """Return the number of processes of torchrun; 1 without torchrun."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 

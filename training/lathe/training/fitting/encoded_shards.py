@@ -151,7 +151,6 @@ def _write_locked(
                 continue
 
             def report(done: int, before: int = before) -> None:
-                """Report the rows of the shard that are done, given those of the current batch."""
                 on_rows(before + done)
 
             try:

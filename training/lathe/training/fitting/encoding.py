@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.encoded_shards import HASHES, VECTORS, require_encoder_dimensions
-from lathe.training.fitting.encoding_run import EncodingRun
-from lathe.training.fitting.engines import LOCAL, Engine
+from lathe.training.fitting.engines import LOCAL, EncodingRun, Engine
 from lathe.training.fitting.stacked import Part, Stacked
 from lathe.training.sources.local import display_path
 from lathe.training.sources.shards import Shard
@@ -25,7 +24,6 @@ from lathe.transforms.vectors import Vectors
 
 
 def _read_free_bytes(folder: Path) -> int:
-    """Return the number of free bytes on the disk of a folder."""
     return shutil.disk_usage(folder).free
 
 
@@ -113,7 +111,6 @@ def _encode_run(
     done = before
 
     def report(shard: Shard, of_shard: int) -> None:
-        """Add a shard's newly done rows to the total, and report progress with rate and time left."""
         nonlocal done
         done += max(of_shard - rows[shard], 0)
         rows[shard] = max(of_shard, rows[shard])

@@ -34,7 +34,7 @@ from lathe.training.fitting.personal_data import (
     require_query_files,
 )
 from lathe.training.fitting.query_pairs import EncodedPairs, encode_pairs, require_query_pairs_or_none
-from lathe.training.fitting.rows import Rows
+from lathe.training.fitting.stacked import Rows
 from lathe.training.sources.source import Source, open_source
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.artifact import FitDistribution, FitStatistics
@@ -370,5 +370,4 @@ def require_no_targets(request: FitRequest, target_encoder: object | None) -> No
 
 
 def _stage_progress(name: str, on_progress: Progress) -> Progress:
-    """Return a progress callback for the stage `name`, which maps its progress to that of the whole job."""
     return part_of(on_progress, *STAGES[name])

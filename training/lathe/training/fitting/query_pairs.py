@@ -297,7 +297,6 @@ def _gather_documents(
 
 
 def _encode_queries(texts: list[str], encoder: TextEncoder) -> FloatArray:
-    """Return the vectors of queries `(n, d)`."""
     return encoder.encode(texts, QUERY_PROMPT if QUERY_PROMPT in encoder.prompts else None).vectors
 
 

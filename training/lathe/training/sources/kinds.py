@@ -97,7 +97,6 @@ def kind_name(kind: Kind) -> str:
 
 
 def _describe_value(value: object) -> str:
-    """Return what a single row is, for messages: 'a text', 'a list of N', or 'neither a text nor a list of numbers'."""
     if isinstance(value, str):
         return "a text"
     return f"a list of {len(value)}" if isinstance(value, list) else "neither a text nor a list of numbers"

@@ -103,7 +103,6 @@ def _read_line_batches(file: Readable, rows: int, span: Span) -> Iterator[list[t
     """
 
     def refusal(some: list[tuple[int, bytes]]) -> str:
-        """Return the error message for lines of which the last exceeds the limit."""
         return f"{file.name} line {some[-1][0]}: {len(some)} lines take more than {MAX_BATCH_BYTES:,} bytes"
 
     sized = ((numbered, len(numbered[1])) for numbered in read_numbered_lines(file, span))

@@ -108,5 +108,4 @@ def _list_path(place: str) -> list[str] | None:
 
 
 def _is_hidden(path: PurePosixPath | Path) -> bool:
-    """Return whether any part of a path starts with a dot."""
     return any(part.startswith(".") for part in path.parts)

@@ -52,7 +52,6 @@ def file_format(name: str) -> str:
 
 
 def _format_of(file: Readable | HubFile) -> Format:
-    """Return the `Format` of a file, by its name; raise `KeyError` if the format is unknown."""
     if isinstance(file, HubFile):
         return HUB_FORMAT
     return BUILT_IN_FORMAT if str(file) in BUILT_IN else FORMATS[file_format(file.name)]

@@ -78,7 +78,6 @@ class RemoteFile:
         size, copy = self.info()["size"], folder / self.name
 
         def get() -> None:
-            """Download the file; raise `OSError` if the copy's size is not the one reported."""
             files.get_file(path, str(copy))
             if size is not None and copy.stat().st_size != size:
                 raise OSError(f"{copy.stat().st_size:,} of {size:,} bytes came")
@@ -107,11 +106,9 @@ class _Stream(io.RawIOBase):
         self.position = 0
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
@@ -122,7 +119,6 @@ class _Stream(io.RawIOBase):
         """
 
         def read() -> bytes:
-            """Return up to a buffer of bytes from the current position, which stays the same."""
             self.file.seek(self.position)
             return bytes(self.file.read(len(buffer)))
 
@@ -132,7 +128,6 @@ class _Stream(io.RawIOBase):
         return len(found)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Set the position relative to the start, the current position or the end, and return it."""
         begin = (
             0 if whence == io.SEEK_SET else self.position if whence == io.SEEK_CUR else self.file.seek(0, io.SEEK_END)
         )
@@ -140,7 +135,6 @@ class _Stream(io.RawIOBase):
         return self.position
 
     def close(self) -> None:
-        """Close the remote file; further calls do nothing."""
         if not self.closed:
             self.file.close()
         super().close()

@@ -61,7 +61,6 @@ def _find_json_values(text: str) -> Iterator[Any]:
 
 
 def _unwrap_items(value: Any) -> list[Any]:
-    """Return the items of a list, or of an object whose only value is a list; any other value as a list of one."""
     if isinstance(value, dict) and len(value) == 1 and isinstance(only := next(iter(value.values())), list):
         return list(only)
     return list(value) if isinstance(value, list) else [value]
@@ -110,7 +109,6 @@ def _split_prose(text: str) -> list[str]:
 
 
 def _split_sentences(text: str) -> list[str]:
-    """Split a text into lines, and these into sentences, without labels and surrounding quotation marks."""
     pieces = [piece for line in text.splitlines() for piece in _cut_at_sentence_ends(line)]
     return [_remove_label(piece).strip().strip("\"'“”*") for piece in pieces]
 
@@ -125,13 +123,11 @@ def _cut_at_sentence_ends(text: str) -> list[str]:
 
 
 def _remove_label(text: str) -> str:
-    """Return a text without a label at its beginning, such as "Question 1:"; unchanged if it has none."""
     match = LABEL.match(text)
     return text[match.end() :] if match else text
 
 
 def _is_question(sentence: str) -> bool:
-    """Return whether a sentence ends with a question mark and has at least `MIN_WORDS` words."""
     return sentence.endswith(("?", "？")) and len(words(sentence)) >= MIN_WORDS
 
 

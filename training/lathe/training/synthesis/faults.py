@@ -74,7 +74,6 @@ def is_another_script(text: str, sample: str) -> bool:
 
 
 def _list_scripts(text: str) -> list[str]:
-    """Return the script of each letter of a text, in order."""
     return [_name_script(character) for character in text if character.isalpha()]
 
 

@@ -78,7 +78,6 @@ class HeldOut:
         return found
 
     def _find_match(self, text: str) -> Match | None:
-        """Return the match of a text with an equal or nearly equal test text, or None."""
         same = self.known.get(normalize_text(text))
         if same is not None:
             return Match(*same, "the same text")

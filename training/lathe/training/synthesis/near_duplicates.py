@@ -88,7 +88,6 @@ class NearDuplicates:
         return (self.texts[-place], similarity) if similarity >= self.similarity else None
 
     def _sketch(self, found: set[str]) -> "MinHash":
-        """Return the MinHash sketch of a set of shingles."""
         sketch = self.empty.copy()
         sketch.update_batch(shingle.encode("utf-8", "surrogatepass") for shingle in found)
         return sketch

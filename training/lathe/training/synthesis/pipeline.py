@@ -140,7 +140,6 @@ class Pipeline:
         self.pairs = drafts
 
     def _build_call(self, stage: StageName, draft: PairDraft) -> Call:
-        """Build the call of a stage for a draft: filled-in prompt, model and parameters."""
         count = {"personas": self.job.personas, "queries": self.job.queries}.get(stage, 1)
         prompt = self.prompts[stage]
         return Call(
@@ -203,5 +202,4 @@ class Pipeline:
         return [draft for place, draft in enumerate(drafts) if place not in known]
 
     def _reject(self, stage: str, reason: str, text: str, draft: PairDraft, **details: Any) -> None:
-        """Record a text as rejected, with reason and details."""
         self.rejected.append(Rejected(stage, reason, text, draft.seed, details))

@@ -23,8 +23,7 @@ from lathe.training.digests import digest
 from lathe.training.errors import JobError
 from lathe.training.journal import find_changed_setting
 from lathe.training.synthesis.answer_log import AnswerLog
-from lathe.training.synthesis.chat import Chat
-from lathe.training.synthesis.endpoint import Endpoint
+from lathe.training.synthesis.chat import Chat, Endpoint
 from lathe.training.synthesis.estimate import Estimate, estimate
 from lathe.training.synthesis.held_out import HeldOut, read_held_out
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
@@ -142,7 +141,6 @@ async def _ask_all(
 
 
 def _build_busy_error(out: Path) -> JobError:
-    """Build, without raising, the error for a folder that another run uses."""
     return JobError(f"another run is at work in {out}; wait for it, or name another folder with --out")
 
 
@@ -154,7 +152,6 @@ def _require_same_job(prepared: Prepared, out: Path) -> None:
 
 
 def _write_job_record(prepared: Prepared, out: Path) -> None:
-    """Write job.json and the prompt templates to the folder."""
     (out / "templates").mkdir(exist_ok=True)
     for name, prompt in prepared.prompts.items():
         replace_synced(out / "templates" / template_file_name(name), prompt.text.encode())

@@ -63,6 +63,5 @@ def build_transform(spec: Mapping[str, Any]) -> Transform:
 
 
 def _required_parameters(cls: type[Transform]) -> list[str]:
-    """List the `__init__` parameters of a class that have no default value."""
     given = inspect.signature(cls.__init__).parameters
     return [name for name in parameter_names(cls) if given[name].default is inspect.Parameter.empty]

@@ -85,7 +85,6 @@ def _join_sides(sides: Mapping[str, Any]) -> Spec:
 
 
 def _parse_or_none(text: str) -> Any:
-    """Parse text as JSON; return None if it is not JSON as a whole."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -117,7 +116,6 @@ def _split_top_level(text: str) -> list[str]:
 
 
 def _parse_step(part: str) -> Spec:
-    """Parse one step, `kind`, `kind:value`, `kind:key=value` or a JSON object, into a spec."""
     if part.startswith("{"):
         return dict(_parse_json(part))  # a part that begins with a brace is an object or no JSON
     kind, _, rest = (piece.strip() for piece in part.partition(":"))
@@ -165,7 +163,6 @@ def _parse_parameter(part: str) -> Spec:
 
 
 def _parse_value(text: str) -> Any:
-    """Parse a value as JSON; return the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -145,7 +145,6 @@ class ProductCoding(TransformCoding):
         return books.reshape(self.bytes, width, CENTROIDS), offsets.unsqueeze(1), place
 
     def _build_decoder(self) -> "ProductDecoder":
-        """Return the decoder of the codes."""
         return ProductDecoder(self.mean, self.decoder, self.layout, self.norm, self.centroids, self.bytes)
 
     def _find_factors(self, y: Tensor) -> Tensor:

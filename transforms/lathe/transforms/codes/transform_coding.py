@@ -222,7 +222,6 @@ class TransformCoding(Quantizer):
         self._learn_levels(data, torch.from_numpy(deviations[:, 0]).float())
 
     def _lay_out(self, bits: NDArray[np.int64], variances: NDArray[np.float64]) -> CodeLayout:
-        """Return where the bits of the coordinates lie in a code."""
         # Whole bytes cannot give all coordinates 3, 5, 6 or 7 bits.
         if self.bits is not None and BYTE % self.bits:
             return lay_out_in_sequence(bits, variances)
@@ -329,7 +328,6 @@ class TransformCoding(Quantizer):
         return self._build_decoder()
 
     def _build_decoder(self) -> CodeDecoder:
-        """Return the decoder of the codes."""
         return CodeDecoder(self.mean, self.decoder, self.layout, self.norm, self.bytes)
 
     def shorten(self, octets: int) -> Self:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, Protocol
@@ -195,7 +195,6 @@ def autograd_loss(parameters: Mapping[str, Tensor], loss_of: Callable[[Tensor], 
     """Wrap a differentiable loss as a function of a batch that returns the loss and sets every `parameter.grad`."""
 
     def loss_function(batch: Tensor) -> float:
-        """Return the loss of the batch; replace every parameter's `grad` by the gradient of that loss."""
         for parameter in parameters.values():
             # `backward` adds to a gradient that is already there.
             parameter.grad = None
@@ -313,3 +312,9 @@ def _restore_state(
             averages = {part: stored[f"{part}.{name}"].to(parameter.device) for part in ADAM_STATE}
             # AdamW counts its steps in a float tensor on the CPU.
             optimizer.state[parameter] = {"step": torch.tensor(float(log.steps)), **averages}
+
+
+def uniform_start(shape: Sequence[int], fan_in: int, generator: torch.Generator) -> Tensor:
+    """Draw a float32 CPU tensor of `shape` from U(−1/√fan_in, 1/√fan_in), as `torch.nn.Linear` does."""
+    start: Tensor = (2 * torch.rand(*shape, generator=generator) - 1) / fan_in**0.5
+    return start

@@ -20,8 +20,14 @@ from lathe.transforms.base import (
     require_whole,
 )
 from lathe.transforms.errors import InputError
-from lathe.transforms.learned.descent import Batches, checkpoint_for, mean_of_varied, one_thread_if_small, train
-from lathe.transforms.learned.initialization import uniform_start
+from lathe.transforms.learned.descent import (
+    Batches,
+    checkpoint_for,
+    mean_of_varied,
+    one_thread_if_small,
+    train,
+    uniform_start,
+)
 from lathe.transforms.learned.losses import LOSSES, Loss, LossSetup, prefix_losses
 from lathe.transforms.learned.paper_config import paper_config
 from lathe.transforms.linear import Linear
@@ -227,7 +233,6 @@ class GeoPres(Linear):
         normalized = self.preset == "lathe" or LOSSES[loss].of_unit_rows
 
         def prepare(batch: Tensor) -> Tensor:
-            """Return the batch with unit rows if `normalized`, in the coordinates of the axes if there are any."""
             rows = unit_rows(batch) if normalized else batch
             return rows if axes is None else rows @ axes.T
 

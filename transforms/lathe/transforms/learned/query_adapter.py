@@ -143,7 +143,6 @@ class QueryAdapter(Transform):
         queries, documents = (_unit_tensor(side, self.device) for side in (pairs.queries, pairs.documents))
 
         def loss_of(batch: Tensor) -> Tensor:
-            """Return the mean InfoNCE of a batch's queries."""
             asked = queries[batch[:, 0]] @ (identity + difference).T
             candidates, places = torch.unique(batch[:, 1:], return_inverse=True)
             scores = functional.normalize(asked, dim=1) @ documents[candidates].T / self.temperature
@@ -303,5 +302,4 @@ def _require_pairs(kind: str, pairs: QueryPairs, dimensions: int) -> int:
 
 
 def _unit_tensor(vectors: FloatArray, device: torch.device) -> Tensor:
-    """Return vectors as unit float32 rows on a device."""
     return unit_rows(torch.from_numpy(np.ascontiguousarray(vectors, np.float32)).to(device))

@@ -1,10 +1,9 @@
-"""Reductions that select columns: truncation, and a random selection as a baseline."""
+"""Selections of columns, and truncation, the reduction that selects the first ones."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_seed, require_whole
+from lathe.transforms.base import FitContext, Map, Signature, Transform, require_whole
 from lathe.transforms.linear.affine import Affine
 from lathe.transforms.linear.normalize import Normalize
 from lathe.transforms.statistics import Moments, dimensions_of, unit_rows
@@ -84,41 +83,6 @@ class ScatterColumns(Map):
         y = x.new_zeros(*x.shape[:-1], int(self.width))
         y[..., self.columns] = x
         return y
-
-
-class RandomSelection(Selection, Transform):
-    """Selection of k random columns, drawn without replacement by `seed`, in order: a baseline of the GeoPres paper."""
-
-    kind = "random_selection"
-    learns_from = "nothing"
-
-    def __init__(self, dimensions: int, seed: int = 0) -> None:
-        super().__init__(dimensions)
-        self.seed = seed
-
-    def check_parameters(self) -> None:
-        """Raise `StepError` unless `dimensions` is a positive integer and `seed` an integer from 0 to `MAX_SEED`."""
-        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
-        require_seed(self.kind, self.seed)
-
-    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
-        """Draw k distinct column positions with `seed` and store them sorted; of the data, only d is used."""
-        width = dimensions_of(data)
-        drawn = np.random.default_rng(self.seed).choice(width, self.dimensions, replace=False)
-        self.columns, self.width = torch.from_numpy(np.sort(drawn)), torch.tensor(width)
-
-    def primitives(self) -> list[Map]:
-        """Return a list of one `Selection`, of the drawn columns."""
-        return [Selection(self.dimensions, self.columns, int(self.width))]
-
-    @property
-    def inverse_kind(self) -> Inverse:
-        """Always `"approximate"`: columns that were not selected come back as zeros."""
-        return "approximate"
-
-    def inverse(self) -> Map:
-        """Return the map that scatters the columns back to their positions, with zeros elsewhere."""
-        return ScatterColumns(self.columns, self.width)
 
 
 class Truncation(Selection, Transform):

@@ -43,7 +43,6 @@ def local_spearman_of_anchors(before: FloatArray, after: FloatArray) -> NDArray[
     _require_same_rows(before, after, at_least=3)
 
     def rank_correlation(original: Tensor, reduced: Tensor) -> Tensor:
-        """Return the Spearman correlation of corresponding rows of cosines, `(b, n−1)` to `(b,)`."""
         return correlation(average_ranks(original), average_ranks(reduced))
 
     return _measure_anchors(before, after, None, rank_correlation)
@@ -91,7 +90,6 @@ def recall_of_anchors(
     _require_same_rows(before, after, at_least=k * oversampling + 1)
 
     def shares(original: Tensor, reduced: Tensor) -> Tensor:
-        """Return each anchor's recall@k from its cosines in both spaces, `(b, n)` to `(b,)`."""
         nearest = original.topk(k, dim=1)
         candidates = reduced.topk(k * oversampling, dim=1).indices
         if compat:

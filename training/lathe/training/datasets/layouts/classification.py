@@ -18,7 +18,6 @@ class Classification(Layout):
     text_columns = ("text",)
     test_splits = ("train", "test")
     mteb_class, mteb_type, main_score = "AbsTaskClassification", "Classification", "accuracy"
-    examples = "classified texts"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
         """Read train and test texts, each with the number of its class in alphabetical order.
@@ -43,7 +42,6 @@ class Classification(Layout):
         numbers = {name: number for number, name in enumerate(names)}  # of two, measures want to know which is positive
 
         def number(label: Any) -> int:
-            """Return the number of a label's class."""
             return numbers[str(label)]
 
         return Tables({split: to_columns(rows, self.fields, label=number) for split, rows in splits.items()})

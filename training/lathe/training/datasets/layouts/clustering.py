@@ -27,7 +27,6 @@ class Clustering(Layout):
     fields = {"text": TEXT, "label": LABEL}
     text_columns = ("text",)
     mteb_class, mteb_type, main_score = "AbsTaskClustering", "Clustering", "v_measure"
-    examples = "clustered texts"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
         """Read test texts with their cluster labels; add a warning for labels that occur once.

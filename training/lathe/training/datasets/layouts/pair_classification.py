@@ -25,7 +25,6 @@ class PairClassification(Layout):
     fields = {"sentence1": TEXT, "sentence2": TEXT, "label": LABEL}
     text_columns = ("sentence1", "sentence2")
     mteb_class, mteb_type, main_score = "AbsTaskPairClassification", "PairClassification", "max_ap"
-    examples = "labelled pairs"
     symmetric = True
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:

@@ -16,7 +16,6 @@ class Pairs(Layout):
     task = "pairs"
     fields = {"anchor": TEXT, "positive": TEXT}
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
-    examples = "queries"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
         """Read pairs as a search: each anchor is a query, its positives are relevant, all positives are the corpus.

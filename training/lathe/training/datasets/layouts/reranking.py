@@ -17,7 +17,6 @@ class Reranking(Layout):
     task = "reranking"
     fields = {"query": TEXT, "positive": TEXTS, "negative": TEXTS}
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Reranking", "map_at_1000"
-    examples = "queries with candidates"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
         """Read queries as a search among their own documents; leave out queries without a positive or a negative.

@@ -31,7 +31,6 @@ class Retrieval(Layout):
 
     task = "retrieval"
     mteb_class, mteb_type, main_score = "AbsTaskRetrieval", "Retrieval", "ndcg_at_10"
-    examples = "queries"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Search:
         """Read corpus, queries and judgements of the test, as a search in the corpus.

@@ -30,7 +30,6 @@ class Sts(Layout):
     fields = {"sentence1": TEXT, "sentence2": TEXT, "score": NUMBER}
     text_columns = ("sentence1", "sentence2")
     mteb_class, mteb_type, main_score = "AbsTaskSTS", "STS", "cosine_spearman"
-    examples = "scored pairs"
     symmetric = True
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:

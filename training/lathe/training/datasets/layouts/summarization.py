@@ -17,7 +17,6 @@ class Summarization(Layout):
     fields = {"text": TEXT, "human_summaries": TEXTS, "machine_summaries": TEXTS, "relevance": NUMBERS}
     text_columns = ("text", "human_summaries", "machine_summaries")
     mteb_class, mteb_type, main_score = "AbsTaskSummarization", "Summarization", "cosine_spearman"
-    examples = "graded summaries"
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:
         """Read texts with machine summaries, their grades, and human summaries; leave out incomplete rows.

@@ -15,7 +15,6 @@ class Translations(Layout):
     fields = {"anchor": TEXT, "positive": TEXT}
     text_columns = ("sentence1", "sentence2")
     mteb_class, mteb_type, main_score = "AbsTaskBitextMining", "BitextMining", "f1"
-    examples = "translations"
     trainable = False
 
     def read_test(self, folder: Path, warnings: Warnings) -> Tables:

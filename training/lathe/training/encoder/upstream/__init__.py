@@ -1,4 +1,4 @@
-"""Encoders behind an embeddings API: OpenAI's, text-embeddings-inference's, Ollama's or Cohere's.
+"""Encoders behind an embeddings API: OpenAI's, which most servers speak, or Cohere's.
 
 encoder.py           `UpstreamEncoder`: texts to vectors, as `lathe.training.encoder.encoder.Encoder`
   ├── store.py       vectors and spaces that the API answered, in SQLite: no vector is asked for twice

@@ -140,7 +140,6 @@ class UpstreamCalls:
         raise UpstreamError(message)
 
     def _record_answer(self, answer: Answer, texts: int, estimate: int) -> Answer:
-        """Count what an answer used, and return it."""
         self.breaker.record_success()
         self.problem = None
         used = estimate if answer.tokens is None else answer.tokens

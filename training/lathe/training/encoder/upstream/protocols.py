@@ -2,8 +2,6 @@
 
 protocol   call               answer
 openai     POST /embeddings   {"data": [{"index", "embedding"}], "model", "usage": {"prompt_tokens"}}
-tei        POST /embed        [[…]]; GET /info names the model
-ollama     POST /api/embed    {"embeddings": [[…]], "model", "prompt_eval_count"}; GET /api/tags has digests of models
 cohere     POST /embed        {"embeddings": {"float": [[…]]}, "meta": {"billed_units": {"input_tokens"}}}
 """
 
@@ -17,9 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.encoder.spec import UPSTREAM_PATHS, Side, UpstreamProtocol, UpstreamSpec
-
-TOKENS_HEADER = "x-compute-tokens"
-"""Header in which text-embeddings-inference counts the tokens of a call."""
 
 SPACE_HEADER = "x-space-id"
 """Header in which another Lathe names the space of its vectors."""
@@ -65,9 +60,6 @@ class EmbeddingsProtocol(Protocol):
     path: str
     """Path that is appended to the address for a call."""
 
-    identity_path: str | None
-    """Path of a GET request whose answer identifies the model; None if there is none."""
-
     prompts: Mapping[str, str]
     """Prompts that every model of the protocol has, by name."""
 
@@ -87,15 +79,11 @@ class EmbeddingsProtocol(Protocol):
             MalformedAnswerError: if it does not hold one vector for each text, all of the same dimensions.
         """
 
-    def read_identity(self, found: Any, model: str) -> dict[str, str]:
-        """Return what the answer of `identity_path` says of the model; empty if it says nothing."""
-
 
 class OpenAIProtocol:
-    """OpenAI's protocol, which vLLM, llama.cpp, Voyage, Infinity, LM Studio and Lathe speak too."""
+    """OpenAI's protocol, which vLLM, TEI, Ollama, llama.cpp, Voyage, Infinity, LM Studio and Lathe speak too."""
 
     path = UPSTREAM_PATHS["openai"]
-    identity_path: str | None = None
     prompts: Mapping[str, str] = {}
     default_prompt: str | None = None
     cuts_left = False
@@ -120,80 +108,11 @@ class OpenAIProtocol:
         stated = {"model": model} if isinstance(model, str) else {}
         return Answer(stack_rows(rows, count), read_count(tokens), stated | read_space(headers))
 
-    def read_identity(self, found: Any, model: str) -> dict[str, str]:
-        """Return an empty dict: the list of models that the protocol has says nothing of their versions."""
-        return {}
-
-
-class TeiProtocol:
-    """Protocol of text-embeddings-inference, which Lathe speaks too; a server of one model may ignore `model`."""
-
-    path = UPSTREAM_PATHS["tei"]
-    identity_path: str | None = "/info"
-    prompts: Mapping[str, str] = {}
-    default_prompt: str | None = None
-    cuts_left = True
-
-    def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Return the body, which asks for vectors as the model gives them."""
-        body = {
-            "inputs": prepend_prompt(texts, options),
-            "model": spec.model,
-            "normalize": False,
-            "truncate": options.truncate,
-            "truncation_direction": options.truncation_side,
-        }
-        return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
-
-    def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
-        """Return the vectors, the count of tokens in a header, and the space if the server is another Lathe."""
-        tokens = headers.get(TOKENS_HEADER, "")
-        return Answer(stack_rows(found, count), int(tokens) if tokens.isdecimal() else None, read_space(headers))
-
-    def read_identity(self, found: Any, model: str) -> dict[str, str]:
-        """Return model and revision of the server's only model; of a Lathe, the fingerprint of the encoder `model`."""
-        if not isinstance(found, dict):
-            return {}
-        encoders = found.get("encoders")
-        for encoder in encoders if isinstance(encoders, list) else []:
-            if isinstance(encoder, dict) and model in (encoder.get("name"), encoder.get("model")):
-                return keep_strings(encoder, "fingerprint")
-        return keep_strings(found, "model_id", "model_sha")
-
-
-class OllamaProtocol:
-    """Ollama's protocol."""
-
-    path = UPSTREAM_PATHS["ollama"]
-    identity_path: str | None = "/api/tags"
-    prompts: Mapping[str, str] = {}
-    default_prompt: str | None = None
-    cuts_left = False
-
-    def build_body(self, spec: UpstreamSpec, texts: Sequence[str], options: CallOptions) -> dict[str, Any]:
-        """Return the body, with the prompt in front of each text."""
-        body = {"model": spec.model, "input": prepend_prompt(texts, options), "truncate": options.truncate}
-        return body if spec.dimensions is None else body | {"dimensions": spec.dimensions}
-
-    def read_answer(self, found: Any, headers: Mapping[str, str], count: int) -> Answer:
-        """Return the vectors in `embeddings`, and the count of tokens."""
-        rows = get_field(found, "embeddings")
-        return Answer(stack_rows(rows, count), read_count(found.get("prompt_eval_count")))
-
-    def read_identity(self, found: Any, model: str) -> dict[str, str]:
-        """Return the digest of the model's files in the list of models; empty if the model is not in it."""
-        models = found.get("models") if isinstance(found, dict) else None
-        for listed in models if isinstance(models, list) else []:
-            if isinstance(listed, dict) and listed.get("name") in (model, f"{model}:latest"):
-                return keep_strings(listed, "digest")
-        return {}
-
 
 class CohereProtocol:
     """Cohere's protocol, version 2. It has no prompts but an `input_type`: the text of a prompt is its value."""
 
     path = UPSTREAM_PATHS["cohere"]
-    identity_path: str | None = None
     prompts: Mapping[str, str] = {
         "document": "search_document",
         "query": "search_query",
@@ -223,15 +142,9 @@ class CohereProtocol:
         tokens = billed.get("input_tokens") if isinstance(billed, dict) else None
         return Answer(stack_rows(rows, count), read_count(tokens))
 
-    def read_identity(self, found: Any, model: str) -> dict[str, str]:
-        """Return an empty dict: the API says nothing of a model's version."""
-        return {}
-
 
 PROTOCOLS: dict[UpstreamProtocol, EmbeddingsProtocol] = {
     "openai": OpenAIProtocol(),
-    "tei": TeiProtocol(),
-    "ollama": OllamaProtocol(),
     "cohere": CohereProtocol(),
 }
 """Protocols by name."""
@@ -296,8 +209,3 @@ def read_count(value: Any) -> int | None:
 def read_space(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the space that another Lathe names in its headers; empty for other servers."""
     return {"space_id": headers[SPACE_HEADER]} if SPACE_HEADER in headers else {}
-
-
-def keep_strings(found: Mapping[str, Any], *names: str) -> dict[str, str]:
-    """Return those fields of a JSON object that have one of these names and are strings."""
-    return {name: found[name] for name in names if isinstance(found.get(name), str)}

@@ -39,7 +39,7 @@ class UpstreamSpace:
         prompts: its prompts by name.
         prompt: prompt of the probe texts; None for none.
         calls: makes the calls, of the client.
-        client: asks the API what it states of its model.
+        client: connections to the API.
         store: where the last confirmed space is kept; None keeps none.
 
     Attributes:
@@ -95,7 +95,6 @@ class UpstreamSpace:
                 await self._identify()
 
     async def _identify(self) -> None:
-        """Set the space; see `identify`."""
         known = self.store.read_space(self.address) if self.store is not None else None
         if known is not None and not self._is_due(known):
             self.found = known
@@ -139,7 +138,6 @@ class UpstreamSpace:
             raise SpaceChangedError(change)
 
     def _is_due(self, space: StoredSpace) -> bool:
-        """Return whether a space was last compared `probe_seconds` ago or more."""
         return time.time() - space.checked_at >= self.upstream.probe_seconds
 
     def _confirm_or_refuse(self, found: StoredSpace) -> None:
@@ -152,7 +150,6 @@ class UpstreamSpace:
         self._write()
 
     def _write(self) -> None:
-        """Store the space, if there is a store."""
         if self.store is not None:
             self.store.write_space(self.known, self.address)
 
@@ -199,10 +196,7 @@ class UpstreamSpace:
             answer = await self._send_probes()
         except CallError as error:
             raise UpstreamError(f"{provider}: {error}") from None
-        try:
-            stated = await self.client.read_identity() | dict(answer.stated)
-        except CallError as error:  # without what it states, the space would seem to be another one
-            raise UpstreamUnavailableError(f"{provider}: {error}") from None
+        stated = dict(answer.stated)
         if not np.isfinite(answer.vectors).all():
             raise UpstreamError(f"{provider}: it answers NaN or inf for the probe texts")
         width = answer.vectors.shape[1]

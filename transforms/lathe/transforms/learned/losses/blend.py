@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lathe.transforms.learned.losses.angular import angular
 from lathe.transforms.learned.losses.cosine_losses import (
     MAX_BLOCK_ENTRIES,
     AnchorLoss,
     AnchorLossAndGradient,
+    angular,
     mean_over_anchors,
     one_minus_pearson,
     standardize_rows,
@@ -40,7 +40,6 @@ def blend(
     weights = [[share / max(loss, 1e-12) for share, loss in zip(SHARES, start, strict=True)] for start in starts]
 
     def prepare(original_cosines: Tensor) -> AnchorLoss:
-        """Return the function that computes correlation + neighbour loss against these cosines in `x`, `(b, m−1)`."""
         targets, probabilities = standardize_rows(original_cosines), _neighbour_probabilities(original_cosines)
 
         def anchor_loss(index: int, cosines: Tensor) -> AnchorLossAndGradient:
@@ -66,12 +65,10 @@ def blend_starts(x: Tensor, outputs: Sequence[Tensor]) -> list[list[float]]:
     """Return for each output its angular, 1 − Pearson and neighbour loss, unweighted; `blend` divides by them."""
 
     def correlation(original_cosines: Tensor) -> AnchorLoss:
-        """Return the function that computes the 1 − Pearson loss against these cosines in `x`, `(b, m−1)`."""
         targets = standardize_rows(original_cosines)
         return lambda _index, cosines: one_minus_pearson(targets, cosines)
 
     def neighbours(original_cosines: Tensor) -> AnchorLoss:
-        """Return the function that computes the neighbour divergence from these cosines in `x`, `(b, m−1)`."""
         probabilities = _neighbour_probabilities(original_cosines)
         return lambda _index, cosines: neighbour_divergence(probabilities, cosines)
 

@@ -1,10 +1,11 @@
-"""Random projection: the untrained baseline that every learned reduction must beat."""
+"""Random projection and random selection: the untrained baselines that every learned reduction must beat."""
 
 import numpy as np
 import torch
 
-from lathe.transforms.base import FitContext, Signature, require_seed, require_whole
+from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_seed, require_whole
 from lathe.transforms.linear.linear import Linear
+from lathe.transforms.linear.selection import ScatterColumns, Selection
 from lathe.transforms.statistics import Moments, dimensions_of
 from lathe.transforms.vectors import Vectors
 
@@ -47,3 +48,38 @@ class RandomProjection(Linear):
         # Drawn by NumPy, because torch's generators give other numbers on each kind of device.
         entries = np.random.default_rng(self.seed).standard_normal((self.dimensions, dimensions_of(data)))
         self.set_map(torch.from_numpy(entries / np.sqrt(self.dimensions)))
+
+
+class RandomSelection(Selection, Transform):
+    """Selection of k random columns, drawn without replacement by `seed`, in order: a baseline of the GeoPres paper."""
+
+    kind = "random_selection"
+    learns_from = "nothing"
+
+    def __init__(self, dimensions: int, seed: int = 0) -> None:
+        super().__init__(dimensions)
+        self.seed = seed
+
+    def check_parameters(self) -> None:
+        """Raise `StepError` unless `dimensions` is a positive integer and `seed` an integer from 0 to `MAX_SEED`."""
+        require_whole(self.kind, "dimensions", self.dimensions, at_least=1)
+        require_seed(self.kind, self.seed)
+
+    def learn(self, data: Moments | Vectors, context: FitContext) -> None:
+        """Draw k distinct column positions with `seed` and store them sorted; of the data, only d is used."""
+        width = dimensions_of(data)
+        drawn = np.random.default_rng(self.seed).choice(width, self.dimensions, replace=False)
+        self.columns, self.width = torch.from_numpy(np.sort(drawn)), torch.tensor(width)
+
+    def primitives(self) -> list[Map]:
+        """Return a list of one `Selection`, of the drawn columns."""
+        return [Selection(self.dimensions, self.columns, int(self.width))]
+
+    @property
+    def inverse_kind(self) -> Inverse:
+        """Always `"approximate"`: columns that were not selected come back as zeros."""
+        return "approximate"
+
+    def inverse(self) -> Map:
+        """Return the map that scatters the columns back to their positions, with zeros elsewhere."""
+        return ScatterColumns(self.columns, self.width)

@@ -20,8 +20,14 @@ from lathe.transforms.base import (
     require_whole,
 )
 from lathe.transforms.errors import InputError, NotFittedError, StepError
-from lathe.transforms.learned.descent import Batches, autograd_loss, checkpoint_for, mean_of_varied, train
-from lathe.transforms.learned.initialization import uniform_start
+from lathe.transforms.learned.descent import (
+    Batches,
+    autograd_loss,
+    checkpoint_for,
+    mean_of_varied,
+    train,
+    uniform_start,
+)
 from lathe.transforms.statistics import Moments, Spectrum, moments_of, zero_where_zero
 from lathe.transforms.vectors import Vectors
 
@@ -162,7 +168,6 @@ class Flow(Transform):
         self._set_buffers({name: parameter.detach() for name, parameter in parameters.items()})
 
     def _set_buffers(self, tensors: dict[str, Tensor]) -> None:
-        """Assign each tensor to the buffer of its name, without copying or detaching the tensor."""
         for name, tensor in tensors.items():
             setattr(self, name, tensor)
 

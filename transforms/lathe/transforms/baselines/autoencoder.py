@@ -15,8 +15,14 @@ from lathe.transforms.base import (
     require_whole,
 )
 from lathe.transforms.errors import InputError
-from lathe.transforms.learned.descent import Batches, autograd_loss, checkpoint_for, mean_of_varied, train
-from lathe.transforms.learned.initialization import uniform_start
+from lathe.transforms.learned.descent import (
+    Batches,
+    autograd_loss,
+    checkpoint_for,
+    mean_of_varied,
+    train,
+    uniform_start,
+)
 from lathe.transforms.learned.paper_config import paper_config
 from lathe.transforms.statistics import Moments, zero_where_zero
 from lathe.transforms.vectors import Vectors
@@ -102,7 +108,6 @@ class Autoencoder(Transform):
         parameters = self._initial_parameters(data.shape[1])
 
         def loss_of(batch: Tensor) -> Tensor:
-            """Return the squared reconstruction error of a row, averaged over the batch, as a scalar tensor."""
             codes = functional.linear(batch, parameters["weight"], parameters["bias"]).relu()
             decoded = functional.linear(codes, parameters["decoder_weight"], parameters["decoder_bias"])
             return (batch - (decoded.relu() if self.literal else decoded)).square().sum(1).mean()

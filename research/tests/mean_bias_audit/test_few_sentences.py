@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+
+from lathe.training.errors import EvaluationError
+from lathe.training.evaluation.corpus import Corpus
+from lathe.training.evaluation.method_cache import MethodCache
+from lathe.transforms import Chain
+from research.few_sentences import (
+    SampledMethod,
+    compare_estimated_means,
+    draw_estimation,
+    list_mean_estimation_methods,
+    summarize_estimation,
+)
+
+
+@pytest.fixture
+def sampled_grid(grid_of):
+    """Return a function that builds the grid of scores, with methods such as `R1 of 100, draw 0`."""
+
+    def make(values):
+        names = dict.fromkeys(name for _, name, _ in values if ", draw " in name)
+        parts = [(name, *name.split(", draw ")) for name in names]
+        methods = [
+            SampledMethod(name, "means", label, label[:2].lower(), sentences=int(label[6:]), draw=int(draw))
+            for name, label, draw in parts
+        ]
+        return grid_of(values, methods=methods)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def one_hot():
+    """Return a corpus of sentences in orthogonal directions, so that a mean shows which sentences are in it."""
+    return Corpus(np.eye(64, dtype=np.float32), np.eye(64, dtype=np.float32)[:12], "c" * 32)
+
+
+def test_estimated_means_use_50_sentences_and_each_draw_other_ones(tmp_path, one_hot):
+    """R1 and R2 use the same sentences in the same draw."""
+    methods = list_mean_estimation_methods([50])
+    assert [method.label for method in methods] == ["R1 of 50"] * 3 + ["R2 of 50"] * 3
+    cache = MethodCache(tmp_path)
+    folders = [cache.load_or_fit(one, "f" * 32, one_hot, one_hot.digest, lambda _: None)[0].folder for one in methods]
+    found = [Chain.load(folder).transforms[0] for folder in folders]
+    assert len(set(folders)) == len(folders)
+    for step, name, entry in zip(found, ["mean"] * 3 + ["direction"] * 3, [1 / 50] * 3 + [50**-0.5] * 3, strict=True):
+        values = getattr(step, name).numpy()
+        np.testing.assert_allclose(np.sort(values), [0] * 14 + [entry] * 50, atol=1e-7)
+    drawn = [tuple(np.flatnonzero(step.mean.numpy())) for step in found[:3]]
+    assert len(set(drawn)) == 3
+    assert [tuple(np.flatnonzero(step.direction.numpy())) for step in found[3:]] == drawn  # R1 and R2 are paired
+
+
+def test_a_sample_that_is_larger_than_the_corpus_is_refused(one_hot):
+    with pytest.raises(EvaluationError, match="R1 of 65, draw 0: the corpus has 64 sentences"):
+        list_mean_estimation_methods([65])[0].fit(one_hot.fit)
+
+
+@pytest.fixture(scope="module")
+def few_sentences(table):
+    """Return scores of R1 and R2 with all sentences, and in two samples of a hundred."""
+    values = table("e", "ab", control=[0.1, 0.1], R1=[0.5, 0.6], R2=[0.5, 0.7])
+    draws = {"R1 of 100": ([0.48, 0.60], [0.52, 0.56]), "R2 of 100": ([0.51, 0.70], [0.51, 0.68])}
+    for label, each in draws.items():
+        for draw, scores in enumerate(each):
+            values |= {("e", f"{label}, draw {draw}", task): score for task, score in zip("ab", scores, strict=True)}
+    return values
+
+
+def test_compare_estimated_means_averages_over_samples_and_tasks(sampled_grid, few_sentences):
+    (row,) = compare_estimated_means(sampled_grid(few_sentences))
+    assert row.sentences == 100
+    assert row.r1.value == pytest.approx((0 - 2) / 2)  # of tasks a and b, in points; the draws of a cancel
+    assert row.r2.value == pytest.approx((1 - 1) / 2)
+    assert row.r1_error.value == pytest.approx((2 + 2) / 2)  # but are errors nonetheless
+    assert row.r2_error.value == pytest.approx((1 + 1) / 2)
+    assert row.r2_ahead.value == pytest.approx((1 + 11) / 2)
+
+
+def test_compare_estimated_means_of_equal_scores_is_0(sampled_grid, table):
+    values = table("e", "ab", control=[0.1, 0.1], R1=[0.5, 0.6], R2=[0.5, 0.7])
+    for name in ("R1", "R2"):
+        values |= {("e", f"{name} of 50, draw 0", task): values["e", name, task] for task in "ab"}
+    (row,) = compare_estimated_means(sampled_grid(values))
+    assert (row.r1.value, row.r2.value, row.r1_error.value, row.r2_error.value) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("missing", ["R1", "R2", "R1 of 100", "R2 of 100"])
+def test_compare_estimated_means_needs_r1_and_r2_with_few_and_all_sentences(sampled_grid, few_sentences, missing):
+    values = {key: score for key, score in few_sentences.items() if key[1].partition(",")[0] != missing}
+    assert compare_estimated_means(sampled_grid(values)) == []
+
+
+def test_compare_estimated_means_sorts_by_number_of_sentences(sampled_grid, few_sentences):
+    fewer = {(e, m.replace("100", "20"), t): score for (e, m, t), score in few_sentences.items()}
+    assert [row.sentences for row in compare_estimated_means(sampled_grid(few_sentences | fewer))] == [20, 100]
+
+
+@pytest.mark.parametrize(("r2", "told"), [(0.6, "R2 is better."), (0.4, "R1 is better."), (0.5, "neither is better")])
+def test_the_summary_names_the_better_of_r1_and_r2_with_few_sentences(sampled_grid, table, r2, told):
+    values = table("e", "ab", control=[0.4, 0.4], R1=[0.5, 0.5], R2=[0.5, 0.5])
+    values |= {("e", f"R1 of 2000, draw {draw}", task): 0.5 for draw in (0, 1) for task in "ab"}
+    values |= {("e", f"R2 of 2000, draw {draw}", task): r2 for draw in (0, 1) for task in "ab"}
+    (found,) = summarize_estimation(compare_estimated_means(sampled_grid(values)))
+    assert found.startswith("With means of 2,000 sentences")
+    assert told in found
+
+
+def test_the_errors_are_drawn_where_there_are_some(sampled_grid, few_sentences):
+    assert list(draw_estimation(compare_estimated_means(sampled_grid(few_sentences)))) == [
+        "Means estimated from few sentences"
+    ]
+    assert draw_estimation([]) == {}
