@@ -24,13 +24,11 @@ def main() -> None:
     logs.configure(settings.log_level)
     app = create_app(settings)
     services = app.state.services
-    observers, watch = services.embedder.observers, services.drift.observe
+    live_vectors = services.embedder.live_vectors
 
     async def watching(on: bool) -> dict[str, bool]:
-        observers.remove(watch)
-        if on:
-            observers.add(watch, immediate=True)
-        return {"on": observers.active}
+        live_vectors.observer = services.drift.observe if on else None
+        return {"on": on}
 
     app.add_api_route("/watching/{on}", watching, methods=["POST"])
     config = uvicorn.Config(app, log_config=None, access_log=False, server_header=False)

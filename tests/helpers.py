@@ -35,3 +35,11 @@ def accepts_connections(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def require_one_line(ended, *words):
+    """Assert that a command, given as status, stdout and stderr, failed with one line on stderr with all words."""
+    status, printed, err = ended
+    assert (status, printed) == (1, "")
+    assert err.startswith("lathe: ") and len(err.splitlines()) == 1
+    assert all(word in err for word in words), err

@@ -76,7 +76,7 @@ class OverHttp:
         self.effort = 0
         name, size = job.method.partition(":")[0], job.size
         if name != FULL:
-            registry, _ = open_registry(Home(read_settings().home))
+            registry = open_registry(Home(read_settings().home))
             chain = name.partition("@")[0]
             shutil.copytree(registry.root / chain, home / "chains" / chain)
         self.server = Server(home)

@@ -101,7 +101,7 @@ def find_space(method: str, fit: Vectors, seed: int) -> Space:
     if is_fitted_here(method):
         return Space(method, Chain(seeded(method, seed)).fit(fit))
     name, size = method.partition(":")[0], size_of(method)
-    registry, _ = open_registry(Home(read_settings().home))
+    registry = open_registry(Home(read_settings().home))
     loaded = registry.load(name)
     if loaded.chain.input_dimensions not in (None, fit.shape[1]):
         raise DataError(

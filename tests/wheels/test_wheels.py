@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from lathe.service.dashboard.assets import read_assets
+from lathe.service.http.routes.dashboard import read_assets
 from tests.wheels.environment import build, create_environment, run
 
 pytestmark = pytest.mark.services

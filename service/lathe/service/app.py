@@ -17,29 +17,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lathe.service.auth import Keys
-from lathe.service.chains.resolve import ChainResolver
 from lathe.service.encoders.cache import VectorCache
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
-from lathe.service.encoders.engine.dispatcher import WorkerProcess
+from lathe.service.encoders.engine.dispatcher import EngineOptions, WorkerProcess
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.upstream_worker import UpstreamConnection
-from lathe.service.encoders.observer import Observers
 from lathe.service.encoders.residency import Residency
-from lathe.service.errors import RequestError, ServiceError, WrongShapeError, convert_error, error_body
+from lathe.service.errors import ServiceError, WrongShapeError, convert_error, error_body
 from lathe.service.home import Home
 from lathe.service.http.answers import answer_json
 from lathe.service.http.body_memory import BodyMemoryMiddleware
-from lathe.service.http.cors import allow_origins
 from lathe.service.http.load_shedding import SheddingMiddleware
 from lathe.service.http.middleware import RequestMiddleware
-from lathe.service.http.origins import OriginMiddleware
+from lathe.service.http.origins import OriginMiddleware, allow_origins
 from lathe.service.http.routes import (
     advice,
     api_pages,
     chains,
     dashboard,
-    drift,
     embed,
     encoders,
     fits,
@@ -75,7 +71,6 @@ ROUTERS = [
     fits.router,
     advice.router,
     jobs.router,
-    drift.router,  # before the chains, whose paths would match its paths too
     chains.router,
     encoders.router,
     indexes.router,
@@ -85,7 +80,7 @@ ROUTERS = [
     api_pages.router,
 ]
 
-UPSTREAM_IDLE_SECONDS = 5.0
+UPSTREAM_CHECK_SECONDS = 5.0
 """Seconds after which an idle worker of an embeddings API looks again; there is no process that may have ended."""
 
 log = logging.getLogger(__name__)
@@ -146,7 +141,7 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     for warning in home.list_warnings():
         log.warning(warning)
     replica = _open_replica(settings, home) if settings.redis_url and problem is None else None
-    registry, size_routes = (replica.registry, replica.size_routes) if replica else open_registry(home)
+    registry = replica.registry if replica else open_registry(home)
     admin_keys = settings.admin_keys
     if not admin_keys and problem is None:
         admin_keys = (home.read_or_create_admin_key(),)
@@ -154,16 +149,15 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
     make_engine = partial(_build_engine, settings, processes, residency.make_room)
     engines = [make_engine(spec) for spec in settings.loaded_specs]
     cache = VectorCache(settings.cache_bytes, second_level=replica.cache if replica else None)
-    embedder = Embedder(engines, registry, ChainResolver(registry, size_routes), cache, Observers())
+    embedder = Embedder(engines, registry, cache)
     jobs = _open_jobs(settings, home, replica, processes)
     return Services(
         settings=settings,
         home=home,
         home_problem=problem,
-        state_monitor=StateMonitor(home, problem, size_routes),
+        state_monitor=StateMonitor(home, problem, registry.size_routes),
         keys=Keys(settings.api_keys, admin_keys),
         registry=registry,
-        size_routes=size_routes,
         embedder=embedder,
         indexes=open_indexes(settings, home, partial(encode_for_index, embedder)),
         jobs=jobs,
@@ -176,16 +170,14 @@ def _build_services(settings: Settings, processes: ProcessStarter) -> Services:
 
 
 def _open_drift(settings: Settings, embedder: Embedder) -> Drift:
-    """Build the drift monitor and, if drift is on, let it observe live traffic."""
     measured = settings.drift, settings.drift_window, settings.drift_threshold
-    drift = Drift(*measured, embedder.registry, embedder.observers.submit)
+    drift = Drift(*measured, embedder.registry, embedder.live_vectors.submit)
     if settings.drift:
-        embedder.observers.add(drift.observe, immediate=True)
+        embedder.live_vectors.observer = drift.observe
     return drift
 
 
 def _open_replica(settings: Settings, home: Home) -> "Replica":
-    """Open the local replica of what servers share in Redis; raise `ValueError` if the `redis` package is missing."""
     settings.require_redis_extra()
     from lathe.service.redis.replica import Replica
 
@@ -193,7 +185,6 @@ def _open_replica(settings: Settings, home: Home) -> "Replica":
 
 
 def _open_jobs(settings: Settings, home: Home, replica: "Replica | None", processes: ProcessStarter) -> Jobs:
-    """Return the manager of this server's jobs on disk; with a local replica, of all replicas' jobs in Redis."""
     environment = build_job_environment(settings)
     if replica is None:
         return LocalJobs(JobStore(home.jobs), environment, processes)
@@ -213,26 +204,21 @@ def _build_engine(
     queue = AdmissionQueue(settings.max_queued_texts, settings.max_queued_tokens)
     if spec.upstream is not None:
         connection = UpstreamConnection(spec, settings.upstream_store)
-        return Engine(
-            spec,
-            connection.start_worker,
-            queue,
+        options = EngineOptions(
             workers=spec.upstream.concurrency,
-            idle_seconds=UPSTREAM_IDLE_SECONDS,
+            check_seconds=UPSTREAM_CHECK_SECONDS,
             max_texts=spec.upstream.batch_size,
-            find_warning=connection.find_warning,
         )
-    return Engine(
-        spec,
-        partial(WorkerProcess, options=settings.worker_options, processes=processes),
-        queue,
+        return Engine(spec, connection.start_worker, queue, options, find_warning=connection.find_warning)
+    options = EngineOptions(
         workers=settings.worker_processes,
         ahead=2 if settings.on_gpu else 1,
         timeout=settings.worker_seconds,
         unload_seconds=settings.find_idle_seconds(spec.name),
         hold=settings.idle_requests == "hold",
-        make_room=make_room,
     )
+    start_worker = partial(WorkerProcess, options=settings.worker_options, processes=processes)
+    return Engine(spec, start_worker, queue, options, make_room=make_room)
 
 
 def build_job_environment(settings: Settings) -> dict[str, str]:
@@ -255,8 +241,7 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        """Start all background components, yield while the app serves, then stop them."""
-        services.embedder.observers.start()
+        services.embedder.live_vectors.start()
         for engine in services.embedder.engines.values():
             engine.start()
         services.residency.start()
@@ -276,14 +261,13 @@ def _build_lifespan(services: Services) -> Callable[[FastAPI], Any]:
         await run_in_threadpool(services.indexes.close)
         for engine in list(services.embedder.engines.values()):
             await run_in_threadpool(engine.stop, services.settings.shutdown_seconds)
-        await run_in_threadpool(services.embedder.observers.stop)
+        await run_in_threadpool(services.embedder.live_vectors.stop)
         await run_in_threadpool(services.processes.close)
 
     return lifespan
 
 
 async def _answer_error(_request: Request, error: Exception) -> Response:
-    """Return the JSON error response for an exception, with `retry-after` and, for 401, `www-authenticate`."""
     service_error = convert_error(error)
     headers = {"retry-after": str(service_error.retry_after)} if service_error.retry_after else {}
     if service_error.status == 401:
@@ -292,21 +276,15 @@ async def _answer_error(_request: Request, error: Exception) -> Response:
 
 
 async def _answer_validation_error(request: Request, error: Exception) -> Response:
-    """Return the 422 response for path or query parameters of the wrong type."""
     details = error.errors() if isinstance(error, RequestValidationError) else []
     message = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in details)
     return await _answer_error(request, WrongShapeError(message))
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
-    """Return the JSON error response for an unknown route (404) or a method it does not allow (405)."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    request_error = RequestError(
-        f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}", code="no_route"
-    )
-    request_error.status = status
-    request_error.type = "not_found_error" if status == 404 else request_error.type
-    request_error.code = "method_not_allowed" if status == 405 else request_error.code
-    response = await _answer_error(request, request_error)
+    message = f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}"
+    code = None if status == 405 else "no_route"
+    response = await _answer_error(request, ServiceError(message, code=code, status=status))
     response.headers.update(getattr(error, "headers", None) or {})
     return response

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from lathe.service.errors import BadValueError, MalformedError, TooLargeError, WrongShapeError
+from lathe.service.errors import BadValueError, TooLargeError, WrongShapeError
 from lathe.transforms.npy import read_npy_header
 
 NPY = "application/x-npy"
@@ -32,14 +32,13 @@ def dump_npy(vectors: NDArray[Any]) -> bytes:
     return buffer.getvalue()
 
 
-def dump_base64(rows: NDArray[Any]) -> list[str]:
-    """Encode each row's little-endian bytes as a base64 string, OpenAI's alternative to lists of numbers."""
+def _dump_base64(rows: NDArray[Any]) -> list[str]:
     little = rows.astype(rows.dtype.newbyteorder("<"), copy=False)
     return [base64.b64encode(row.tobytes()).decode("ascii") for row in little]
 
 
-def parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
-    """Decode base64 rows, as `dump_base64` writes them, to `(n, dimensions)`; None takes those of the first row.
+def _parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]:
+    """Decode base64 rows, as `_dump_base64` writes them, to `(n, dimensions)`; None takes those of the first row.
 
     Raises:
         WrongShapeError: if a row is not base64 of float32, or its dimensions differ.
@@ -60,34 +59,31 @@ def parse_base64(rows: list[Any], dimensions: int | None) -> NDArray[np.float32]
 
 def encode_rows(rows: NDArray[Any], encoding_format: str) -> Any:
     """Return the rows for `dump_json`: a list of base64 strings for the format "base64", else the contiguous array."""
-    return dump_base64(rows) if encoding_format == "base64" else np.ascontiguousarray(rows)
+    return _dump_base64(rows) if encoding_format == "base64" else np.ascontiguousarray(rows)
 
 
 def parse_npy(body: bytes, max_rows: int) -> NDArray[np.float32]:
     """Parse the vectors `(n, d)` of a .npy body to float32, checking the sizes in its header against the body.
 
-    Args:
-        body: bytes of the file.
-        max_rows: maximum number of rows.
-
     Raises:
-        MalformedError: if the body is not a .npy file, or its length does not match its header.
+        BadValueError: if the body is not a .npy file, its length does not match its header, or as in `as_vectors`.
         WrongShapeError: if the array is not of floats in two dimensions, or rows are empty or over `MAX_DIMENSIONS`.
-        BadValueError, TooLargeError: as in `as_vectors`.
+        TooLargeError: as in `as_vectors`.
     """
     file = io.BytesIO(body)
     try:
         shape, fortran, dtype = read_npy_header(file)
     except Exception as error:  # NumPy parses the header as Python source, with that parser's errors
-        raise MalformedError(f"the body is not a .npy file: {error!r}") from None
+        raise BadValueError(f"the body is not a .npy file: {error!r}", code="malformed_body") from None
     if dtype.kind != "f" or dtype.itemsize not in (2, 4, 8):
         raise WrongShapeError(f"vectors must be float16, float32 or float64, not {dtype}", param="vectors")
     if len(shape) != 2 or bool in map(type, shape):
         raise WrongShapeError(f"vectors must have the shape (n, d), not {shape}", param="vectors")
     values = memoryview(body)[file.tell() :]
     if min(shape) < 0 or shape[0] * shape[1] * dtype.itemsize != len(values):
-        raise MalformedError(
-            f"the .npy header names the shape {shape} of {dtype}, but {len(values)} bytes of values follow"
+        raise BadValueError(
+            f"the .npy header names the shape {shape} of {dtype}, but {len(values)} bytes of values follow",
+            code="malformed_body",
         )
     require_rows(shape[0], max_rows, "vectors")
     _require_dimensions(0, shape[1], shape[1])  # NumPy cannot reshape an array without rows or dimensions
@@ -98,7 +94,7 @@ def as_vectors(values: list[Any], max_rows: int, dimensions: int | None = None) 
     """Convert rows of parsed JSON to vectors `(n, d)` in float32.
 
     Args:
-        values: lists of numbers, or base64 strings as `dump_base64` writes them.
+        values: lists of numbers, or base64 strings as `_dump_base64` writes them.
         max_rows: maximum number of rows.
         dimensions: dimensions that each row must have; None for those of the first row.
 
@@ -108,7 +104,7 @@ def as_vectors(values: list[Any], max_rows: int, dimensions: int | None = None) 
         TooLargeError: if there are more rows than allowed.
     """
     require_rows(len(values), max_rows, "vectors")
-    parse = parse_base64 if isinstance(values[0], str) else _parse_numbers
+    parse = _parse_base64 if isinstance(values[0], str) else _parse_numbers
     return _convert_finite(parse(values, dimensions))
 
 
@@ -139,13 +135,6 @@ def _parse_numbers(rows: list[Any], dimensions: int | None) -> NDArray[np.float3
 
 
 def _require_dimensions(position: int, found: int, dimensions: int) -> None:
-    """Raise `WrongShapeError` unless the row at a position has the required dimensions, from 1 to `MAX_DIMENSIONS`.
-
-    Args:
-        position: number of the row, for the error.
-        found: dimensions of the row.
-        dimensions: required dimensions.
-    """
     if found == 0:
         raise WrongShapeError(f"vector {position} holds no numbers", param="vectors")
     if found != dimensions:
@@ -157,7 +146,6 @@ def _require_dimensions(position: int, found: int, dimensions: int) -> None:
 
 
 def _build_not_numbers_error(position: int) -> WrongShapeError:
-    """Build the error for a row that holds something other than numbers, naming its position."""
     return WrongShapeError(
         f"vector {position} is not a list of numbers: vectors must be lists of numbers, or all of them base64 strings "
         "of float32",

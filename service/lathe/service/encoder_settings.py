@@ -166,10 +166,6 @@ class AddedEncoders:
     def add(self, encoder: EncoderSettings, others: set[str]) -> None:
         """Append an encoder to the file, under its lock.
 
-        Args:
-            encoder: encoder to add.
-            others: names that the settings use already.
-
         Raises:
             ConflictError: if the name is in use.
         """
@@ -193,12 +189,10 @@ class AddedEncoders:
             self._write(others)
 
     def _write(self, encoders: list[EncoderSettings]) -> None:
-        """Replace the file's content with these encoders, atomically."""
         content = [encoder.model_dump(exclude_defaults=True) for encoder in encoders]
         replace_synced(self.path, orjson.dumps(content, option=orjson.OPT_INDENT_2), private=True)
 
     def _lock(self) -> FileLock:
-        """Return the lock that a process must hold to change the file; it is not acquired yet."""
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
 
@@ -214,7 +208,6 @@ class WorkerOptions:
 
     Attributes:
         device: torch device; None selects the best available.
-        threads: number of CPU threads.
         batch_tokens: maximum tokens of a batch, padding included; None selects by device.
         seconds: seconds without reading or writing after which a worker is considered dead.
     """

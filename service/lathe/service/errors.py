@@ -1,30 +1,10 @@
-"""Errors of the service, and the one place that maps exceptions to HTTP statuses.
-
-ServiceError (Exception)
-├── BadValueError         400  a value that is not valid
-├── MalformedError        400  a body that is not what its content type says
-├── UnauthorizedError     401  no key, or an unknown one
-├── ForbiddenError        403  a key that does not allow this
-├── UnknownNameError      404  no such encoder, chain, version, job, index
-├── ConflictError         409  vectors of different spaces, or a state that does not allow this
-├── RequestTimeoutError   408  a request that took too long to arrive
-├── TooLargeError         413  more bytes, texts or rows than a request may hold
-├── UriTooLongError       414  a path and query over the length limit
-├── UnsupportedTypeError  415  a change without the content type of JSON
-├── WrongShapeError       422  the wrong shape or type
-├── NoVectorError         422  a text for which the encoder gives NaN or inf
-├── HeadTooLargeError     431  too many headers, or too long ones
-├── OverloadedError       429  more requests than the service accepts at once; with Retry-After
-├── ClientGoneError       499  a client that disconnected
-├── NotSupportedError     501  an operation that the index backend does not support
-├── BadGatewayError       502  an embeddings API that does not answer as it should
-└── UnavailableError      503  not ready, or state that cannot be read or written
-"""
+"""Errors of the service: one class, one table by HTTP status, and the one place that converts other exceptions."""
 
 import errno
 import math
 import re
 import sqlite3
+from dataclasses import dataclass
 from typing import Any
 
 from lathe.training.errors import (
@@ -54,186 +34,137 @@ def shorten(text: str) -> str:
 
 
 def _cut_middle(text: str, max_characters: int) -> str:
-    """Return the text, with its middle replaced by "…" if it has more than `max_characters` characters."""
     if len(text) <= max_characters:
         return text
     return f"{text[: max_characters - MESSAGE_END]} … {text[-MESSAGE_END:]}"
 
 
-class ServiceError(Exception):
-    """An error that is answered to the caller.
+@dataclass(frozen=True)
+class _Kind:
+    """What an error response says besides its message, unless the error says otherwise.
 
     Attributes:
-        status: HTTP status.
+        code: short constant for programs.
         type: class of error, as OpenAI names it.
         error_type: class of error, as text-embeddings-inference names it.
-        param: name of the request's field at fault; None if there is none.
-        code: short constant for programs.
         retry_after: seconds after which a retry may succeed; None if it would not.
     """
 
-    status = 500
-    type = "server_error"
-    error_type = "Backend"
-    code = "server_error"
+    code: str
+    type: str = "invalid_request_error"
+    error_type: str = "Validation"
     retry_after: int | None = None
 
+
+_KINDS = {
+    400: _Kind("invalid_value"),
+    401: _Kind("invalid_api_key", "authentication_error"),
+    403: _Kind("forbidden", "permission_error"),
+    404: _Kind("not_found", "not_found_error"),
+    405: _Kind("method_not_allowed"),
+    408: _Kind("request_timeout", "timeout_error"),
+    409: _Kind("conflict", "conflict_error"),
+    413: _Kind("too_large"),
+    414: _Kind("uri_too_long"),
+    415: _Kind("unsupported_type"),
+    422: _Kind("wrong_type"),
+    429: _Kind("overloaded", "overloaded_error", "Overloaded", retry_after=1),
+    431: _Kind("headers_too_large"),
+    499: _Kind("client_gone"),  # the client disconnected: the status appears only in logs and metrics
+    500: _Kind("server_error", "server_error", "Backend"),
+    501: _Kind("not_supported"),
+    502: _Kind("upstream_failed", "upstream_error", "Backend"),
+    503: _Kind("unavailable", "service_unavailable_error", "Unhealthy", retry_after=5),
+}
+
+
+class ServiceError(Exception):
+    """An error that is answered to the caller; the subclasses are those that are raised or caught in many places.
+
+    Attributes:
+        status: HTTP status; it decides `type`, `error_type` and the defaults of `code` and `retry_after`.
+        param: name of the request's field at fault; None if there is none.
+    """
+
+    status = 500
+
     def __init__(
-        self, message: str, param: str | None = None, code: str | None = None, retry_after: int | None = None
+        self,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+        status: int | None = None,
     ) -> None:
         self.message = shorten(message)
         super().__init__(self.message)
         self.param = None if param is None else shorten(param)
-        self.code = code or type(self).code
-        self.retry_after = retry_after or type(self).retry_after
+        self.status = status or type(self).status
+        kind = _KINDS.get(self.status, _KINDS[400])  # a web framework may answer other statuses of 4xx
+        self.type = kind.type
+        self.error_type = kind.error_type
+        self.code = code or kind.code
+        self.retry_after = retry_after or kind.retry_after
 
 
-class RequestError(ServiceError):
-    """An error that the caller's request caused."""
-
-    type = "invalid_request_error"
-    error_type = "Validation"
-
-
-class BadValueError(RequestError):
+class BadValueError(ServiceError):
     """A value that is not valid."""
 
     status = 400
-    code = "invalid_value"
 
 
-class MalformedError(RequestError):
-    """A body that is not what its content type says."""
-
-    status = 400
-    code = "malformed_body"
-
-
-class UnauthorizedError(RequestError):
+class UnauthorizedError(ServiceError):
     """A missing or unknown key."""
 
     status = 401
-    type = "authentication_error"
-    code = "invalid_api_key"
 
 
-class ForbiddenError(RequestError):
+class ForbiddenError(ServiceError):
     """A key that does not allow this."""
 
     status = 403
-    type = "permission_error"
-    code = "forbidden"
 
 
-class UnknownNameError(RequestError):
+class UnknownNameError(ServiceError):
     """A name of something that does not exist."""
 
     status = 404
-    type = "not_found_error"
-    code = "not_found"
 
 
-class ConflictError(RequestError):
+class ConflictError(ServiceError):
     """Vectors of different spaces, or a state that does not allow the change."""
 
     status = 409
-    type = "conflict_error"
-    code = "conflict"
 
 
-class TooLargeError(RequestError):
+class TooLargeError(ServiceError):
     """A request with more bytes, texts or rows than allowed."""
 
     status = 413
-    code = "too_large"
 
 
-class RequestTimeoutError(RequestError):
-    """A request that took too long to arrive."""
-
-    status = 408
-    type = "timeout_error"
-    code = "request_timeout"
-
-
-class UriTooLongError(RequestError):
-    """A path and query over the length limit."""
-
-    status = 414
-    code = "uri_too_long"
-
-
-class UnsupportedTypeError(RequestError):
-    """A request that changes state without the content type of JSON."""
-
-    status = 415
-    code = "unsupported_type"
-
-
-class NoVectorError(RequestError):
-    """A text for which the encoder gives NaN or inf; a retry would fail as well."""
-
-    status = 422
-    code = "not_finite"
-
-
-class HeadTooLargeError(RequestError):
-    """Too many headers, or headers over the size limit."""
-
-    status = 431
-    code = "headers_too_large"
-
-
-class WrongShapeError(RequestError):
+class WrongShapeError(ServiceError):
     """A value of the wrong shape or type."""
 
     status = 422
-    code = "wrong_type"
 
 
 class OverloadedError(ServiceError):
     """More requests than the service accepts at once."""
 
     status = 429
-    type = "overloaded_error"
-    error_type = "Overloaded"
-    code = "overloaded"
-    retry_after = 1
 
 
-class ClientGoneError(RequestError):
-    """A client that disconnected; the status appears only in logs and metrics."""
-
-    status = 499
-    code = "client_gone"
-
-    def __init__(self) -> None:
-        super().__init__("the client disconnected")
-
-
-class NotSupportedError(RequestError):
-    """An operation that the index backend does not support."""
+class NotSupportedError(ServiceError):
+    """An operation that the index backend does not support, or whose extra is not installed."""
 
     status = 501
-    code = "not_supported"
-
-
-class BadGatewayError(ServiceError):
-    """An embeddings API behind an encoder that does not answer as it should."""
-
-    status = 502
-    type = "upstream_error"
-    code = "upstream_failed"
 
 
 class UnavailableError(ServiceError):
     """A service that is not ready, or whose state cannot be read or written."""
 
     status = 503
-    type = "service_unavailable_error"
-    error_type = "Unhealthy"
-    code = "unavailable"
-    retry_after = 5
 
 
 def convert_error(error: Exception) -> ServiceError:
@@ -267,14 +198,13 @@ def convert_error(error: Exception) -> ServiceError:
 
 
 def _convert_encoder_error(error: EncoderError) -> ServiceError:
-    """Convert an error of an encoder: a text's, or else that of a prompt name."""
     match error:
         case TooLongError():
             return TooLargeError(str(error), param="inputs")
         case TextError():
             return BadValueError(str(error), param="inputs", code="text_refused")
         case NotFiniteError():
-            return NoVectorError(str(error), param="inputs")
+            return ServiceError(str(error), param="inputs", code="not_finite", status=422)
         case _:
             return BadValueError(str(error), param="prompt_name")
 
@@ -290,18 +220,16 @@ def _convert_upstream_error(error: UpstreamError) -> ServiceError:
         case UpstreamUnavailableError():
             return UnavailableError(str(error), code="upstream_unavailable", retry_after=seconds)
         case _:
-            return BadGatewayError(str(error))
+            return ServiceError(str(error), status=502)
 
 
 def _describe_sqlite_error(error: sqlite3.Error) -> str:
-    """Describe a SQLite error for the caller, with advice if the disk is full."""
     if _get_sqlite_code(error) == "disk_full":
         return "the disk is full; nothing was written, and the stored items can be read"
     return f"it cannot be read or written: {error}"
 
 
 def _get_sqlite_code(error: sqlite3.Error) -> str:
-    """Return the error code of a SQLite error: "disk_full" or "record_unavailable"."""
     return "disk_full" if getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" else "record_unavailable"
 
 

@@ -42,11 +42,6 @@ class Home:
         return self.root / "chains"
 
     @property
-    def size_routes(self) -> Path:
-        """File with the size routes: which chain answers which `dimensions`."""
-        return self.root / "places.json"
-
-    @property
     def shared(self) -> Path:
         """Folder of the local replica of what servers share in Redis."""
         return self.root / "shared"
@@ -195,19 +190,16 @@ def _read_or_create(path: Path, content: str) -> str:
 
 
 def _describe_write_error(error: OSError) -> str:
-    """Return a message that the state folder cannot be written; it is public, and so does not name the folder."""
     return f"the state folder cannot be written: {error.strerror}"
 
 
 def _is_group_writable(folder: Path) -> bool:
-    """Return whether the group of a folder can write to it; False if the folder cannot be read."""
     with suppress(OSError):
         return bool(folder.stat().st_mode & stat.S_IWGRP)
     return False
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Yield the path of every file and folder below a folder; links are yielded but not followed."""
     for parent, folders, files in os.walk(folder):
         yield from (Path(parent, name) for name in (*folders, *files))
 

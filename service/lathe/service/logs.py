@@ -60,7 +60,6 @@ class JsonFormatter(logging.Formatter):
 
 
 def _dump_line(event: dict[str, Any]) -> str:
-    """Serialize an event to one line of JSON; values that are not JSON are written as their `repr`."""
     try:
         return orjson.dumps(event, default=repr).decode()
     except TypeError:  # a path that is not UTF-8, or a number over 64 bits: `json` escapes and writes them

@@ -77,7 +77,7 @@ def build(arguments: Arguments) -> Application:
         name="Lathe",
         ray_actor_options=options,
         autoscaling_config=arguments.autoscaling,
-        max_ongoing_requests=count_max_requests(settings),
+        max_ongoing_requests=_count_max_requests(settings),
         graceful_shutdown_timeout_s=settings.shutdown_seconds + EXTRA_SHUTDOWN_SECONDS,
     )
     return deployment(serve.ingress(make_app_builder(settings))()).bind()
@@ -118,7 +118,6 @@ def _wait_for_encoders(app: FastAPI) -> None:
 
     @asynccontextmanager
     async def lifespan(started: FastAPI) -> AsyncIterator[Any]:
-        """Start the app, wait for its encoders, and yield while it serves."""
         async with start(started) as state:
             for engine in list(started.state.services.embedder.engines.values()):
                 await run_in_threadpool(engine.settled.wait)
@@ -137,7 +136,6 @@ class OneRequestId:
         """Run the app on one request and filter the headers of its response."""
 
         async def pass_on(message: Message) -> None:
-            """Send a message on without the header `x-request-id`."""
             if message["type"] == "http.response.start":
                 message["headers"] = [(name, value) for name, value in message["headers"] if name != b"x-request-id"]
             await send(message)
@@ -145,13 +143,12 @@ class OneRequestId:
         await self.app(scope, receive, pass_on)
 
 
-def count_max_requests(settings: Settings) -> int:
+def _count_max_requests(settings: Settings) -> int:
     """Return Ray's limit of requests per replica: above Lathe's own queues, so that Lathe answers 429 first."""
     return settings.max_queued_texts * len(settings.hosted) + OTHER_REQUESTS
 
 
 def _require_shared_state(settings: Settings, replicas: int) -> None:
-    """Raise `ValueError` if there are several replicas and no Redis in which they share chains and jobs."""
     if replicas > 1 and not settings.redis_url:
         raise ValueError(
             f"max_replicas={replicas} needs LATHE_REDIS_URL: without it each replica has its own chains and "

@@ -3,14 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends
 from starlette.requests import Request
 
 from lathe.service.auth import Keys
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.residency import Residency
@@ -34,10 +33,6 @@ class Services:
 
     Attributes:
         home_problem: why the state folder could not be written at startup; None if it could.
-        state_monitor: thread that checks at intervals whether the state folder can be written.
-        make_engine: builds an encoder's engine without starting it.
-        processes: starts the processes of encoders and jobs.
-        residency: thread that unloads encoders.
         replica: local replica of what servers share in Redis; None for a single server.
         changing_encoders: held while an encoder is added or removed.
         submitting_reindex: held while a reindexing job is submitted, so that an index has at most one.
@@ -50,7 +45,6 @@ class Services:
     state_monitor: StateMonitor
     keys: Keys
     registry: Registry
-    size_routes: SizeRoutes
     embedder: Embedder
     indexes: SearchIndexes
     jobs: Jobs
@@ -72,6 +66,28 @@ class Services:
         problems.append(self.residency.find_problem())
         shared = self.replica.warnings() if self.replica else []
         return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()
+
+    def describe_encoders(self) -> list[dict[str, Any]]:
+        """Describe each served encoder: name, model, state, and what is wrong, if that is known.
+
+        Once it was ready, also its properties, its number of ready workers, and the chains that answer requests for
+        fewer dimensions: `size_routes` by number of dimensions, and `nested` for the numbers that have none.
+        """
+        size_routes = self.registry.size_routes.read()
+        descriptions = []
+        for engine in self.embedder.engines.values():
+            description: dict[str, Any] = {"name": engine.spec.name, "model": engine.spec.model, "state": engine.state}
+            description["idle_seconds"] = engine.options.unload_seconds
+            if engine.info is not None:
+                own_routes = dict(size_routes.get(engine.info.fingerprint, {}))
+                description |= engine.info.describe() | {
+                    "workers": len(engine.ready_dispatchers),
+                    "nested": own_routes.pop("nested", None),
+                    "size_routes": own_routes,
+                }
+            problem = engine.problem or engine.find_warning()
+            descriptions.append(description | ({"problem": problem} if problem else {}))
+        return descriptions
 
     def require_writable(self) -> None:
         """Raise `UnavailableError` if the state folder could not be written at startup."""

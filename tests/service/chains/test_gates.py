@@ -7,7 +7,6 @@ import pytest
 from lathe.service.chains.gates import promote_with_gates
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.training.fitting.gates import read_gate_value
 from lathe.transforms import Chain, parse_steps
 
@@ -120,9 +119,9 @@ def test_replicas_refuse_a_failed_gate_and_share_the_overridden_gates(open_repli
     there = open_replica("there")
     for replica in (here, there):
         with pytest.raises(Exception, match="recall_at_10 is 0.5, wanted at least 0.9") as refused:
-            promote_with_gates(replica.size_routes, NAME, 2)
+            promote_with_gates(replica.registry, NAME, 2)
         assert refused.value.code == "gate_failed" and replica.registry.live(NAME) == 1
-    assert promote_with_gates(there.size_routes, NAME, 2, force=True).overridden_gates == ("recall_at_10",)
+    assert promote_with_gates(there.registry, NAME, 2, force=True).overridden_gates == ("recall_at_10",)
     here.registry.pull(NAME)
     assert (
         here.registry.read_pointer(NAME)
@@ -139,7 +138,7 @@ def test_promote_reads_a_pointer_file_without_the_forced_field(tmp_path, real_ro
     registry.publish(chain, NAME, None)
     pointer = tmp_path / "chains" / NAME / "pointer.json"
     pointer.write_text(json.dumps({"live": 1, "earlier": [], "last": 2}))
-    assert promote_with_gates(SizeRoutes(tmp_path / "places.json", registry), NAME, 2).live == 2
+    assert promote_with_gates(registry, NAME, 2).live == 2
     assert registry.read_pointer(NAME) == Pointer(2, (1,), 2)
 
 

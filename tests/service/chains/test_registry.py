@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from cachetools import LRUCache
 
+from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.codec import dump_json
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
-from lathe.service.redis.registry import SharedRegistry
-from lathe.service.redis.size_routes import SharedSizeRoutes
 from lathe.transforms import ArtifactError, Chain, parse_steps
 from lathe.transforms.artifact.folder import manifest_digest
 
@@ -66,6 +64,20 @@ def test_rollback_returns_to_earlier_live_versions_and_then_raises_conflict_erro
         registry.rollback("mine")
     assert registry.promote("mine", 3).live == 3
     assert registry.rollback("mine").live == 1
+
+
+def test_changes_of_what_is_not_there_raise_and_change_nothing(registry):
+    registry.publish(fitted(), "mine", True)
+    for change in (registry.promote, registry.delete):
+        with pytest.raises(UnknownNameError, match="no version 7"):
+            change("mine", 7)
+        for name in ("nobody", "a/b"):
+            with pytest.raises(UnknownNameError, match=f"there is no chain '{name}'; there are: .*mine"):
+                change(name, 1)
+    with pytest.raises(UnknownNameError):
+        registry.rollback("nobody")
+    assert registry.read_pointer("mine") == Pointer(1, (), 1)
+    assert "mine" in registry.names() and not (registry.root / "nobody").exists()
 
 
 def test_delete_removes_a_version_and_never_reuses_its_number(registry):
@@ -188,7 +200,7 @@ def test_an_invalid_pointer_file_leaves_versions_loadable_by_number(files, conte
 def test_size_routes_read_raises_artifact_error_for_an_invalid_file(files, tmp_path, content):
     (tmp_path / "places.json").write_text(content)
     with pytest.raises(ArtifactError, match="places.json"):
-        SizeRoutes(tmp_path / "places.json", files).read()
+        files.size_routes.read()
 
 
 def test_another_registry_on_the_folder_sees_a_promotion_at_once(registry):
@@ -201,9 +213,8 @@ def test_another_registry_on_the_folder_sees_a_promotion_at_once(registry):
 
 PUBLISH_SOME = """
 import sys, pathlib, numpy as np
+from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
-from lathe.service.redis.size_routes import SharedSizeRoutes
-from lathe.service.redis.registry import SharedRegistry
 from lathe.transforms import Chain, parse_steps
 
 for step in range(4):
@@ -223,11 +234,9 @@ def test_concurrent_publishes_of_one_name_get_distinct_version_numbers(registry)
 
 
 @pytest.fixture
-def size_routes(tmp_path, registry):
+def size_routes(registry):
     """Return the size routes that go with the registry."""
-    if isinstance(registry, SharedRegistry):
-        return SharedSizeRoutes(tmp_path / "places.json", registry, registry.connection)
-    return SizeRoutes(tmp_path / "places.json", registry)
+    return registry.size_routes
 
 
 def publish(registry, size_routes, name, steps, **more):

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.home import Home
 from lathe.transforms import Chain, parse_steps
 
@@ -22,31 +21,30 @@ def source(tmp_path):
     """Build a state folder with size routes that an admin assigned to other chains than the first ones."""
     home = Home(tmp_path / "alone")
     registry = Registry(home.chains)
-    size_routes = SizeRoutes(home.size_routes, registry)
     for name in ("alpha", "beta"):
         registry.publish(fitted(4), name, None)
     registry.publish(fitted(6), "gamma", None)
     registry.publish(fitted(4, "f" * 32), "taken", None)
     for route, ref in (("4", "beta"), ("3", "gamma"), ("2", "taken"), ("nested", "beta"), ("5", "gone")):
-        size_routes.assign(ENCODER, route, ref, replace=True)
+        registry.size_routes.assign(ENCODER, route, ref, replace=True)
     return home
 
 
 @pytest.fixture(params=["folder", pytest.param("redis", marks=pytest.mark.services)])
 def target(request, tmp_path):
-    """Return the variables that name a target of an import, and its chains and size routes."""
+    """Return the variables that name a target of an import, and its chains."""
     if request.param == "folder":
         home = Home(tmp_path / "target")
-        registry = Registry(home.chains)
-        return {"LATHE_HOME": home.root}, registry, SizeRoutes(home.size_routes, registry)
+        return {"LATHE_HOME": home.root}, Registry(home.chains)
     replica = request.getfixturevalue("open_replica")()
     url = request.getfixturevalue("redis_server").url
-    return {"LATHE_HOME": tmp_path / "cli", "LATHE_REDIS_URL": url}, replica.registry, replica.size_routes
+    return {"LATHE_HOME": tmp_path / "cli", "LATHE_REDIS_URL": url}, replica.registry
 
 
 def test_chains_import_copies_chains_and_size_routes_and_keeps_those_in_use(run, source, target):
     """A second import changes nothing. A route to a chain that is missing or of another encoder is skipped."""
-    told, registry, size_routes = target
+    told, registry = target
+    size_routes = registry.size_routes
     registry.publish(fitted(4, "0" * 32), "taken", None)
     registry.publish(fitted(3), "mine", None)
     size_routes.assign(ENCODER, "3", "mine", replace=True)

@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from lathe.service.cli.kernels import describe_instructions, describe_kernels, lacks_avx512
-from lathe.service.cli.machine import Machine, find_existing_folder, read_machine
-from lathe.service.cli.requirements import DISTRIBUTIONS, find_unmet
-from lathe.service.cli.shortfalls import EXTRAS, find_shortfalls
+from lathe.service.cli.installation import (
+    DISTRIBUTIONS,
+    EXTRAS,
+    Machine,
+    describe_instructions,
+    describe_kernels,
+    find_existing_folder,
+    find_shortfalls,
+    find_unmet,
+    lacks_avx512,
+    read_machine,
+)
 from lathe.service.settings import Settings
 
 SMALL = Machine(
@@ -41,8 +49,8 @@ def versions(**changed):
 
 def find_costs(home, machine=None, installed=version, **options):
     """Return the cost of each shortfall that is found, by its subject."""
-    found = find_shortfalls(Settings(home=home, **options), machine, installed)
-    return {one.what: one.cost for one in found}
+    settings = Settings(home=home, **options)
+    return dict(find_shortfalls(settings, machine or read_machine(settings), installed))
 
 
 def test_every_optional_extra_has_a_description_of_its_absence():

@@ -3,6 +3,8 @@ import json
 
 import pytest
 
+from tests.helpers import require_one_line
+
 pytestmark = pytest.mark.usefixtures("kept_scoring_process")
 
 WORDS = ["profit", "ledger", "sparrow", "tulip", "kettle", "soup", "debt", "loan", "robin", "hedge"]
@@ -38,14 +40,6 @@ def comparing(suite, out, *more):
     """Return the arguments of `lathe evaluate` with both starter chains on a few texts."""
     chains = ("--chain", "compact,debias", "--limit", 20, "--processes", 1)
     return ("evaluate", "--suite", suite, "--out", out, *chains, *more)
-
-
-def require_one_line(ended, message):
-    """Assert that a command failed with one line on stderr that contains a message."""
-    status, printed, err = ended
-    assert (status, printed) == (1, "")
-    assert err.startswith("lathe: ") and len(err.splitlines()) == 1
-    assert message in err
 
 
 def test_evaluate_help_names_every_option(run):

@@ -11,6 +11,7 @@ from lathe.service.chains.registry import Registry
 from lathe.service.chains.starters import STARTERS
 from lathe.training.export.folder import import_shipped
 from lathe.transforms import PCA, Chain, Int8, QueryAdapter
+from tests.helpers import require_one_line
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +51,6 @@ def in_graph(folder, rows):
 def listed(folder):
     """Return the paths of all files in a folder."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-
-
-def assert_one_line(status, out, err, *words):
-    """Assert that a command failed with one line on stderr that contains all words."""
-    assert status == 1 and out == ""
-    assert err.startswith("lathe: ") and len(err.strip().splitlines()) == 1
-    assert all(word in err for word in words), err
 
 
 def test_export_without_a_format_writes_a_sentence_transformers_model(run, compact, sentences, raw, tmp_path):
@@ -124,7 +118,7 @@ def test_an_exported_model_reports_the_chosen_dimensions(run, compact, sentences
 )
 def test_export_prints_one_line_and_writes_nothing_for_an_unknown_chain_or_size(run, tmp_path, arguments, words):
     for format_ in ("sentence-transformers", "onnx", "faiss"):
-        assert_one_line(*run("export", *arguments, "--to", tmp_path / "out", "--format", format_), *words)
+        require_one_line(run("export", *arguments, "--to", tmp_path / "out", "--format", format_), *words)
     assert not any(tmp_path.iterdir())
 
 
@@ -135,17 +129,11 @@ def test_export_refuses_an_unknown_format_and_lists_the_known_ones(run, tmp_path
     assert not any(tmp_path.iterdir())
 
 
-def test_export_refuses_an_existing_folder_and_leaves_it_unchanged(run, tmp_path):
+@pytest.mark.parametrize(("to", "words"), [(".", "is there already"), ("notes.txt/out", "notes.txt")])
+def test_export_prints_one_line_if_the_folder_is_there_or_cannot_be_created(run, tmp_path, to, words):
     (tmp_path / "notes.txt").write_text("mine")
-    result = run("export", "compact", "--to", tmp_path, "--format", "faiss")
-    assert_one_line(*result, "is there already")
+    require_one_line(run("export", "compact", "--to", tmp_path / to, "--format", "faiss"), words)
     assert listed(tmp_path) == ["notes.txt"]
-
-
-def test_export_prints_one_line_if_the_folder_cannot_be_created(run, tmp_path):
-    (tmp_path / "file").write_text("mine")
-    assert_one_line(*run("export", "compact", "--to", tmp_path / "file/out", "--format", "faiss"), "file")
-    assert listed(tmp_path) == ["file"]
 
 
 def test_export_faiss_of_a_chain_without_an_encoder_needs_none(run, unnamed_encoder, raw, tmp_path):
@@ -162,7 +150,7 @@ def test_export_onnx_of_a_chain_without_an_encoder_writes_the_chain_alone(run, u
 def test_export_model_of_a_chain_without_an_encoder_needs_an_encoder_option(
     run, unnamed_encoder, sentences, raw, tmp_path
 ):
-    assert_one_line(*run("export", "unnamed_encoder", "--to", tmp_path / "model"), "name the encoder")
+    require_one_line(run("export", "unnamed_encoder", "--to", tmp_path / "model"), "name the encoder")
     assert not (tmp_path / "model").exists()
     status, _, _ = run("export", "unnamed_encoder", "--to", tmp_path / "model", "--encoder", "all-MiniLM-L6-v2")
     assert status == 0
@@ -172,7 +160,7 @@ def test_export_model_of_a_chain_without_an_encoder_needs_an_encoder_option(
 
 def test_export_prints_one_line_for_an_encoder_that_cannot_be_loaded(run, unnamed_encoder, tmp_path):
     result = run("export", "unnamed_encoder", "--to", tmp_path / "model", "--encoder", "/nowhere/model")
-    assert_one_line(*result, "cannot be loaded")
+    require_one_line(result, "cannot be loaded")
     assert not (tmp_path / "model").exists()
 
 
@@ -204,14 +192,14 @@ def test_export_numpy_writes_a_codec_that_decodes_the_chains_codes(run, five_bit
 
 def test_export_faiss_refuses_codes_that_cross_bytes_and_suggests_what_to_do(run, five_bits, tmp_path):
     result = run("export", "five-bits", "--to", tmp_path / "index", "--format", "faiss")
-    assert_one_line(*result, "codes of 10 bytes", "another budget", "--format numpy")
+    require_one_line(result, "codes of 10 bytes", "another budget", "--format numpy")
     assert not (tmp_path / "index").exists()
 
 
 @pytest.mark.parametrize("format_", ["faiss", "numpy"])
 def test_export_refuses_an_encoder_for_formats_without_one(run, five_bits, tmp_path, format_):
     result = run("export", "five-bits", "--to", tmp_path / "out", "--format", format_, "--encoder", "all-MiniLM-L6-v2")
-    assert_one_line(*result, format_, "leave --encoder out")
+    require_one_line(result, format_, "leave --encoder out")
 
 
 def test_an_encoder_behind_an_embeddings_api_is_refused(run, tmp_path):
@@ -219,7 +207,7 @@ def test_an_encoder_behind_an_embeddings_api_is_refused(run, tmp_path):
     far = [{"name": "far", "upstream": {"url": "http://127.0.0.1:9/v1", "protocol": "openai", "model": "far"}}]
     arguments = ("--to", tmp_path / "out", "--encoder", "far")
     result = run("export", "compact", *arguments, LATHE_ENCODERS=json.dumps(far))
-    assert_one_line(*result, "far is behind an embeddings API, which no export can hold")
+    require_one_line(result, "far is behind an embeddings API, which no export can hold")
     assert not (tmp_path / "out").exists()
 
 
@@ -256,7 +244,7 @@ def test_each_side_of_a_chain_is_exported_for_itself(run, two_sided, tmp_path):
     ],
 )
 def test_export_refuses_a_missing_a_superfluous_and_an_impossible_side(run, two_sided, tmp_path, arguments, words):
-    assert_one_line(*run("export", *arguments, "--format", "faiss", "--to", tmp_path / "out"), *words)
+    require_one_line(run("export", *arguments, "--format", "faiss", "--to", tmp_path / "out"), *words)
     assert not (tmp_path / "out").exists()
 
 

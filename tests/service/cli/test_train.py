@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers import LATHE
+from tests.helpers import LATHE, require_one_line
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process")
 
@@ -92,14 +92,6 @@ def train(run):
         return run("train", *arguments, LATHE_DEVICE="cpu", LATHE_THREADS=1)
 
     return command
-
-
-def require_one_line(ended, *words):
-    """Assert that a command failed with one line on stderr that contains all words."""
-    status, printed, err = ended
-    assert (status, printed) == (1, "")
-    assert err.startswith("lathe: ") and len(err.splitlines()) == 1
-    assert all(word in err for word in words), err
 
 
 def test_train_help_lists_every_method_and_option(train):

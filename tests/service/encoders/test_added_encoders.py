@@ -5,6 +5,7 @@ import pytest
 
 from lathe.service.encoder_settings import AddedEncoders, EncoderSettings
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
+from lathe.service.encoders.engine.dispatcher import EngineOptions
 from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import PartResult, Reply
@@ -136,7 +137,9 @@ class Double:
         parts = self.given.pop(0)
         lengths = [[len(part.work.texts[row]) for row in part.rows] for part in parts]
         vectors = [np.array([[length, 1] for length in some], np.float32) for some in lengths]
-        return Reply([PartResult(some, None, np.ones(len(some), np.int64)) for some in vectors], [], 0.01)
+        one = np.ones(1, np.int64)
+        results = [PartResult(some, None, one.repeat(len(some)), 0 * one.repeat(len(some))) for some in vectors]
+        return Reply(results, [], 0.01)
 
     def alive(self):
         return not self.ended
@@ -156,7 +159,7 @@ def workers(lathe):
         return started[-1]
 
     make_engine = lathe.services.make_engine
-    lathe.services.make_engine = lambda spec: Engine(spec, start, AdmissionQueue(100, 10_000))
+    lathe.services.make_engine = lambda spec: Engine(spec, start, AdmissionQueue(100, 10_000), EngineOptions())
     yield started
     lathe.services.make_engine = make_engine
     for name in list(lathe.services.embedder.engines)[1:]:

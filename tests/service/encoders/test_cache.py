@@ -6,14 +6,11 @@ import pytest
 from prometheus_client import REGISTRY
 
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.resolve import ChainResolver
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.chains.starters import STARTERS
 from lathe.service.encoders.cache import ENTRY_BYTES, VectorCache
 from lathe.service.encoders.embedder import Embedder, NotAtOnceError
 from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
-from lathe.service.encoders.observer import Observers
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.transforms.chain import Chain
 
@@ -28,14 +25,15 @@ def keys_of(*texts, info=INFO, **options):
 
 
 def vectors_of(count, width=384):
-    """Return distinct vectors `(count, width)` and token counts."""
-    return np.arange(count * width, dtype=np.float32).reshape(count, width), np.arange(count)
+    """Return distinct vectors `(count, width)`, and how many tokens of each text were read, and how many cut."""
+    vectors = np.arange(count * width, dtype=np.float32).reshape(count, width)
+    return vectors, np.arange(count), np.zeros(count, np.int64)
 
 
 def test_a_cached_vector_is_returned_unchanged():
     cache, keys = VectorCache(10 * ENTRY), keys_of("a", "b", "c")
-    vectors, tokens = vectors_of(2)
-    cache.put(keys[:2], vectors, tokens)
+    vectors, tokens, cut = vectors_of(2)
+    cache.put(keys[:2], vectors, tokens, cut)
     kept = vectors.copy()
     vectors[:] = 0  # the cache has its own
     first, second, missing = cache.get(INFO, keys, True)
@@ -113,17 +111,17 @@ class Double:
         vectors = raw if chain is None else Chain.load(chain.folder).fold(chain.dimensions, chain.normalize).floats(raw)
         work = Work(texts, options, chain, keep_raw, 256)
         kept = raw if keep_raw and chain else None
-        work.future.set_result(EncodedTexts(vectors, kept, np.array([len(text) for text in texts]), 1.0, 2.0))
+        lengths = np.array([len(text) for text in texts])
+        work.future.set_result(EncodedTexts(vectors, kept, lengths, np.zeros_like(lengths), 1.0, 2.0))
         return work
 
 
 @pytest.fixture
 def embedders():
     """Return the same embedder with a cache and without one."""
-    registry = Registry(STARTERS)
+    registry = Registry(STARTERS, shipped=True)
     engine = Double(registry.load("compact").encoder_fingerprint)
-    resolver = ChainResolver(registry, SizeRoutes(STARTERS / "places.json", registry))
-    return [Embedder([engine], registry, resolver, VectorCache(size), Observers()) for size in (10**6, 0)]
+    return [Embedder([engine], registry, VectorCache(size)) for size in (10**6, 0)]
 
 
 def answer(embedder, texts, chain=None, dimensions=None, **options):

@@ -5,7 +5,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from lathe.service.app import create_app
-from lathe.service.dashboard.assets import read_assets
+from lathe.service.http.routes.dashboard import read_assets
 from lathe.service.settings import read_settings
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,11 +8,11 @@ from starlette.requests import Request
 
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
 from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
-from lathe.service.errors import ClientGoneError
+from lathe.service.errors import ServiceError
 from lathe.service.http.disconnect import wait_for_encoding
 
 DISCONNECT = {"type": "http.disconnect"}
-ANSWER = EncodedTexts(np.ones((1, 2), np.float32), None, np.ones(1, np.int64), 0.0, 0.0)
+ANSWER = EncodedTexts(np.ones((1, 2), np.float32), None, np.ones(1, np.int64), np.zeros(1, np.int64), 0.0, 0.0)
 
 
 @pytest.fixture
@@ -54,7 +54,8 @@ def says(message):
 
 def test_a_client_disconnect_cancels_its_queued_work(work, queue):
     task = wait_for(work, says(DISCONNECT))
-    assert isinstance(task.exception(), ClientGoneError)
+    error = task.exception()
+    assert isinstance(error, ServiceError) and error.status == 499
     assert work.future.cancelled()
     assert queue.texts == 0 and queue.take(1000, 0) == []
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lathe.service.http.joined_writes import JoinedWrites
+from lathe.service.http.connection import JoinedWrites
 
 
 class Recorder:
@@ -53,11 +53,13 @@ def test_a_head_is_sent_with_its_body_and_later_pieces_follow_in_order():
     run(test)
 
 
-def test_a_head_without_a_body_is_sent_when_the_iteration_ends():
+@pytest.mark.parametrize(("closing", "sent"), [(False, [b"head"]), (True, [])])
+def test_a_head_without_a_body_is_sent_when_the_iteration_ends_or_dropped_if_the_connection_closes(closing, sent):
     async def test(transport, recorder):
         transport.write(b"head")
+        recorder.closing = closing
         await asyncio.sleep(0)
-        assert recorder.calls == [b"head"]
+        assert recorder.calls == sent
 
     run(test)
 
@@ -70,16 +72,6 @@ def test_what_is_kept_is_sent_before_the_end_and_nothing_after_it(ending, call):
         assert recorder.calls == [b"head", call]
         await asyncio.sleep(0)
         assert recorder.calls == [b"head", call]
-
-    run(test)
-
-
-def test_bytes_written_to_a_closing_connection_are_dropped():
-    async def test(transport, recorder):
-        transport.write(b"head")
-        recorder.closing = True
-        await asyncio.sleep(0)
-        assert recorder.calls == []
 
     run(test)
 

@@ -31,7 +31,7 @@ from lathe.service.chains.names import RAW
 from lathe.service.chains.starters import STARTERS
 from lathe.service.index.embedded import maintenance
 from lathe.service.index.embedded.index import EmbeddedIndex
-from lathe.service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.indexes import acquire_index
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.snapshot import read_snapshot
 from lathe.service.index.protocol import Artifact

@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 
 from lathe.service.index.embedded.index import EmbeddedIndex
-from lathe.service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.indexes import acquire_index
 
 
 @contextmanager

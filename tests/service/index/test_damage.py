@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from lathe.service.index.embedded.index import EmbeddedIndex
-from lathe.service.index.embedded.indexes import EmbeddedIndexes
-from lathe.service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.indexes import EmbeddedIndexes, acquire_index
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.schema import PAGE_BYTES, find_damage
 from lathe.service.index.query import Query

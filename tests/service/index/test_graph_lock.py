@@ -7,8 +7,8 @@ import pytest
 
 from lathe.service.index.embedded.graph_lock import GraphLock
 from lathe.service.index.embedded.index import EmbeddedIndex
+from lathe.service.index.embedded.indexes import acquire_index
 from lathe.service.index.embedded.maintenance import Maintainer
-from lathe.service.index.embedded.ownership import acquire_index
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.query import Query
 from lathe.service.index.spec import IndexSpec

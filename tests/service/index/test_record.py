@@ -10,7 +10,7 @@ import pytest
 from lathe.service.errors import BadValueError, TooLargeError, UnavailableError, convert_error
 from lathe.service.index.embedded.filter_work import FILTER_STEPS, FilterWork
 from lathe.service.index.embedded.index import EmbeddedIndex
-from lathe.service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.indexes import acquire_index
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.schema import MAX_PARAMETERS, SCHEMA_VERSION
 from lathe.service.index.filters import parse_filter

@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from lathe.service.index.embedded.index import EmbeddedIndex
 from lathe.service.index.embedded.maintenance import Maintainer
-from lathe.service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.indexes import acquire_index
 folder = Path(sys.argv[1])
 index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None)
 index.start(Maintainer(index).run)

@@ -8,7 +8,7 @@ import pytest
 from lathe.service.errors import BadValueError, ConflictError, UnavailableError
 from lathe.service.index.embedded.backup import back_up_index, restore_index
 from lathe.service.index.embedded.index import EmbeddedIndex
-from lathe.service.index.embedded.ownership import acquire_index
+from lathe.service.index.embedded.indexes import acquire_index
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.query import Query
 from tests.service.index.opening import opened

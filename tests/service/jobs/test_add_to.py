@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.jobs.kinds.fit import run_fit
 from lathe.training.fitting.fit_request import FitRequest
 from lathe.transforms.artifact import TENSORS, load_moments
@@ -136,14 +135,13 @@ def test_fit_prints_one_line_for_an_invalid_add_to(run, arguments, words):
 
 def test_concurrent_additions_to_one_version_become_separate_versions(tmp_path):
     registry = Registry(tmp_path / "chains")
-    size_routes = SizeRoutes(tmp_path / "places.json", registry)
     rng = np.random.default_rng(0)
     for name in "abcd":
         np.save(tmp_path / f"{name}.npy", (rng.normal(size=(200, 12)) + 0.4).astype(np.float32))
 
     def fit(name, **request):
         asked = FitRequest("n", source=str(tmp_path / f"{name}.npy"), **request)
-        return run_fit(asked, None, registry, size_routes, tmp_path / "work", no_progress)["chain"]
+        return run_fit(asked, None, registry, tmp_path / "work", no_progress)["chain"]
 
     fit("a", steps=[{"kind": "r2"}], keep_moments=True)
     with ThreadPoolExecutor(3) as pool:

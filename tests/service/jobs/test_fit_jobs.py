@@ -140,27 +140,25 @@ def test_a_fit_from_a_path_reads_the_data_folder_and_refuses_links_out_of_it(app
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://bucket/a.npy", "memory://texts.jsonl#body", "file:///etc/hosts", "HTTP://a/b.txt"]
+    ("status", "words", "paths"),
+    [
+        (
+            403,
+            "reads no URLs",
+            ["s3://bucket/a.npy", "memory://texts.jsonl#body", "file:///etc/hosts", "HTTP://a/b.txt"],
+        ),
+        (400, "reads no data sets from the hub", ["hf:me/news/en:train#text", "hf:./news", "hf:/etc"]),
+    ],
 )
 @pytest.mark.parametrize("what", ["source", "targets"])
-def test_fit_transform_refuses_urls_as_paths(app, url, what):
+def test_fit_transform_refuses_paths_that_would_have_to_be_fetched(app, status, words, paths, what):
     """Nobody makes the server fetch anything."""
-    sources = {"source": {"vectors": [[row, 1.0] for row in range(8)]}} | {what: {"path": url}}
-    body = {"name": "x", "steps": [{"kind": "procrustes" if what == "targets" else "r2"}]} | sources
-    answer = app.client.post("/fit-transform", headers=app.admin, json=body)
-    assert answer.status_code == 403
-    assert "reads no URLs" in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("path", ["hf:me/news/en:train#text", "hf:./news", "hf:/etc"])
-@pytest.mark.parametrize("what", ["source", "targets"])
-def test_fit_transform_refuses_data_sets_of_the_hub(app, path, what):
-    sources = {"source": {"vectors": [[row, 1.0] for row in range(8)]}} | {what: {"path": path}}
-    body = {"name": "x", "steps": [{"kind": "procrustes" if what == "targets" else "r2"}]} | sources
-    answer = app.client.post("/fit-transform", headers=app.admin, json=body)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "source.path"
-    assert "the server reads no data sets from the hub" in answer.json()["error"]["message"]
+    for path in paths:
+        sources = {"source": {"vectors": [[row, 1.0] for row in range(8)]}} | {what: {"path": path}}
+        body = {"name": "x", "steps": [{"kind": "procrustes" if what == "targets" else "r2"}]} | sources
+        answer = app.client.post("/fit-transform", headers=app.admin, json=body)
+        error = answer.json()["error"]
+        assert answer.status_code == status and words in error["message"] and error["param"] == "source.path", path
 
 
 def test_a_malformed_source_file_fails_the_job_with_its_line_number(app, finish):

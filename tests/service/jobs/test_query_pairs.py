@@ -6,8 +6,7 @@ import signal
 
 import pytest
 
-from lathe.service.jobs.kinds.fit import build_fit_job
-from lathe.service.jobs.requests import parse_request
+from lathe.service.jobs.requests import FitJob, parse_request
 from lathe.training.fitting.fit_request import FitRequest
 from tests.helpers import eventually
 
@@ -40,9 +39,9 @@ def test_pairs_and_sides_are_queued_with_the_job(app, source):
 
 def test_a_job_keeps_its_pairs():
     asked = FitRequest("adapted", ADAPTER, "source.jsonl", pairs="pairs.jsonl", test_pairs="test_pairs.jsonl")
-    files = ["source.jsonl", "pairs.jsonl", "test_pairs.jsonl"]
-    written = build_fit_job(asked, None, False, files)
-    read = parse_request("fit", json.dumps(written).encode())
+    files = ("source.jsonl", "pairs.jsonl", "test_pairs.jsonl")
+    written = FitJob(encoder=None, request=asked, target_encoder=None, transform=False, files=files)
+    read = parse_request("fit", json.dumps(written.to_json()).encode())
     assert (read.request.pairs, read.request.test_pairs) == ("pairs.jsonl", "test_pairs.jsonl")
     assert read.paths == [] and set(read.files) == set(files)
 

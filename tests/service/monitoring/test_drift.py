@@ -10,7 +10,7 @@ import pytest
 
 from lathe.service.chains.registry import Registry
 from lathe.service.chains.starters import STARTERS
-from lathe.service.encoders.observer import ObservedVectors
+from lathe.service.encoders.live_vectors import ObservedVectors
 from lathe.service.jobs.kinds.fit import run_fit
 from lathe.service.monitoring.drift.drift import Drift
 from lathe.service.monitoring.drift.tally import Tally
@@ -53,7 +53,7 @@ def fit(app, name, rows, steps="r2,pca:8", **request):
     np.save(path, rows)
     services = app.services
     asked = FitRequest(name, [step.spec() for step in parse_steps(steps)], str(path), **request)
-    return run_fit(asked, None, services.registry, services.size_routes, services.home.vectors, no_progress)
+    return run_fit(asked, None, services.registry, services.home.vectors, no_progress)
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +86,10 @@ def report(app, ref="mine", encoder=None):
 
 
 def settle(app):
-    """Wait until the observers have seen all earlier requests."""
-    observers = app.services.embedder.observers
-    observers.stop()
-    observers.start()
+    """Wait until the vectors of all earlier requests were observed."""
+    live_vectors = app.services.embedder.live_vectors
+    live_vectors.stop()
+    live_vectors.start()
 
 
 def metric(app, name, **labels):

@@ -123,7 +123,7 @@ def test_health_and_metrics_report_a_full_disk_until_there_is_space(lathe):
 
 @pytest.mark.parametrize("content", ["{", "[1]", '{"enc": {"x": "%s"}}' % ("n" * 100_000)])
 def test_health_reports_a_damaged_size_routes_file_until_it_is_repaired(lathe, content):
-    monitor, size_routes = lathe.services.state_monitor, lathe.services.size_routes
+    monitor, size_routes = lathe.services.state_monitor, lathe.services.registry.size_routes
     before = size_routes.path.read_bytes()
     try:
         size_routes.path.write_text(content)

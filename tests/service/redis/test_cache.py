@@ -12,7 +12,6 @@ from lathe.service.encoders.cache import VectorCache
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.encoders.engine.work import EncodeOptions
-from lathe.service.encoders.observer import Observers
 from lathe.service.redis.cache import COSINE, MAX_WAITING, OLD, PATIENCE_SECONDS, STATE, YOUNG, SharedCache
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from tests.helpers import eventually
@@ -40,9 +39,9 @@ def keys_of(*texts, info=INFO, **options):
     return VectorCache(1).compute_keys(info, EncodeOptions(**options), texts)
 
 
-def tokens_of(vectors):
-    """Return a token count for each vector."""
-    return np.arange(len(vectors)) + 3
+def counts_of(vectors):
+    """Return how many tokens of each vector's text were read, and how many cut."""
+    return np.arange(len(vectors)) + 3, np.zeros(len(vectors), np.int64)
 
 
 def counted(name, **labels):
@@ -69,14 +68,14 @@ def open_cache(open_replica):
 
 def put(cache, keys, vectors):
     """Write vectors to the shared cache and wait until they are written."""
-    cache.write_batch(keys, vectors, tokens_of(vectors))
+    cache.write_batch(keys, vectors, *counts_of(vectors))
 
 
 def test_a_vector_cached_by_one_replica_is_found_by_another(open_cache):
     here, there = open_cache("here"), open_cache("there")
     keys, vectors = keys_of("a", "b", "c"), unit(random_vectors(2))
     before = counted("hits"), counted("misses")
-    here.put(keys[:2], vectors, tokens_of(vectors))
+    here.put(keys[:2], vectors, *counts_of(vectors))
     vectors[:] = 0  # it is written later, from a copy
     first, second, third = eventually(lambda: found if (found := there.get(keys, True, WIDTH))[0] else None)
     np.testing.assert_allclose([first.vector, second.vector], unit(random_vectors(2)), atol=1e-4)
@@ -88,7 +87,7 @@ def test_a_vector_cached_by_one_replica_is_found_by_another(open_cache):
 
 def test_the_tokens_that_were_cut_are_stored_with_a_vector(open_cache):
     cache, keys, vectors = open_cache(), keys_of("a", "b"), unit(random_vectors(2))
-    cache.write_batch(keys, vectors, tokens_of(vectors), np.array([0, 70_000]))
+    cache.write_batch(keys, vectors, counts_of(vectors)[0], np.array([0, 70_000]))
     found = cache.get(keys, True, WIDTH)
     assert [(entry.tokens, entry.cut) for entry in found] == [(3, 0), (4, 70_000)]
     np.testing.assert_allclose([entry.vector for entry in found], vectors, atol=1e-4)
@@ -233,12 +232,12 @@ def test_without_redis_the_shared_cache_misses_without_waiting_until_redis_is_ba
     eventually(lambda: not cache.connection.up, 3)
     taken = [seconds_of(lambda: cache.get(keys, True, WIDTH))[0] for _ in range(100)]
     assert np.median(taken) < PATIENCE_SECONDS / 10  # a machine may be slow; that nobody is asked is counted below
-    assert seconds_of(lambda: cache.put(keys, vectors, tokens_of(vectors)))[0] < PATIENCE_SECONDS / 2
+    assert seconds_of(lambda: cache.put(keys, vectors, *counts_of(vectors)))[0] < PATIENCE_SECONDS / 2
     after = counted("failures", operation="read") + counted("failures", operation="write"), counted("misses")
     assert after[1] - before[1] == 202 and after[0] - before[0] <= 1
     own_redis.start()
     eventually(lambda: cache.connection.up, 5)
-    cache.put(keys, vectors, tokens_of(vectors))
+    cache.put(keys, vectors, *counts_of(vectors))
     eventually(lambda: all(cache.get(keys, True, WIDTH)))
 
 
@@ -251,7 +250,7 @@ def test_failed_reads_and_writes_are_counted(open_replica, own_redis):
     assert cache.get(keys, True, WIDTH) == [None]
     assert counted("failures", operation="read") == before[0] + 1 and not cache.connection.up
     replica.connection.mark_up()
-    cache.put(keys, vectors, tokens_of(vectors))
+    cache.put(keys, vectors, *counts_of(vectors))
     eventually(lambda: counted("failures", operation="write") == before[1] + 1)
 
 
@@ -264,7 +263,7 @@ def test_an_unresponsive_redis_delays_only_the_first_request_by_half_a_second(op
     try:
         seconds, found = seconds_of(lambda: cache.get(keys, True, WIDTH))
         assert found == [None] and seconds < 0.5
-        for call in (lambda: cache.get(keys, True, WIDTH), lambda: cache.put(keys, vectors, tokens_of(vectors))):
+        for call in (lambda: cache.get(keys, True, WIDTH), lambda: cache.put(keys, vectors, *counts_of(vectors))):
             assert seconds_of(call)[0] < PATIENCE_SECONDS / 2  # once was enough
     finally:
         os.kill(own_redis.process.pid, signal.SIGCONT)
@@ -276,7 +275,7 @@ def test_writes_over_the_queue_limit_are_dropped_and_counted(open_replica):
     cache, vectors = SharedCache(connection, BOUND, 60), unit(random_vectors(1))  # not started: nobody writes
     before = counted("failures", operation="write")
     for number in range(MAX_WAITING + 3):
-        cache.put(keys_of(str(number)), vectors, tokens_of(vectors))
+        cache.put(keys_of(str(number)), vectors, *counts_of(vectors))
     assert counted("failures", operation="write") == before + 3
     cache.stop()
 
@@ -287,7 +286,7 @@ def test_a_full_redis_refuses_new_vectors_and_serves_cached_ones(open_cache, red
     before = counted("failures", operation="write")
     redis_server.client.config_set("maxmemory", 100_000)
     try:
-        cache.put(keys_of("b"), vectors, tokens_of(vectors))
+        cache.put(keys_of("b"), vectors, *counts_of(vectors))
         eventually(lambda: counted("failures", operation="write") == before + 1)
         assert cache.connection.up
         assert cache.get(keys_of("a"), True, WIDTH)[0].tokens == 3
@@ -346,9 +345,7 @@ def test_embed_never_answers_damaged_entries_of_the_shared_cache(app, sentences)
 
 def test_with_a_cache_of_zero_bytes_the_shared_cache_is_unused_too(app):
     services, shared = app.services, app.services.replica.cache
-    without = Embedder(
-        [services.embedder.default], services.registry, services.embedder.resolver, VectorCache(0, shared), Observers()
-    )
+    without = Embedder([services.embedder.default], services.registry, VectorCache(0, shared))
     texts = ["a text that only this test sends"]
     before = counted("hits"), counted("misses")
     for _ in range(2):

@@ -1,6 +1,6 @@
 import pytest
 
-from lathe.service.cli.redis_checkup import UNKNOWN, describe_jobs, describe_memory, describe_persistence
+from lathe.service.cli.doctor import UNKNOWN, describe_jobs, describe_memory, describe_persistence
 
 pytestmark = pytest.mark.services
 

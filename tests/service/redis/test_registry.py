@@ -12,7 +12,7 @@ from redis.exceptions import WatchError
 
 from lathe.service.chains.pointer import Pointer
 from lathe.service.chains.registry import Registry
-from lathe.service.errors import BadValueError, ConflictError, UnavailableError, UnknownNameError
+from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.home import Home
 from lathe.service.jobs.kinds.fit import run_fit
 from lathe.service.redis.chain_record import CHAIN, CHANGES, IDENTITY, serialize_version, write_pointer, write_version
@@ -94,13 +94,13 @@ def test_a_size_route_assigned_by_one_replica_reaches_the_other_within_a_second(
     for name in ("first", "second"):
         here.registry.publish(chains[0], name, True)
     taken = within_a_second(
-        lambda: here.size_routes.assign_free_routes("first"),
-        lambda: there.size_routes.get_current().get("enc") == {"4": "first"},
+        lambda: here.registry.size_routes.assign_free_routes("first"),
+        lambda: there.registry.size_routes.get_current().get("enc") == {"4": "first"},
     )
-    assert taken == ["4"] and there.size_routes.assign_free_routes("second") == []
+    assert taken == ["4"] and there.registry.size_routes.assign_free_routes("second") == []
     within_a_second(
-        lambda: there.size_routes.assign("enc", "4", "second", replace=True),
-        lambda: here.size_routes.find_chain_for("enc", 4, 8).name == "second",
+        lambda: there.registry.size_routes.assign("enc", "4", "second", replace=True),
+        lambda: here.registry.size_routes.find_chain_for("enc", 4, 8).name == "second",
     )
 
 
@@ -111,13 +111,14 @@ def test_a_replica_that_joins_later_gets_all_chains_pointers_and_size_routes(ope
     first.registry.publish(chains[0], "other", False)
     first.registry.rollback("mine")
     first.registry.delete("mine", 3)
-    first.size_routes.assign_free_routes("mine")
+    first.registry.size_routes.assign_free_routes("mine")
     later = open_replica("later")
     assert set(later.registry.names()) == {"mine", "other"} | STARTERS
     assert later.registry.versions("mine") == [1, 2] and later.registry.versions("other") == [1]
     for name in first.registry.names():
         assert later.registry.read_pointer(name) == first.registry.read_pointer(name)
-    assert later.size_routes.read() == first.size_routes.read() and later.size_routes.read()["enc"] == {"4": "mine"}
+    size_routes = later.registry.size_routes.read()
+    assert size_routes == first.registry.size_routes.read() and size_routes["enc"] == {"4": "mine"}
     assert later.registry.load("mine").digest == first.registry.load("mine").digest
     assert not later.warnings()
 
@@ -357,17 +358,17 @@ def test_a_malformed_pointer_in_redis_leaves_the_served_version_unchanged(
 def test_malformed_size_routes_in_redis_leave_the_earlier_ones(content, open_replica, redis_server, chains, caplog):
     here, there = open_replica("here"), open_replica("there")
     here.registry.publish(chains[0], "mine", True)
-    here.size_routes.assign_free_routes("mine")
-    eventually(lambda: there.size_routes.read().get("enc"))
-    were = there.size_routes.read()
+    here.registry.size_routes.assign_free_routes("mine")
+    eventually(lambda: there.registry.size_routes.read().get("enc"))
+    were = there.registry.size_routes.read()
     redis_server.client.hset("lathe:places", "enc", content)
     redis_server.client.xadd(CHANGES, {"places": "enc"})
     here.registry.publish(chains[1], "mark", None)
     eventually(lambda: live(there, "mark") == 1)
-    assert there.size_routes.read() == were
+    assert there.registry.size_routes.read() == were
     there.stop()
     again = open_replica("there")
-    assert again.size_routes.read() == were and again.connection.up
+    assert again.registry.size_routes.read() == were and again.connection.up
     assert "following Redis failed" not in caplog.text
 
 
@@ -399,12 +400,12 @@ def test_invalid_chain_names_in_redis_are_ignored(open_replica, redis_server, ch
 def test_a_damaged_local_copy_is_repaired_from_redis(file, open_replica, chains, tmp_path):
     replica = open_replica("replica")
     replica.registry.publish(chains[0], "mine", True)
-    replica.size_routes.assign_free_routes("mine")
-    were = replica.size_routes.read()
+    replica.registry.size_routes.assign_free_routes("mine")
+    were = replica.registry.size_routes.read()
     replica.stop()
     (Home(tmp_path / "replica").shared / file).write_bytes(b"{")
     again = open_replica("replica")
-    assert live(again) == 1 and again.size_routes.read() == were and again.warnings() == []
+    assert live(again) == 1 and again.registry.size_routes.read() == were and again.warnings() == []
 
 
 # Redis gone, and back
@@ -418,8 +419,8 @@ def test_without_redis_chains_are_served_and_changes_refused_until_it_is_back(
     here, there = open_replica("here", own_redis.url), open_replica("there", own_redis.url)
     for number in (0, 1):
         here.registry.publish(chains[number], "mine", True)
-    here.size_routes.assign_free_routes("mine")
-    eventually(lambda: live(there) == 2 and there.size_routes.get_current().get("enc"))
+    here.registry.size_routes.assign_free_routes("mine")
+    eventually(lambda: live(there) == 2 and there.registry.size_routes.get_current().get("enc"))
     own_redis.stop()
     registry, before = here.registry, content_of(here.registry.root)
     refused = [
@@ -428,8 +429,7 @@ def test_without_redis_chains_are_served_and_changes_refused_until_it_is_back(
         lambda: registry.promote("mine", 1),
         lambda: registry.rollback("mine"),
         lambda: registry.delete("mine", 1),
-        lambda: here.size_routes.assign("enc", "4", "mine@1", replace=True),
-        lambda: here.size_routes.promote("mine", 1),
+        lambda: here.registry.size_routes.assign("enc", "4", "mine@1", replace=True),
     ]
     for call in refused:
         assert "Redis" in fails_within_seconds(call, "redis_unreachable")
@@ -440,10 +440,11 @@ def test_without_redis_chains_are_served_and_changes_refused_until_it_is_back(
         eventually(lambda replica=replica: not replica.connection.up, 3)
         assert live(replica) == 2 and "Redis cannot be reached" in replica.warnings()[0]
         np.testing.assert_array_equal(replica.registry.load("mine").chain.transform(rows), chains[1].transform(rows))
-        assert replica.size_routes.find_chain_for("enc", 4, 8).version == 2
+        assert replica.registry.size_routes.find_chain_for("enc", 4, 8).version == 2
     assert REGISTRY.get_sample_value("lathe_redis_up") == 0
     restarted = open_replica("there", own_redis.url)
-    assert live(restarted) == 2 and restarted.size_routes.read() == here.size_routes.read() and restarted.warnings()
+    assert live(restarted) == 2 and restarted.warnings()
+    assert restarted.registry.size_routes.read() == here.registry.size_routes.read()
 
     own_redis.start("--appendonly", "yes")
     for replica in (here, there, restarted):
@@ -461,8 +462,10 @@ def test_a_restarted_redis_without_data_gets_all_chains_back(open_replica, own_r
         here.registry.publish(chain, "mine", True)
     here.registry.rollback("mine")
     here.registry.delete("mine", 3)
-    here.size_routes.assign_free_routes("mine")
-    eventually(lambda: there.registry.versions("mine") == [1, 2] and there.size_routes.get_current().get("enc"))
+    here.registry.size_routes.assign_free_routes("mine")
+    eventually(
+        lambda: there.registry.versions("mine") == [1, 2] and there.registry.size_routes.get_current().get("enc")
+    )
     own_redis.stop()
     for replica in (here, there):
         eventually(lambda replica=replica: not replica.connection.up, 3)
@@ -474,7 +477,8 @@ def test_a_restarted_redis_without_data_gets_all_chains_back(open_replica, own_r
     joining = open_replica("joining", own_redis.url)
     assert live(joining) == 2 and joining.registry.versions("mine") == [1, 2]
     assert joining.registry.read_pointer("mine") == here.registry.read_pointer("mine") == Pointer(2, (1,), 3)
-    assert joining.size_routes.read() == here.size_routes.read() and joining.size_routes.read()["enc"] == {"4": "mine"}
+    size_routes = joining.registry.size_routes.read()
+    assert size_routes == here.registry.size_routes.read() and size_routes["enc"] == {"4": "mine"}
     assert joining.registry.publish(chains[2], "mine", True) == (4, True)
 
 
@@ -518,7 +522,7 @@ def test_switching_between_two_redis_keeps_every_copy_and_mixes_no_chains(
     for number in (0, 2):
         mine.registry.publish(chains[number], "mine", True)
     mine.registry.publish(chains[0], "only-here", True)
-    mine.size_routes.assign_free_routes("only-here")
+    mine.registry.size_routes.assign_free_routes("only-here")
     versions = {path: content for path, content in content_of(mine.registry.root).items() if path.parts[1:] > ("0",)}
     mine.stop()
     for url, version, names in [
@@ -533,7 +537,7 @@ def test_switching_between_two_redis_keeps_every_copy_and_mixes_no_chains(
         moved.stop()
     kept = [content_of(folder) for folder in mine.registry.root.parent.glob("chains-*")]
     assert any(versions.items() <= content.items() for content in kept)
-    assert theirs.size_routes.read().get("enc") is None  # a route is no use to a Redis that lacks its chain
+    assert theirs.registry.size_routes.read().get("enc") is None  # a route is no use to a Redis that lacks its chain
     assert theirs.registry.versions("mine") == [1] and "only-here" not in theirs.registry.names()
 
 
@@ -558,7 +562,7 @@ def test_the_data_of_a_newer_lathe_in_redis_is_refused_and_left_unchanged(open_r
     assert set(replica.registry.names()) == STARTERS
     for change in (
         lambda: replica.registry.publish(chains[0], "mine", True),
-        lambda: replica.size_routes.assign("enc", "4", "compact", replace=True),
+        lambda: replica.registry.size_routes.assign("enc", "4", "compact", replace=True),
     ):
         fails_within_seconds(change, "redis_foreign")
     assert redis_server.client.keys() == [IDENTITY.encode()]
@@ -582,7 +586,7 @@ def test_a_full_redis_refuses_changes_completely_and_chains_still_serve(open_rep
     client.config_set("maxmemory", 100_000)
     assert "full" in fails_within_seconds(lambda: replica.registry.publish(chains[1], "mine", True), "redis_full")
     fails_within_seconds(lambda: replica.registry.publish(chains[1], "other", True), "redis_full")
-    fails_within_seconds(lambda: replica.size_routes.assign("enc", "4", "mine", replace=True), "redis_full")
+    fails_within_seconds(lambda: replica.registry.size_routes.assign("enc", "4", "mine", replace=True), "redis_full")
     client.config_set("maxmemory", 0)
     assert {key: client.dump(key) for key in client.keys()} == before
     assert live(replica) == 1 and replica.registry.versions("mine") == [1] and replica.connection.up
@@ -605,21 +609,6 @@ def test_a_fit_that_ends_while_redis_is_full_publishes_its_chain_once_there_is_r
             client.config_set("maxmemory", 0)
 
     asked = FitRequest("mine", source=str(tmp_path / "rows.npy"), steps=[{"kind": "r2"}])
-    done = run_fit(asked, None, replica.registry, replica.size_routes, tmp_path / "work", make_room)
+    done = run_fit(asked, None, replica.registry, tmp_path / "work", make_room)
     assert done["promoted"] and live(replica) == 1
     assert sum("waiting: Redis is full" in message for message in said) == 1
-
-
-def test_a_shared_registry_raises_the_same_errors_as_one_in_files(open_replica, chains):
-    registry = open_replica("replica").registry
-    registry.publish(chains[0], "mine", True)
-    registry.publish(chains[1], "mine", True)
-    with pytest.raises(ConflictError):
-        registry.delete("mine", 2)
-    with pytest.raises(UnknownNameError, match="no version 7"):
-        registry.promote("mine", 7)
-    with pytest.raises(UnknownNameError):
-        registry.rollback("nobody")
-    with pytest.raises(BadValueError):
-        registry.publish(chains[0], "a/b", None)
-    assert registry.read_pointer("mine") == Pointer(2, (1,), 2)

@@ -10,12 +10,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from lathe.service.home import Home
-from lathe.service.jobs.kinds.fit import build_fit_job
 from lathe.service.jobs.redis.heartbeats import build_queue_name
 from lathe.service.jobs.redis.jobs import SharedJobs
 from lathe.service.jobs.redis.process import run_taken_job
 from lathe.service.jobs.redis.queue import LOST_SECONDS, QUEUE, RUNNING, JobRecords
 from lathe.service.jobs.redis.record import RECORD
+from lathe.service.jobs.requests import FitJob
 from lathe.service.jobs.store import create_job
 from lathe.service.processes.program import Spawner
 from lathe.service.redis.connection import RedisConnection
@@ -66,7 +66,8 @@ def run_request(records, settings):
 def fit(source="source.npy", encoder=None, files=("source.npy",), **changed):
     """Build the request of a fit job, with changes."""
     request = FitRequest("mine", [{"kind": "r2"}], source)
-    return build_fit_job(request, encoder, False, files) | changed
+    job = FitJob(encoder=encoder, request=request, target_encoder=None, transform=False, files=())
+    return job.to_json() | {"files": list(files)} | changed
 
 
 def npy(tmp_path):

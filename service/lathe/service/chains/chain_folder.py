@@ -9,6 +9,7 @@ Other processes may change the folder at any time, so each call checks the files
 """
 
 import threading
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,13 +109,8 @@ class ChainFolder:
         """
         name, version = split_ref(ref)
         versions = self.versions(name)
-        if not versions:
-            known = ", ".join(self.names()) or "none yet"
-            raise UnknownNameError(f"there is no chain {name!r}; there are: {known}", param="chain")
+        self.require_version(name, version, versions)
         if version is not None:
-            if version not in versions:
-                has = ", ".join(map(str, versions))
-                raise UnknownNameError(f"the chain {name} has no version {version}; it has {has}", param="chain")
             return name, version
         live = self.read_pointer(name).live
         if live is None:
@@ -202,6 +198,15 @@ class ChainFolder:
             return {"version": version, "state": "ready"} | self.manifest(name, version)
         except ArtifactError as error:
             return {"version": version, "state": "corrupt", "error": str(error)}
+
+    def require_version(self, name: str, version: int | None, versions: Collection[int]) -> None:
+        """Raise `UnknownNameError` unless `version` is among the chain's `versions`; None stands for any of them."""
+        if not versions:
+            known = ", ".join(self.names()) or "none yet"
+            raise UnknownNameError(f"there is no chain {name[:80]!r}; there are: {known}", param="chain")
+        if version is not None and version not in versions:
+            has = ", ".join(map(str, sorted(versions)))
+            raise UnknownNameError(f"the chain {name} has no version {version}; it has {has}", param="chain")
 
     def require_known(self, name: str) -> None:
         """Raise `UnknownNameError` unless the chain has a version."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.size_routes import SizeRoutes
+from lathe.service.chains.registry import Registry
 from lathe.service.errors import ConflictError
 from lathe.training.fitting.gates import is_upper_bound, read_gate_value, require_gates, satisfies_gate
 from lathe.transforms.artifact import Manifest
@@ -15,8 +15,6 @@ class FailedGate:
     """A gate that a version fails.
 
     Attributes:
-        gate: name of the measure.
-        threshold: threshold.
         value: measured value; None if it was not measured.
         is_maximum: whether the threshold is a maximum instead of a minimum.
         origin: who set the gate, in words.
@@ -35,7 +33,7 @@ class FailedGate:
 
 
 def promote_with_gates(
-    size_routes: SizeRoutes,
+    registry: Registry,
     name: str,
     version: int,
     gates: Mapping[str, float] | None = None,
@@ -46,7 +44,7 @@ def promote_with_gates(
     The chain is also assigned free size routes: it answers requests for dimensions that no chain answers yet.
 
     Args:
-        size_routes: size routes of the registry that has the chain.
+        registry: registry that has the chain.
         name: name of the chain.
         version: version to promote.
         gates: thresholds on the certificate, besides those the version was fitted with.
@@ -62,8 +60,7 @@ def promote_with_gates(
     require_gates(requested)
 
     def pass_gates(manifest: Manifest) -> list[str]:
-        """Return the names of the failed gates, each once; raise `ConflictError` if there are any without `force`."""
-        missed = find_failed_gates(manifest, requested)
+        missed = _find_failed_gates(manifest, requested)
         if missed and not force:
             raise ConflictError(
                 f"{name}@{version} does not pass its gates: {'; '.join(map(str, missed))}. "
@@ -73,10 +70,10 @@ def promote_with_gates(
             )
         return list(dict.fromkeys(miss.gate for miss in missed))
 
-    return size_routes.promote(name, version, pass_gates)
+    return registry.promote(name, version, pass_gates)
 
 
-def find_failed_gates(manifest: Manifest, requested: Mapping[str, float]) -> list[FailedGate]:
+def _find_failed_gates(manifest: Manifest, requested: Mapping[str, float]) -> list[FailedGate]:
     """List the gates that the metrics in a version's certificate fail: those set by its fit, then those in `requested`.
 
     A metric that was not measured fails its gate.

@@ -136,7 +136,6 @@ def _connect() -> Any:
 
 @contextmanager
 def _explained_errors(repo: str) -> Iterator[None]:
-    """Convert errors of the hub's client in the block to errors of the service, which say what to do."""
     from httpx2 import TransportError
     from huggingface_hub import errors
 
@@ -163,7 +162,6 @@ def _explained_errors(repo: str) -> Iterator[None]:
 
 
 def _convert_status(repo: str, error: Any) -> ServiceError:
-    """Convert an error status of the hub to the error of the service."""
     status = error.response.status_code
     if status in (401, 403):
         return ForbiddenError(f"the hub does not allow this on {repo}: set HF_TOKEN to a token that may write there")
@@ -171,6 +169,5 @@ def _convert_status(repo: str, error: Any) -> ServiceError:
 
 
 def _format_reason(error: Exception) -> str:
-    """Return the first line of a library's message and of its cause's, shortened; the type of an error without any."""
     found = [error] if error.__cause__ is None else [error, error.__cause__]
     return ": ".join((str(e).strip().splitlines() or [type(e).__name__])[0][:MAX_REASON] for e in found)

@@ -27,9 +27,6 @@ class LoadedChain:
     Each request asks for the chain's dimensions, which the steps tell in a hundred calls: they are stored too.
 
     Args:
-        name: name of the chain.
-        version: number of the version.
-        chain: the chain as it was read from disk.
         folder: artifact folder of the version; its stamp is stored, to notice later that it was replaced.
     """
 
@@ -117,7 +114,6 @@ class LoadedChain:
 
     @cached_property
     def _unquantized(self) -> "Chain":
-        """The folded chain of documents without its quantizer."""
         return self.chain.without_quantizer().fold()
 
 

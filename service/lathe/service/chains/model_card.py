@@ -38,13 +38,7 @@ def format_header(metadata: Mapping[str, Any], library: str, license_id: str | N
 
 
 def format_chain_card(metadata: Mapping[str, Any], repo: str, license_id: str | None = None) -> str:
-    """Return the model card of a chain, in Markdown.
-
-    Args:
-        metadata: manifest of the chain.
-        repo: repository that it is pushed to.
-        license_id: see `format_header`.
-    """
+    """Return the model card of a chain, in Markdown."""
     name, certificate = metadata["name"], metadata.get("certificate") or {}
     encoder = metadata.get("encoder") or {}
     steps = ", ".join(step["kind"] for step in metadata["steps"])
@@ -71,7 +65,6 @@ def format_chain_card(metadata: Mapping[str, Any], repo: str, license_id: str | 
 
 
 def _format_figures(metadata: Mapping[str, Any], certificate: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the section on what was measured; none if the chain has no certificate."""
     if not certificate:
         return []
     rows = ["| texts | rows | recall@10 | rescored 4x | local Spearman |", "| --- | --- | --- | --- | --- |"]
@@ -85,12 +78,12 @@ def _format_figures(metadata: Mapping[str, Any], certificate: Mapping[str, Any])
     if bytes_:
         lines += ["", f"A vector takes {bytes_['after']} bytes in place of {bytes_['before']}."]
     lines += [f"\nWarning of the fit: {warning}" for warning in certificate.get("warnings", [])]
-    if find_points(metadata):
+    if _find_points(metadata):
         lines += ["", f"![recall@10 by bytes of a vector]({FIGURE})"]
     return [*lines, ""]
 
 
-def find_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
+def _find_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
     """Return bytes of a vector and recall@10 at each number of dimensions measured, ascending; [] unless there are two.
 
     Only a nested chain is measured at several numbers of dimensions.
@@ -107,8 +100,8 @@ def find_points(metadata: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 
 def draw_recall(metadata: Mapping[str, Any]) -> str | None:
-    """Return a figure of recall@10 by bytes of a vector, in SVG; None unless `find_points` returns points."""
-    points = find_points(metadata)
+    """Return a figure of recall@10 by bytes of a vector, in SVG; None unless `_find_points` returns points."""
+    points = _find_points(metadata)
     if not points:
         return None
     most = points[-1][0]

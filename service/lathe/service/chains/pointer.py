@@ -47,7 +47,6 @@ class Pointer:
             raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error!r}") from error
 
     def _require_types(self) -> None:
-        """Raise `TypeError` unless all versions are whole numbers in range and all gates are strings."""
         versions = [*self.earlier, self.last, *self.forced, *([] if self.live is None else [self.live])]
         if not all(type(version) is int and 0 <= version < MAX_VERSIONS for version in versions):
             raise TypeError(f"a version is a whole number below {MAX_VERSIONS}")
@@ -88,10 +87,6 @@ class Pointer:
 
         The version that was live is not added to `earlier`.
 
-        Args:
-            name: name of the chain, for the message.
-            versions: existing versions.
-
         Raises:
             ConflictError: if no earlier version exists.
         """
@@ -103,11 +98,6 @@ class Pointer:
     def remove_version(self, name: str, version: int, versions: Collection[int]) -> "Pointer":
         """Return the pointer without a version that is being deleted; if it was live, none is live.
 
-        Args:
-            name: name of the chain, for the message.
-            version: version to delete.
-            versions: existing versions, with this one.
-
         Raises:
             ConflictError: if the version is live and there are others, one of which must be promoted first.
         """
@@ -118,5 +108,4 @@ class Pointer:
         return replace(self, live=live, earlier=earlier, forced=self._forced_without(version))
 
     def _forced_without(self, version: int) -> dict[int, tuple[str, ...]]:
-        """Return `forced` without the version's entry."""
         return {other: gates for other, gates in self.forced.items() if other != version}

@@ -1,11 +1,11 @@
-"""The chain registry on disk: immutable versions, a mutable live pointer, and changes to both.
+"""The chain registry on disk: immutable versions, a mutable live pointer, size routes, and changes to them.
 
 Any number of processes may read and write: versions appear and pointers change by a rename.
 """
 
 import secrets
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +14,10 @@ from filelock import FileLock
 
 from lathe.service.chains.chain_folder import ChainFolder
 from lathe.service.chains.loaded_chain import load_chain
-from lathe.service.chains.names import require_name
+from lathe.service.chains.names import is_name, require_name
 from lathe.service.chains.pointer import Pointer
+from lathe.service.chains.size_routes import SizeRoutes
+from lathe.service.errors import UnknownNameError
 from lathe.training.locks import lock_file
 from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, Manifest, read_file, read_serialized_artifact
 from lathe.transforms.files import make_folder, make_root, replace_synced, sync_folder, write_synced
@@ -28,13 +30,26 @@ Gate = Callable[[Manifest], Sequence[str]]
 """Function that checks the manifest of a version to promote: raises, or returns failed gates to override."""
 
 
+PointerChange = Callable[[Pointer, Collection[int]], Pointer]
+"""Function from a chain's pointer and versions to its new pointer; raises if the versions do not allow the change."""
+
+
 def accept_any(_manifest: Manifest) -> Sequence[str]:
     """Return no failed gates: a `Gate` that accepts every version."""
     return ()
 
 
 class Registry(ChainFolder):
-    """The chains in one folder, and changes to them; arguments as in `ChainFolder`."""
+    """The chains in one folder, and changes to them; arguments as in `ChainFolder`.
+
+    Attributes:
+        size_routes: which chain answers a request for a number of dimensions; their file is beside the folder, or in it
+            if it is part of the installed package.
+    """
+
+    def __init__(self, root: Path, shipped: bool = False) -> None:
+        super().__init__(root, shipped)
+        self.size_routes = SizeRoutes((root if shipped else root.parent) / "places.json", self)
 
     def publish(
         self,
@@ -50,8 +65,7 @@ class Registry(ChainFolder):
             chain: its metadata becomes the manifest's.
             name: name of the chain.
             promote: whether to make the version live; None does so if no version is live.
-            job: id of the job that fitted the chain; where jobs may run twice, the second run publishes nothing. Unused
-                here.
+            job: id of the job that fitted the chain; in Redis, a job that runs twice publishes once.
             statistics: statistics of the rows the chain was fitted on, stored in the version's folder.
 
         Returns:
@@ -70,7 +84,7 @@ class Registry(ChainFolder):
         return version, pointer.live == version
 
     def promote(self, name: str, version: int, gate: Gate = accept_any) -> Pointer:
-        """Make a version live and return the new pointer.
+        """Make a version live, then assign its chain free size routes; return the new pointer.
 
         Args:
             name: name of the chain.
@@ -82,21 +96,32 @@ class Registry(ChainFolder):
             UnknownNameError: if there is no such version.
             ArtifactError: if its files are damaged.
         """
-        self.resolve(f"{name}@{version}")
-        with self.lock(name):
-            chain = self.read(name, version)  # never make live what cannot be served
-            return self.write_pointer(name, self.read_pointer(name).promote(version, gate(chain.metadata)))
+
+        def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
+            self.require_version(name, version, versions)
+            chain = self.read_to_promote(name, version)  # never make live what cannot be served
+            return pointer.promote(version, gate(chain.metadata))
+
+        pointer = self._change_pointer(name, change)
+        self.size_routes.assign_free_routes(name)
+        return pointer
 
     def rollback(self, name: str) -> Pointer:
-        """Make the most recent earlier live version live again, and return the new pointer.
+        """Make the most recent earlier live version that exists live again, then assign its chain free size routes.
 
         Raises:
             UnknownNameError: if there is no such chain.
             ConflictError: if no earlier version exists.
         """
-        self.require_known(name)
-        with self.lock(name):
-            return self.write_pointer(name, self.read_pointer(name).roll_back(name, self.versions(name)))
+
+        def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
+            if not versions:
+                raise UnknownNameError(f"there is no chain {name!r}", param="name")
+            return pointer.roll_back(name, versions)
+
+        pointer = self._change_pointer(name, change)
+        self.size_routes.assign_free_routes(name)
+        return pointer
 
     def delete(self, name: str, version: int) -> None:
         """Delete a version permanently; its number is not used again.
@@ -105,17 +130,36 @@ class Registry(ChainFolder):
             UnknownNameError: if there is no such version.
             ConflictError: if the version is live and there are others, one of which must be promoted first.
         """
-        self.resolve(f"{name}@{version}")
+
+        def change(pointer: Pointer, versions: Collection[int]) -> Pointer:
+            self.require_version(name, version, versions)
+            return pointer.remove_version(name, version, versions)
+
+        self._change_pointer(name, change, doomed=version)
+
+    def read_to_promote(self, name: str, version: int) -> "Chain":
+        """Load a version that is to be made live.
+
+        Raises:
+            ArtifactError: if its files are damaged.
+        """
+        return self.read(name, version)
+
+    def _change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
+        """Replace a chain's pointer by what `change` makes of it, then delete the version `doomed`; return the pointer.
+
+        If `change` raises, as it does for a chain without versions, nothing changes.
+        """
+        if not is_name(name) or not self.versions(name):  # before the lock, which creates a folder
+            return change(Pointer(), ())
         with self.lock(name):
-            self.write_pointer(name, self.read_pointer(name).remove_version(name, version, self.versions(name)))
-            self.remove_folder(name, version)
+            pointer = self.write_pointer(name, change(self.read_pointer(name), self.versions(name)))
+            if doomed is not None:
+                self.remove_folder(name, doomed)
+        return pointer
 
     def import_chain(self, name: str, source: "Registry") -> bool:
         """Copy a chain with all versions and its pointer from another registry, unless the name was ever used here.
-
-        Args:
-            name: name of the chain.
-            source: registry to copy from; it is not changed.
 
         Returns:
             Whether the chain was copied.
@@ -133,12 +177,6 @@ class Registry(ChainFolder):
         """Copy all versions of a chain and its pointer, unless it has a pointer here; return whether it was copied.
 
         Versions that exist here are left as they are.
-
-        Args:
-            name: name of the chain in both registries.
-            source: registry to copy from.
-            check: called with each version's folder and `source.links_within` before it is copied; it raises if the
-                version is damaged.
         """
         if (self.root / name / "pointer.json").exists():
             return False

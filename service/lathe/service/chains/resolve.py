@@ -11,7 +11,6 @@ from lathe.service.chains.loaded_chain import LoadedChain
 from lathe.service.chains.names import RAW
 from lathe.service.chains.output_dtype import OutputDtype, encode_output, find_dtype_problem
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.errors import BadValueError, ConflictError, WrongShapeError
 from lathe.training.encoder.space import compute_space_id
 from lathe.training.encoder.spec import HasSpace
@@ -31,10 +30,8 @@ class Target:
         loaded: the chain's version; None for raw vectors.
         folded: the chain of this side with its steps multiplied into one; None for raw vectors.
         chain_ref: reference from which a worker process loads the same chain; None for raw vectors.
-        dimensions: dimensions of the outputs.
         space_id: id of the vector space of the outputs, the same for queries and documents; only vectors with the same
             id may be compared.
-        input_type: side of a search that the outputs stand on.
         normalized: whether the norms of the outputs are at most 1.
         output_dtype: requested encoding of the outputs; None leaves it to the format of the response.
     """
@@ -90,9 +87,8 @@ class Target:
 class ChainResolver:
     """Resolver of the chain name and dimensions in a request to a `Target`."""
 
-    def __init__(self, registry: Registry, size_routes: SizeRoutes) -> None:
+    def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self.size_routes = size_routes
 
     def resolves_at_once(
         self,
@@ -104,7 +100,7 @@ class ChainResolver:
     ) -> bool:
         """Return whether `resolve_for_encoder` with the same arguments neither reads a chain from disk nor folds it."""
         if chain is None and dimensions not in (None, encoder.dimensions):
-            chain = self.size_routes.find_ref(encoder.fingerprint, dimensions)
+            chain = self.registry.size_routes.find_ref(encoder.fingerprint, dimensions)
             if chain is None:  # the error lists the sizes of all chains
                 return False
         if chain in (None, RAW):
@@ -149,7 +145,7 @@ class ChainResolver:
             raw = compute_space_id(encoder.fingerprint, None, None, encoder.dimensions)
             return Target(None, None, None, encoder.dimensions, raw, input_type, normalize)
         else:
-            loaded = self.size_routes.find_chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
+            loaded = self.registry.size_routes.find_chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
         fitted_on, width = loaded.encoder_fingerprint, loaded.input_dimensions
         if fitted_on not in (None, encoder.fingerprint) or width not in (None, encoder.dimensions):
             raise ConflictError(
@@ -191,19 +187,6 @@ class ChainResolver:
         width: int,
         input_type: InputType,
     ) -> Target:
-        """Build the target of a loaded chain.
-
-        Args:
-            loaded: the chain.
-            fingerprint: fingerprint of the encoder of the vectors, for the space id; None if unknown.
-            dimensions: dimensions of the outputs; None for all.
-            normalize: whether unit vectors are wanted.
-            width: dimensions of the inputs, and of the outputs if the chain and `dimensions` set none.
-            input_type: `query` takes the chain's map of queries, without a quantizer.
-
-        Raises:
-            BadValueError: if the chain does not serve the dimensions.
-        """
         if dimensions is not None and not loaded.serves(dimensions):
             raise BadValueError(
                 f"the chain {loaded.ref} serves {loaded.chain.describe_dimensions()} dimensions, not {dimensions}",

@@ -52,11 +52,7 @@ class Pulled:
     """Outcome of pulling a chain.
 
     Attributes:
-        name: name of the chain here.
-        version: its version here.
-        live: whether this version is live.
         new: whether a version was added; False if the same chain was stored before.
-        commit: commit of the repository.
         encoder: name of the encoder that the chain is for; None without one.
     """
 
@@ -179,11 +175,6 @@ def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
 
     The folder appears when it is complete and its digests are right.
 
-    Args:
-        repo: repository at the commit to pull.
-        to: folder to create; an existing one must be empty.
-        max_bytes: maximum bytes of its files.
-
     Raises:
         BadValueError: if the repository holds no such model, a file of a kind that exports do not have, one whose
             digest is wrong, or a program other than those that Lathe ships.
@@ -210,11 +201,6 @@ def pull_model(repo: HubRepo, to: Path, max_bytes: int) -> list[str]:
 
 
 def _parse_sums(text: str, repo: str) -> Mapping[str, str]:
-    """Parse the lines `<SHA-256>  <path>` of a file of digests; return the digests by path.
-
-    Raises:
-        BadValueError: if a line is not of that form, with `repo` in the message.
-    """
     found = {}
     for line in text.splitlines():
         digest, sign, name = line.partition("  ")
@@ -225,12 +211,7 @@ def _parse_sums(text: str, repo: str) -> Mapping[str, str]:
 
 
 def _require_plain(name: str, program: bytes) -> None:
-    """Raise `BadValueError` if a file is neither plain data nor a program that Lathe ships with its exports.
-
-    Args:
-        name: path of the file.
-        program: content of the file, if it is a program.
-    """
+    """Raise `BadValueError` if a file is neither plain data nor a program that Lathe ships with its exports."""
     path = PurePosixPath(name)
     shipped = SHIPPED / path.name
     if path.suffix == ".py" and shipped.is_file() and shipped.read_bytes() == program:
@@ -240,7 +221,6 @@ def _require_plain(name: str, program: bytes) -> None:
 
 
 def _digest(content: Path | bytes) -> str:
-    """Return the SHA-256 hex digest of bytes or of a file."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     with content.open("rb") as file:
@@ -248,11 +228,6 @@ def _digest(content: Path | bytes) -> str:
 
 
 def _load_statistics(folder: Path, manifest: Manifest) -> FitStatistics:
-    """Load the statistics of the fitted rows that an artifact folder holds.
-
-    Raises:
-        ArtifactError: if they are damaged.
-    """
     distribution = FitDistribution.load(folder) if manifest.get("reference") else None
     return FitStatistics(load_moments(folder), distribution)
 

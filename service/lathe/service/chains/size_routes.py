@@ -12,11 +12,10 @@ from typing import Any
 
 from filelock import FileLock
 
+from lathe.service.chains.chain_folder import ChainFolder
 from lathe.service.chains.file_stamp import get_file_stamp
 from lathe.service.chains.loaded_chain import LoadedChain
 from lathe.service.chains.names import parse_number
-from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.registry import Gate, Registry, accept_any
 from lathe.service.errors import BadValueError, UnknownNameError, shorten
 from lathe.training.locks import lock_file
 from lathe.transforms.errors import ArtifactError
@@ -38,11 +37,11 @@ def parse_size_routes(found: Any) -> dict[str, str]:
 
 
 class SizeRoutes:
-    """The size routes of all encoders, in one JSON file."""
+    """The size routes of all encoders to the chains of a folder, in one JSON file."""
 
-    def __init__(self, path: Path, registry: Registry) -> None:
+    def __init__(self, path: Path, chains: ChainFolder) -> None:
         self.path = path
-        self.registry = registry
+        self.chains = chains
         self.cached: tuple[tuple[int, int], dict[str, dict[str, str]]] = ((0, 0), {})
 
     def read(self) -> dict[str, dict[str, str]]:
@@ -100,34 +99,6 @@ class SizeRoutes:
         make_root(self.path.parent)
         return lock_file(self.path.with_name(f".{self.path.name}.lock"))
 
-    def promote(self, name: str, version: int, gate: Gate = accept_any) -> Pointer:
-        """Make a version live, then assign its chain free size routes; return the new pointer.
-
-        Args:
-            name: name of the chain.
-            version: version to promote.
-            gate: called with the manifest first; if it raises, nothing changes. It returns the names of gates that the
-                version fails, which the pointer records as overridden.
-
-        Raises:
-            UnknownNameError: if there is no such version.
-            ArtifactError: if its files are damaged.
-        """
-        pointer = self.registry.promote(name, version, gate)
-        self.assign_free_routes(name)
-        return pointer
-
-    def rollback(self, name: str) -> Pointer:
-        """Make the previously live version live again, then assign its chain free size routes.
-
-        Raises:
-            UnknownNameError: if there is no such chain.
-            ConflictError: if no earlier version exists.
-        """
-        pointer = self.registry.rollback(name)
-        self.assign_free_routes(name)
-        return pointer
-
     def assign_free_routes(self, name: str) -> list[str]:
         """Assign a chain the free ones of two routes: its live version's output size, and `nested` if that is nested.
 
@@ -136,7 +107,7 @@ class SizeRoutes:
             was fitted without an encoder, or keeps all dimensions.
         """
         try:
-            loaded = self.registry.load(name)
+            loaded = self.chains.load(name)
         except (UnknownNameError, ArtifactError):
             return []
         fingerprint, size = loaded.encoder_fingerprint, loaded.output_dimensions
@@ -185,14 +156,13 @@ class SizeRoutes:
         if route not in size_routes:
             return None
         try:
-            loaded = self.registry.load(size_routes[route])
+            loaded = self.chains.load(size_routes[route])
         except UnknownNameError:
             return None
         serves = loaded.nested if route == NESTED else loaded.serves(int(route))
         return loaded if serves else None
 
     def _describe_sizes(self, size_routes: dict[str, str]) -> list[str]:
-        """Describe the sizes that an encoder's routes serve, as words for an error message."""
         nested = self.find_chain(size_routes, NESTED)
         largest = nested.output_dimensions or 0 if nested else 0
         exact = sorted(int(route) for route in size_routes if route != NESTED and self.find_chain(size_routes, route))

@@ -4,14 +4,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.transforms.errors import ArtifactError
 
 STARTERS = Path(__file__).parent / "starter_chains"
 """Folder of the registry of starter chains, `<name>/1/`, fitted by `make starters`."""
 
 
-def install_starters(registry: Registry, size_routes: SizeRoutes) -> None:
+def install_starters(registry: Registry) -> None:
     """Copy each starter chain to the registry unless its name was ever used, and give those copied free size routes.
 
     The routes, which chain answers a request for a number of dimensions, come from a file beside the starter chains.
@@ -24,8 +23,8 @@ def install_starters(registry: Registry, size_routes: SizeRoutes) -> None:
     """
     shipped = Registry(STARTERS, shipped=True)
     installed = [name for name in shipped.names() if registry.install(name, shipped)]
-    for encoder, named in SizeRoutes(STARTERS / "places.json", shipped).read().items():
+    for encoder, named in shipped.size_routes.read().items():
         for route, name in named.items():
             if name in installed:
                 with suppress(ArtifactError):
-                    size_routes.assign(encoder, route, name, replace=False)
+                    registry.size_routes.assign(encoder, route, name, replace=False)

@@ -25,7 +25,7 @@ Json = Annotated[bool, flag("--json", "Print JSON.")]
 @app.command("list")
 def list_chains(as_json: Json = False) -> None:
     """List all chains with their live version and its figures."""
-    registry, _ = open_chains(write=False)
+    registry = open_chains(write=False)
     chains = [registry.describe(name) for name in registry.names()]
     if as_json:
         typer.echo(json.dumps(chains, indent=1))
@@ -51,7 +51,7 @@ def list_chains(as_json: Json = False) -> None:
 @app.command()
 def show(chain: Annotated[str, typer.Argument(help="NAME or NAME@VERSION")]) -> None:
     """Show steps, provenance and certificate of a chain as JSON."""
-    registry, _ = open_chains(write=False)
+    registry = open_chains(write=False)
     description = registry.describe(chain)
     versions = [{"version": v["version"], "state": v["state"]} for v in description["versions"]]
     typer.echo(json.dumps(description | {"versions": versions}, indent=1))
@@ -70,9 +70,9 @@ def promote(
     """Make a version live if its certificate passes the gates."""
     from lathe.service.chains.gates import promote_with_gates
 
-    _, size_routes = open_chains(write=True)
+    registry = open_chains(write=True)
     name, version = _split_versioned_name(chain)
-    pointer = promote_with_gates(size_routes, name, version, parse_numbers(gate, "--gate"), force)
+    pointer = promote_with_gates(registry, name, version, parse_numbers(gate, "--gate"), force)
     forced = f", promoted past {', '.join(pointer.overridden_gates)}" if pointer.overridden_gates else ""
     typer.echo(f"{name}@{version} is live{forced}")
 
@@ -80,14 +80,13 @@ def promote(
 @app.command()
 def rollback(name: Annotated[str, typer.Argument(help="NAME")]) -> None:
     """Make the version live that was live before."""
-    _, size_routes = open_chains(write=True)
-    typer.echo(f"{name}@{size_routes.rollback(name).live} is live")
+    typer.echo(f"{name}@{open_chains(write=True).rollback(name).live} is live")
 
 
 @app.command()
 def delete(chain: Annotated[str, typer.Argument(help="NAME@VERSION")]) -> None:
     """Delete a version permanently."""
-    registry, _ = open_chains(write=True)
+    registry = open_chains(write=True)
     name, version = _split_versioned_name(chain)
     registry.delete(name, version)
     typer.echo(f"{name}@{version} is deleted")
@@ -104,15 +103,15 @@ def import_chains(folder: Annotated[Path, typer.Argument(help="Another state fol
     where none is made here.
     """
     from lathe.service.chains.registry import Registry
-    from lathe.service.chains.size_routes import SizeRoutes
     from lathe.service.home import Home
 
     home = Home(folder.expanduser())
     source = Registry(home.chains)
     if not source.names():
         raise BadValueError(f"{folder} holds no chains: name a state folder, such as ~/.lathe")
-    source_routes = SizeRoutes(home.size_routes, source).read()
-    registry, size_routes = open_chains(write=True)
+    source_routes = source.size_routes.read()
+    registry = open_chains(write=True)
+    size_routes = registry.size_routes
     copied = [name for name in source.names() if registry.import_chain(name, source)]
     for name in source.names():
         outcome = f"{len(source.versions(name))} versions" if name in copied else "skipped, the name is in use here"
@@ -127,15 +126,7 @@ def import_chains(folder: Annotated[Path, typer.Argument(help="Another state fol
 
 
 def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder: str, route: str, ref: str) -> str:
-    """Let requests for vectors of a size get a copied chain unless another serves them here; return a line to print.
-
-    Args:
-        size_routes: routes to change.
-        before: the encoder's routes before any was copied; the line says "as before" for one that was the same.
-        encoder: fingerprint of the encoder.
-        route: number of dimensions, or `NESTED`, for all that a nested chain can be cut to.
-        ref: chain, as `name` or `name@version`.
-    """
+    """Let requests for vectors of a size get a copied chain unless another serves them here; return a line to print."""
     holder = size_routes.import_route(encoder, route, ref)
     if holder is None:
         return f"skipped, {ref} here is another chain or does not serve it"
@@ -145,18 +136,12 @@ def _copy_size_route(size_routes: "SizeRoutes", before: dict[str, str], encoder:
 
 
 def _describe_route(route: str) -> str:
-    """Return a name for the dimensions that a size route is for."""
     from lathe.service.chains.size_routes import NESTED
 
     return "dimensions without a route of their own" if route == NESTED else f"dimensions {route}"
 
 
 def _split_versioned_name(chain: str) -> tuple[str, int]:
-    """Split NAME@VERSION into name and version.
-
-    Raises:
-        BadValueError: if there is no version.
-    """
     from lathe.service.chains.names import split_ref
 
     name, version = split_ref(chain)

@@ -38,7 +38,7 @@ def compare(
     from lathe.transforms.quality import compare_neighbours
 
     settings, _ = load_state()
-    registry, _ = open_chains(write=False)
+    registry = open_chains(write=False)
     one, other = registry.load(first), registry.load(second)
     if None not in (one.encoder_fingerprint, other.encoder_fingerprint):
         if one.encoder_fingerprint != other.encoder_fingerprint:
@@ -54,11 +54,6 @@ def compare(
 def _sample_vectors(
     settings: "Settings", one: "LoadedChain", other: "LoadedChain", source: str, rows: int, seed: int
 ) -> "NDArray[np.float32]":
-    """Return distinct rows of a source as vectors `(n, d)`; texts are encoded with the chains' encoder.
-
-    Raises:
-        BadValueError: for texts, if neither chain has an encoder.
-    """
     import numpy as np
 
     from lathe.training.advice.row_sample import sample_rows
@@ -103,5 +98,4 @@ def format_comparison(found: dict[str, Any]) -> str:
 
 
 def _format_interval(found: dict[str, float]) -> str:
-    """Format a mean with its interval."""
     return f"{found['value']:.3f} ({found['low']:.3f} to {found['high']:.3f})"

@@ -1,10 +1,11 @@
 """`lathe doctor`: what is installed, damaged or missing, and the consequences."""
 
 import platform
+from contextlib import closing
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,8 +18,12 @@ from lathe.training.endpoint import read_key
 from lathe.transforms.errors import ArtifactError
 
 if TYPE_CHECKING:
+    from redis import Redis
+
     from lathe.service.home import Home
     from lathe.service.settings import Settings
+
+UNKNOWN = "unknown: this user may not read it; docs/replicas.md lists the settings Redis needs"
 
 
 def doctor() -> None:
@@ -27,10 +32,14 @@ def doctor() -> None:
     The exit status is 1 if something is damaged, or the state folder, an encoder or a server cannot be used.
     """
     from lathe.service.chains.registry import Registry
-    from lathe.service.cli.kernels import describe_instructions, describe_kernels
-    from lathe.service.cli.machine import read_machine
-    from lathe.service.cli.requirements import find_unmet_of_extra
-    from lathe.service.cli.shortfalls import EXTRAS, find_shortfalls
+    from lathe.service.cli.installation import (
+        EXTRAS,
+        describe_instructions,
+        describe_kernels,
+        find_shortfalls,
+        find_unmet_of_extra,
+        read_machine,
+    )
     from lathe.service.index.backend import describe_folder
     from lathe.service.index.embedded.indexes import list_folders_without_record, list_index_folders
     from lathe.service.index.embedded.schema import find_damage
@@ -72,14 +81,13 @@ def doctor() -> None:
         broken = True
         _print_line(f"index {name}", "its record.db is missing")
     typer.echo("\nMissing, and the consequence:")
-    for missing in find_shortfalls(settings, machine):
-        _print_line(missing.what, missing.cost)
+    for what, cost in find_shortfalls(settings, machine):
+        _print_line(what, cost)
     if problem or missing_encoder or damaged or broken:
         raise typer.Exit(1)
 
 
 def _check_state_folder(home: "Home") -> str | None:
-    """Prepare the state folder and print whether it can be used; return why it cannot, or None if it can."""
     try:
         problem = home.open()
         _print_line("state folder", f"{home.root} can be written" if problem is None else f"{problem}: {home.root}")
@@ -133,7 +141,6 @@ def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
 
 
 def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
-    """Return the content of one of an encoder's files, in its folder or as downloaded; None if there is none here."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
@@ -151,7 +158,6 @@ def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
 
 
 def _describe_upstream(upstream: UpstreamSpec) -> tuple[str, bool]:
-    """Describe an embeddings API; also return whether the key for it is in the environment, if it needs one."""
     place = f"{upstream.protocol} at {upstream.url}"
     if upstream.api_key_env is None:
         return f"{place}, without a key", True
@@ -163,7 +169,6 @@ def _describe_upstream(upstream: UpstreamSpec) -> tuple[str, bool]:
 
 
 def _check_servers(settings: "Settings", home: "Home") -> bool:
-    """Connect to the Milvus and Redis of the settings, print the outcome, and return whether one cannot be used."""
     from lathe.service.index.backend import find_problem, get_capabilities
 
     problems = []
@@ -177,12 +182,9 @@ def _check_servers(settings: "Settings", home: "Home") -> bool:
 
 
 def _check_redis(settings: "Settings") -> str | None:
-    """Connect to Redis and print its state; return why it cannot be used, or None if it can."""
     settings.require_redis_extra()
-    from lathe.service.cli.redis_checkup import check_redis
-
     try:
-        for subject, sentence in check_redis(settings.redis_url):
+        for subject, sentence in _describe_redis(settings.redis_url):
             _print_line(subject, sentence)
     except ServiceError as error:
         _print_line("Redis", error.message)
@@ -190,13 +192,91 @@ def _check_redis(settings: "Settings") -> str | None:
     return None
 
 
+def _describe_redis(url: str) -> list[tuple[str, str]]:
+    from lathe.service.jobs.redis.heartbeats import build_queue_name, list_live_workers
+    from lathe.service.jobs.redis.queue import JobRecords
+    from lathe.service.redis.connection import RedisConnection
+
+    with closing(RedisConnection(url)) as connection, connection.reached() as client:
+        client.ping()
+        queue = build_queue_name()
+        waiting, workers = JobRecords(client).count_waiting(queue), list_live_workers(client, queue)
+        max_memory, policy = _read_setting(client, "maxmemory"), _read_setting(client, "maxmemory-policy")
+        return [
+            ("Redis", "answers"),
+            ("Redis's disk", describe_persistence(_is_aof_enabled(client), _read_setting(client, "save"))),
+            ("Redis's memory", describe_memory(max_memory, policy)),
+            ("jobs", describe_jobs(waiting, len(workers))),
+        ]
+
+
+def _read_setting(client: "Redis", name: str) -> str | None:
+    """Return a setting of Redis; None if this user may not read it."""
+    from redis.exceptions import ResponseError
+
+    from lathe.service.redis.connection import decode_text
+
+    try:
+        found: Any = client.config_get(name)
+    except ResponseError:
+        return None
+    return next((decode_text(value) for value in found.values()), None)
+
+
+def _is_aof_enabled(client: "Redis") -> bool | None:
+    """Return whether Redis appends every change to a file (AOF); None if this user may not read that."""
+    from redis.exceptions import ResponseError
+
+    try:
+        found: Any = client.info("persistence")
+    except ResponseError:
+        return None
+    return bool(found.get("aof_enabled"))
+
+
+def describe_persistence(aof: bool | None, save: str | None) -> str:
+    """Describe what is lost when Redis crashes or restarts, by its append-only file and its setting `save`."""
+    match aof, save:
+        case True, _:
+            return "every change is in its append-only file: a crash costs the last second"
+        case False, "":
+            return (
+                "nothing is stored on disk: a restart loses all jobs, and chains that no replica has a copy of; "
+                "start it with --appendonly yes"
+            )
+        case False, _:
+            return (
+                "snapshots at most: a crash loses chains and jobs of the last minutes; start it with --appendonly yes"
+            )
+        case _:
+            return UNKNOWN
+
+
+def describe_memory(max_memory: str | None, policy: str | None) -> str:
+    """Describe what Redis does when its memory is full, by its settings `maxmemory` and `maxmemory-policy`."""
+    if max_memory is None or policy is None:
+        return UNKNOWN
+    if max_memory == "0":
+        return "no maxmemory: it may use all memory of the machine"
+    limit = f"{int(max_memory) / 1e6:,.0f} MB, {policy}"
+    if policy.startswith("allkeys"):
+        return f"{limit}: it may evict CHAINS when it is full; set its maxmemory-policy to volatile-lru"
+    if policy == "noeviction":
+        return f"{limit}: it refuses fits and promotions when it is full; volatile-lru would make room from the cache"
+    return f"{limit}: it evicts vectors of texts when it is full, and never chains"
+
+
+def describe_jobs(waiting: int, workers: int) -> str:
+    """Describe how many jobs wait, and how many workers there are to run them."""
+    counts = f"waiting: {waiting}; live workers of Lathe {version('lathe-service')}: {workers}"
+    return counts if workers else f"{counts}, `lathe worker` starts one"
+
+
 def _print_line(subject: str, text: str) -> None:
-    """Print a line of the report."""
     typer.echo(f"{subject:32}{text}")
 
 
 def _find_version(package: str) -> str:
-    """Return the installed version of a package, or "missing"."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -94,11 +94,6 @@ def evaluate(
 
 
 def _evaluate_suite(request: "Request") -> None:
-    """Evaluate on one suite, write the report and print it.
-
-    Raises:
-        EvaluationError: if nothing could be scored.
-    """
     from lathe.training.evaluation.report import format_report, write_report
     from lathe.training.evaluation.run import evaluate as run
 
@@ -110,11 +105,6 @@ def _evaluate_suite(request: "Request") -> None:
 
 
 def _print_outcome(text: str, files: Sequence[Path], results: "Results") -> None:
-    """Print the report to stdout, and the paths of its files to stderr.
-
-    Raises:
-        EvaluationError: if nothing could be scored.
-    """
     typer.echo(text)
     typer.echo("\n" + "\n".join(str(path) for path in files), err=True)
     if all(score.error for score in results.scores):
@@ -130,16 +120,13 @@ def require_evaluation_extra(module: str = "mteb") -> None:
 
 
 def _split_commas(value: str | None) -> list[str]:
-    """Return the non-empty parts of a comma-separated option; none for None."""
     return [part.strip() for part in (value or "").split(",") if part.strip()]
 
 
 def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dtype: Dtype) -> "list[RequestedEncoder]":
-    """Return the encoders that the option names, else those of the suite, else the default encoder."""
     from lathe.training.evaluation.encoders import RequestedEncoder
 
     def build_request(name: str | None) -> RequestedEncoder:
-        """Return the encoder of a name; None is the default encoder."""
         return RequestedEncoder(replace(find_encoder(settings, name), dtype=dtype))
 
     names = _split_commas(option)
@@ -157,7 +144,7 @@ def load_chain_methods(names: Sequence[str]) -> "list[Method]":
 
     if not names:
         return []
-    registry, _ = open_chains(write=False)
+    registry = open_chains(write=False)
     return [
         build_chain_method(one.ref, one.chain, hash_chain(one.chain), one.encoder_fingerprint)
         for one in map(registry.load, dict.fromkeys(names))

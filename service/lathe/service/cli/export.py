@@ -48,7 +48,7 @@ def export(
     exported one side at a time.
     """
     settings, _ = load_state()
-    registry, _ = open_chains(write=False)
+    registry = open_chains(write=False)
     loaded = registry.load(chain)
     folded = loaded.chain.fold(dimensions, side=_require_side(loaded, side) or "document")
     folded.metadata = loaded.chain.metadata | ({} if side is None else {"side": side})

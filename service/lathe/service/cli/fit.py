@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lathe.service.cli.engines import AddressOption, EngineOption, WorkersOption, open_engine
 from lathe.service.cli.options import (
     SOURCE,
+    AddressOption,
+    EngineOption,
     ProgressBar,
+    WorkersOption,
     flag,
     format_command_line,
     load_encoder,
     load_state,
     open_chains,
+    open_engine,
     parse_numbers,
     parse_pairs,
 )
@@ -126,7 +129,7 @@ def fit(
     if (steps is None and bytes is None) == (add_to is None):
         raise BadValueError("give --steps, --bytes or both, or --add-to with the version to continue from")
     settings, home = load_state()
-    registry, size_routes = open_chains(write=True)
+    registry = open_chains(write=True)
     request = FitRequest(
         name=name,
         steps=[] if steps is None else [step.spec() for step in parse_steps(steps)],
@@ -162,7 +165,6 @@ def fit(
             request,
             loaded,
             registry,
-            size_routes,
             home.vectors,
             progress,
             format_command_line(),
@@ -238,7 +240,6 @@ def _build_certificate_rows(certificate: dict[str, Any]) -> list[list[str]]:
 
 
 def _build_relevance_rows(relevance: dict[str, Any] | None) -> list[list[str]]:
-    """Build the table rows of searches with known relevant documents: of held-out queries, then of each corpus."""
     if relevance is None:
         return []
     searches = {f"{relevance['queries']:,} queries": relevance}
@@ -255,7 +256,6 @@ def _build_relevance_rows(relevance: dict[str, Any] | None) -> list[list[str]]:
 
 
 def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
-    """Build the table rows of the codes that were tried, none if none were."""
     header = ["codes tried", "split-half retrieval", "ahead", "±", "compared with", "rows"]
     rows = []
     for trial in codes["tried"]:
@@ -267,7 +267,6 @@ def _build_trial_rows(codes: dict[str, Any]) -> list[list[str]]:
 
 
 def _build_difference_rows(certificate: dict[str, Any], compared: dict[str, Any]) -> list[list[str]]:
-    """Build the table rows of a certificate's measures minus those of the version that rows were added to."""
     corpora = compared["out_of_domain"]
     pairs = [(certificate, compared), *((certificate["out_of_domain"][name], corpora[name]) for name in corpora)]
     rows = [["", "held out", *corpora]]
@@ -279,10 +278,8 @@ def _build_difference_rows(certificate: dict[str, Any], compared: dict[str, Any]
 
 
 def _format_measure(value: float | None) -> str:
-    """Format a measure: whole numbers unchanged, others with four decimals, None as a dash."""
     return MISSING if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"
 
 
 def _format_difference(new: float | None, old: float | None) -> str:
-    """Format `new - old` with its sign and four decimals; a dash if either is None."""
     return MISSING if new is None or old is None else f"{new - old:+.4f}"

@@ -38,7 +38,7 @@ def push(
             raise BadValueError("--statistics is for chains: an export holds none")
         typer.echo(push_model(folder, repo, private or None, license_))
         return
-    registry, _ = open_chains(write=False)
+    registry = open_chains(write=False)
     typer.echo(push_chain(registry, name, repo, private or None, license_, statistics))
 
 
@@ -74,11 +74,11 @@ def pull(
         raise BadValueError(f"{repo} holds no exported model: leave --to out")
     if MANIFEST not in found.sizes:
         raise BadValueError(f"{repo} holds no chain of Lathe: {MANIFEST} is missing")
-    registry, size_routes = open_chains(write=True)
+    registry = open_chains(write=True)
     pulled = pull_chain(registry, found, as_, max_bytes)
     ref = f"{pulled.name}@{pulled.version}"
     if pulled.new and pulled.live:
-        size_routes.assign_free_routes(pulled.name)
+        registry.size_routes.assign_free_routes(pulled.name)
     state = "live" if pulled.live else f"not live, which `lathe chains promote {ref}` changes"
     typer.echo(f"{ref}: {state}" if pulled.new else f"{ref} is the same chain already: {state}")
     of = f", for the encoder {pulled.encoder}" if pulled.encoder else ""

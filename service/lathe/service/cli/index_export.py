@@ -48,7 +48,6 @@ def export(
 
 
 def _export_to_file(name: str, out: Path) -> None:
-    """Write an index's items to a file, and print how many there are."""
     from lathe.service.index.backend import get_capabilities, read_items
     from lathe.training.sources.writers import open_writer
 
@@ -79,7 +78,6 @@ def _export_to_table(
     postgres_url: str | None,
     delete_others: bool,
 ) -> None:
-    """Write an index's items to a table, and print how many there are and the statements that index the columns."""
     require_driver()
     from lathe.service.index.backend import read_items
     from lathe.service.index.pgvector.connection import open_database
@@ -100,6 +98,5 @@ def _export_to_table(
 
 
 def _build_row(item: str, metadata: bytes | None, columns: bool) -> dict[str, Any]:
-    """Return an item as a row of a file; in a file with `columns`, whose type is fixed, the metadata is JSON text."""
     content = (metadata or b"{}").decode()
     return {"id": item, "metadata": content if columns else json.loads(content)}

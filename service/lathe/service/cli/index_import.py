@@ -20,7 +20,7 @@ from lathe.service.cli.options import (
 )
 from lathe.service.errors import BadValueError
 from lathe.service.index.spec import Metric, Originals
-from lathe.training.fitting.gates import UPPER_BOUNDS
+from lathe.training.fitting.gates import list_failed_gates
 from lathe.training.reporting.text import align_columns, format_number
 
 if TYPE_CHECKING:
@@ -101,12 +101,12 @@ def import_rows(
     from lathe.training.sources.source import open_source
 
     settings, home = load_state()
-    registry, size_routes = open_chains(write=True)
+    registry = open_chains(write=True)
     torch.set_num_threads(settings.threads)
     encoders = LazyEncoders(settings)
     opened = open_source(source)
     width = opened.detect_kind()
-    specs = SpecResolver(registry, ChainResolver(registry, size_routes), encoders.load, encoders.load_all)
+    specs = SpecResolver(registry, ChainResolver(registry), encoders.load, encoders.load_all)
     spec, artifact = specs.resolve_new(
         IndexRequest(
             chain=chain,
@@ -157,31 +157,22 @@ def import_rows(
 
 
 def _encode_texts(encoder: "TextEncoder | None", texts: list[str]) -> Any:
-    """Encode texts to vectors `(n, d)`; raise `BadValueError` without an encoder."""
     if encoder is None:
         raise BadValueError("texts need an encoder: name it with --encoder", param="encoder")
     return encoder.encode(texts).vectors
 
 
 def _require_gates(cost: "Cost", gates: Mapping[str, float]) -> None:
-    """Raise `BadValueError` if a measure of the chain's quality is missing or does not reach its threshold in `gates`.
-
-    Thresholds of `UPPER_BOUNDS` are maxima, others minima. A gate that names no measure raises it too.
-    """
+    """Raise `BadValueError` if a measure of the chain's quality is missing or does not reach its gate."""
     unknown = set(gates) - set(cost.quality)
     if unknown:
         raise BadValueError(f"there is no gate {', '.join(sorted(unknown))}; there are {', '.join(cost.quality)}")
-    failed = []
-    for key, bound in gates.items():
-        value = cost.quality[key]
-        if value is None or (value > bound if key in UPPER_BOUNDS else value < bound):
-            failed.append(f"{key} {bound} (it is {value})")
+    failed = [f"{key} {gates[key]} (it is {cost.quality[key]})" for key in list_failed_gates(gates, cost.quality)]
     if failed:
         raise BadValueError(f"nothing was written: on these vectors the chain does not reach {', '.join(failed)}")
 
 
 def _format_cost(cost: "Cost", title: str) -> str:
-    """Format what a chain costs as a table: its quality on a sample, and the bytes before and after it."""
     rows = [[name, format_number(cost.quality[key], ".3f")] for key, name in MEASURE_NAMES.items()]
     for name, sizes in (("bytes per vector", cost.bytes_per_vector), ("bytes of the graph", cost.graph_bytes)):
         rows.append([name, f"{sizes['before']:,}", f"→ {sizes['after']:,}"])

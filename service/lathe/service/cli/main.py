@@ -110,6 +110,5 @@ def main() -> None:
 
 
 def _fail(message: str, status: int = 1) -> NoReturn:
-    """Print an error message to stderr and exit with the status."""
     typer.echo(f"lathe: {message}", err=True)
     sys.exit(status)

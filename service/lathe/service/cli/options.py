@@ -1,10 +1,12 @@
-"""Functions that commands share: options, settings and state folder, encoders, progress bar."""
+"""What commands share: options, settings and state folder, encoders, engines, progress bar."""
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
@@ -13,10 +15,10 @@ from lathe.training.encoder.spec import EncoderSpec
 
 if TYPE_CHECKING:
     from lathe.service.chains.registry import Registry
-    from lathe.service.chains.size_routes import SizeRoutes
     from lathe.service.home import Home
     from lathe.service.settings import Settings
     from lathe.training.encoder.text_encoder import TextEncoder
+    from lathe.training.fitting.engines import Engine
 
 SOURCE = (
     "FILE.jsonl[#FIELD], .txt, .parquet#COLUMN, .npy, a folder of these, either at s3://… or any URL, "
@@ -32,6 +34,26 @@ def flag(name: str, help_text: str, **more: Any) -> Any:
     setting, and addresses of other servers, which may hold a password or are the same for every command.
     """
     return typer.Option(name, help=help_text, **more)
+
+
+EngineOption = Annotated[
+    Literal["local", "ray"],
+    flag("--engine", "local: this process; ray: processes on one or several machines (docs/scaling.md)."),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--address", envvar="LATHE_RAY_ADDRESS", help="HOST:PORT of a Ray cluster. [default: one on this machine]"
+    ),
+]
+WorkersOption = Annotated[
+    int | None,
+    flag(
+        "--workers",
+        "Worker processes of the engine ray, which share the cores. [default: up to 4, or a cluster's cores]",
+        min=1,
+    ),
+]
 
 
 def load_state() -> "tuple[Settings, Home]":
@@ -54,8 +76,8 @@ def load_writable_state() -> "tuple[Settings, Home]":
     return settings, home
 
 
-def open_chains(write: bool) -> "tuple[Registry, SizeRoutes]":
-    """Open the chains and size routes of the state folder, or those that replicas share; install the starter chains.
+def open_chains(write: bool) -> "Registry":
+    """Open the registry of the state folder, or the one that replicas share; install the starter chains.
 
     Args:
         write: whether the command changes chains; without, a folder that cannot be written is only read.
@@ -93,6 +115,33 @@ def load_encoder(settings: "Settings", name: str | None, stored: bool = True) ->
     torch.set_num_threads(settings.threads)
     store = settings.upstream_store if stored else None
     return open_encoder(find_encoder(settings, name), settings.device, store)
+
+
+@contextmanager
+def open_engine(name: str, address: str | None, workers: int | None, settings: "Settings") -> "Iterator[Engine]":
+    """Open an engine for the duration of the block, and yield it; prints a note if `address` is not used.
+
+    Args:
+        name: "local" or "ray".
+        address: HOST:PORT of a Ray cluster; None starts Ray on this machine.
+        workers: number of Ray's worker processes; None selects it.
+        settings: settings with the number of threads.
+
+    Raises:
+        EngineError: if Ray cannot be used.
+    """
+    from lathe.training.fitting.engines import LOCAL
+
+    if name == "local":
+        if address is not None:
+            typer.echo("--address is ignored: it is for --engine ray.", err=True)
+        yield LOCAL
+        return
+    from lathe.training.distributed import ray_engine
+
+    count = workers or (settings.worker_processes if address is None else None)
+    with ray_engine(address, settings.threads, count) as engine:
+        yield engine
 
 
 def format_command_line() -> str:

@@ -80,15 +80,21 @@ def reduce(
     """
     require_driver()
     from lathe.service.chains.resolve import ChainResolver
-    from lathe.service.index.pgvector.chain_columns import describe_space, require_searchable
     from lathe.service.index.pgvector.connection import open_database
     from lathe.service.index.pgvector.reduction import find_full_vectors, reduce_column
-    from lathe.service.index.pgvector.table import VectorColumn, format_index_statement, parse_table_name, require_table
+    from lathe.service.index.pgvector.table import (
+        VectorColumn,
+        describe_space,
+        format_index_statement,
+        parse_table_name,
+        require_searchable,
+        require_table,
+    )
 
     name = parse_table_name(table)
     with open_database(postgres_url) as connection, ProgressBar() as progress:
         full = find_full_vectors(connection, require_table(connection, name), column)
-        target = ChainResolver(*open_chains(write=False)).resolve_for_vectors(full.dimensions, chain, dimensions)
+        target = ChainResolver(open_chains(write=False)).resolve_for_vectors(full.dimensions, chain, dimensions)
         require_searchable(target.chain, target.quantizer, column_type, "cosine")
         wanted = VectorColumn(
             into, column_type, target.dimensions, describe_space(target.space_id, target.chain, column_type)
@@ -102,5 +108,4 @@ def reduce(
 
 
 def _format_reduction(target: "Target", width: int) -> str:
-    """Format the dimensions before and after a chain, its name, and the space of the result."""
     return f"{width} → {target.dimensions} through {target.chain}, space {target.space_id}"

@@ -116,7 +116,6 @@ async def serve_and_greet(
 
 
 async def _greet(server: uvicorn.Server, settings: Settings, services: Services) -> None:
-    """Wait until the server is ready; print warnings, its URL and example requests to stderr."""
     for engine in services.embedder.engines.values():
         await asyncio.to_thread(engine.settled.wait)
     for warning in await asyncio.to_thread(list_start_warnings, services):
@@ -163,17 +162,13 @@ def _format_greeting(settings: Settings, services: Services, port: int) -> str:
 
 
 def _format_example_dimensions(services: Services) -> str:
-    """Return the JSON field `dimensions` of the examples: the first size for which the default encoder has a chain.
-
-    Empty if it has none, or is not ready.
-    """
+    """Return the JSON field `dimensions` of the examples: the first size for which the default encoder has a chain."""
     info = services.embedder.default.info
-    size_routes = services.size_routes.get_current().get(info.fingerprint, {}) if info else {}
+    size_routes = services.registry.size_routes.get_current().get(info.fingerprint, {}) if info else {}
     return next((f', "dimensions": {size}' for size in size_routes if size.isdecimal()), "")
 
 
 def _print_to_stderr(text: str) -> None:
-    """Print text to stderr."""
     typer.echo(text, err=True)
 
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from lathe.service.cli.engines import AddressOption, EngineOption, WorkersOption
-from lathe.service.cli.options import SOURCE, flag
+from lathe.service.cli.options import SOURCE, AddressOption, EngineOption, WorkersOption, flag
 
 SourceOption = Annotated[str, flag("--source", SOURCE)]
 OutOption = Annotated[Path, flag("--out", "FILE.jsonl, .parquet or .npy; rows keep their order and other fields.")]

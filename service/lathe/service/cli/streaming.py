@@ -10,8 +10,7 @@ import typer
 from numpy.typing import NDArray
 
 from lathe.service.chains.resolve import ChainResolver, Target
-from lathe.service.cli.engines import open_engine
-from lathe.service.cli.options import ProgressBar, load_encoder, load_state, open_chains
+from lathe.service.cli.options import ProgressBar, load_encoder, load_state, open_chains, open_engine
 from lathe.training.digests import digest
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
@@ -50,10 +49,9 @@ def embed_source(
     settings, home = load_state()
     loaded = load_encoder(settings, encoder)
     loaded.prompt(prompt)
-    target = ChainResolver(*open_chains(write=False)).resolve_for_encoder(loaded, chain, dimensions)
+    target = ChainResolver(open_chains(write=False)).resolve_for_encoder(loaded, chain, dimensions)
 
     def embed_batch(batch: Batch) -> NDArray[np.float32]:
-        """Encode the texts of a batch, and apply the chain."""
         return target.apply(loaded.encode(list(batch.values), prompt_name=prompt).vectors)
 
     if engine == "local":
@@ -105,24 +103,16 @@ def reduce_source(source: str, out: Path, chain: str, dimensions: int | None) ->
     dimensions_in = opened.detect_kind()
     if dimensions_in is None:
         raise SourceError(f"{source} holds texts: use lathe embed")
-    target = ChainResolver(*open_chains(write=False)).resolve_for_vectors(dimensions_in, chain, dimensions)
+    target = ChainResolver(open_chains(write=False)).resolve_for_vectors(dimensions_in, chain, dimensions)
 
     def reduce_batch(batch: Batch) -> NDArray[np.float32]:
-        """Apply the chain to the vectors of a batch."""
         return target.apply(np.asarray(batch.values, dtype=np.float32))
 
     _write_file(opened, out, target, reduce_batch)
 
 
 def _write_file(source: Source, out: Path, target: Target, transform: Callable[[Batch], NDArray[np.float32]]) -> None:
-    """Write a source's fields and vectors to a file, show progress, and print a summary to stderr.
-
-    Args:
-        source: rows to read, batch by batch.
-        out: file to write; vectors are written as codes if the chain ends in a quantizer.
-        target: the chain with its dimensions and encoding of outputs; it is not applied here.
-        transform: returns the vectors of a batch after the chain.
-    """
+    """Write a source's fields and vectors to a file, show progress, and print a summary to stderr."""
     total, written, started = source.count(), 0, time.monotonic()
     with ProgressBar() as progress, open_writer(out) as writer:
         for batch in source.batches():
@@ -137,12 +127,7 @@ def _write_file(source: Source, out: Path, target: Target, transform: Callable[[
 
 
 def _build_records(batch: Batch, field: str) -> list[Record]:
-    """Return the fields to write beside each vector: all of the source's row, except the vector that was read from it.
-
-    Args:
-        batch: rows of texts or vectors, with their fields if the source has any.
-        field: name of the field that held the input, dropped if that is a vector.
-    """
+    """Return the fields to write beside each vector: all of the source's row, except the vector that was read."""
     if not isinstance(batch.values, list):
         return [{k: v for k, v in record.items() if k != field} for record in batch.records] or [
             {} for _ in batch.values

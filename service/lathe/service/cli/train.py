@@ -1,13 +1,14 @@
 """`lathe train`: training of encoders on anchor–positive pairs."""
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lathe.service.cli.options import ProgressBar, find_encoder, flag, load_state
-from lathe.service.cli.synthesize import synthesize
+from lathe.service.errors import BadValueError
 from lathe.training.errors import JobError
 from lathe.training.finetuning.regularizers.registry import METHODS
 
@@ -26,8 +27,6 @@ OutOption = Annotated[
 
 
 def _add_training_command(method: str) -> None:
-    """Add the command that trains by a method of the registry to `app`."""
-
     @app.command(method, help=METHODS[method].help)
     def train(config: ConfigOption, out: OutOption = None) -> None:
         """Train by the method; its help text is the method's."""
@@ -56,16 +55,67 @@ def mine(config: ConfigOption, out: OutOption = None) -> None:
     typer.echo(f"Pairs with their negatives, and the statistics, are in {folder / 'negatives'}", err=True)
 
 
-app.command()(synthesize)
+@app.command()
+def synthesize(
+    config: Annotated[Path | None, flag("--config", "YAML file of the job; see docs/synthesis.md.")] = None,
+    out: Annotated[
+        Path | None,
+        flag("--out", "Folder for all results, from which a stopped run continues. [default: JOB-synthesize]"),
+    ] = None,
+    yes: Annotated[bool, flag("--yes", "Start without asking for consent.")] = False,
+    estimate: Annotated[bool, flag("--estimate", "Only print the estimated requests and cost.")] = False,
+    write_templates: Annotated[
+        Path | None, flag("--write-templates", "Only copy the prompts into this folder for editing.")
+    ] = None,
+) -> None:
+    """Make training pairs from questions with answers, by any endpoint with OpenAI's chat API."""
+    if write_templates is not None:
+        from lathe.training.synthesis.templates import write_templates as copy
+
+        typer.echo("\n".join(str(path) for path in copy(write_templates)))
+        return
+    if config is None:
+        raise BadValueError("--config is missing; it must name the YAML file of the job, see docs/synthesis.md")
+    _synthesize_pairs(config, out or Path(f"{config.stem}-synthesize"), yes, estimate)
+
+
+def _synthesize_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -> None:
+    from lathe.training.finetuning.job import read_settings
+    from lathe.training.reporting.tables import Table
+    from lathe.training.synthesis.chat import open_endpoint
+    from lathe.training.synthesis.job import SynthesisJob
+    from lathe.training.synthesis.report import PAIRS, REJECTED, REPORT, as_json, build_stage_rows, summarize_run
+    from lathe.training.synthesis.run import estimate_run, prepare, run
+
+    prepared = prepare(read_settings(config, SynthesisJob))
+    endpoint = None if only_estimate else open_endpoint(prepared.job.endpoint)
+    estimated = estimate_run(prepared, out)
+    typer.echo(Table.from_rows(estimated.rows()).to_text(), err=not only_estimate)
+    typer.echo("\n".join(estimated.sentences()), err=not only_estimate)
+    if endpoint is None:
+        return
+    if estimated.calls and not yes:
+        _require_consent(f"Send up to {estimated.calls:,} requests to {endpoint.host}?")
+    with ProgressBar() as progress:
+        outcome = run(prepared, endpoint, out, progress)
+    summary = as_json(outcome)
+    typer.echo(Table.from_rows(build_stage_rows(summary)).to_text())
+    typer.echo("\n" + "\n".join(summarize_run(summary)))
+    typer.echo(f"{summary['pairs']:,} pairs are in {out / PAIRS}, what was left out in {out / REJECTED}")
+    typer.echo(f"The figures are in {out / REPORT}", err=True)
+
+
+def _require_consent(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise JobError("consent is needed and stdin is no terminal: use --yes to start, or --estimate for the cost")
+    typer.confirm(question, abort=True, err=True)
 
 
 def _default_folder(config: Path, method: str) -> Path:
-    """Return the folder for the results of a command without --out: JOB-METHOD in the current folder."""
     return Path(f"{config.stem}-{method}")
 
 
 def _train(method: str, config: Path, out: Path | None) -> None:
-    """Read a job, train, and print tables and a summary; under torchrun, only the first process prints."""
     _require_training_extra()
     import torch
 
@@ -101,12 +151,10 @@ def _train(method: str, config: Path, out: Path | None) -> None:
 
 
 def _find_mining_encoder(settings: "Settings", job: "Job") -> "EncoderSpec":
-    """Return the spec of the encoder with which the job mines hard negatives; the default if it names none."""
     return find_encoder(settings, job.negatives.model if job.negatives else None)
 
 
 def _require_training_extra() -> None:
-    """Raise `JobError` if the extra `training` is not installed; set TOKENIZERS_PARALLELISM to silence a warning."""
     from importlib.util import find_spec
 
     if find_spec("accelerate") is None or find_spec("datasets") is None:

@@ -26,7 +26,7 @@ def worker(
     settings, _ = load_state()
     settings.require_redis_extra()
     if check:
-        from lathe.service.jobs.redis.liveness import require_live_worker
+        from lathe.service.jobs.redis.heartbeats import require_live_worker
 
         typer.echo(require_live_worker(settings))
         return

@@ -42,18 +42,13 @@ class SecondLevelCache(Protocol):
         keys: list[bytes],
         vectors: NDArray[np.float32],
         tokens: NDArray[np.int64],
-        cut: NDArray[np.int64] | None = None,
+        cut: NDArray[np.int64],
     ) -> None:
         """Store the vectors by their keys, with the tokens read and cut, without blocking."""
 
 
 class VectorCache:
-    """An LRU cache of text vectors, bounded in bytes; 0 bytes turn it off.
-
-    Args:
-        max_bytes: memory that the entries may take.
-        second_level: second-level cache that replicas share; None without one.
-    """
+    """An LRU cache of text vectors, bounded in bytes; 0 bytes turn it off."""
 
     def __init__(self, max_bytes: int, second_level: SecondLevelCache | None = None) -> None:
         self.max_bytes = max_bytes
@@ -110,10 +105,10 @@ class VectorCache:
         keys: list[bytes],
         vectors: NDArray[np.float32],
         tokens: NDArray[np.int64],
-        cut: NDArray[np.int64] | None = None,
+        cut: NDArray[np.int64],
     ) -> None:
         """Store copies of the vectors `(n, d)`, also in the second-level cache; evicts the least recently used."""
-        rows = zip(keys, vectors, tokens, np.zeros_like(tokens) if cut is None else cut, strict=True)
+        rows = zip(keys, vectors, tokens, cut, strict=True)
         self._store(
             {key: CachedVector(row.copy(), int(read), int(lost)) for key, row, read, lost in rows}
         )  # a view would keep its whole batch

@@ -13,8 +13,8 @@ from lathe.service.encoders.cache import CachedVector, VectorCache
 from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodedTexts, EncodeOptions, Work
+from lathe.service.encoders.live_vectors import LiveVectors, ObservedVectors
 from lathe.service.encoders.model_names import ModelChoice, list_model_names, parse_model
-from lathe.service.encoders.observer import ObservedVectors, Observers
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.training.encoder.cutting import build_too_long_error, cut_by_words
 from lathe.training.encoder.long_texts import MAX_LONG_CHARACTERS, MAX_LONG_TOKENS
@@ -34,7 +34,6 @@ class Answer:
 
     Attributes:
         vectors: output of the chain, or the encoder's vectors without a chain.
-        target: chain, dimensions and space of the vectors.
         tokens: number of tokens encoded or cached.
         cut_tokens: number of tokens of the texts that the encoder does not read, estimated for very long ones; None
             without texts.
@@ -68,10 +67,7 @@ class Pending:
     """A request whose texts were found in the cache or are queued for the encoder.
 
     Attributes:
-        encoder: name of the encoder.
-        target: chain and dimensions to transform the vectors to.
-        observers: receives the vectors for observers; None if there were none when the request came.
-        cache: stores the vectors of texts that are encoded.
+        live_vectors: passes the vectors to their observer; None if there is none.
         keys: cache keys of the texts; empty if the cache is not used.
         found: cached entry of each text, None where missing.
         sizes: length of each text relative to the part that was looked up or encoded; 1 for a text that is whole.
@@ -82,7 +78,7 @@ class Pending:
 
     encoder: str
     target: Target
-    observers: Observers | None
+    live_vectors: LiveVectors | None
     cache: VectorCache
     keys: list[bytes]
     found: list[CachedVector | None]
@@ -94,14 +90,14 @@ class Pending:
     def wait_for_answer(self) -> Answer:
         """Wait for the encoder if texts were missing, and return the vectors of all texts in order.
 
-        Caches the new vectors, counts the texts by chain, and passes the raw vectors to observers.
+        Caches the new vectors, counts the texts by chain, and passes the raw vectors to their observer.
         """
         done = None if self.work is None else self.work.future.result()
         CHAIN_TEXTS.labels(self.encoder, self.target.chain).inc(len(self.found))
         cached = self._stack_cached()
         if done is None:
             tokens, cut = self._count_tokens(None)
-            self._notify_observers(cached)
+            self._notify_observer(cached)
             return Answer(self.target.apply(cached), self.target, tokens, cut_tokens=cut)
         timings = {"queue": done.queue_ms, "inference": done.inference_ms}
         raw = done.vectors if done.raw is None else done.raw
@@ -113,7 +109,7 @@ class Pending:
             vectors[self.missing] = encoded
             vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.target.apply(cached)
         tokens, cut = self._count_tokens(done)
-        self._notify_observers(cached, raw)
+        self._notify_observer(cached, raw)
         return Answer(vectors, self.target, tokens, timings, cut_tokens=cut)
 
     def _stack_cached(self) -> NDArray[np.float32]:
@@ -121,18 +117,14 @@ class Pending:
         found = [entry.vector for entry in self.found if entry is not None]
         return np.concatenate(found).reshape(len(found), -1) if found else np.empty((0, 0), np.float32)
 
-    def _notify_observers(self, *raw: NDArray[np.float32]) -> None:
-        """Pass the encoder's vectors to the observers of the chain, if the request has one and anything observes.
-
-        Args:
-            raw: vectors before the chain, such as those from the cache and those just encoded; empty ones are left out.
-        """
+    def _notify_observer(self, *raw: NDArray[np.float32]) -> None:
+        """Pass the encoder's vectors to their observer, if the request has a chain and anything observes."""
         loaded = self.target.loaded
-        if loaded is None or self.observers is None:
+        if loaded is None or self.live_vectors is None:
             return
         parts = [rows for rows in raw if len(rows)]
         together = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        self.observers.notify(ObservedVectors(self.encoder, loaded, together))
+        self.live_vectors.notify(ObservedVectors(self.encoder, loaded, together))
 
     def _count_tokens(self, done: EncodedTexts | None) -> tuple[int, int]:
         """Return how many tokens of all texts were read, and how many cut; `done` holds those just encoded.
@@ -141,8 +133,8 @@ class Pending:
         """
         counts = [(0, 0) if entry is None else (entry.tokens, entry.cut) for entry in self.found]
         if done is not None:
-            lost = np.zeros_like(done.tokens) if done.cut is None else done.cut
-            for index, count in zip(self.missing, zip(done.tokens.tolist(), lost.tolist(), strict=True), strict=True):
+            pairs = zip(done.tokens.tolist(), done.cut.tolist(), strict=True)
+            for index, count in zip(self.missing, pairs, strict=True):
                 counts[index] = count
         read = sum(tokens for tokens, _ in counts)
         total = sum(int((tokens + cut) * size) for (tokens, cut), size in zip(counts, self.sizes, strict=True))
@@ -176,18 +168,11 @@ def cut_texts(texts: list[str], encoder: EncoderInfo, options: EncodeOptions) ->
 class Embedder:
     """The served encoders by name, and the chains their vectors can go through."""
 
-    def __init__(
-        self,
-        engines: list[Engine],
-        registry: Registry,
-        resolver: ChainResolver,
-        cache: VectorCache,
-        observers: Observers,
-    ) -> None:
-        self.observers = observers
+    def __init__(self, engines: list[Engine], registry: Registry, cache: VectorCache) -> None:
+        self.live_vectors = LiveVectors()
         self.engines = {engine.spec.name: engine for engine in engines}
         self.registry = registry
-        self.resolver = resolver
+        self.resolver = ChainResolver(registry)
         self.cache = cache
 
     def add(self, engine: Engine) -> None:
@@ -299,17 +284,17 @@ class Embedder:
             keys = self.cache.compute_keys(encoder, options, texts)
             found = self.cache.get(encoder, keys, options.normalize)
         missing = [index for index, entry in enumerate(found) if entry is None]
-        observers = (
-            self.observers if self.observers.active else None
-        )  # once: raw vectors come back only if they were asked for
+        live_vectors = None if self.live_vectors.observer is None else self.live_vectors
         work, chain_waits = None, engine.spec.upstream is not None
         if missing:
             uncached = texts if len(missing) == len(texts) else [texts[index] for index in missing]
-            keep_raw = bool(keys) or observers is not None
+            keep_raw = bool(keys) or live_vectors is not None
             max_length = MAX_LONG_TOKENS if options.long_text == "mean" else encoder.max_length
             applied = None if chain_waits else target.chain_ref
             work = engine.queue.admit(uncached, options, max_length, applied, keep_raw, missing)
-        return Pending(engine.spec.name, target, observers, self.cache, keys, found, sizes, missing, work, chain_waits)
+        return Pending(
+            engine.spec.name, target, live_vectors, self.cache, keys, found, sizes, missing, work, chain_waits
+        )
 
     def reduce(
         self,
@@ -319,14 +304,7 @@ class Embedder:
         input_type: InputType = "document",
         output_dtype: OutputDtype | None = None,
     ) -> Answer:
-        """Transform the caller's vectors `(n, d)` by a chain, and pass them to observers if there are any.
-
-        Args:
-            vectors: the caller's vectors.
-            chain: name or reference of the chain.
-            dimensions: dimensions of the outputs; None for all.
-            input_type: `query` takes the chain's map of queries, whose floats search what it maps documents to.
-            output_dtype: requested encoding of the outputs.
+        """Transform the caller's vectors `(n, d)` by a chain, and pass them to their observer if there is one.
 
         Raises:
             BadValueError: if the chain does not serve the dimensions, or outputs overflow float32 or cannot be encoded
@@ -340,8 +318,8 @@ class Embedder:
         reduced = target.apply(vectors)
         if not np.isfinite(reduced).all():
             raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
-        if target.loaded is not None and self.observers.active:
-            self.observers.notify(ObservedVectors(None, target.loaded, vectors))
+        if target.loaded is not None:
+            self.live_vectors.notify(ObservedVectors(None, target.loaded, vectors))
         return Answer(reduced, target)
 
     def list_models(self) -> list[str]:
@@ -349,9 +327,12 @@ class Embedder:
         return list_model_names(self.engines, self.registry, self.resolver)
 
     def require_model(self, model: str) -> None:
-        """Raise a `RequestError` unless a request's `model` names an encoder that serves its chain and dimensions.
+        """Check that a request's `model` names an encoder that serves its chain and dimensions.
 
         While the encoder was never ready, only its name is checked.
+
+        Raises:
+            BadValueError, ConflictError, UnknownNameError: if it does not.
         """
         choice = self.parse_model(model)
         if choice.engine.info is not None:

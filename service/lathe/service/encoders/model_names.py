@@ -30,7 +30,6 @@ class ModelChoice:
 
     Attributes:
         model: the value itself; None if the request names none.
-        engine: engine of the encoder.
         chain: name or reference of the chain; None if none is named.
         dimensions: dimensions that the name ends in; None if it ends in none.
     """
@@ -57,11 +56,6 @@ class ModelChoice:
 
 def parse_model(model: str | None, find_engine: Callable[[str | None], Engine], names: set[str]) -> ModelChoice:
     """Parse a request's `model`; without the name of an encoder, such as in `+CHAIN`, the default encoder is meant.
-
-    Args:
-        model: value of `model`.
-        find_engine: finds an encoder by its name or its model's, and the default by None.
-        names: names of the encoders and of their models.
 
     Raises:
         UnknownNameError: if there is no such encoder.
@@ -113,8 +107,8 @@ def list_model_names(engines: dict[str, Engine], registry: Registry, resolver: C
 def _list_route_sizes(encoder: EncoderInfo, resolver: ChainResolver) -> list[int]:
     """Return the sizes that an encoder's size routes serve, largest first: of its nested chain, the halves only."""
     try:
-        routes = resolver.size_routes.get_current().get(encoder.fingerprint, {})
-        found = {route: resolver.size_routes.find_chain(routes, route) for route in routes}
+        routes = resolver.registry.size_routes.get_current().get(encoder.fingerprint, {})
+        found = {route: resolver.registry.size_routes.find_chain(routes, route) for route in routes}
     except ArtifactError:  # no chain answers `dimensions`
         return []
     sizes = {int(route) for route, loaded in found.items() if loaded and route != NESTED}

@@ -20,7 +20,6 @@ class Residency:
     """Thread that unloads encoders; it runs only if something limits how long they stay loaded.
 
     Args:
-        list_engines: returns the engines of the served encoders.
         max_bytes: maximum bytes of the weights of all loaded encoders; 0 for no limit.
     """
 
@@ -33,7 +32,7 @@ class Residency:
 
     def start(self) -> None:
         """Start the thread if it is needed and does not run; called again when an encoder is added."""
-        limited = self.max_bytes or any(engine.unload_seconds for engine in self.list_engines())
+        limited = self.max_bytes or any(engine.options.unload_seconds for engine in self.list_engines())
         if limited and not self.thread.is_alive():
             self.thread.start()
 
@@ -51,7 +50,6 @@ class Residency:
         return f"the loaded encoders have {total:,} bytes of weights, more than LATHE_MODEL_BYTES, {self.max_bytes:,}"
 
     def _run(self) -> None:
-        """Check the encoders until the thread is stopped."""
         while not self.stopping.wait(self._choose_pause()):
             try:
                 self.unload_idle()
@@ -61,14 +59,14 @@ class Residency:
 
     def _choose_pause(self) -> float:
         """Return the seconds until the next check: a tenth of the shortest time that an encoder may be idle."""
-        limits = [engine.unload_seconds for engine in self.list_engines() if engine.unload_seconds]
+        limits = [engine.options.unload_seconds for engine in self.list_engines() if engine.options.unload_seconds]
         return min([CHECK_SECONDS, *(max(limit / 10, 0.01) for limit in limits)])
 
     def unload_idle(self) -> None:
         """Unload each encoder that was not used for its `unload_seconds`."""
         now = time.monotonic()
         for engine in self.list_engines():
-            if engine.unload_seconds and now - engine.last_used >= engine.unload_seconds:
+            if engine.options.unload_seconds and now - engine.last_used >= engine.options.unload_seconds:
                 engine.unload()
 
     def unload_beyond_limit(self, wanted: Engine | None = None) -> list[Engine]:

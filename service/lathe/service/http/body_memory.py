@@ -10,12 +10,7 @@ FREE_BYTES = 65_536
 
 
 class BodyMemory:
-    """Count of the bytes that the bodies of all requests hold, with its limit.
-
-    Attributes:
-        limit: maximum number of bytes.
-        held: bytes held now.
-    """
+    """Count of the bytes that the bodies of all requests hold, with its limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -50,7 +45,6 @@ class BodyMemoryMiddleware:
     """Middleware that releases a request's parse memory when the response begins, and its body memory at the end.
 
     Args:
-        app: handles the requests.
         limit: bytes that all bodies may hold together.
         parse_limit: bytes that bodies may take together while they are parsed.
     """
@@ -72,7 +66,6 @@ class BodyMemoryMiddleware:
         reservation = scope["parse_reservation"] = ParseReservation(self.parse_memory)
 
         async def release_and_send(message: Message) -> None:
-            """Release the request's parse memory and send the message on."""
             reservation.release()  # before the first byte is sent: no request waits for a client that reads slowly
             await send(message)
 

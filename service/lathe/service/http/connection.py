@@ -10,6 +10,7 @@ Seconds count for the whole head or body: sending a byte now and then does not e
 second (`check_connections`), so that requests set no timers.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable
@@ -22,16 +23,7 @@ from prometheus_client import Counter
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lathe.service.codec import dump_json
-from lathe.service.errors import (
-    HeadTooLargeError,
-    MalformedError,
-    RequestTimeoutError,
-    ServiceError,
-    UnavailableError,
-    UriTooLongError,
-    error_body,
-)
-from lathe.service.http.joined_writes import JoinedWrites
+from lathe.service.errors import BadValueError, ServiceError, UnavailableError, error_body
 
 HEAD_BYTES = 65_536
 """Maximum bytes of the request line and headers, of one parsed piece, and between two pieces of a body."""
@@ -162,7 +154,8 @@ class Connection(HttpToolsProtocol):
             self.unread = 0 if self.progressed else self.unread + len(piece)
             self.progressed = False
             if self.unread > HEAD_BYTES:
-                self.refuse(HeadTooLargeError(f"the request line and headers are larger than {HEAD_BYTES} bytes"))
+                message = f"the request line and headers are larger than {HEAD_BYTES} bytes"
+                self.refuse(ServiceError(message, status=431))
 
     def on_headers_complete(self) -> None:
         """Start the request and the time limit of its body.
@@ -173,15 +166,15 @@ class Connection(HttpToolsProtocol):
         """
         self.progressed = True
         if len(self.headers) > HEADERS:
-            self.refusal = HeadTooLargeError(
-                f"this request has {len(self.headers)} headers; at most {HEADERS} are allowed"
+            self.refusal = ServiceError(
+                f"this request has {len(self.headers)} headers; at most {HEADERS} are allowed", status=431
             )
         elif len(self.url) > LINE_BYTES:
-            self.refusal = UriTooLongError(
-                f"path and query have {len(self.url)} bytes; at most {LINE_BYTES} are allowed"
+            self.refusal = ServiceError(
+                f"path and query have {len(self.url)} bytes; at most {LINE_BYTES} are allowed", status=414
             )
         elif len(self.pipeline) >= MAX_PIPELINED:
-            self.refusal = MalformedError(
+            self.refusal = BadValueError(
                 f"at most {MAX_PIPELINED} requests may be sent before the response to an earlier one",
                 code="too_many_pipelined",
             )
@@ -204,7 +197,7 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that cannot be parsed (400) or exceeded a limit, with the error of that limit."""
-        self.refuse(self.refusal or MalformedError(msg, code="malformed_request"))
+        self.refuse(self.refusal or BadValueError(msg, code="malformed_request"))
 
     def refuse(self, error: ServiceError) -> None:
         """Count the refusal, send the error as a response, and set the deadline to close after `LINGER_SECONDS`.
@@ -246,9 +239,11 @@ class Connection(HttpToolsProtocol):
             return
         elif answering:
             seconds = self.limits.body_seconds
-            self.refuse(RequestTimeoutError(f"the body was not complete after {seconds:g} s (LATHE_BODY_SECONDS)"))
+            message = f"the body was not complete after {seconds:g} s (LATHE_BODY_SECONDS)"
+            self.refuse(ServiceError(message, status=408))
         elif self.unread:
-            self.refuse(RequestTimeoutError(f"the headers were not complete after {HEAD_SECONDS:g} s"))
+            message = f"the headers were not complete after {HEAD_SECONDS:g} s"
+            self.refuse(ServiceError(message, status=408))
         else:  # no request has begun, or it was answered before its body came
             REFUSED.labels("idle").inc()
             self.transport.close()
@@ -276,7 +271,6 @@ def _split(data: bytes) -> Iterable[Any]:
 
 
 def _serialize_response(error: ServiceError) -> bytes:
-    """Serialize an error to the bytes of an HTTP/1.1 response that closes its connection."""
     body = dump_json(error_body(error))
     lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}", "content-type: application/json"]
     lines += [f"content-length: {len(body)}", "connection: close"]
@@ -303,3 +297,48 @@ def get_descriptor_limit() -> int | None:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return None if soft == resource.RLIM_INFINITY else soft
     return None
+
+
+class JoinedWrites:
+    """A transport that sends the first bytes written to it together with the next, in one system call.
+
+    Bytes that none follow are sent when the event loop's iteration ends. A response that is larger than the socket's
+    buffer still takes several calls. Everything but writing is left to the transport.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._unsent: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the transport."""
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Keep the bytes if none are kept, else send both in one call; kept bytes go alone when the iteration ends."""
+        self._unsent.append(data)
+        if len(self._unsent) > 1:
+            self._send()
+        else:
+            self._loop.call_soon(self._send)
+
+    def write_eof(self) -> None:
+        """Send what is kept, and close the writing side."""
+        self._send()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """Send what is kept, and close the connection."""
+        self._send()
+        self._transport.close()
+
+    def get_write_buffer_size(self) -> int:
+        """Return the number of bytes that were written but not sent."""
+        return sum(map(len, self._unsent)) + int(self._transport.get_write_buffer_size())
+
+    def _send(self) -> None:
+        """Send the kept bytes, or drop them if the connection is closing."""
+        unsent, self._unsent = self._unsent, []
+        if unsent and not self._transport.is_closing():
+            self._transport.writelines(unsent)

@@ -5,14 +5,14 @@ import asyncio
 from starlette.requests import Request
 
 from lathe.service.encoders.engine.work import Work
-from lathe.service.errors import ClientGoneError
+from lathe.service.errors import ServiceError
 
 
 async def wait_for_encoding(request: Request, work: Work | None) -> None:
     """Wait until the texts are encoded; cancel that if the client disconnects first. Return at once if `work` is None.
 
     Raises:
-        ClientGoneError: if the client disconnected.
+        ServiceError: 499 if the client disconnected.
         Exception: the error with which the encoding failed.
     """
     if work is None:
@@ -22,14 +22,13 @@ async def wait_for_encoding(request: Request, work: Work | None) -> None:
         await asyncio.wrap_future(work.future)
     except asyncio.CancelledError:
         if watch.done():
-            raise ClientGoneError from None
+            raise ServiceError("the client disconnected", status=499) from None
         raise  # the server itself cancelled the request
     finally:
         watch.cancel()
 
 
 async def _cancel_on_disconnect(request: Request, work: Work) -> None:
-    """Wait until the client disconnects, then cancel the encoding."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     work.future.cancel()

@@ -15,11 +15,8 @@ from starlette.requests import ClientDisconnect, Request
 from lathe.service.codec import JSON
 from lathe.service.errors import (
     BadValueError,
-    ClientGoneError,
-    MalformedError,
     ServiceError,
     TooLargeError,
-    UnsupportedTypeError,
     WrongShapeError,
 )
 from lathe.service.http.body_memory import HeldBody
@@ -71,14 +68,14 @@ async def read_json(request: Request, settings: Settings, any_content_type: bool
 
 
 def require_json_type(request: Request) -> None:
-    """Raise `UnsupportedTypeError` unless the request's content type is JSON.
+    """Raise a 415 unless the request's content type is JSON.
 
     A web page can make a browser send text, forms and bodies without a content type to any server, without a preflight
     request, but not JSON.
     """
     content_type = request.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != JSON:
-        raise UnsupportedTypeError(f"the content-type must be {JSON}, not {content_type[:80] or 'missing'}")
+        raise ServiceError(f"the content-type must be {JSON}, not {content_type[:80] or 'missing'}", status=415)
 
 
 async def read_body(request: Request, settings: Settings) -> bytes:
@@ -87,7 +84,7 @@ async def read_body(request: Request, settings: Settings) -> bytes:
     Raises:
         TooLargeError: if the body is over the size limit; up to `DRAINED_BODIES` times the limit is read and discarded.
         OverloadedError: if the bodies of all requests together would exceed their memory limit.
-        ClientGoneError: if the client disconnected before the body was complete.
+        ServiceError: 499 if the client disconnected before the body was complete.
     """
     limit = settings.max_body_bytes
     held: HeldBody = request.scope["held_body"]
@@ -105,7 +102,7 @@ async def read_body(request: Request, settings: Settings) -> bytes:
                 chunks.clear()
                 held.resize(0)
     except ClientDisconnect:
-        raise ClientGoneError from None
+        raise ServiceError("the client disconnected", status=499) from None
     if size > limit:
         raise TooLargeError(f"the body is larger than {limit} bytes")
     return b"".join(chunks)
@@ -132,10 +129,9 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
     """Parse a JSON object and validate it by the schema.
 
     Raises:
-        MalformedError: if the body is not valid JSON.
+        BadValueError: if the body is not valid JSON, or a field has a wrong value.
         TooLargeError: if the body holds too many lists and objects for its size.
         WrongShapeError: if the body is no JSON object, or a field has a wrong type or is missing.
-        BadValueError: if a field has a wrong value.
     """
     content = parse_json(body)
     if not isinstance(content, dict):
@@ -143,25 +139,25 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
     try:
         return schema.model_validate(content)
     except ValidationError as error:
-        raise convert_validation_error(error) from None
+        raise _convert_validation_error(error) from None
 
 
 def parse_json(body: bytes) -> Any:
     """Parse a JSON body; if a key is repeated, its last value counts.
 
     Raises:
-        MalformedError: if the body is not valid JSON; NaN and Infinity are not.
+        BadValueError: if the body is not valid JSON; NaN and Infinity are not.
         TooLargeError: if the body has so many lists and objects that it would take many times its size in memory.
     """
     _require_few_containers(body)
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise MalformedError(f"the body is not JSON: {error.msg} at character {error.pos}") from None
+        message = f"the body is not JSON: {error.msg} at character {error.pos}"
+        raise BadValueError(message, code="malformed_body") from None
 
 
 def _require_few_containers(body: bytes) -> None:
-    """Raise `TooLargeError` if an unparsed JSON body holds more lists and objects than its size allows."""
     allowed = FREE_CONTAINERS + len(body) // BYTES_PER_CONTAINER
     if body.count(b"[") + body.count(b"{") <= allowed:  # brackets inside texts count here, so this only clears a body
         return
@@ -178,7 +174,7 @@ def count_containers(body: bytes) -> int:
     return int(np.count_nonzero(outside & ((characters == ord("[")) | (characters == ord("{")))))
 
 
-def convert_validation_error(error: ValidationError) -> ServiceError:
+def _convert_validation_error(error: ValidationError) -> ServiceError:
     """Convert a pydantic error to a `ServiceError` on one field: 400 for a wrong value, 422 for a wrong type.
 
     Of several problems, the first with a wrong value is reported, else the first. A missing field counts as a type.

@@ -50,7 +50,7 @@ class RequestMiddleware:
             try:
                 await self.app(scope, receive, exchange.send)
             except Exception as error:
-                log_failure(error)
+                _log_failure(error)
                 if exchange.status == 0:
                     await send_error(convert_error(error), exchange.send)
             finally:
@@ -71,7 +71,7 @@ class Exchange:
         self.request_headers: dict[bytes, bytes] = dict(scope["headers"])
         self.response_headers: dict[bytes, bytes] = {}
         client_id = self.request_headers.get(b"x-request-id", b"")
-        self.request_id = client_id.decode() if REQUEST_ID.fullmatch(client_id) else generate_id()
+        self.request_id = client_id.decode() if REQUEST_ID.fullmatch(client_id) else _generate_id()
         self.status = 0
         self.begun = time.perf_counter()
 
@@ -81,7 +81,7 @@ class Exchange:
             self.status = message["status"]
             headers = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
             if 300 <= self.status < 400:
-                headers = [(name, remove_host(value) if name == b"location" else value) for name, value in headers]
+                headers = [(name, _remove_host(value) if name == b"location" else value) for name, value in headers]
             self.response_headers = dict(headers)
             message["headers"] = headers
         await self.send_to_client(message)
@@ -96,9 +96,9 @@ class Exchange:
         level = logging.DEBUG if is_probe(route) else logging.INFO
         if log.isEnabledFor(level):
             fields = {"method": method, "route": route, "status": self.status, "milliseconds": round(seconds * 1000, 3)}
-            log.log(level, "request", extra=fields | self.collect_sizes())
+            log.log(level, "request", extra=fields | self._collect_sizes())
 
-    def collect_sizes(self) -> dict[str, Any]:
+    def _collect_sizes(self) -> dict[str, Any]:
         """Return log fields: the request's length in bytes, and chain and dimensions of the response, if in headers."""
         length = self.request_headers.get(b"content-length", b"")
         fields: dict[str, Any] = {"bytes_in": int(length)} if BYTES.fullmatch(length) else {}
@@ -109,7 +109,7 @@ class Exchange:
         return fields
 
 
-def generate_id() -> str:
+def _generate_id() -> str:
     """Return 128 random bits as 32 hexadecimal digits: no secret, so no system call asks the kernel for them."""
     return f"{random.getrandbits(128):032x}"  # noqa: S311
 
@@ -119,7 +119,7 @@ def get_route(scope: Scope) -> str | None:
     return getattr(scope.get("route"), "path", None)
 
 
-def remove_host(location: bytes) -> bytes:
+def _remove_host(location: bytes) -> bytes:
     """Return the path and query of a redirect's location, without scheme and host, which the caller could choose."""
     _, _, path, query, _ = urlsplit(location)
     return b"/" + path.lstrip(b"/") + (b"?" + query if query else b"")
@@ -135,7 +135,7 @@ def is_health(path: str) -> bool:
     return path == "/health" or path.startswith("/health/")
 
 
-def log_failure(error: Exception) -> None:
+def _log_failure(error: Exception) -> None:
     """Log an unhandled exception's type and stack, without its message, which may quote what a caller sent."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("request failed", extra={"error": type(error).__name__, "frames": frames})

@@ -72,11 +72,6 @@ def _inline_references(json_schema: Any, definitions: dict[str, Any]) -> Any:
 
 
 def describe_vectors_response(schema: dict[str, Any], **more: Any) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI `responses` of a route that answers with vectors: 200 with its headers, and the errors.
-
-    Args:
-        schema: JSON schema of the JSON body.
-        more: other media types of the body, by name.
-    """
+    """Return the OpenAPI `responses` of a route that answers with vectors: 200 with its headers, and the errors."""
     content = {JSON: {"schema": schema}} | more
     return {**ERRORS, 200: {"description": "Vectors", "headers": VECTOR_HEADERS, "content": content}}

@@ -14,10 +14,13 @@ import ipaddress
 import re
 from functools import lru_cache
 
+from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lathe.service.errors import ForbiddenError
 from lathe.service.http.middleware import is_health, send_error
+from lathe.service.http.openapi import VECTOR_HEADERS
 from lathe.service.settings import Settings
 
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]?#]+)(?::\d+)?")
@@ -48,13 +51,13 @@ class OriginMiddleware:
             names = ", ".join(host.decode("latin-1")[:100] for host in hosts)
             message = f"this server does not answer to the Host {names!r}; LATHE_ALLOWED_HOSTS names allowed hosts"
             await send_error(ForbiddenError(message, code="host_not_allowed"), send)
-        elif scope["method"] not in SAFE_METHODS and self.is_cross_origin(scope, hosts):
+        elif scope["method"] not in SAFE_METHODS and self._is_cross_origin(scope, hosts):
             message = "pages of this origin may not call the server; LATHE_CORS_ORIGINS names allowed origins"
             await send_error(ForbiddenError(message, code="origin_not_allowed"), send)
         else:
             await self.app(scope, receive, send)
 
-    def is_cross_origin(self, scope: Scope, hosts: list[bytes]) -> bool:
+    def _is_cross_origin(self, scope: Scope, hosts: list[bytes]) -> bool:
         """Return whether a page of an origin that is neither this server's nor allowed sent a request.
 
         `Sec-Fetch-Site` tells, if it is there; else `Origin` is compared with `hosts`, the request's `Host` values.
@@ -107,3 +110,18 @@ class Hosts:
         except ValueError:
             return False
         return self.addresses or address.is_loopback
+
+
+def allow_origins(app: Starlette, origins: tuple[str, ...]) -> None:
+    """Add CORS middleware that lets web pages of these origins call the app and read the response headers.
+
+    Never with credentials: a page sets the key in a header itself; if browsers added cookies or passwords on their own,
+    any page could act as its user.
+    """
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["*"],
+        allow_headers=["*"],  # clients of OpenAI's API send a dozen of their own
+        expose_headers=[*VECTOR_HEADERS, "retry-after"],
+    )

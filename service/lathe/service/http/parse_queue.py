@@ -59,11 +59,7 @@ class ParseQueue:
 
 
 class ParseMemory:
-    """The memory of a server for parsing bodies, divided among a parse queue for each class of body size.
-
-    Args:
-        memory: bytes of all queues.
-    """
+    """The memory of a server for parsing bodies, divided among a parse queue for each class of body size."""
 
     def __init__(self, memory: int) -> None:
         self.queues = [(largest * memory, ParseQueue(share * memory)) for largest, share in SHARES]

@@ -8,6 +8,7 @@ from pydantic_core import CoreSchema
 from lathe.service.chains.output_dtype import OutputDtype
 from lathe.service.chains.resolve import InputType
 from lathe.service.codec import MAX_DIMENSIONS
+from lathe.service.index.spec import Metric, Originals
 from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS
 from lathe.training.encoder.spec import LongText
 from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
@@ -219,7 +220,6 @@ class SizeRouteBody(Body):
     chain: str
 
 
-Metric = Literal["cosine", "ip", "l2"]
 TextField = Annotated[str, Field(min_length=1, max_length=200)]
 Links = Annotated[int, Field(ge=2, le=256)]
 Candidates = Annotated[int, Field(ge=1, le=10_000)]
@@ -247,7 +247,7 @@ class IndexBody(Body):
     metric: Metric = "cosine"
     m: Links = 16
     ef_construction: Candidates = 200
-    originals: Literal["float32", "float16", "none"] = "float32"
+    originals: Originals = "float32"
     text_field: TextField | None = None
 
 

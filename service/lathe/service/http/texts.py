@@ -9,11 +9,6 @@ from lathe.service.errors import BadValueError
 def list_texts(inputs: Any, max_texts: int, param: str) -> list[str]:
     """Return one text or many as a list.
 
-    Args:
-        inputs: a text, or a list of texts; OpenAI's schema also admits token ids.
-        max_texts: maximum number of texts.
-        param: name of the field, for errors.
-
     Raises:
         BadValueError: if there are no texts, a text is empty, or there are token ids.
         TooLargeError: if there are too many texts.

@@ -43,7 +43,7 @@ class TraceMiddleware:
         from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 
         self.app = app
-        self.provider = open_provider()
+        self.provider = _open_provider()
         self.traced = OpenTelemetryMiddleware(
             self.answer, tracer_provider=self.provider, exclude_spans=["receive", "send"]
         )
@@ -66,7 +66,6 @@ class TraceMiddleware:
         span = get_current_span()
 
         async def name_and_send(message: Message) -> None:
-            """Set the span's name and route when the response begins, and send the message on."""
             route = get_route(scope)
             if route and message["type"] == "http.response.start":
                 span.update_name(f"{scope['method']} {route}")
@@ -77,7 +76,7 @@ class TraceMiddleware:
             await self.app(scope, receive, name_and_send)
 
 
-def open_provider() -> Any:
+def _open_provider() -> Any:
     """Return a tracer provider that exports spans in batches; `OTEL_SERVICE_NAME` overrides the name "lathe"."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource

@@ -29,13 +29,7 @@ def refuse_texts(_spec: IndexSpec, _texts: list[str]) -> NoReturn:
 
 
 def open_indexes(settings: Settings, home: Home, encode: Texts = refuse_texts) -> SearchIndexes:
-    """Return the indexes of the backend that the settings choose: Milvus if `index_url` is set, else the state folder.
-
-    Args:
-        settings: settings of the server.
-        home: state folder.
-        encode: encodes texts with the encoder that an index names.
-    """
+    """Return the indexes of Milvus if the settings name one in `index_url`, else those of the state folder."""
     if settings.index_url:
         return MilvusIndexes(settings.index_url, settings.index_token)
     return EmbeddedIndexes(home.indexes, settings.threads, settings.job_threads, encode)
@@ -86,9 +80,6 @@ class StoredItems:
     """Items of an index that is opened without owning it.
 
     Attributes:
-        spec: settings of the index.
-        artifact: manifest and tensors of its chain.
-        count: number of items.
         batches: ids and metadata, and original vectors `(n, d)`, batch by batch.
     """
 

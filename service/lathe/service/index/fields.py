@@ -47,11 +47,6 @@ def _walk_values(value: Any, name: str, depth: int) -> Iterator[tuple[str, Value
 
     The elements of a list have its name. A named object or empty list also yields `PRESENT`: the field exists.
 
-    Args:
-        value: JSON value.
-        name: dotted name of the value; empty at the top.
-        depth: nesting depth of the value.
-
     Raises:
         BadValueError: if a name is too long, or the value is nested too deep.
     """

@@ -82,27 +82,13 @@ class _ConditionBudget:
         self.left = MAX_CONDITIONS
 
     def spend(self) -> None:
-        """Count one condition, before it is created.
-
-        Raises:
-            BadValueError: if no condition is left.
-        """
         if self.left == 0:
             raise BadValueError(f"a filter may have at most {MAX_CONDITIONS} conditions", param="filter")
         self.left -= 1
 
 
 def _parse_part(given: Any, depth: int, budget: _ConditionBudget) -> Filter:
-    """Parse a filter or a nested part of one; several keys are combined by `and`.
-
-    Args:
-        given: JSON value.
-        depth: nesting depth of this part.
-        budget: counter of the remaining conditions, which is decremented.
-
-    Raises:
-        BadValueError: if the part is not an object, is nested deeper than 16, or has an invalid entry.
-    """
+    """Parse a filter or a nested part of one; several keys are combined by `and`."""
     if not isinstance(given, dict):
         raise BadValueError('a filter is an object such as {"field": "value"}', param="filter")
     if depth > MAX_DEPTH:
@@ -117,9 +103,6 @@ def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> 
     """Parse one key of a filter object with its value: a logical operator, or a field with a value or operators.
 
     Several operators on a field are combined by `and`; each spends one condition of the budget.
-
-    Raises:
-        BadValueError: if the entry is invalid.
     """
     plain = key.removeprefix("$")
     if plain in ("and", "or"):
@@ -140,11 +123,7 @@ def _parse_entry(key: str, value: Any, depth: int, budget: _ConditionBudget) -> 
 
 
 def _parse_operator(field: str, operator: str, wanted: Any) -> Filter:
-    """Parse `{"field": {operator: wanted}}`; negative operators become a `not` of the positive condition.
-
-    Raises:
-        BadValueError: if the operator is unknown or the value has the wrong type.
-    """
+    """Parse `{"field": {operator: wanted}}`; negative operators become a `not` of the positive condition."""
     if operator == "eq":
         return _build_equality(field, wanted)
     if operator == "ne":
@@ -164,51 +143,29 @@ def _parse_operator(field: str, operator: str, wanted: Any) -> Filter:
 
 
 def _build_equality(field: str, wanted: Any) -> Condition:
-    """Build the condition that the field equals the value, or is a list that contains it."""
     return Condition(field, "in", (_convert_comparable(field, wanted),))
 
 
 def _build_membership(field: str, wanted: Any) -> Condition:
-    """Build the condition that the field equals, or contains, one of the values.
-
-    Raises:
-        BadValueError: unless there are 1 to 1,000 scalar values.
-    """
     if not isinstance(wanted, list) or not 0 < len(wanted) <= 1000:
         raise BadValueError(f"{field}: in and nin take a list of 1 to 1,000 values", param="filter")
     return Condition(field, "in", tuple(_convert_comparable(field, value) for value in wanted))
 
 
 def _build_range(field: str, side: Range, wanted: Any) -> Condition:
-    """Build the range condition `field side wanted`, such as year ≥ 2000.
-
-    Raises:
-        BadValueError: unless the bound is a number or a text.
-    """
     if isinstance(wanted, bool) or not isinstance(wanted, int | float | str):
         raise BadValueError(f"{field}: {side} takes a number or a text", param="filter")
     return Condition(field, side, (convert_to_stored(wanted),))
 
 
 def _convert_comparable(field: str, value: Any) -> Value:
-    """Convert a value to compare with to the form in which the record stores it.
-
-    Raises:
-        BadValueError: if the value is an object or a list.
-    """
     if isinstance(value, dict | list):
         raise BadValueError(f"{field}: compare with a text, a number, true, false or null", param="filter")
     return convert_to_stored(value)
 
 
 def evaluate_filter(parsed: Filter, mask_of: Callable[[Condition], Mask], rows: int) -> Mask:
-    """Return the mask `(rows,)` of the rows that satisfy a filter.
-
-    Args:
-        parsed: filter.
-        mask_of: returns the mask of one condition.
-        rows: number of rows.
-    """
+    """Return the mask `(rows,)` of the rows that satisfy a filter."""
     if isinstance(parsed, Condition):
         return mask_of(parsed)
     if parsed.kind == "not":

@@ -40,7 +40,6 @@ class ImportedRow:
     """Row of a vector store to import.
 
     Attributes:
-        id: id of the item.
         metadata: remaining fields; None if there are none.
     """
 
@@ -114,17 +113,11 @@ class Ids:
         return rows
 
     def _find_id_field(self, record: Mapping[str, Any]) -> str | None:
-        """Return the field that holds the id of a row; None if there is none, or the ids come from a list."""
         if self.listed is not None:
             return None
         return self.field or next((field for field in ID_FIELDS if field in record), None)
 
     def _get_id(self, record: Mapping[str, Any], field: str | None, number: int) -> str:
-        """Return the id of one row: from the list, else from the field, else its row number.
-
-        Raises:
-            BadValueError: if the field is missing or null.
-        """
         if self.listed is not None:
             return self.listed[number]
         if field is None:
@@ -135,11 +128,7 @@ class Ids:
 
 
 def _read_ids(path: Path) -> list[str]:
-    """Read ids from a file: one per line, or the integers of a .npy array.
-
-    Raises:
-        BadValueError: if a line is blank, or the array is not one of integers `(n,)`.
-    """
+    """Read ids from a file: one per line, or the integers of a .npy array."""
     if path.suffix == ".npy":
         numbers = np.load(path, allow_pickle=False)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
@@ -263,11 +252,7 @@ def add_rows(
 
 
 def _select_rows(vectors: Vectors, rows: list[ImportedRow], spec: IndexSpec, skip_zeros: bool) -> list[int]:
-    """Return the indices of the rows to import: all, but for cosine only those with a nonzero vector.
-
-    Raises:
-        BadValueError: if a vector is zero, the metric is cosine, and `skip_zeros` is false.
-    """
+    """Return the indices of the rows to import: all, but for cosine only those with a nonzero vector."""
     if spec.metric != "cosine":
         return list(range(len(rows)))
     there = vectors.any(axis=1)
@@ -278,12 +263,7 @@ def _select_rows(vectors: Vectors, rows: list[ImportedRow], spec: IndexSpec, ski
 
 
 def _load_vectors(values: Any, encoder: TextEncoder | None, spec: IndexSpec) -> Vectors:
-    """Return the original vectors `(n, d)` float32 of a batch, encoding the values if they are texts.
-
-    Raises:
-        BadValueError: if there are texts but no encoder, or vectors with the wrong number of dimensions or too large a
-            norm.
-    """
+    """Return the original vectors `(n, d)` float32 of a batch, encoding the values if they are texts."""
     if len(values) and isinstance(values[0], str):
         if encoder is None:
             raise BadValueError("texts need an encoder to become vectors", param="encoder")

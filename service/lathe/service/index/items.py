@@ -37,10 +37,6 @@ def require_ids(ids: Sequence[str]) -> None:
 def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> bytes | None:
     """Serialize metadata as JSON bytes; return None if there is none or it is empty.
 
-    Args:
-        position: index of the item, for error messages.
-        metadata: metadata of the item.
-
     Raises:
         TooLargeError: if it takes more than 256 KiB.
         BadValueError: if it is not serializable or nested too deep.

@@ -40,10 +40,6 @@ class Query:
 
         A slice has at most 256 queries, and so few that the original vectors of all their candidates have at most 2²⁴
         entries; but at least one.
-
-        Args:
-            candidates: number of candidates per query.
-            width: number of dimensions of the original vectors.
         """
         step = max(1, min(MAX_BATCH_QUERIES, MAX_BATCH_ENTRIES // (candidates * width)))
         for start in range(0, len(self.vectors), step):

@@ -142,23 +142,17 @@ class Reducer:
 
 
 def _map_to_floats(chain: Chain | None, originals: Vectors) -> Vectors:
-    """Apply a chain without a quantizer, or none; raise `BadValueError` if a result is not finite."""
     return _require_finite(originals if chain is None else chain.transform(originals))
 
 
 def _require_finite(vectors: Vectors) -> Vectors:
-    """Return the vectors unchanged; raise `BadValueError` if they hold NaN or inf."""
     if not np.isfinite(vectors).all():
         raise BadValueError("the vectors hold numbers too large to map in float32", param="vectors")
     return vectors
 
 
 def _load_chain(artifact: tuple[bytes, bytes]) -> Chain:
-    """Load a chain from the bytes of its manifest and tensors, by way of a temporary folder.
-
-    Raises:
-        ArtifactError: if they are damaged.
-    """
+    """Load a chain from the bytes of its manifest and tensors, by way of a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         for name, payload in zip((MANIFEST, TENSORS), artifact, strict=True):
             (Path(folder) / name).write_bytes(payload)

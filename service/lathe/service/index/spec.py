@@ -28,7 +28,6 @@ class IndexSpec:
         chain: `name@version`, or `none`.
         dimensions: number of dimensions of the vectors in the graph.
         space_id: id of the space in which the vectors in the graph are comparable.
-        metric: cosine, inner product or Euclidean distance.
         m: number of links per node of the graph (hnswlib's M).
         ef_construction: size of the candidate list when a node is linked.
         text_field: metadata field in which the texts of items are stored; None if they are not.
@@ -137,27 +136,22 @@ def require_originals(spec: IndexSpec, purpose: str, param: str | None = None) -
 
 
 def _build_choice_check(*kinds: Any) -> Callable[[Any], bool]:
-    """Return a function that tells whether a value is one of these texts."""
     return lambda value: isinstance(value, str) and value in kinds
 
 
 def _build_range_check(least: int, most: int) -> Callable[[Any], bool]:
-    """Return a function that tells whether a value is an integer in the range, bounds included."""
     return lambda value: type(value) is int and least <= value <= most
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a value is a text."""
     return isinstance(value, str)
 
 
 def _is_text_or_none(value: Any) -> bool:
-    """Return whether a value is a text or None."""
     return value is None or isinstance(value, str)
 
 
 def _is_folder_suffix(value: Any) -> bool:
-    """Return whether a value can be part of the name of a generation's folder."""
     return isinstance(value, str) and re.fullmatch("[0-9A-Za-z]{1,64}", value) is not None
 
 

@@ -54,8 +54,6 @@ class SpecResolver:
     """Resolver of encoder, chain and spaces of an index.
 
     Args:
-        registry: registry of the chains.
-        resolver: resolves a chain with a number of dimensions.
         find_encoder: returns the encoder of a name, or the default one for None.
         list_encoders: returns all encoders.
     """
@@ -156,12 +154,6 @@ class SpecResolver:
 
         Without an encoder, the fingerprint is that of the encoder the chain was fitted for, or None.
 
-        Args:
-            encoder: encoder of the index; None for vectors without an encoder.
-            chain: chain reference, or `none`.
-            dimensions: requested number of output dimensions; None for the chain's own.
-            width: requested number of dimensions of the originals; None if unknown.
-
         Raises:
             ServiceError: if these do not fit together, or `width` is needed and None.
         """
@@ -195,14 +187,12 @@ class SpecResolver:
         )
 
     def _read_artifact(self, target: Target) -> Artifact:
-        """Read manifest and tensors of the target's chain from the registry; return None for raw vectors."""
         if target.loaded is None:
             return None
         return self.registry.read_files(target.loaded.name, target.loaded.version)
 
 
 def _describe_spaces(encoder: HasSpace | None, target: Target, fingerprint: str | None, width: int) -> dict[str, Any]:
-    """Return the part of an index's settings that identifies the spaces of its original and reduced vectors."""
     return {
         "encoder": encoder.name if encoder else None,
         "encoder_fingerprint": fingerprint,

@@ -27,7 +27,6 @@ class ResultFile:
         """
 
         def pieces() -> Iterator[bytes]:
-            """Yield the file's bytes in pieces, then close the file."""
             with file:
                 while piece := file.read(PIECE_BYTES):
                     yield piece

@@ -28,13 +28,7 @@ class LocalJobs:
     """
 
     def __init__(self, store: JobStore, environment: dict[str, str], processes: ProcessStarter) -> None:
-        """Store the configuration without starting anything.
-
-        Args:
-            store: jobs on disk.
-            environment: environment variables of each job's process.
-            processes: starts the processes.
-        """
+        """Store the configuration without starting anything."""
         self.store = store
         self.environment = environment
         self.processes = processes
@@ -144,7 +138,6 @@ class LocalJobs:
         return job.ended
 
     def _start_or_fail(self, job_id: str) -> None:
-        """Start a job's process; if that fails, log the error and mark the job as failed."""
         try:
             self.children[job_id] = self._start_process(job_id)
         except OSError:
@@ -152,11 +145,7 @@ class LocalJobs:
             self.store.settle(self.store.read(job_id))
 
     def _start_process(self, job_id: str) -> Process:
-        """Start the process of a job, which outlives this server and appends its output to the job's `log.txt`.
-
-        Raises:
-            OSError: if the process cannot be started.
-        """
+        """Start the process of a job, which outlives this server and appends its output to the job's `log.txt`."""
         folder = self.store.find_folder(job_id)
         with continue_file(folder / "log.txt", append=True) as output:
             program = Program(

@@ -4,7 +4,7 @@ A job is data only: its kind selects a function in `lathe.service.jobs.runners.R
 than the parameters below.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 
@@ -18,7 +18,7 @@ from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.fitting.fit_request import FitRequest
 
 
-def require_input_name(name: str) -> str:
+def _require_input_name(name: str) -> str:
     """Return the name if it is a file that jobs read, such as their texts; raise `ValueError` otherwise.
 
     Names come from outside, so that any other could be a path to a file that is none of the job's.
@@ -28,14 +28,14 @@ def require_input_name(name: str) -> str:
     return name
 
 
-def require_generation(spec: IndexSpec) -> IndexSpec:
+def _require_generation(spec: IndexSpec) -> IndexSpec:
     """Return the index settings; raise `ValueError` if their generation is not a valid folder name."""
     if not is_name(spec.generation):
         raise ValueError("no generation has this name")
     return spec
 
 
-InputName = Annotated[str, AfterValidator(require_input_name)]
+InputName = Annotated[str, AfterValidator(_require_input_name)]
 Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 
 
@@ -45,6 +45,10 @@ class JobRequest(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     encoder: EncoderSpec | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the parameters as JSON, which `parse_request` reads."""
+        return self.model_dump(mode="json")
 
     @property
     def encoders(self) -> list[EncoderSpec]:
@@ -105,7 +109,7 @@ class ReindexJob(JobRequest):
     """Parameters of an index's next generation; `text_field` is the metadata field with the texts to encode."""
 
     index: Name
-    spec: Annotated[IndexSpec, AfterValidator(require_generation)]
+    spec: Annotated[IndexSpec, AfterValidator(_require_generation)]
     text_field: str
 
 

@@ -33,12 +33,7 @@ RUNNERS: dict[str, Runner] = {
 
 
 class ProgressReporter:
-    """A progress callback that updates a job, and writes it at most every `PROGRESS_SECONDS`.
-
-    Args:
-        job: the running job; replaced at each call.
-        write: writes the job's state and progress.
-    """
+    """A progress callback that updates a job, and writes it at most every `PROGRESS_SECONDS`."""
 
     def __init__(self, job: Job, write: Callable[[Job], object]) -> None:
         self.job = job

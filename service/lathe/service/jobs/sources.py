@@ -78,11 +78,6 @@ def require_distinct(sent: JobSource, what: str) -> None:
 
 
 def _serialize_texts(texts: list[str]) -> bytes:
-    """Serialize texts to JSON lines.
-
-    Raises:
-        BadValueError: if there are no texts, or one is empty.
-    """
     if not texts:
         raise BadValueError("source.texts must not be empty", param="source.texts")
     for index, text in enumerate(texts):
@@ -127,7 +122,6 @@ def resolve_allowed_path(written: str, data_root: Path | None) -> str:
 
 
 def _make_relative(data_root: Path, path: str) -> str:
-    """Return the path relative to the data root if it begins with it, else unchanged."""
     for root in (data_root, data_root.resolve()):
         if path.startswith(f"{root}/"):
             return path[len(f"{root}/") :].lstrip("/")

@@ -53,7 +53,6 @@ class StateMonitor:
         self._check_size_routes()
 
     def _check_size_routes(self) -> None:
-        """Read the size routes if their file changed, update `damage`, and log if it changed."""
         before, self.damage = self.damage, self.size_routes.find_problem()
         if self.damage != before:
             log.warning(self.damage or f"{self.size_routes.path.name} can be read again")

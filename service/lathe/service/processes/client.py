@@ -40,11 +40,7 @@ class ForkServer:
     """
 
     def __init__(self, preloaded: Sequence[str] = PRELOADED) -> None:
-        """Store the module names without starting the process.
-
-        Args:
-            preloaded: modules that the process imports for all programs, the most urgent first.
-        """
+        """Store the module names without starting the process."""
         self._preloaded = preloaded
         self._control: socket.socket | None = None
         self._server: subprocess.Popen[bytes] | None = None
@@ -101,7 +97,6 @@ class ForkServer:
             socket.send_fds(self._ensure_running(), [message], descriptors)
 
     def _ensure_running(self) -> socket.socket:
-        """Return the socket for requests, starting a new fork server if there is none."""
         if self._control is None:
             if self._server is not None:
                 self._server.wait()
@@ -122,11 +117,7 @@ class ForkedProcess:
     """A program that a fork server runs or will run, with the methods of `subprocess.Popen` in `Process`."""
 
     def __init__(self, status: socket.socket) -> None:
-        """Observe a fork.
-
-        Args:
-            status: socket from which its process id and its exit status are read.
-        """
+        """Observe a fork."""
         self._status = status
         self._guard = threading.Lock()
         self._pid: int | None = None
@@ -178,7 +169,6 @@ class ForkedProcess:
                 os.kill(self._pid, number)
 
     def _wait_for_message(self, seconds: float | None) -> None:
-        """Wait until the fork server writes to the socket, at most `seconds`."""
         with suppress(ValueError, OSError):  # another thread has just closed the socket
             select.select([self._status], [], [], seconds)
 

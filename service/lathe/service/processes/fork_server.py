@@ -193,7 +193,6 @@ def _try_to_fork() -> int:
 
 
 def _run_module(module: str, arguments: list[str]) -> None:
-    """Import the module and call its `main` with the arguments."""
     import_module(module).main(arguments)
 
 

@@ -4,11 +4,9 @@ replica.py        everything below for one server, opened as one object
 connection.py     the connection, and whether Redis can be used
 chain_record.py   how a chain is stored in Redis
 shared_record.py  the record of all chains: which record it is, and transactions on it
-registry_copy.py  the local copy of the chains, from which a replica serves
-registry.py       the registry of all replicas: its changes are made in Redis first
+registry.py       the registry of all replicas: changed in Redis first, served from a local copy of the chains
 size_routes.py    size routes, stored and copied the same way
-local_replica.py  copies chains and size routes, and remembers what could not be copied
-replicator.py     the thread that copies each change
+replicator.py     the thread that copies each change, and remembers what could not be copied
 cache.py          vectors of texts, as float16
 damage.py         counts records that cannot be read, and logs each once
 (jobs are in lathe.service.jobs.redis)

@@ -63,14 +63,13 @@ MISSES = Counter("lathe_shared_cache_misses", "Texts whose vectors were not in R
 FAILURES = Counter("lathe_shared_cache_failures", "Reads and writes that Redis did not take", ["operation"])
 
 log = logging.getLogger(__name__)
-Batch = tuple[list[bytes], NDArray[np.float32], NDArray[np.int64], NDArray[np.int64] | None]
+Batch = tuple[list[bytes], NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]
 
 
 class SharedCache:
     """Cache of vectors in Redis; while Redis is unreachable, lookups miss and writes are dropped.
 
     Args:
-        connection: connection to Redis.
         max_bytes: bytes that the entries may take.
         seconds: maximum time that an entry is kept.
     """
@@ -137,7 +136,7 @@ class SharedCache:
         keys: list[bytes],
         vectors: NDArray[np.float32],
         tokens: NDArray[np.int64],
-        cut: NDArray[np.int64] | None = None,
+        cut: NDArray[np.int64],
     ) -> None:
         """Queue vectors `(n, d)` for writing without blocking; drop them if the queue is full or Redis unavailable.
 
@@ -145,7 +144,7 @@ class SharedCache:
             keys: cache keys of the texts.
             vectors: their vectors, which are copied.
             tokens: number of tokens of each text that were read, stored with its vector.
-            cut: number of those that were not; None for none.
+            cut: number of those that were not.
         """
         if not self.available:
             return
@@ -174,7 +173,7 @@ class SharedCache:
         keys: list[bytes],
         vectors: NDArray[np.float32],
         tokens: NDArray[np.int64],
-        cut: NDArray[np.int64] | None = None,
+        cut: NDArray[np.int64],
     ) -> None:
         """Write vectors to Redis as float16, each with a checksum and its token counts, skipping those that overflow.
 
@@ -184,8 +183,7 @@ class SharedCache:
             halves = vectors.astype(np.float16)
         fit = np.asarray(np.isfinite(halves).all(axis=1))
         pairs: list[bytes] = []
-        lost = np.zeros_like(tokens) if cut is None else cut
-        for key, half, count, missing, fits in zip(keys, halves, tokens, lost, fit, strict=True):
+        for key, half, count, missing, fits in zip(keys, halves, tokens, cut, fit, strict=True):
             if fits:
                 content = int(count).to_bytes(4, "little") + half.tobytes()
                 content += int(missing).to_bytes(4, "little") if missing else b""
@@ -195,7 +193,6 @@ class SharedCache:
             self.script(keys=[YOUNG, OLD, STATE], args=limits + pairs)
 
     def _note_failure(self, operation: str, error: redis_errors.RedisError) -> None:
-        """Count a failed request; pause requests after a timeout, mark Redis as down after a lost connection."""
         FAILURES.labels(operation).inc()
         if isinstance(error, redis_errors.TimeoutError):
             self.paused_until = time.monotonic() + PAUSE_SECONDS

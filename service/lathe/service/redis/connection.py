@@ -163,8 +163,4 @@ def decode_text(value: bytes | str) -> str:
 
 
 def _get_first_line(error: Exception) -> str:
-    """Return the first line of an error's message without its full stop, or its type's name if it has none.
-
-    At most 200 characters are returned.
-    """
     return (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")

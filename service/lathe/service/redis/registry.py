@@ -1,39 +1,154 @@
-"""The shared registry: chains whose record is in Redis, served from a copy on disk; changes are made in Redis first."""
+"""The shared registry: chains whose record is in Redis, served from a copy on disk; changes are made in Redis first.
 
-from collections.abc import Callable
+A replica copies missing versions, checks them, and only then moves its own pointer, so that it never serves a partial
+version; altered versions are refused, and the live version stays live. While Redis is unreachable, the replica serves
+from the copy.
+"""
+
+import logging
+import secrets
+import shutil
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from prometheus_client import Counter
 from redis.client import Pipeline
 
+from lathe.service.chains.loaded_chain import LoadedChain
 from lathe.service.chains.names import is_name, require_name
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.registry import Gate, Registry, accept_any
-from lathe.service.errors import UnknownNameError
+from lathe.service.chains.registry import PointerChange, Registry
+from lathe.service.errors import UnavailableError
 from lathe.service.redis.chain_record import (
     CHAIN,
+    IDENTITY,
     VERSION,
     ChainRecord,
+    VersionFiles,
+    VersionStamp,
     build_artifact_key,
+    compute_digest,
     read_record,
     serialize_version,
     write_pointer,
     write_version,
 )
 from lathe.service.redis.connection import RedisConnection
-from lathe.service.redis.registry_copy import RegistryCopy
-from lathe.transforms.artifact import FitStatistics
+from lathe.service.redis.damage import convert_wrong_type_errors
+from lathe.service.redis.shared_record import SharedRecord
+from lathe.service.redis.size_routes import SharedSizeRoutes
+from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitStatistics, read_file
 from lathe.transforms.chain import Chain
+from lathe.transforms.errors import ArtifactError
+from lathe.transforms.files import make_folder, sync_folder, write_synced
 
 GRACE_SECONDS = 2.0
 """Seconds that a new, empty replica waits before it starts a record in an empty Redis, so that replicas with chains go
 first."""
 
+REFUSED = Counter("lathe_registry_refused", "Versions in Redis that were altered or cut off, each time one was read")
 
-class SharedRegistry(RegistryCopy):
-    """The registry of all replicas; arguments and attributes as in `RegistryCopy`."""
+log = logging.getLogger(__name__)
+
+
+class SharedRegistry(Registry):
+    """The registry of all replicas, with a copy of its chains and size routes in a folder.
+
+    Args:
+        root: folder of the copy; processes may share it.
+        grace_seconds: seconds that a new replica waits for others to start the record in an empty Redis.
+
+    Attributes:
+        refused: versions that were altered in Redis, with what is wrong.
+    """
 
     def __init__(self, root: Path, connection: RedisConnection, grace_seconds: float = GRACE_SECONDS) -> None:
-        super().__init__(root, connection, grace_seconds)
+        super().__init__(root)
+        self.connection = connection
+        self.grace_seconds = grace_seconds
+        self.record = SharedRecord(connection, root)
+        self.size_routes: SharedSizeRoutes = SharedSizeRoutes(self.size_routes.path, self, self.record)
+        self.refused: dict[str, str] = {}
+
+    def join_record(self) -> None:
+        """Join the record in Redis, or start it there, and write the chains to it that only this copy has.
+
+        A chain that is damaged in this copy is logged and skipped.
+
+        Raises:
+            UnavailableError: if Redis is unreachable, or its record is of a newer Lathe.
+        """
+        self.record.join(self.grace_seconds)
+        for name in self.names():
+            try:
+                self.record.push(name, self)
+            except (ArtifactError, OSError) as error:
+                log.error("this replica's copy of the chain %s is damaged: %s", name, error)
+
+    def list_all_names(self) -> list[str]:
+        """List the names of chains that Redis or this copy has, sorted.
+
+        Raises:
+            UnavailableError: if Redis is unreachable.
+        """
+        return sorted({*self.record.list_names(), *self.names()})
+
+    def load(self, ref: str) -> LoadedChain:
+        """Return a chain ready to apply, from memory or disk; delete a version damaged on disk and fetch it again.
+
+        Raises:
+            UnknownNameError: if there is no such chain or version, or none is live.
+            ArtifactError: if the version is damaged on disk and Redis is down.
+        """
+        try:
+            return super().load(ref)
+        except ArtifactError:
+            name, version = self.resolve(ref)
+            if not self.connection.up:
+                raise
+            with self.lock(name):
+                self.remove_folder(name, version)
+            self.pull(name)
+            return super().load(ref)
+
+    def _pull_if_reachable(self, name: str) -> None:
+        """Update the copy of a chain; if Redis is unreachable, leave that to the replicator."""
+        with suppress(UnavailableError):
+            self.pull(name)
+
+    def pull(self, name: str) -> None:
+        """Update the copy of a chain: fetch missing versions, move the pointer, delete versions that are gone.
+
+        If the chain's record is missing in Redis, the versions here are written back to it.
+
+        Raises:
+            UnavailableError: if Redis is unreachable, or holds another record than before.
+            ArtifactError: if the record cannot be read; the copy stays unchanged.
+        """
+        with self.lock(name), self.connection.reached() as client:
+            with (
+                convert_wrong_type_errors(f"the record of the chain {name}"),
+                client.pipeline(transaction=False) as pipe,  # a full Redis refuses even to read in a transaction
+            ):
+                pipe.hgetall(CHAIN + name)
+                pipe.get(IDENTITY)
+                content, identity = pipe.execute()
+            self.record.require_same_identity(identity)  # an emptied Redis is no reason to empty this copy
+            if not content and self.versions(name):  # deleted chains keep their record: this one was lost
+                self.record.push(name, self)
+                return
+            record = ChainRecord.parse(name, content)
+            for version, stamp in record.stamps.items():
+                if not self._has_version(name, version, stamp):
+                    self._fetch_version(name, version, stamp)
+            self._apply_pointer(name, record)
+            for version in set(self.versions(name)) - set(record.stamps) - {self.live(name)}:
+                self.remove_folder(name, version)
+            known = {f"{name}@{version}" for version in record.stamps}
+            for ref in [ref for ref in self.refused if ref.startswith(f"{name}@") and ref not in known]:
+                del self.refused[ref]
 
     def publish(
         self,
@@ -45,14 +160,7 @@ class SharedRegistry(RegistryCopy):
     ) -> tuple[int, bool]:
         """Add a fitted chain as the next version, in Redis and on disk; return the version and whether it is live.
 
-        A job that runs twice publishes once.
-
-        Args:
-            chain: fitted chain.
-            name: name of the chain.
-            promote: whether to make the version live; None does so if no version is live.
-            job: id of the job that fitted it, if one did.
-            statistics: statistics of the rows it was fitted on, stored with the version.
+        A job that runs twice publishes once. The arguments are those of `Registry.publish`.
 
         Raises:
             UnavailableError: if Redis is unreachable.
@@ -60,7 +168,6 @@ class SharedRegistry(RegistryCopy):
         require_name(name)
 
         def change(pipe: Pipeline) -> tuple[int, bool]:
-            """Queue the new version and pointer, unless the job has published already; return version and liveness."""
             record = read_record(pipe, name)
             published = next((version for version, stamp in record.stamps.items() if job and stamp.job == job), None)
             if published is not None:
@@ -75,59 +182,8 @@ class SharedRegistry(RegistryCopy):
             return version, pointer.live == version
 
         outcome = self.record.transaction(change, CHAIN + name)
-        self.pull_if_reachable(name)
+        self._pull_if_reachable(name)
         return outcome
-
-    def promote(self, name: str, version: int, gate: Gate = accept_any) -> Pointer:
-        """Make a version live for all replicas and return the new pointer.
-
-        The version is first copied and loaded here, and `gate` is called with its manifest; if one raises, nothing
-        changes.
-        """
-
-        def change(pipe: Pipeline) -> Pointer:
-            """Copy and load the version, check the gate, and queue the new pointer."""
-            record = _require_version(pipe, name, version)
-            self.pull(name)
-            chain = self.read(name, version)  # never make live what cannot be served
-            return _queue_pointer(pipe, name, record.pointer.promote(version, gate(chain.metadata)))
-
-        return self._change_pointer(name, change)
-
-    def rollback(self, name: str) -> Pointer:
-        """Make the most recent earlier live version that exists live for all replicas, and return the new pointer.
-
-        Raises:
-            UnknownNameError: if there is no such chain.
-            ConflictError: if no earlier version exists.
-        """
-
-        def change(pipe: Pipeline) -> Pointer:
-            """Queue the pointer to the earlier version and return it."""
-            record = read_record(pipe, name)
-            if not record.stamps:
-                raise UnknownNameError(f"there is no chain {name!r}", param="name")
-            return _queue_pointer(pipe, name, record.pointer.roll_back(name, record.stamps))
-
-        return self._change_pointer(name, change)
-
-    def delete(self, name: str, version: int) -> None:
-        """Delete a version permanently for all replicas.
-
-        Raises:
-            UnknownNameError: if there is no such version.
-            ConflictError: if the version is live and there are others.
-        """
-
-        def change(pipe: Pipeline) -> Pointer:
-            """Queue the new pointer and the deletion of the version's stamp and files."""
-            record = _require_version(pipe, name, version)
-            pointer = _queue_pointer(pipe, name, record.pointer.remove_version(name, version, record.stamps))
-            pipe.hdel(CHAIN + name, VERSION + str(version).encode())
-            pipe.delete(build_artifact_key(name, version))
-            return pointer
-
-        self._change_pointer(name, change)
 
     def import_chain(self, name: str, source: Registry) -> bool:
         """Copy a chain of another registry to Redis and to disk; return False if its name was ever used in Redis.
@@ -139,28 +195,84 @@ class SharedRegistry(RegistryCopy):
         self.pull(name)
         return imported
 
-    def _change_pointer(self, name: str, change: Callable[[Pipeline], Pointer]) -> Pointer:
-        """Run a transaction on a chain's record, update the local copy of the chain, and return the new pointer."""
-        if not is_name(name):
-            raise UnknownNameError(f"there is no chain {name!r}", param="name")
-        pointer = self.record.transaction(change, CHAIN + name)
-        self.pull_if_reachable(name)
+    def _change_pointer(self, name: str, change: PointerChange, doomed: int | None = None) -> Pointer:
+        """Change a pointer, and delete the version `doomed`, in Redis and then in the copy; return the pointer."""
+
+        def change_record(pipe: Pipeline) -> Pointer:
+            record = read_record(pipe, name) if is_name(name) else ChainRecord(Pointer(), {})
+            pointer = change(record.pointer, record.stamps)
+            pipe.multi()
+            write_pointer(pipe, name, pointer)
+            if doomed is not None:
+                pipe.hdel(CHAIN + name, VERSION + str(doomed).encode())
+                pipe.delete(build_artifact_key(name, doomed))
+            return pointer
+
+        pointer = self.record.transaction(change_record, CHAIN + name)
+        self._pull_if_reachable(name)
         return pointer
 
+    def read_to_promote(self, name: str, version: int) -> Chain:
+        """Update the copy of the chain, then load the version from it."""
+        self.pull(name)
+        return self.read(name, version)
 
-def _require_version(pipe: Pipeline, name: str, version: int) -> ChainRecord:
-    """Read a chain's record; raise `UnknownNameError` unless it has the version."""
-    record = read_record(pipe, name)
-    if not record.stamps:
-        raise UnknownNameError(f"there is no chain {name!r}", param="name")
-    if version not in record.stamps:
-        has = ", ".join(map(str, sorted(record.stamps)))
-        raise UnknownNameError(f"the chain {name} has no version {version}; it has {has}", param="chain")
-    return record
+    def _apply_pointer(self, name: str, record: ChainRecord) -> None:
+        """Replace the pointer by the record's if the live version is here.
 
+        If that version is missing and none is live here, the most recent earlier version becomes live.
+        """
+        versions = self.versions(name)
+        pointer = record.pointer
+        earlier = tuple(version for version in pointer.earlier if version in versions)
+        if pointer.live is None or pointer.live in versions:
+            self._replace_pointer(name, pointer)
+        elif self.live(name) not in versions and earlier:
+            self._replace_pointer(name, replace(pointer, live=earlier[-1], earlier=earlier[:-1]))
 
-def _queue_pointer(pipe: Pipeline, name: str, pointer: Pointer) -> Pointer:
-    """Call `multi`, which ends a transaction's reads, queue a new pointer for writing, and return the pointer."""
-    pipe.multi()
-    write_pointer(pipe, name, pointer)
-    return pointer
+    def _replace_pointer(self, name: str, pointer: Pointer) -> None:
+        try:
+            same = self.read_pointer(name) == pointer
+        except ArtifactError:
+            same = False
+        if not same or not (self.root / name / "pointer.json").exists():
+            self.write_pointer(name, pointer)
+
+    def _has_version(self, name: str, version: int, stamp: VersionStamp) -> bool:
+        """Return whether the disk has this version, by its manifest's digest; tensors are checked when read."""
+        try:
+            manifest = read_file(self.root / name / str(version), MANIFEST, self.links_within)
+        except OSError:
+            return False
+        return compute_digest(manifest) == stamp.manifest
+
+    def _fetch_version(self, name: str, version: int, stamp: VersionStamp) -> None:
+        """Copy a version from Redis to disk, replacing one that is there; the caller holds the chain's lock.
+
+        If its files are missing or do not match the stamp, log and count that and note it in `refused` instead.
+        """
+        ref = f"{name}@{version}"
+        with self.connection.reached() as client, convert_wrong_type_errors(f"the chain {ref}"):
+            files: Any = client.hmget(build_artifact_key(name, version), VersionFiles._fields)
+        manifest, tensors, distribution = files
+        if manifest is None or tensors is None or not stamp.matches(manifest, tensors):
+            REFUSED.inc()
+            if ref not in self.refused:
+                log.error("%s was altered in Redis and is refused; the live version stays", ref)
+            self.refused[ref] = f"the chain {ref} was altered in Redis and is refused"
+            return
+        self.refused.pop(ref, None)
+        target = self.root / name / str(version)
+        staging = self.root / name / f".{version}.{secrets.token_hex(6)}"
+        try:
+            make_folder(staging)
+            write_synced(staging / TENSORS, tensors)
+            if distribution is not None:
+                write_synced(staging / DISTRIBUTION, distribution)
+            write_synced(staging / MANIFEST, manifest)
+            if target.exists():  # of another Redis, or damaged here
+                self.remove_folder(name, version)
+            staging.rename(target)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        sync_folder(self.root / name)

@@ -4,25 +4,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.chains.starters import install_starters
 from lathe.service.home import Home
 from lathe.service.redis.cache import COSINE, SharedCache
 from lathe.service.redis.connection import RedisConnection
-from lathe.service.redis.local_replica import LocalReplica
 from lathe.service.redis.registry import GRACE_SECONDS, SharedRegistry
 from lathe.service.redis.replicator import RETRY_SECONDS, Replicator
-from lathe.service.redis.size_routes import SharedSizeRoutes
 
 
 @dataclass(frozen=True)
 class Replica:
-    """The chains, size routes and cache that replicas share, and the thread that keeps the local copy up to date."""
+    """The chains and cache that replicas share, and the thread that keeps the local copy up to date."""
 
     connection: RedisConnection
     registry: SharedRegistry
-    size_routes: SharedSizeRoutes
-    local_replica: LocalReplica
     replicator: Replicator
     cache: SharedCache | None
 
@@ -49,22 +44,12 @@ class Replica:
         Raises:
             OSError: if the local copy cannot be written.
         """
-        chains, size_routes_file = home.shared / "chains", home.shared / "places.json"
-        on_disk = Registry(chains)
-        install_starters(on_disk, SizeRoutes(size_routes_file, on_disk))  # a new Redis gets them from this copy
+        chains = home.shared / "chains"
+        install_starters(Registry(chains))  # a new Redis gets them from this copy
         connection = RedisConnection(url)
         registry = SharedRegistry(chains, connection, grace_seconds)
-        size_routes = SharedSizeRoutes(size_routes_file, registry, connection)
         cache = SharedCache(connection, cache_bytes, cache_seconds) if cache_bytes else None
-        local_replica = LocalReplica(registry, size_routes)
-        return cls(
-            connection,
-            registry,
-            size_routes,
-            local_replica,
-            Replicator(connection, local_replica, retry_seconds),
-            cache,
-        )
+        return cls(connection, registry, Replicator(connection, registry, retry_seconds), cache)
 
     def start(self) -> None:
         """Start the replicator, waiting a few seconds for the first copy, and the shared cache."""
@@ -85,7 +70,7 @@ class Replica:
         Raises:
             UnavailableError: if Redis is unreachable.
         """
-        self.local_replica.bring_up_to_date()
+        self.replicator.bring_up_to_date()
 
     def describe(self) -> dict[str, Any]:
         """Return the state of Redis and the shared cache as JSON for `/info`."""
@@ -97,4 +82,4 @@ class Replica:
         problem = self.connection.problem
         outage = [f"{problem}; fits, jobs and administration wait for it"] if problem else []
         danger = [self.connection.danger] if self.connection.danger else []
-        return [*outage, *danger, *self.local_replica.warnings(), *self.registry.refused.values()]
+        return [*outage, *danger, *self.replicator.warnings(), *self.registry.refused.values()]

@@ -1,8 +1,10 @@
-"""The replicator: keeps the local replica of shared state up to date, and notices when Redis fails and returns."""
+"""The replicator: keeps the local copy of what Redis holds up to date, and notices when Redis fails and returns."""
 
 import logging
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -11,7 +13,10 @@ from lathe.service.chains.names import is_name
 from lathe.service.errors import UnavailableError
 from lathe.service.redis.chain_record import CHANGES, IDENTITY
 from lathe.service.redis.connection import RedisConnection, as_unavailable, connect
-from lathe.service.redis.local_replica import LocalReplica
+from lathe.service.redis.damage import DAMAGED
+from lathe.service.redis.registry import SharedRegistry
+from lathe.service.redis.size_routes import ROUTES_NAME
+from lathe.transforms.errors import ArtifactError
 
 BLOCK_SECONDS = 1.0
 """Seconds that a read of the change stream blocks; the connection is thus checked at least as often."""
@@ -26,23 +31,26 @@ log = logging.getLogger(__name__)
 
 
 class Replicator:
-    """The replicator thread, which copies each change in Redis to the local replica.
+    """The replicator thread, which copies each change in Redis to the local copy of a shared registry.
 
     Everything is copied whenever Redis was unreachable, so that no change is missed; after that each change arrives
-    through a stream within milliseconds.
+    through a stream within milliseconds. A chain that cannot be copied does not stop the others.
 
     Args:
-        connection: connection to Redis.
-        local_replica: updates the local replica.
+        registry: registry whose copy is updated.
         retry_seconds: seconds between attempts to copy what could not be copied.
+
+    Attributes:
+        failures: what could not be copied, with the reason as a sentence and a function that tries again.
     """
 
     def __init__(
-        self, connection: RedisConnection, local_replica: LocalReplica, retry_seconds: float = RETRY_SECONDS
+        self, connection: RedisConnection, registry: SharedRegistry, retry_seconds: float = RETRY_SECONDS
     ) -> None:
         self.connection = connection
-        self.local_replica = local_replica
+        self.registry = registry
         self.retry_seconds = retry_seconds
+        self.failures: dict[str, tuple[str, Callable[[], None]]] = {}
         self.retry_at = 0.0
         self.client = connect(connection.url, 2 * BLOCK_SECONDS)
         self.stopping = threading.Event()
@@ -71,12 +79,12 @@ class Replicator:
             try:
                 self.client.ping()
                 self.connection.mark_answering()
-                last = self.copy_everything()
+                last = self._copy_everything()
                 self.connection.mark_up()
                 self.tried.set()
                 while not self.stopping.is_set() and self.connection.up:
-                    self.local_replica.registry.record.require_same_identity(self.client.get(IDENTITY))
-                    last = self.copy_changes(last)
+                    self.registry.record.require_same_identity(self.client.get(IDENTITY))
+                    last = self._copy_changes(last)
             except UnavailableError as error:
                 self.connection.mark_down(error.message, error.code)
             except redis_errors.RedisError as error:
@@ -91,15 +99,15 @@ class Replicator:
             self.tried.set()
             self.stopping.wait(AGAIN_SECONDS)
 
-    def copy_everything(self) -> Any:
+    def _copy_everything(self) -> Any:
         """Copy everything, check the settings of Redis, and return the position in the change stream to read from."""
         newest: Any = self.client.xrevrange(CHANGES, count=1)
-        self.local_replica.bring_up_to_date()
+        self.bring_up_to_date()
         self.retry_at = time.monotonic() + self.retry_seconds
         self.connection.check_settings()
         return newest[0][0] if newest else "0-0"
 
-    def copy_changes(self, last: Any) -> Any:
+    def _copy_changes(self, last: Any) -> Any:
         """Wait up to `BLOCK_SECONDS` for changes after the position `last`, copy what changed, return the new position.
 
         Every `retry_seconds`, also try again to copy what could not be copied.
@@ -108,11 +116,57 @@ class Replicator:
         changes = [change for _, stream in found for change in stream]
         names = {content[b"chain"].decode(errors="replace") for _, content in changes if b"chain" in content}
         for name in sorted(filter(is_name, names)):
-            self.local_replica.pull(name)
+            self._copy_chain(name)
         if changes:
-            self.local_replica.pull_size_routes()
+            self._copy_size_routes()
             last = changes[-1][0]
         if time.monotonic() >= self.retry_at:
-            self.local_replica.retry()
+            self.retry()
             self.retry_at = time.monotonic() + self.retry_seconds
         return last
+
+    def bring_up_to_date(self) -> None:
+        """Write chains and size routes that Redis lacks to it, then copy all from Redis; note failures in `failures`.
+
+        Raises:
+            UnavailableError: if Redis is unreachable, or its record is of a newer Lathe.
+            OSError: if the local folder cannot be written.
+        """
+        self.failures.clear()
+        self.registry.join_record()
+        for name in self.registry.list_all_names():
+            self._copy_chain(name)
+        self._attempt(ROUTES_NAME, self.registry.size_routes.push)
+        self._copy_size_routes()
+
+    def _copy_chain(self, name: str) -> None:
+        """Copy a chain from Redis; a failure is noted in `failures`."""
+        self._attempt(f"the chain {name}", partial(self.registry.pull, name))
+
+    def _copy_size_routes(self) -> None:
+        """Copy all size routes from Redis; a failure is noted in `failures`."""
+        self._attempt(ROUTES_NAME, self.registry.size_routes.pull)
+
+    def retry(self) -> None:
+        """Try again to copy what is in `failures`, as the disk may have space by now."""
+        for what, (_, pull) in list(self.failures.items()):
+            self._attempt(what, pull)
+
+    def _attempt(self, what: str, pull: Callable[[], None]) -> None:
+        """Call `pull`; note a failure in `failures` and log it if it is new, else remove the entry."""
+        try:
+            pull()
+        except (ArtifactError, OSError) as error:
+            if isinstance(error, ArtifactError):
+                DAMAGED.labels("chain" if what != ROUTES_NAME else "sizes").inc()
+            if what not in self.failures:
+                log.error("%s cannot be copied: %s; the live version stays", what, error)
+            why = getattr(error, "strerror", None) or str(error)  # without the path, which callers need not know
+            self.failures[what] = f"{what} cannot be copied from Redis: {why}; the live version stays", pull
+        else:
+            if self.failures.pop(what, None) is not None:
+                log.info("%s is copied now", what)
+
+    def warnings(self) -> list[str]:
+        """Return a sentence for each thing that could not be copied."""
+        return [sentence for sentence, _ in list(self.failures.values())]

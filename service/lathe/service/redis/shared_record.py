@@ -40,7 +40,6 @@ class SharedRecord:
     """The record of all chains in Redis, of which a folder is the local copy.
 
     Args:
-        connection: connection to Redis.
         root: folder of the local copy, which stores the id of its record.
     """
 
@@ -108,7 +107,6 @@ class SharedRecord:
                     time.sleep(grace_seconds)
 
         def change(pipe: Pipeline) -> str:
-            """Queue a new identity unless Redis has one, and return the identity."""
             found: Any = pipe.get(IDENTITY)
             pipe.multi()
             if found is not None:
@@ -146,7 +144,6 @@ class SharedRecord:
         pointer, versions = source.read_pointer(name), source.versions(name)
 
         def change(pipe: Pipeline) -> bool:
-            """Check all versions, then queue their files and the pointer; return whether the chain was new."""
             known = bool(pipe.exists(CHAIN + name))
             for version in [] if known else versions:
                 source.read(name, version)  # raises for a damaged version, before its stamp says that it is intact

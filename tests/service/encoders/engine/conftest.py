@@ -1,6 +1,7 @@
 import pytest
 
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
+from lathe.service.encoders.engine.dispatcher import EngineOptions
 from lathe.service.encoders.engine.engine import Engine
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from tests.helpers import eventually
@@ -15,7 +16,8 @@ def start():
     def make(*plans, ready=True, max_texts=1000, max_tokens=100_000, stopping=None, **settings):
         starter = Starter(*(lambda plan=plan: plan for plan in plans))
         queue = AdmissionQueue(max_texts, max_tokens)
-        engine = Engine(DEFAULT_ENCODER, starter, queue, retry_seconds=(0.001, 0.004), **settings)
+        options = EngineOptions(retry_seconds=(0.001, 0.004), **settings)
+        engine = Engine(DEFAULT_ENCODER, starter, queue, options)
         engines.append(engine)
         engine.works = []
         put = queue.put

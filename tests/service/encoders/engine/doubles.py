@@ -68,7 +68,7 @@ class Double:
         if "too long" in texts:
             return TooLongError("too long")
         vectors = np.array([[len(text), 1] for text in texts], np.float32)
-        return PartResult(vectors, None, np.ones(len(texts), np.int64))
+        return PartResult(vectors, None, np.ones(len(texts), np.int64), np.zeros(len(texts), np.int64))
 
     def alive(self):
         return not self.dead

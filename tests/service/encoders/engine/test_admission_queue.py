@@ -31,7 +31,7 @@ def encoded(part, raw=False):
     """Build a worker's result, in which each vector holds its text's length."""
     lengths = [len(part.work.texts[row]) for row in part.rows]
     vectors = np.array([[length, 1] for length in lengths], np.float32)
-    return PartResult(vectors, -vectors if raw else None, np.array(lengths, np.int64))
+    return PartResult(vectors, -vectors if raw else None, np.array(lengths), np.zeros(len(lengths), np.int64))
 
 
 def rows_of(parts, work):

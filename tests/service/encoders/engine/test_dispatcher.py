@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 
 from lathe.service.encoder_settings import WorkerOptions
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
-from lathe.service.encoders.engine.dispatcher import WorkerProcess
+from lathe.service.encoders.engine.dispatcher import EngineOptions, WorkerProcess
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodeOptions, Part, PartResult, Reply
 from lathe.service.errors import UnavailableError
@@ -250,7 +250,7 @@ class TestWorkerProcess:
             started.append(WorkerProcess(spec, workers.options, processes) if started else adopted)
             return started[-1]
 
-        engine = Engine(DEFAULT_ENCODER, start, AdmissionQueue(100, 10_000))
+        engine = Engine(DEFAULT_ENCODER, start, AdmissionQueue(100, 10_000), EngineOptions())
         engine.start()
         try:
             eventually(lambda: engine.state == "ready")

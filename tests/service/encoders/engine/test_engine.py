@@ -149,7 +149,7 @@ def test_an_engine_fails_with_the_reason_if_a_crashed_worker_cannot_be_restarted
 
 
 def test_a_worker_that_dies_idle_is_restarted(start):
-    engine, made = start(idle_seconds=0.01)
+    engine, made = start(check_seconds=0.01)
     made[0].set(dead=True)
     eventually(lambda: len(made) == 2)
     eventually(lambda: engine.state == "ready")

@@ -1,10 +1,12 @@
 """Engines that are unloaded and loaded again, and what decides when."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
+from lathe.service.encoders.engine.dispatcher import EngineOptions
 from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.residency import Residency
 from lathe.service.errors import UnavailableError
@@ -91,8 +93,6 @@ def test_a_load_that_fails_answers_the_requests_that_were_held_with_the_reason(s
 
 
 def test_requests_for_the_earlier_vectors_fail_if_the_model_changed_while_it_was_unloaded(start):
-    from dataclasses import replace
-
     engine, _ = start({}, {"info": replace(INFO, fingerprint="e" * 32)})
     unloaded(engine)
     work = ask(engine, "a")
@@ -125,8 +125,6 @@ def fleet():
     running = []
 
     def make(*sizes, max_bytes=0, unload_seconds=0.0):
-        from dataclasses import replace
-
         residency = Residency(lambda: running, 0)
         for number, size in enumerate(sizes):
             starter = Starter(lambda size=size: {"info": replace(INFO, model_bytes=size)})
@@ -134,8 +132,7 @@ def fleet():
                 DEFAULT_ENCODER,
                 starter,
                 AdmissionQueue(100, 10_000),
-                idle_seconds=0.01,
-                unload_seconds=unload_seconds,
+                EngineOptions(check_seconds=0.01, unload_seconds=unload_seconds),
                 make_room=residency.make_room,
             )
             running.append(engine)
@@ -192,7 +189,7 @@ def test_encoders_are_unloaded_after_their_idle_seconds_and_not_before(fleet):
     engines[1].wake()
     residency.unload_idle()
     assert states(engines) == ["idle", "loaded"]
-    engines[1].unload_seconds = 0  # it stays loaded
+    engines[1].options = replace(engines[1].options, unload_seconds=0)  # it stays loaded
     engines[1].last_used = 0
     residency.unload_idle()
     assert states(engines) == ["idle", "loaded"]
@@ -202,7 +199,7 @@ def test_the_thread_runs_only_if_something_limits_how_long_encoders_stay_loaded(
     residency, engines = fleet(10)
     residency.start()
     assert not residency.thread.is_alive()
-    engines[0].unload_seconds = 0.05
+    engines[0].options = replace(engines[0].options, unload_seconds=0.05)
     residency.start()
     eventually(lambda: engines[0].state == "idle")
     residency.start()

@@ -121,7 +121,6 @@ class AdmissionQueue:
         self.on_admit()
 
     def _release(self, work: Work) -> None:
-        """Subtract an answered or cancelled request from the counts, and remove it from the queue if still there."""
         with self.changed:
             self.texts -= len(work.texts)
             self.tokens -= work.tokens_estimated
@@ -185,7 +184,6 @@ class AdmissionQueue:
             return parts
 
     def _count_waiting_tokens(self) -> int:
-        """Return the estimated tokens that no worker has taken yet."""
         return sum(work.tokens_waiting for work in self.works)
 
     def fail_all(self, error: Exception) -> None:

@@ -10,7 +10,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Sized
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -30,6 +30,31 @@ ERRORS: dict[str, type[Exception]] = {
     error.__name__: error for error in (TooLongError, NotFiniteError, EncoderError, ArtifactError)
 }
 """Exceptions that a worker may report as the request's fault, by name; all others are faults of the worker."""
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How an encoder's workers are fed, replaced and unloaded.
+
+    Attributes:
+        workers: number of workers.
+        ahead: messages sent to a worker before the first is answered; 2 keeps a GPU busy.
+        timeout: seconds without a reply after which a worker is considered dead.
+        retry_seconds: first and longest pause before a worker that ended before it was ready is started again.
+        check_seconds: seconds between two checks of whether an idle worker is alive.
+        unload_seconds: seconds without a request after which the encoder may be unloaded; 0 keeps it loaded.
+        hold: whether requests for an unloaded encoder wait until it is loaded; otherwise they are refused.
+        max_texts: maximum texts of a message, which is then not divided among idle workers; None for no maximum.
+    """
+
+    workers: int = 1
+    ahead: int = 1
+    timeout: float = 120.0
+    retry_seconds: tuple[float, float] = (1.0, 60.0)
+    check_seconds: float = 0.1
+    unload_seconds: float = 0.0
+    hold: bool = True
+    max_texts: int | None = None
 
 
 class EncoderWorker(Protocol):
@@ -56,11 +81,6 @@ class WorkerProcess:
 
     def __init__(self, spec: EncoderSpec, options: WorkerOptions, processes: ProcessStarter) -> None:
         """Start the process and send it the spec; `wait_ready` waits for the model.
-
-        Args:
-            spec: spec of the encoder.
-            options: options of the process.
-            processes: starts the process.
 
         Raises:
             OSError: if the system starts no more processes.
@@ -164,40 +184,31 @@ class Dispatcher:
         queue: AdmissionQueue,
         peers: Sized,
         stopping: threading.Event,
-        ahead: int,
-        timeout: float,
-        idle_seconds: float,
-        max_texts: int | None = None,
+        options: EngineOptions,
     ) -> None:
         """Store the arguments; `run` does the work.
 
         Args:
             name: name of the encoder.
-            worker: worker process, ready.
+            worker: worker, ready.
             queue: admission queue of the encoder.
             peers: dispatchers of all ready workers of the encoder, this one included.
             stopping: event that ends `run`.
-            ahead: messages sent to the worker before the first is answered.
-            timeout: seconds without a reply after which the worker is considered dead.
-            idle_seconds: seconds between two checks of whether the idle worker is alive.
-            max_texts: maximum texts of a message, which is then not divided among idle workers; None for no maximum.
+            options: those of the engine.
         """
         self.name = name
         self.worker = worker
         self.queue = queue
         self.peers = peers
         self.stopping = stopping
-        self.ahead = ahead
-        self.timeout = timeout
-        self.idle_seconds = idle_seconds
-        self.max_texts = max_texts
+        self.options = options
         self.sent: deque[list[Part]] = deque()
         self.retiring = threading.Event()
 
     def run(self, window: int) -> None:
         """Send queued texts to the worker and distribute its replies, until `stopping` or `retiring` is set.
 
-        Up to `ahead` messages, of about `window` tokens each, are sent before the first is answered.
+        Up to `options.ahead` messages, of about `window` tokens each, are sent before the first is answered.
 
         Raises:
             OSError, EOFError: when the worker has ended, or does not reply in time.
@@ -209,22 +220,21 @@ class Dispatcher:
                 self._send(parts)
             elif not self.sent and not self.worker.alive():
                 raise EOFError
-            if self.sent and (not parts or len(self.sent) >= self.ahead):
-                reply = self.worker.receive(self.timeout)
+            if self.sent and (not parts or len(self.sent) >= self.options.ahead):
+                reply = self.worker.receive(self.options.timeout)
                 self._deliver(self.sent[0], reply)
                 answered = self.sent.popleft()
-                if self.max_texts is None:
+                if self.options.max_texts is None:
                     wait = BatchWait.after_batch(answered, reply.seconds)
 
     def _take(self, window: int, wait: BatchWait) -> list[Part]:
         """Take parts from the queue, waiting only if the worker has nothing to do; none once `retiring` is set."""
         if self.retiring.is_set():
             return []
-        seconds = 0.0 if self.sent else self.idle_seconds
-        return self.queue.take(window, seconds, NO_WAIT if self.sent else wait, self.max_texts)
+        seconds = 0.0 if self.sent else self.options.check_seconds
+        return self.queue.take(window, seconds, NO_WAIT if self.sent else wait, self.options.max_texts)
 
     def _send(self, parts: list[Part]) -> None:
-        """Send texts to the worker, and observe how long the requests waited whose first texts are among them."""
         self.sent.append(parts)
         self.worker.send(parts)
         for part in parts:
@@ -232,12 +242,7 @@ class Dispatcher:
                 metrics.QUEUE_SECONDS.labels(self.name).observe(part.waited)
 
     def _deliver(self, parts: list[Part], reply: Reply) -> None:
-        """Give each part's vectors or error, as the worker replied them in order, to its request; update the metrics.
-
-        Args:
-            parts: the texts that the worker was sent, by request.
-            reply: the worker's reply, with one result for each part.
-        """
+        """Give each part's vectors or error, which the worker replies in order, to its request; update the metrics."""
         self.queue.record_batch(sum(part.tokens for part in parts), reply.seconds, len(self.peers))
         metrics.observe_batches(self.name, reply)
         for part, result in zip(parts, reply.results, strict=True):

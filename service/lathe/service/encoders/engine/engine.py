@@ -19,18 +19,12 @@ from typing import Literal
 
 from lathe.service.encoders.engine import metrics
 from lathe.service.encoders.engine.admission_queue import AdmissionQueue
-from lathe.service.encoders.engine.dispatcher import Dispatcher, EncoderWorker, build_crash_error
+from lathe.service.encoders.engine.dispatcher import Dispatcher, EncoderWorker, EngineOptions, build_crash_error
 from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.errors import UnavailableError
 from lathe.training.encoder.encoder import WINDOW_BATCHES
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import EncoderError, TrainingError
-
-IDLE_SECONDS = 0.1
-"""Seconds between two checks of whether an idle worker is alive."""
-
-RETRY_SECONDS = (1.0, 60.0)
-"""First and longest pause in seconds before a worker that ended before it was ready is started again."""
 
 State = Literal["loading", "ready", "restarting", "failed", "idle", "waking", "stopped"]
 
@@ -44,7 +38,6 @@ class Engine:
     """The worker processes of one encoder, and whether it is ready.
 
     Attributes:
-        spec: spec of the encoder.
         info: what a worker loaded; None before the first was ready.
         problem: why the encoder is not ready; None while it is.
         settled: event that is set once the encoder was ready, or failed, for the first time.
@@ -59,15 +52,8 @@ class Engine:
         spec: EncoderSpec,
         start_worker: Callable[[EncoderSpec], EncoderWorker],
         queue: AdmissionQueue,
-        workers: int = 1,
-        ahead: int = 1,
-        timeout: float = 120.0,
-        retry_seconds: tuple[float, float] = RETRY_SECONDS,
-        idle_seconds: float = IDLE_SECONDS,
-        unload_seconds: float = 0.0,
-        hold: bool = True,
+        options: EngineOptions,
         make_room: "Callable[[Engine], None]" = lambda _engine: None,
-        max_texts: int | None = None,
         find_warning: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Store the configuration without starting anything.
@@ -76,27 +62,15 @@ class Engine:
             spec: spec of the encoder.
             start_worker: starts a process that loads the encoder, or connects to its embeddings API.
             queue: admission queue of the requests.
-            workers: number of worker processes.
-            ahead: messages sent to a worker before the first is answered; 2 keeps a GPU busy.
-            timeout: seconds without a reply after which a worker is considered dead.
-            retry_seconds: first and longest pause before a worker that ended before it was ready is started again.
-            idle_seconds: seconds between two checks of whether an idle worker is alive.
-            unload_seconds: seconds without a request after which the encoder may be unloaded; 0 keeps it loaded.
-            hold: whether requests for an unloaded encoder wait until it is loaded; otherwise they are refused.
+            options: how the workers are fed, replaced and unloaded.
             make_room: called with the engine before it loads its model.
-            max_texts: maximum texts of a message to a worker; None for no maximum.
             find_warning: returns what is wrong although workers are ready; None if nothing is.
         """
         self.spec = spec
         self.start_worker = start_worker
         self.queue = queue
-        self.ahead = ahead
-        self.timeout = timeout
-        self.retry_seconds = retry_seconds
-        self.idle_seconds = idle_seconds
-        self.unload_seconds = unload_seconds
-        self.hold = hold
-        self.max_texts = max_texts
+        self.options = options
+        self.make_room = make_room
         self.find_warning = find_warning
         self.info: EncoderInfo | None = None
         self.problem: str | None = None
@@ -108,10 +82,9 @@ class Engine:
         self.unloaded = False
         self.last_used = time.monotonic()
         self.load_seconds = 1.0
-        self.make_room = make_room
         self.queue.on_admit = self.wake
         self.ready_dispatchers: set[Dispatcher] = set()
-        self.supervisors = [Supervisor(self, number) for number in range(workers)]
+        self.supervisors = [Supervisor(self, number) for number in range(options.workers)]
 
     def start(self) -> None:
         """Start the threads that start the workers and load the model; return at once."""
@@ -170,7 +143,6 @@ class Engine:
             dispatcher.fail_sent(error)
 
     def _build_stop_error(self) -> UnavailableError:
-        """Build the error for requests that are unfinished when the engine stops."""
         return UnavailableError(f"the encoder {self.spec.name} was stopped before this was done", code="stopped")
 
     @property
@@ -199,7 +171,7 @@ class Engine:
         info = self.info
         self.last_used = time.monotonic()
         if self.unloaded and info is not None:
-            if self.hold:
+            if self.options.hold:
                 return info
             self.wake()
             raise UnavailableError(
@@ -210,20 +182,6 @@ class Engine:
         if info is None or not self.ready_dispatchers:
             raise UnavailableError(self.problem or f"the encoder {self.spec.name} is {self.state}", code="not_ready")
         return info
-
-    def build_dispatcher(self, worker: EncoderWorker) -> Dispatcher:
-        """Build the dispatcher that feeds a ready worker from the queue."""
-        return Dispatcher(
-            self.spec.name,
-            worker,
-            self.queue,
-            self.ready_dispatchers,
-            self.stopping,
-            self.ahead,
-            self.timeout,
-            self.idle_seconds,
-            self.max_texts,
-        )
 
     def register(self, dispatcher: Dispatcher, info: EncoderInfo) -> None:
         """Register a dispatcher whose worker is ready, store what it loaded, open the queue and set `settled`.
@@ -293,7 +251,7 @@ class Supervisor:
         loaded the encoder.
         """
         engine = self.engine
-        wait, longest = engine.retry_seconds
+        wait, longest = engine.options.retry_seconds
         if self.number > 0:  # one loads first, which may download the model or fail
             while engine.info is None and not engine.stopping.wait(0.05):
                 pass
@@ -306,7 +264,7 @@ class Supervisor:
                 engine.stopping.wait(wait)
                 wait = min(2 * wait, longest)
                 continue
-            wait = engine.retry_seconds[0]
+            wait = engine.options.retry_seconds[0]
             if not engine.unloaded:
                 metrics.WORKER_RESTARTS.labels(engine.spec.name).inc()
 
@@ -328,7 +286,9 @@ class Supervisor:
                 raise EOFError
             info = self.worker.wait_ready()
             engine.load_seconds = time.monotonic() - begun
-            dispatcher = engine.build_dispatcher(self.worker)
+            dispatcher = Dispatcher(
+                engine.spec.name, self.worker, engine.queue, engine.ready_dispatchers, engine.stopping, engine.options
+            )
             engine.register(dispatcher, info)
             dispatcher.run(WINDOW_BATCHES * info.batch_tokens)
         except TrainingError as error:

@@ -28,12 +28,7 @@ DEVICE = "upstream"
 
 
 class UpstreamConnection:
-    """The `UpstreamEncoder` that all workers of an encoder share.
-
-    Args:
-        spec: spec of the encoder.
-        store: where vectors are stored; None stores none.
-    """
+    """The `UpstreamEncoder` that all workers of an encoder share."""
 
     def __init__(self, spec: EncoderSpec, store: StoreSettings | None) -> None:
         self.spec, self.store = spec, store
@@ -68,7 +63,6 @@ class UpstreamConnection:
         return None if encoder is None else encoder.problem
 
     def _count(self, usage: Usage, amount: float) -> None:
-        """Count what was used of the API in the metrics."""
         metrics.UPSTREAM[usage].labels(self.spec.name).inc(amount)
 
 
@@ -123,7 +117,6 @@ class UpstreamWorker:
         return Reply(ordered, [(texts, tokens, tokens)] if texts else [], time.perf_counter() - begun)
 
     def _encode_group(self, parts: list[Part], options: EncodeOptions) -> list[PartResult | Exception]:
-        """Return the result of each of some parts with equal options."""
         assert self.encoder is not None
         texts = [part.work.texts[row] for part in parts for row in part.rows]
         try:
@@ -158,4 +151,4 @@ def _build_result(part: Part, found: list[StoredVector | Exception], normalize: 
         rows.append(one)
     vectors = np.stack([row.vector for row in rows])
     tokens = np.array([row.tokens for row in rows], np.int64)
-    return PartResult(normalize_rows(vectors) if normalize else vectors, None, tokens)
+    return PartResult(normalize_rows(vectors) if normalize else vectors, None, tokens, np.zeros_like(tokens))

@@ -41,7 +41,7 @@ class EncodedTexts:
         vectors: `(n, k)`, transformed by the chain if there is one.
         raw: `(n, d)` before the chain, if requested and there is a chain; otherwise None.
         tokens: `(n,)`, number of tokens of each text.
-        cut: `(n,)`, number of tokens of each text that were not read; None if all were.
+        cut: `(n,)`, number of tokens of each text that were not read.
         queue_ms: milliseconds until a worker took the first of the texts.
         inference_ms: milliseconds from then on.
     """
@@ -49,9 +49,9 @@ class EncodedTexts:
     vectors: NDArray[np.float32]
     raw: NDArray[np.float32] | None
     tokens: NDArray[np.int64]
+    cut: NDArray[np.int64]
     queue_ms: float
     inference_ms: float
-    cut: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class PartResult:
     vectors: NDArray[np.float32]
     raw: NDArray[np.float32] | None
     tokens: NDArray[np.int64]
-    cut: NDArray[np.int64] | None = None
+    cut: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,6 @@ class Work:
         return not self.future.done() and self.future.set_running_or_notify_cancel()
 
     def _join_results(self) -> EncodedTexts:
-        """Join the results of all parts in the order of the texts."""
         now = perf_counter()
         begun = self.begun or now
         rows, result = self.results[0]
@@ -160,21 +159,20 @@ class Work:
             rows = [row for some, _ in self.results for row in some]
             parts = [part for _, part in self.results]
             raws = [part.raw for part in parts if part.raw is not None]
-            cuts = [np.zeros_like(part.tokens) if part.cut is None else part.cut for part in parts]
             result = PartResult(
                 np.concatenate([part.vectors for part in parts]),
                 np.concatenate(raws) if raws else None,
                 np.concatenate([part.tokens for part in parts]),
-                np.concatenate(cuts),
+                np.concatenate([part.cut for part in parts]),
             )
         back = np.argsort(rows) if len(rows) > 1 else slice(None)
         return EncodedTexts(
             result.vectors[back],
             None if result.raw is None else result.raw[back],
             result.tokens[back],
+            result.cut[back],
             1000 * (begun - self.submitted),
             1000 * (now - begun),
-            None if result.cut is None else result.cut[back],
         )
 
 
@@ -189,7 +187,6 @@ class Part:
     """Some texts of a request, for one worker.
 
     Attributes:
-        work: the texts of a request.
         rows: positions of the part's texts among them.
         tokens: estimated tokens of the texts.
         waited: seconds since the request was submitted.

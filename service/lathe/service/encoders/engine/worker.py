@@ -157,7 +157,6 @@ class Worker:
     def _encode_each_alone(
         self, parts: Iterable[tuple[dict[str, Any], int]]
     ) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
-        """Encode parts, given with their positions in the message, in a group each; return as `_encode_group` does."""
         answers: dict[int, tuple[dict[str, Any], list[framing.Array]]] = {}
         for part, position in parts:
             answers |= self._encode_group(self._tokenize_group([part], [position]))
@@ -180,10 +179,6 @@ class Worker:
         """Map each part's vectors `(n, d)` by its chain to `(n, k)`; return them, or the error of a chain, in order.
 
         Vectors for the same chain are mapped together: one row takes as long as twenty.
-
-        Args:
-            refs: for each part the fields of its `ChainRef`, or None for no chain.
-            raws: vectors of each part.
         """
         results: list[torch.Tensor | Exception] = list(raws)
         wanted = {tuple(ref.values()): ref for ref in refs if ref is not None}
@@ -223,14 +218,7 @@ class Worker:
 def _build_reply(
     part: dict[str, Any], result: torch.Tensor | Exception, raw: torch.Tensor, counts: Sequence[framing.Array]
 ) -> tuple[dict[str, Any], list[framing.Array]]:
-    """Build a part's header entry and arrays on the CPU, or a header entry with its error.
-
-    Args:
-        part: the part as JSON.
-        result: its vectors after the chain, or why there are none.
-        raw: its vectors before the chain, which are included only if they were requested.
-        counts: arrays of the texts, which are returned as they are.
-    """
+    """Build a part's header entry and arrays on the CPU, or a header entry with its error."""
     if isinstance(result, Exception):
         return _describe_error(result), []
     keep_raw = part["keep_raw"] and part["chain"] is not None

@@ -1,4 +1,4 @@
-"""Chains: listing, promotion, rollback and deletion of their versions."""
+"""Chains: listing, drift of live traffic, promotion, rollback and deletion of their versions."""
 
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -15,6 +15,12 @@ from lathe.service.http.schemas import PromoteBody
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 
 router = APIRouter(prefix="/chains", tags=["chains"], responses=ERRORS)
+
+
+@router.get("/{name}/drift", dependencies=USE)
+async def show_drift(name: str, services: ServicesDep) -> Response:
+    """Show the drift of a chain's live version, or of `name@version`, by encoder; `unknown` says why there is none."""
+    return await answer_json(await run_in_threadpool(lambda: services.drift.report(services.registry.load(name))))
 
 
 @router.get("", dependencies=USE)
@@ -41,7 +47,7 @@ async def promote(name: str, request: Request, services: ServicesDep) -> Respons
 async def rollback(name: str, services: ServicesDep) -> Response:
     """Make the version live that was live before."""
     services.require_writable()
-    return await answer_json(_describe_pointer(name, await run_in_threadpool(services.size_routes.rollback, name)))
+    return await answer_json(_describe_pointer(name, await run_in_threadpool(services.registry.rollback, name)))
 
 
 @router.delete("/{name}/{version}", dependencies=ADMIN)
@@ -54,31 +60,20 @@ async def delete(name: str, version: str, services: ServicesDep) -> Response:
 
 
 def _promote(name: str, services: Services, json_body: bytes) -> Pointer:
-    """Make a version live if it passes its gates, or by force; return the pointer to the live and earlier versions.
-
-    Gates are thresholds on measured quality: those of its fit and of the request.
-
-    Raises:
-        ServiceError: if the body is not valid.
-        ConflictError: if the version fails a gate and is not forced.
-    """
     body = validate_json(json_body, PromoteBody)
-    return promote_with_gates(services.size_routes, name, body.version, body.gates, body.force)
+    return promote_with_gates(services.registry, name, body.version, body.gates, body.force)
 
 
 def _describe_chains(services: Services) -> list[dict[str, object]]:
-    """Describe every chain, as `_describe_chain` does."""
     return [_describe_chain(name, services) for name in services.registry.names()]
 
 
 def _describe_chain(ref: str, services: Services) -> dict[str, object]:
-    """Describe a chain's version, with whether live traffic makes it stale."""
     description = services.registry.describe(ref)
     return description | {"stale": services.drift.is_stale(f"{description['name']}@{description['version']}")}
 
 
 def _describe_pointer(name: str, pointer: Pointer) -> dict[str, object]:
-    """Return the JSON of a chain's pointer: its live version, earlier ones, and the gates it was forced past."""
     return {
         "name": name,
         "live": pointer.live,

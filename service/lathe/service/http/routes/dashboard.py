@@ -1,10 +1,15 @@
 """The dashboard's page and the files it loads."""
 
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import PurePath
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lathe.service.dashboard.assets import read_assets
 from lathe.service.errors import UnknownNameError
 from lathe.service.http.pages import build_page_headers
 
@@ -19,6 +24,13 @@ NO_MARKUP = "require-trusted-types-for 'script'"
 HEADERS = build_page_headers(SOURCES, NO_MARKUP) | {
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-cache",  # a browser may keep it, and asks each time whether it is still the same
+}
+
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
 
 
@@ -37,11 +49,7 @@ async def show_asset(name: str, request: Request) -> Response:
 
 
 def _respond(name: str, request: Request) -> Response:
-    """Return the response with a file of the dashboard, or 304 if the browser has the file.
-
-    Raises:
-        UnknownNameError: if there is no such file.
-    """
+    """Return the response with a file of the dashboard, or 304 if the browser has the file."""
     asset = read_assets().get(name)
     if asset is None:
         raise UnknownNameError(f"the dashboard has no file {name[:80]!r}")
@@ -49,3 +57,32 @@ def _respond(name: str, request: Request) -> Response:
     if asset.matches(request.headers.get("if-none-match", "")):
         return Response(None, 304, headers)
     return Response(asset.content, 200, headers, media_type=asset.media_type)
+
+
+@dataclass(frozen=True)
+class Asset:
+    """A file of the dashboard.
+
+    Attributes:
+        etag: hash of the content, in quotes; a browser that has this content is not sent it again.
+    """
+
+    content: bytes
+    media_type: str
+    etag: str
+
+    def matches(self, if_none_match: str) -> bool:
+        """Return whether the header `if-none-match`, a list of strong or weak tags or a star, names this content."""
+        tags = (tag.strip().removeprefix("W/") for tag in if_none_match.split(","))
+        return any(tag in ("*", self.etag) for tag in tags)
+
+
+@cache
+def read_assets() -> dict[str, Asset]:
+    """Read all files of the dashboard and return them by name; cached, as they are some hundred kilobytes."""
+    assets = {}
+    for file in (files("lathe.service.dashboard") / "static").iterdir():
+        content = file.read_bytes()
+        media_type = MEDIA_TYPES[PurePath(file.name).suffix]
+        assets[file.name] = Asset(content, media_type, f'"{sha256(content).hexdigest()[:32]}"')
+    return assets

@@ -11,7 +11,6 @@ from lathe.service.chains.names import require_number
 from lathe.service.encoders.engine.engine import SERVING, Engine
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.http.answers import answer_json
-from lathe.service.http.encoder_descriptions import describe_encoders
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
 from lathe.service.http.schemas import SizeRouteBody
@@ -23,7 +22,7 @@ router = APIRouter(prefix="/encoders", tags=["encoders"], responses=ERRORS)
 @router.get("", dependencies=USE)
 async def list_encoders(services: ServicesDep) -> Response:
     """List the served encoders, with their state and size routes."""
-    return await answer_json(await run_in_threadpool(describe_encoders, services))
+    return await answer_json(await run_in_threadpool(services.describe_encoders))
 
 
 @router.put("/{name}", dependencies=ADMIN, status_code=202)
@@ -43,12 +42,7 @@ async def remove_encoder(name: str, services: ServicesDep) -> Response:
 
 
 def _start_encoder(name: str, services: Services) -> Engine:
-    """Start an encoder's engine and serve it; return the engine, which still loads, or the one served already.
-
-    Raises:
-        UnknownNameError: if neither the settings nor the state folder name the encoder.
-        UnavailableError: if the state folder's list of encoders is damaged.
-    """
+    """Start an encoder's engine and serve it; return the engine, which still loads, or the one served already."""
     try:
         spec = services.settings.find_encoder_spec(name)
     except ValueError as error:  # the file of added encoders is damaged
@@ -68,12 +62,6 @@ def _start_encoder(name: str, services: Services) -> Engine:
 
 
 def _stop_encoder(name: str, services: Services) -> Engine:
-    """Stop serving an encoder, wait up to `shutdown_seconds` for its accepted requests, and stop its workers.
-
-    Raises:
-        UnknownNameError: if the encoder is not served.
-        ConflictError: if the encoder is the default.
-    """
     with services.changing_encoders:
         engine = services.embedder.remove(name)
     engine.stop(services.settings.shutdown_seconds)
@@ -81,7 +69,6 @@ def _stop_encoder(name: str, services: Services) -> Engine:
 
 
 def _describe_state(engine: Engine) -> dict[str, Any]:
-    """Return the name and the state of an engine's encoder."""
     return {"name": engine.spec.name, "state": engine.state}
 
 
@@ -96,18 +83,10 @@ async def set_size_route(name: str, dimensions: str, request: Request, services:
 
 
 def _assign_size_route(name: str, value: str, services: Services, json_body: bytes) -> dict[str, Any]:
-    """Let a chain answer requests for a number of dimensions of an encoder's vectors, instead of an earlier chain.
-
-    Return encoder, dimensions and chain as JSON.
-
-    Raises:
-        ServiceError: if the body or the number of dimensions is not valid, the encoder is unknown or not ready, or the
-            chain does not serve its vectors in these dimensions.
-    """
     body = validate_json(json_body, SizeRouteBody)
     dimensions = require_number(value, "dimensions")
     engine = services.embedder.find_engine(name)
     encoder = engine.require_ready()
     services.embedder.resolver.resolve_for_encoder(encoder, body.chain, dimensions)
-    services.size_routes.assign(encoder.fingerprint, str(dimensions), body.chain, replace=True)
+    services.registry.size_routes.assign(encoder.fingerprint, str(dimensions), body.chain, replace=True)
     return {"encoder": engine.spec.name, "dimensions": dimensions, "chain": body.chain}

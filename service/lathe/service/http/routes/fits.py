@@ -23,7 +23,7 @@ from lathe.service.jobs.inputs import (
     FILE_OF_TARGETS,
     FILE_OF_TEST_PAIRS,
 )
-from lathe.service.jobs.kinds.fit import build_fit_job
+from lathe.service.jobs.requests import FitJob
 from lathe.service.jobs.sources import (
     receive,
     require_distinct,
@@ -58,10 +58,6 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
 
     The fit is of new steps, or adds rows to a version. Vectors for which neither the request nor that version names an
     encoder are fitted without one.
-
-    Raises:
-        ServiceError, TransformError, TrainingError: if the body, a name, gate, step, encoder, source, target or query
-            is not valid, if dimensions or encoders do not match, or if too few distinct rows were sent.
     """
     body = validate_json(json_body, FitBody)
     require_name(body.name)
@@ -113,17 +109,12 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
     else:
         require_no_targets(request, target)
     _require_usable_pairs(body)
-    return services.jobs.submit("fit", build_fit_job(request, spec, body.transform, source.files, target), source.files)
+    files = tuple(source.files)
+    job = FitJob(encoder=spec, request=request, target_encoder=target, transform=body.transform, files=files)
+    return services.jobs.submit("fit", job.to_json(), source.files)
 
 
 def _load_version_with_moments(ref: str, services: Services) -> LoadedChain:
-    """Load the chain version that rows are to be added to.
-
-    Raises:
-        UnknownNameError: if there is no such chain.
-        FitError: if it does not store the moments (mean, covariance) of its rows, to which others can be added.
-        ArtifactError: if its files are damaged.
-    """
     loaded = services.registry.load(ref)
     require_moments(loaded.ref, loaded.chain.metadata)
     return loaded
@@ -148,12 +139,6 @@ def _require_same_encoder(version: LoadedChain, spec: EncoderSpec | None, engine
 
 
 def _build_new_chain(body: FitBody) -> Chain:
-    """Build the unfitted chain of a fit's steps and budget of bytes.
-
-    Raises:
-        StepError: if the steps or the budget are not possible.
-        BadValueError: for queries that no step uses.
-    """
     codes = [] if body.bytes is None else [{"kind": CODES, "bytes": body.bytes}]
     # An object of two sides is one step, which codes may follow as they follow a list.
     steps = [step.spec() for step in build_steps(body.steps)] if isinstance(body.steps, dict) else body.steps or []
@@ -169,11 +154,6 @@ def _list_steps(chain: Chain, body: FitBody) -> list[dict[str, Any]]:
 
 
 def _store_pairs(pairs: list[PairBody] | None, name: str, files: dict[str, bytes]) -> str | None:
-    """Add pairs to the job's files under a name, and return the name; None without pairs.
-
-    Raises:
-        BadValueError: for an empty list.
-    """
     if pairs is None:
         return None
     if not pairs:
@@ -183,7 +163,6 @@ def _store_pairs(pairs: list[PairBody] | None, name: str, files: dict[str, bytes
 
 
 def _require_usable_pairs(body: FitBody) -> None:
-    """Raise `FitError` for pairs with too few queries to certify with, or with test queries among those to fit on."""
     fit, test = (
         None if pairs is None else gather_pairs((pair.query, pair.document) for pair in pairs)
         for pairs in (body.pairs, body.test_pairs)
@@ -193,17 +172,7 @@ def _require_usable_pairs(body: FitBody) -> None:
 
 
 def _locate_queries(source: SourceBody, services: Services, files: dict[str, bytes], dimensions: int | None) -> str:
-    """Return the path or file name from which a fitting job reads example queries, which weight its codes.
-
-    Args:
-        source: texts or vectors in the body, or a path on the server.
-        services: for the folder that paths must lie in.
-        files: the job's files by name; queries sent with the request are added.
-        dimensions: of the vectors to fit on; None for texts.
-
-    Raises:
-        ServiceError: if they cannot be used, for instance vectors with other dimensions.
-    """
+    """Return the path or file name from which a fitting job reads example queries, which weight its codes."""
     received = receive(source, services.settings.data_root)
     if None not in (dimensions, received.width) and dimensions != received.width:
         raise BadValueError(
@@ -217,12 +186,7 @@ def _locate_queries(source: SourceBody, services: Services, files: dict[str, byt
 
 
 def _locate_targets(source: SourceBody, services: Services, files: dict[str, bytes]) -> str:
-    """Return the path of the target vectors of a fit on pairs; add vectors sent with the request to the job's files.
-
-    Raises:
-        BadValueError: if the targets are texts.
-        ServiceError: if the vectors are not valid, or the server may not read the path.
-    """
+    """Return the path of the target vectors of a fit on pairs; add vectors sent with the request to the job's files."""
     if source.texts is not None:
         raise BadValueError("targets are vectors; for texts name their target_encoder", param="targets.texts")
     if source.path is not None:

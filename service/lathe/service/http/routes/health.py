@@ -14,9 +14,8 @@ from lathe.service.encoders.engine.engine import SERVING
 from lathe.service.encoders.engine.metrics import ENCODER_PROCESSES, MODEL_BYTES, WAITING_TEXTS, WAITING_TOKENS
 from lathe.service.errors import UnavailableError, error_body
 from lathe.service.http.answers import answer_json, build_json_response
-from lathe.service.http.encoder_descriptions import describe_encoders
 from lathe.service.http.openapi import ERRORS
-from lathe.service.monitoring.drift.metrics import update_drift_gauges
+from lathe.service.monitoring.drift.drift import update_drift_gauges
 from lathe.service.services import Services, ServicesDep
 
 router = APIRouter(tags=["health"])
@@ -72,7 +71,6 @@ async def metrics(services: ServicesDep) -> Response:
 
 
 def _collect_metrics(services: Services) -> bytes:
-    """Set the gauges to the server's current state, and return all metrics in Prometheus's text format."""
     with MEASURING:
         for gauge in (WAITING_TEXTS, WAITING_TOKENS, ENCODER_PROCESSES, MODEL_BYTES, JOBS):
             gauge.clear()  # encoders and states that are no more
@@ -93,10 +91,7 @@ def _collect_metrics(services: Services) -> bytes:
 
 
 def _describe_server(services: Services) -> dict[str, Any]:
-    """Return the content of `/info`: the default encoder and the limits, in text-embeddings-inference's fields.
-
-    Besides, it lists encoders, the live and other versions of chains, job workers, and the state of Redis, if used.
-    """
+    """Return the content of `/info`: the default encoder and the limits, in text-embeddings-inference's fields."""
     settings, engine = services.settings, services.embedder.default
     encoder = engine.info
     return {
@@ -111,7 +106,7 @@ def _describe_server(services: Services) -> dict[str, Any]:
         "max_body_bytes": settings.max_body_bytes,
         "auto_truncate": engine.spec.long_text != "error",
         "version": version("lathe-service"),
-        "encoders": describe_encoders(services),
+        "encoders": services.describe_encoders(),
         "chains": [
             {"name": name, "live": services.registry.live(name), "versions": services.registry.versions(name)}
             for name in services.registry.names()

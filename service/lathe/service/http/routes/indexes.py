@@ -157,15 +157,7 @@ def _create_index(name: str, services: Services, json_body: bytes) -> SearchInde
 
 
 def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[UpsertBody, SearchIndex]:
-    """Check the ids and the numbers of items of an upsert; return its parsed body and the index.
-
-    Raises:
-        ServiceError: if the body is not valid.
-        UnknownNameError: if there is no such index.
-        BadValueError: if there are no ids, or one is repeated or not valid.
-        TooLargeError: if there are more than `max_vectors`.
-        WrongShapeError: if the numbers of ids, items and metadata differ.
-    """
+    """Check the ids and the numbers of items of an upsert; return its parsed body and the index."""
     body = validate_json(json_body, UpsertBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
@@ -175,14 +167,7 @@ def _check_upsert(name: str, services: Services, json_body: bytes) -> tuple[Upse
 
 
 def _queue_delete(name: str, services: Services, json_body: bytes) -> Future[Change]:
-    """Check the number of ids, queue the deletion of their items, and return its future; repeated ids count once.
-
-    Raises:
-        ServiceError: if the body is not valid.
-        UnknownNameError: if there is no such index.
-        BadValueError: if there are no ids.
-        TooLargeError: if there are more than `max_vectors`, repeated ones included.
-    """
+    """Check the number of ids, queue the deletion of their items, and return its future; repeated ids count once."""
     body = validate_json(json_body, IdsBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
@@ -190,14 +175,6 @@ def _queue_delete(name: str, services: Services, json_body: bytes) -> Future[Cha
 
 
 def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str, Any] | None]:
-    """Read items by their ids, None where there is none.
-
-    Raises:
-        ServiceError: if the body is not valid.
-        UnknownNameError: if there is no such index.
-        BadValueError: if there are no ids.
-        TooLargeError: if there are more than `max_vectors`, or the items are too large for one response.
-    """
     body = validate_json(json_body, GetBody)
     index = services.indexes.get(name)
     require_rows(len(body.ids), services.settings.max_vectors, "ids")
@@ -207,14 +184,7 @@ def _get_items(name: str, services: Services, json_body: bytes) -> list[dict[str
 
 
 def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
-    """Check a reindex request as far as possible before the work begins, then queue its job with any new texts.
-
-    Raises:
-        NotSupportedError: if the backend of the indexes cannot reindex.
-        BadValueError: if there are texts, but no other encoder.
-        ConflictError: if the index is being reindexed already.
-        ServiceError: if the body or the settings are not valid.
-    """
+    """Check a reindex request as far as possible before the work begins, then queue its job with any new texts."""
     body = validate_json(json_body, ReindexBody)
     index = services.indexes.get(name)
     backend = services.indexes.capabilities
@@ -230,27 +200,21 @@ def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
     files = {} if artifact is None else dict(zip((MANIFEST, TENSORS), artifact, strict=True))
     if body.texts:
         files[FILE_OF_NEW_TEXTS] = orjson.dumps(body.texts)
-    content = {
-        "index": name,
-        "spec": spec.to_json(),
-        "encoder": encoder.spec.to_json() if encoder else None,
-        "text_field": spec.text_field or "text",
-    }
+    text_field = spec.text_field or "text"
+    job = ReindexJob(encoder=encoder.spec if encoder else None, index=name, spec=spec, text_field=text_field)
     with services.submitting_reindex:  # of two requests at once, the second sees the first's job
         if _list_reindex_jobs(services, name):
             raise ConflictError(f"the index {name} is being reindexed already", param="name")
-        return services.jobs.submit("reindex", content, files)
+        return services.jobs.submit("reindex", job.to_json(), files)
 
 
 def _list_reindex_jobs(services: Services, name: str) -> list[Job]:
-    """List the jobs that are reindexing an index, queued ones included."""
     jobs = [job for job in services.jobs.list() if job.kind == "reindex" and not job.ended]
     requests = [(job, services.jobs.read_request(job.id)) for job in jobs]
     return [job for job, request in requests if isinstance(request, ReindexJob) and request.index == name]
 
 
 def _build_specs(services: Services) -> SpecResolver:
-    """Build the resolver of requests to index settings, with the server's chains and encoders."""
     embedder = services.embedder
     return SpecResolver(
         services.registry,
@@ -261,7 +225,6 @@ def _build_specs(services: Services) -> SpecResolver:
 
 
 def _require_equal_counts(body: UpsertBody) -> None:
-    """Raise `WrongShapeError` if there are not as many texts or vectors, and metadata if any, as ids."""
     items = [body.texts] if isinstance(body.texts, str) else body.texts or body.vectors or []
     counts = {"ids": len(body.ids)} | ({"texts or vectors": len(items)} if items else {})  # none is another error
     if body.metadata is not None:
@@ -272,7 +235,6 @@ def _require_equal_counts(body: UpsertBody) -> None:
 
 
 def _list_metadata(body: UpsertBody, spec: IndexSpec) -> Metadata:
-    """Return the metadata of each item, None without; add the item's text if the index stores texts."""
     metadata: Metadata = list(body.metadata) if body.metadata is not None else [None] * len(body.ids)
     if spec.text_field is not None and body.texts is not None:
         texts = [body.texts] if isinstance(body.texts, str) else body.texts

@@ -76,7 +76,6 @@ async def job_report(job_id: str, services: ServicesDep) -> Response:
 
 
 def _stream_file(file: ResultFile, media_type: str, headers: dict[str, str]) -> Response:
-    """Return a response that streams a job's result file."""
     return StreamingResponse(file.pieces, 200, {"content-length": str(file.size)} | headers, media_type)
 
 

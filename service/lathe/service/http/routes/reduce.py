@@ -52,7 +52,6 @@ async def reduce(request: Request, services: ServicesDep) -> Response:
 
 
 def _reduce_json(request: Request, services: Services, json_body: bytes) -> Response:
-    """Parse a JSON body, transform its vectors, and return the response."""
     body = validate_json(json_body, ReduceBody)
     vectors = as_vectors(body.vectors, services.settings.max_vectors)
     answer = services.embedder.reduce(vectors, body.chain, body.dimensions, body.input_type, body.output_dtype)
@@ -79,7 +78,6 @@ def _reduce_npy(request: Request, services: Services, body: bytes) -> Response:
 
 
 def _read_choice(request: Request, name: str, choices: tuple[Any, ...]) -> Any:
-    """Return a query parameter that has one of some values, None if it is missing; raise `BadValueError` for others."""
     value = request.query_params.get(name)
     if value is not None and value not in choices:
         raise BadValueError(f"{name} must be one of {', '.join(choices)}, not {value[:40]!r}", param=name)
@@ -87,7 +85,6 @@ def _read_choice(request: Request, name: str, choices: tuple[Any, ...]) -> Any:
 
 
 def _respond(request: Request, answer: Answer) -> Response:
-    """Serialize the vectors to a response, .npy or JSON as the request asks."""
     if wants_npy(request):
         return build_npy_response(answer)
     content = {

@@ -40,10 +40,8 @@ class SearchRequest:
     """A checked search request.
 
     Attributes:
-        body: body of the request.
         serving: state of the index that is searched, even if the index changes meanwhile.
         bridge: maps queries of another encoder to the space of the index; None for queries of its own encoder.
-        filter: filter of the items; None without one.
         reduced: whether the queries are reduced by the index's chain already.
     """
 
@@ -80,9 +78,6 @@ def _check_search(name: str, request: Request, services: Services, json_body: by
 
     Queries may be texts, vectors of the index's encoder, vectors reduced by its chain or, while the index moves to
     another encoder, vectors of that one; reduced ones cannot be rescored.
-
-    Raises:
-        ServiceError: if the body or a parameter is not valid, or the queries belong to another encoder or chain.
     """
     body = validate_json(json_body, SearchBody)
     if body.ef is not None and body.ef < body.k:
@@ -105,16 +100,7 @@ def _check_search(name: str, request: Request, services: Services, json_body: by
 
 
 def _search_and_respond(checked: SearchRequest, queries: Vectors | None, services: Services) -> Response:
-    """Search the index and return the response; queries of another encoder are first mapped to the index's space.
-
-    Args:
-        checked: the request.
-        queries: the encoded texts `(q, d)`; None takes the vectors of the request's body.
-        services: components of the server.
-
-    Raises:
-        ServiceError: if the vectors are not valid, or there would be too many results or bytes.
-    """
+    """Search the index and return the response; queries of another encoder are first mapped to the index's space."""
     body, bridge, spec = checked.body, checked.bridge, checked.serving.spec
     if queries is None:
         queries = parse_body_vectors(body, checked.query_spec, services, checked.reduced)
@@ -142,7 +128,6 @@ def _find_bridge(encoder: str | None, index: SearchIndex, spec: IndexSpec) -> Br
 
 
 def _require_own_encoder(encoder: str, name: str, spec: IndexSpec, services: Services) -> None:
-    """Raise `ConflictError` if queries are of another encoder than the index's vectors."""
     engine = services.embedder.find_engine(encoder, param="encoder")
     if engine.require_ready().fingerprint != spec.encoder_fingerprint:
         raise ConflictError(

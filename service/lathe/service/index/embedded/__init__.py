@@ -1,6 +1,6 @@
 """Index: vectors stored durably in SQLite, searched through a graph that can always be rebuilt.
 
-.<index>.lock            held by the one process that owns the index (see ownership)
+.<index>.lock            held by the one process that owns the index (see indexes)
 <index>/
 ├── owner.json           which process that is
 ├── record.db            the record: every original vector, payload and setting (see record)

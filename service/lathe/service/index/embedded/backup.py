@@ -34,10 +34,6 @@ def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
 
     The folder also gets a manifest, `backup.json`: schema, index, count, write number, settings, time and SHA-256.
 
-    Args:
-        folder: folder of the index.
-        to: folder to create; must not exist.
-
     Returns:
         The manifest of the backup.
 
@@ -136,11 +132,6 @@ def require_index(folder: Path) -> None:
 
 
 def _read_backup_manifest(source: Path) -> dict[str, Any]:
-    """Read the manifest of a backup.
-
-    Raises:
-        UnavailableError: if it is missing, damaged, or of a newer schema.
-    """
     try:
         manifest = dict(json.loads(read_beneath(source, MANIFEST)))
         schema = int(manifest["schema"])

@@ -65,7 +65,6 @@ class RecordChecks:
         return self.stopping or self.waiting.get(name) is not path
 
     def _run(self) -> None:
-        """Check the queued records one by one until stopped; damage is stored and logged."""
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.stopping or self.waiting)

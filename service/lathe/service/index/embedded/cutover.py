@@ -27,7 +27,7 @@ from lathe.service.chains.names import RAW
 from lathe.service.errors import ConflictError, OverloadedError, UnavailableError
 from lathe.service.index.bridge import ALIGNMENT_FOLDER, load_bridge
 from lathe.service.index.embedded.generation import REPLAY_ROWS, Generation
-from lathe.service.index.embedded.index import EmbeddedIndex
+from lathe.service.index.embedded.index import EmbeddedIndex, Move
 from lathe.service.index.embedded.snapshot import restore_snapshot
 from lathe.service.index.items import get_text
 from lathe.service.index.reducer import Reducer, read_artifact_files
@@ -54,7 +54,7 @@ class Cutover:
     def check_generations(self) -> None:
         """Check the folders of new generations: cut over to finished ones, and delete those that no job works on.
 
-        For a re-embedding in progress, the required text field is set on the index, and the alignment is loaded.
+        A re-embedding in progress is noted as the index's move, with its alignment once that is fitted.
         """
         serving = f"graph-{self.index.generation.spec.generation}"
         for folder in self.index.folder.glob("graph-*"):
@@ -64,16 +64,14 @@ class Cutover:
                 self._delete_abandoned(folder)
             elif (folder / READY).exists() and not (folder / REFUSED).exists():
                 self._cut_over_or_refuse(folder)
-            elif self.index.required_text_field is None and (folder / MOVING).exists():
-                self.index.required_text_field = json.loads((folder / MOVING).read_bytes())["text_field"]
-                self.index.moving_folder = folder
-            elif self.index.bridge is None:
-                self.index.bridge = load_bridge(folder)
+            elif self.index.move is None and (folder / MOVING).exists():
+                self.index.move = Move(folder, json.loads((folder / MOVING).read_bytes())["text_field"])
+            elif self.index.move is not None and self.index.move.bridge is None:
+                self.index.move.bridge = load_bridge(folder)
 
     def _delete_abandoned(self, folder: Path) -> None:
-        """Delete an abandoned generation, its lock file and its originals in the record, and end its re-embedding."""
-        if self.index.moving_folder == folder:
-            self.index.bridge = self.index.required_text_field = self.index.moving_folder = None
+        if self.index.move is not None and self.index.move.folder == folder:
+            self.index.move = None
         self.index.record.drop_spare_vectors()
         shutil.rmtree(folder, ignore_errors=True)
         build_lock_path(folder).unlink(missing_ok=True)
@@ -97,10 +95,6 @@ class Cutover:
 
         For a re-embedding, the new original vectors are first copied into the record. On an error the new generation is
         closed, and the error raised.
-
-        Args:
-            folder: folder of the generation.
-            ready: content of `ready.json`.
         """
         spec = parse_spec(ready["spec"])
         artifact = None if spec.chain == RAW else read_artifact_files(folder / CHAIN_FOLDER)
@@ -124,18 +118,13 @@ class Cutover:
         """Cut over to the new generation: add the last items, change the record, delete the old and the job's files.
 
         Runs in the writer thread. No writes happen meanwhile; a search uses the old or the new generation as a whole.
-
-        Args:
-            generation: new generation.
-            artifact: manifest and tensors of its chain; None for raw vectors.
-            ready: content of `ready.json`.
         """
         self.index.recover_generation()
         self._catch_up(generation, ready["text_field"])
         generation.rows.mark_dead(self.index.record.read_tombstones())
         self.index.record.switch_generation(generation.spec, artifact)
         old, self.index.generation = self.index.generation, generation
-        self.index.bridge = self.index.required_text_field = self.index.moving_folder = None
+        self.index.move = None
         with suppress(sqlite3.Error):  # on a full disk they stay, which does no harm
             self.index.record.delete_tombstones(ready["sequence"])
         old.close()
@@ -160,10 +149,6 @@ class Cutover:
         """Add items to the new generation that were written since its job read the record.
 
         If the encoder changes, their texts are encoded, and the vectors are also written to the record.
-
-        Args:
-            generation: new generation.
-            text_field: metadata field with the text, if the encoder changes; else None.
 
         Raises:
             ConflictError: if the encoder changes and an item has no text.

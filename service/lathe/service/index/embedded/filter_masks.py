@@ -17,9 +17,6 @@ MASKS_KEPT = 32
 class FilterMasks:
     """Masks of the rows of one generation, at most 32 of them in memory.
 
-    Args:
-        record: SQLite file of the index, from which filter fields are read.
-
     Attributes:
         steps: number of SQLite steps that any filter may take; large indexes allow more.
     """
@@ -43,9 +40,6 @@ class FilterMasks:
         """Return the mask `(n,)` of the rows whose fields satisfy a condition, from a cache extended by new rows.
 
         The fields of a label never change, so only rows added since the last call are looked up.
-
-        Raises:
-            TooLargeError: if the filter takes too much work.
         """
         with self.guard:
             old = self.cached.pop(condition, np.zeros(0, np.bool_))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lathe.service.errors import UnavailableError
 from lathe.service.index.embedded.exact import SearchResult, empty_results, merge_results, rescore, search_exactly
 from lathe.service.index.embedded.filter_masks import FilterMasks
-from lathe.service.index.embedded.graphs.choice import create_graph
+from lathe.service.index.embedded.graphs.choice import create_graph, find_graph_problem
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.embedded.rows import Labels, Rows, RowsView
 from lathe.service.index.embedded.vector_formats import choose_format
@@ -29,6 +29,9 @@ MAX_CANDIDATES = 4096
 
 REPLAY_ROWS = 4096
 """Number of rows read from the record at once."""
+
+WORTH_COMPACTING = 0.3
+"""Share of dead rows above which `list_hints` suggests compaction."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,7 @@ class Generation:
     """Rows, graph and chain of one generation of an index; empty until a snapshot is restored or rows are replayed.
 
     Args:
-        folder: folder of the row files, created if missing.
-        spec: settings of the generation.
         record: SQLite file of the index, from which rows and filter fields are read.
-        reducer: maps original vectors to those that are searched.
-        threads: number of threads for a search.
         exact_rows: number of candidate rows up to which search is exact; None for what is as fast as the graph.
 
     Attributes:
@@ -244,11 +243,7 @@ class Generation:
         return rows[:, :count], scores[:, :count], min(covered, view.count)
 
     def _compute_allowed(self, view: RowsView, wanted: Filter | None) -> Mask | None:
-        """Return the mask `(n,)` of the rows that are alive and satisfy the filter; None if all rows may be returned.
-
-        Raises:
-            TooLargeError: if the filter takes too much work.
-        """
+        """Return the mask `(n,)` of the rows that are alive and satisfy the filter; None if all may be returned."""
         alive = None if not self.rows.dead else view.alive
         if wanted is None:
             return alive
@@ -257,3 +252,45 @@ class Generation:
     def close(self) -> None:
         """Close the row files; arrays used by a running search stay valid."""
         self.rows.close()
+
+
+def describe_state(generation: "Generation") -> str:
+    """Return `building` while more rows than exact search is fast for are not in the graph yet, else `ready`."""
+    behind = generation.rows.count - generation.covered
+    return "building" if generation.graph is not None and behind > generation.exact_rows else "ready"
+
+
+def measure_bytes(generation: "Generation", record_bytes: int) -> dict[str, int]:
+    """Return the bytes of record, rows and graph: the first two are files, the graph is in memory."""
+    graph = generation.graph
+    return {"record": record_bytes, "rows": generation.rows.bytes, "graph": graph.bytes if graph else 0}
+
+
+def measure_memory(generation: "Generation", payload_bytes: int) -> dict[str, dict[str, int]]:
+    """Return the memory of an open index in bytes by part, without and with the page cache.
+
+    Returns:
+        `anonymous`: memory of the process, for graph, mask of dead rows, and caches of filters and payloads.
+            `page_cache`: sizes of the mapped row files, by name. The system holds as much of them as there is room
+            for, and can drop it again; a process that has read them counts what it holds as shared resident memory.
+    """
+    rows, graph = generation.rows, generation.graph
+    return {
+        "anonymous": {
+            "graph": graph.bytes if graph else 0,
+            "alive": rows.alive.nbytes,
+            "filters": generation.filters.bytes,
+            "payloads": payload_bytes,
+        },
+        "page_cache": {file.path.name: rows.count * file.row_bytes for file in rows.files},
+    }
+
+
+def list_hints(generation: "Generation") -> list[str]:
+    """Return advice for the user: to install a graph's engine, and to compact an index with over 30% dead rows."""
+    rows = generation.rows
+    found = [problem] if (problem := find_graph_problem(generation.graph)) else []
+    if rows.dead > WORTH_COMPACTING * max(rows.count, 1):
+        share = f"{rows.dead:,} of {rows.count:,} rows are of deleted or replaced items"
+        found.append(f"{share}; /reindex with {{}} compacts")
+    return found

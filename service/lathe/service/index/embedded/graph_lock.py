@@ -60,5 +60,4 @@ class GraphLock:
                 self.changed.notify_all()
 
     def _admits(self, ef: int | None) -> bool:
-        """Return whether a search with this `ef`, or a writer for None, can hold the lock now."""
         return not self.holders or (ef is not None and ef == self.ef)

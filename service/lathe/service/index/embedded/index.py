@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,16 @@ from filelock import FileLock
 
 from lathe.service.errors import ServiceError, UnavailableError, UnknownNameError
 from lathe.service.index.bridge import Bridge
-from lathe.service.index.embedded.description import describe_state, list_hints, measure_bytes, measure_memory
-from lathe.service.index.embedded.generation import Generation
-from lathe.service.index.embedded.opening import open_generation
-from lathe.service.index.embedded.payloads import PayloadCache, wrap_json
+from lathe.service.index.embedded.generation import (
+    Generation,
+    describe_state,
+    list_hints,
+    measure_bytes,
+    measure_memory,
+)
 from lathe.service.index.embedded.record import IndexRecord, RecordWrite
-from lathe.service.index.embedded.serving import GenerationServing
-from lathe.service.index.embedded.snapshot import Snapshots
+from lathe.service.index.embedded.serving import GenerationServing, PayloadCache, wrap_json
+from lathe.service.index.embedded.snapshot import Snapshots, open_generation
 from lathe.service.index.items import get_text, serialize_metadata
 from lathe.service.index.protocol import Artifact, Change, Payload, SpaceMovedError
 from lathe.service.index.reducer import Reducer, Vectors, require_float16
@@ -33,15 +37,27 @@ Texts = Callable[[IndexSpec, list[str]], Vectors]
 """Function that encodes texts with the encoder that a spec names."""
 
 
+@dataclass
+class Move:
+    """A re-embedding in progress, by which an index moves to another encoder.
+
+    Attributes:
+        folder: folder of the next generation.
+        text_field: metadata field that must hold the text of each item that is written meanwhile.
+        bridge: alignment for queries of the new encoder; None until it is fitted.
+    """
+
+    folder: Path
+    text_field: str
+    bridge: Bridge | None = None
+
+
 class EmbeddedIndex:
     """Embedded index that this process owns.
 
     The constructor opens the record, and restores the serving generation from its snapshot or rebuilds it.
 
     Args:
-        name: name of the index.
-        folder: folder of the index.
-        lock: acquired lock of the index.
         threads: number of threads for a search.
         job_threads: number of threads for adding rows to the graph.
         encode: encodes texts with the encoder that a spec names.
@@ -49,9 +65,7 @@ class EmbeddedIndex:
 
     Attributes:
         generation: generation that serves; always replaced as a whole.
-        bridge: alignment for queries of the encoder that the index is moving to; None if there is none.
-        required_text_field: during a re-embedding, the metadata field that must hold an item's text; else None.
-        exact_rows: the number given for new generations, or None.
+        move: the move to another encoder in progress; None if there is none.
         rows_added: event that is set when rows were added.
         stopping: event that is set when the index is being closed.
     """
@@ -79,9 +93,7 @@ class EmbeddedIndex:
             opened.enter_context(closing(self.record))
             self.generation = self._open_generation(self.record.spec)
             opened.pop_all()
-        self.bridge: Bridge | None = None
-        self.required_text_field: str | None = None
-        self.moving_folder: Path | None = None
+        self.move: Move | None = None
         self.lacks_rows = False
         self.deleted = False
         self.payloads = PayloadCache(self.record)
@@ -97,12 +109,7 @@ class EmbeddedIndex:
         self.maintenance.start()
 
     def close(self, snapshot: bool = True, release: bool = True) -> None:
-        """Finish accepted writes, stop the maintenance thread, and close all files.
-
-        Args:
-            snapshot: whether to write a snapshot.
-            release: whether to release the lock of the index.
-        """
+        """Finish accepted writes, stop the maintenance thread, and close all files."""
         self.stopping.set()
         self.writer.shutdown(wait=True)
         self.rows_added.set()
@@ -119,7 +126,6 @@ class EmbeddedIndex:
     # ── opening ──────────────────────────────────────────────────────────────────────────────
 
     def _open_generation(self, spec: IndexSpec) -> Generation:
-        """Open the generation of a spec, and remember its snapshot."""
         folder = self.folder / f"graph-{spec.generation}"
         reducer = Reducer(spec, self.record.read_artifact(spec.chain))
 
@@ -172,10 +178,6 @@ class EmbeddedIndex:
 
         Runs in the writer thread, with the arguments and errors of `upsert`. Rows that a failed write left out are
         added first. The maintenance thread is woken.
-
-        Raises:
-            SpaceMovedError: if `raw_space_id` is given and differs from the index's.
-            ConflictError: if the index is being re-embedded and an item has no text.
         """
         generation = self.recover_generation()
         spec = generation.spec
@@ -184,9 +186,9 @@ class EmbeddedIndex:
         if spec.originals == "float16":
             require_float16(vectors)
         payloads = [serialize_metadata(position, given) for position, given in enumerate(metadata)]
-        if self.required_text_field is not None:
+        if (move := self.move) is not None:
             for item, metadata_json in zip(ids, payloads, strict=True):
-                get_text(item, metadata_json, self.required_text_field)
+                get_text(item, metadata_json, move.text_field)
         new = generation.convert(vectors)
         generation.rows.reserve(len(ids))  # all that can fail comes before the record is written
         with self.changing:
@@ -214,7 +216,6 @@ class EmbeddedIndex:
             raise self._build_closing_error() from None
 
     def _build_closing_error(self) -> ServiceError:
-        """Return the error for requests that come while the index is being closed or deleted."""
         if self.deleted:
             return UnknownNameError(f"the index {self.name} was deleted", param="name")
         return UnavailableError(f"the index {self.name} is being closed", code="closing")
@@ -230,7 +231,6 @@ class EmbeddedIndex:
             raise
 
     def _delete_items(self, ids: Sequence[str]) -> RecordWrite:
-        """Delete items from the record and mark their rows as dead, in the writer thread."""
         generation = self.recover_generation()
         with self.changing:
             self.lacks_rows = True
@@ -252,6 +252,11 @@ class EmbeddedIndex:
     def spec(self) -> IndexSpec:
         """Settings of the generation that serves."""
         return self.generation.spec
+
+    @property
+    def bridge(self) -> Bridge | None:
+        """Alignment for queries of the encoder that the index is moving to; None if there is none."""
+        return None if (move := self.move) is None else move.bridge
 
     def read_artifact(self) -> Artifact:
         """Return manifest and tensors of the chain of the generation that serves; None for raw vectors.
@@ -329,5 +334,5 @@ class EmbeddedIndex:
             "memory": measure_memory(generation, self.payloads.bytes),
             "snapshot_age_seconds": self.snapshots.compute_age(),
             "notes": [*generation.notes, *list_hints(generation)],
-            "moving_to": None if self.bridge is None else self.bridge.describe(),
+            "moving_to": None if (bridge := self.bridge) is None else bridge.describe(),
         }

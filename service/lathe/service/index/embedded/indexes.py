@@ -1,5 +1,7 @@
 """Indexes stored in the state folder."""
 
+import json
+import os
 import secrets
 import shutil
 import threading
@@ -9,16 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from lathe.service.chains.names import is_name, require_name
 from lathe.service.errors import ConflictError, UnavailableError, UnknownNameError, convert_error
 from lathe.service.index.embedded.checks import RecordChecks
 from lathe.service.index.embedded.index import EmbeddedIndex, Texts
 from lathe.service.index.embedded.maintenance import Maintainer
-from lathe.service.index.embedded.ownership import acquire_index
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.protocol import Artifact, Capabilities
 from lathe.service.index.spec import IndexSpec
-from lathe.transforms.files import make_folder, make_root, sync_folder
+from lathe.training.locks import lock_file
+from lathe.transforms.files import create_file, make_folder, make_root, sync_folder
 
 SWEPT_SECONDS = 3600.0
 """Age in seconds at which leftovers of a killed operation are deleted."""
@@ -28,10 +32,8 @@ class EmbeddedIndexes:
     """All indexes in a folder, opened on demand and kept open; an open index belongs to this process.
 
     Args:
-        root: folder of all indexes.
         threads: number of threads for a search.
         job_threads: number of threads for adding rows to graphs.
-        encode: encodes texts with the encoder that an index names.
 
     Attributes:
         ready: event that is set once every index that can be opened at the start is open.
@@ -142,11 +144,6 @@ class EmbeddedIndexes:
     def create(self, name: str, spec: IndexSpec, artifact: Artifact) -> EmbeddedIndex:
         """Create an index and return it; if the name exists already, return that index unchanged.
 
-        Args:
-            name: name of the index.
-            spec: settings of the index.
-            artifact: manifest and tensors of its chain; None for raw vectors.
-
         Raises:
             BadValueError: if no index can have that name.
         """
@@ -251,3 +248,40 @@ def list_index_folders(root: Path) -> list[Path]:
     if not root.is_dir():
         return []
     return sorted(f for f in root.iterdir() if is_name(f.name) and (f / "record.db").exists())
+
+
+def acquire_index(folder: Path, name: str) -> FileLock:
+    """Acquire the lock of an index without waiting, and return the lock.
+
+    One process owns an index, because the graph is in its memory, and the record has one writer. The lock file lies
+    beside the folder of the index, so that it stays when the folder is created or deleted.
+
+    The process id is written to `owner.json` in the folder, if that is possible.
+
+    Raises:
+        ConflictError: if another process holds the lock.
+        UnavailableError: if the lock file cannot be used.
+    """
+    lock = lock_file(_build_lock_path(folder))
+    note = folder / "owner.json"
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        owner = "another process"
+        with suppress(OSError, ValueError, KeyError):
+            owner = f"process {json.loads(note.read_bytes())['pid']}"
+        raise ConflictError(
+            f"the index {name} is owned by {owner}, and one process owns an index: send its requests there",
+            param="name",
+            code="index_owned_elsewhere",
+        ) from None
+    except OSError as error:
+        raise UnavailableError(f"the index {name} cannot be locked: {error.strerror}") from error
+    with suppress(OSError):  # there may be no folder yet, or no more
+        with create_file(note) as file:
+            file.write(json.dumps({"pid": os.getpid()}).encode())
+    return lock
+
+
+def _build_lock_path(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")

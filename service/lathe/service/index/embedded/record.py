@@ -62,10 +62,6 @@ class RecordWrite(Change):
 class IndexRecord:
     """SQLite file of an index, for any number of concurrent readers and one writer at a time.
 
-    Args:
-        path: existing file.
-        read_only: whether to open it for reading only.
-
     Raises:
         UnavailableError: if the file is not a record that can be read.
     """
@@ -83,13 +79,7 @@ class IndexRecord:
 
     @classmethod
     def create(cls, path: Path, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> "IndexRecord":
-        """Create a new, empty record file and open it.
-
-        Args:
-            path: path of a file that does not exist.
-            spec: settings of the index.
-            artifact: manifest and tensors of the chain; None for raw vectors.
-        """
+        """Create a new, empty record file and open it."""
         create_file(path).close()  # SQLite gives the WAL beside it the same permissions
         connection = sqlite3.connect(path, isolation_level=None)
         connection.executescript(TABLES)
@@ -308,9 +298,6 @@ class IndexRecord:
         """Yield all items of one consistent moment in batches: ids and metadata, and original vectors `(n, d)`.
 
         The items are in label order.
-
-        Args:
-            max_items: maximum number of items in a batch.
         """
         with self.reading() as db:
             db.execute("BEGIN")
@@ -380,11 +367,7 @@ class IndexRecord:
         return sum(side.stat().st_size for side in sides if side.exists())
 
     def _build_matrix(self, blobs: list[bytes], spec: IndexSpec) -> NDArray[Any]:
-        """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a matrix of bytes `(n, b)`.
-
-        Raises:
-            UnavailableError: if one has another size.
-        """
+        """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a matrix of bytes `(n, b)`."""
         width = spec.width if spec.has_originals else len(blobs[0]) if blobs else 0
         flat = np.frombuffer(b"".join(blobs), dtype=spec.stored_dtype)
         if any(len(blob) != width * flat.itemsize for blob in blobs):
@@ -397,11 +380,6 @@ def _bury_items(db: sqlite3.Connection, ids: Sequence[str], sequence: int) -> La
 
     The filter fields stay until the next reindexing: no filter finds rows that are marked as dead, and a running search
     must not lose an item that is being replaced.
-
-    Args:
-        db: connection within a transaction.
-        ids: ids of the items.
-        sequence: number of the write.
     """
     table = read_spec(db).vectors
     dead: list[int] = []

@@ -28,9 +28,6 @@ class RowFile:
     """File of rows of one dtype and width, memory-mapped as an array.
 
     Args:
-        path: file, created if missing.
-        dtype: name of the dtype.
-        width: number of entries per row.
         scattered: whether rows are read here and there, so that the system must not read on after each of them.
 
     Attributes:

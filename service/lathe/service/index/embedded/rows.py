@@ -63,9 +63,7 @@ class Rows:
     The files are created if missing. Rows that they hold already do not count until the caller sets `count`.
 
     Args:
-        folder: folder of the generation.
         width: number of dimensions of the original vectors; None if they are not stored.
-        compact: format of the compact vectors.
 
     Attributes:
         count: number of rows.

@@ -92,8 +92,7 @@ def build_where(condition: Condition) -> tuple[str, tuple[Value, ...]]:
     )
 
 
-def connect_read_only(path: Path) -> sqlite3.Connection:
-    """Open an existing record for reading only."""
+def _connect_read_only(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
 
 
@@ -110,7 +109,7 @@ def require_readable(path: Path) -> None:
                 code="corrupt_index",
             )
     try:
-        connection = connect_read_only(path)
+        connection = _connect_read_only(path)
         try:
             application, version = (
                 connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
@@ -142,7 +141,7 @@ def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | N
         The first problem found; None if there is none, or the check was stopped or could not be done.
     """
     try:
-        connection = connect_read_only(path)
+        connection = _connect_read_only(path)
         try:
             connection.set_progress_handler(lambda: int(stop()), STEPS_BETWEEN)
             found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])

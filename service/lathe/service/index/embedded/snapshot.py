@@ -10,8 +10,12 @@ Nothing here is essential: whatever is missing or damaged is rebuilt from the re
 
 import hashlib
 import json
+import logging
 import os
+import shutil
 import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +30,11 @@ SCHEMA_VERSION = 2
 """Version of the description; newer ones are ignored. In version 1, codes were stored as the floats they stand for."""
 ROW_FILES = ("originals.f16", "reduced.f32", "codes.u8")
 """Names of files that the rows of some generations have and those of others lack."""
+
+REBUILT = "rows and graph were rebuilt from the record"
+"""End of the note that says what was done."""
+
+log = logging.getLogger(__name__)
 
 
 class Snapshots:
@@ -133,7 +142,6 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
 
 
 def _find_rows_problem(generation: Generation, content: dict[str, Any]) -> str | None:
-    """Return why the row files do not hold the rows that a snapshot describes; None if they do."""
     rows, digests = generation.rows, content["digests"]
     if content.get("space_id", generation.spec.space_id) != generation.spec.space_id:
         return f"the snapshot is of another chain, in the space {content['space_id']}"
@@ -179,3 +187,43 @@ def _load_graph(graph: Graph, folder: Path, content: dict[str, Any], wanted: str
     except OSError:
         pass
     return "was missing or damaged"
+
+
+def open_generation(
+    index: str, folder: Path, create: Callable[[], Generation]
+) -> tuple[Generation, dict[str, Any] | None]:
+    """Open a generation: restore its snapshot, then add later items from the record.
+
+    If the result disagrees with the record, or the files cannot be used, the generation is rebuilt from the record.
+    Its notes, which say what was rebuilt, are logged.
+
+    Args:
+        index: name of the index, for the log.
+        folder: folder of the generation.
+        create: returns the generation, empty, with its files open.
+
+    Returns:
+        The generation, and the description of its snapshot; None if there is none that holds its rows.
+    """
+    notes: list[str] | None = None
+    restored: dict[str, Any] | None = None
+    with ExitStack() as opened:
+        try:
+            generation = opened.enter_context(closing(create()))
+            restored = restore_snapshot(generation)
+            generation.replay()
+            if generation.rows.count - generation.rows.dead != generation.record.count_items()["count"]:
+                notes = [*generation.notes, f"snapshot and record disagreed: {REBUILT}"]
+        except OSError as error:
+            notes = [f"{Path(error.filename or folder).name}: {error.strerror}; {REBUILT}"]
+        if notes is not None:
+            restored = None
+            opened.close()
+            shutil.rmtree(folder, ignore_errors=True)
+            generation = opened.enter_context(closing(create()))
+            generation.notes = notes
+            generation.replay()
+        opened.pop_all()
+    for note in generation.notes:
+        log.warning("index %s: %s", index, note)
+    return generation, restored

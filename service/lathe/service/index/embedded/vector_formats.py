@@ -20,11 +20,7 @@ class VectorFormat(Protocol):
     """Format of compact vectors: how they are made, stored, and compared with queries.
 
     Attributes:
-        file_name: name of the row file.
-        dtype: name of its dtype.
         exact_rows: number of rows up to which exact search is as fast as a graph.
-        width: number of entries per row.
-        metric: similarity measure.
     """
 
     file_name: str

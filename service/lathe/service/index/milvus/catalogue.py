@@ -34,8 +34,6 @@ class CatalogueEntry:
     """Entry of an index in the catalogue.
 
     Attributes:
-        collection: name of its collection.
-        spec: settings.
         artifact_bytes: sizes of the chain's manifest and tensors in bytes; None for raw vectors.
     """
 
@@ -122,7 +120,6 @@ class Catalogue:
         return orjson.loads(found[0]["value"]) if found else None
 
     def _get_entries(self, keys: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the entries of the keys that exist, in any order, as dicts with `key` and `value`."""
         return list(
             self.connection.call("query", COLLECTION, filter=_build_key_filter(keys), output_fields=["key", "value"])
         )

@@ -63,12 +63,6 @@ class MilvusConnection:
 
         A collection that Milvus does not hold in memory, for example after a restart, is loaded first.
 
-        Args:
-            name: name of the method.
-            collection: name of the collection.
-            arguments: further positional arguments.
-            options: keyword arguments; `timeout` is 10 s by default.
-
         Raises:
             CollectionGoneError: if the collection does not exist.
             UnavailableError: if Milvus does not answer or reports another error.
@@ -103,7 +97,6 @@ class MilvusConnection:
             return self.connected
 
     def _connect(self) -> "MilvusClient":
-        """Create a new client, and the folder of a Milvus Lite file if missing; silence pymilvus's log."""
         from pymilvus import MilvusClient
 
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs what it raises, and sets this when imported
@@ -151,7 +144,6 @@ class MilvusConnection:
         self._note_answer()
 
     def _note_answer(self) -> None:
-        """Record that Milvus answered, so that calls are made again."""
         with self.changing:
             self.problem = None
 

@@ -41,13 +41,7 @@ def generate_collection_name(index: str) -> str:
 
 
 def create_collection(connection: MilvusConnection, name: str, spec: IndexSpec) -> None:
-    """Create the collection of an index, with an HNSW graph on the reduced vectors, at strong consistency.
-
-    Args:
-        connection: connection to Milvus.
-        name: name of the collection.
-        spec: settings of the index.
-    """
+    """Create the collection of an index, with an HNSW graph on the reduced vectors, at strong consistency."""
     from pymilvus import DataType, MilvusClient
 
     schema = MilvusClient.create_schema(enable_dynamic_field=False)

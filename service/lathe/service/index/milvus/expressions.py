@@ -29,14 +29,14 @@ MAX_ROUNDED = 2**11
 def translate_filter(wanted: Filter) -> str:
     """Translate a filter to a Milvus expression."""
     if isinstance(wanted, Condition):
-        return translate_condition(wanted)
+        return _translate_condition(wanted)
     parts = [translate_filter(part) for part in wanted.parts]
     if isinstance(wanted, Junction) and wanted.kind == "not":
         return f"not ({parts[0]})"
     return "(" + f" {wanted.kind} ".join(parts) + ")" if parts else EVERYTHING
 
 
-def translate_condition(wanted: Condition) -> str:
+def _translate_condition(wanted: Condition) -> str:
     """Translate a condition to a Milvus expression on the fields `entries` and `ranges` of an item.
 
     It is true or false for every item, never undefined.
@@ -81,7 +81,6 @@ def build_ranges(found: Iterable[tuple[str, Value]]) -> Mapping[str, str]:
 
 
 def _build_range_key(name: str, kind: str, side: str) -> str:
-    """Return the key in `ranges` of one side of the numbers or texts of a name."""
     return f"{compute_field_digest(name)}_{kind}_{side}"
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,9 +31,6 @@ class MilvusIndex:
     """Index whose items are a collection of Milvus; several processes may have it open.
 
     Args:
-        name: name of the index.
-        entry: its collection and settings.
-        connection: connection to Milvus.
         catalogue: settings and chains of all indexes, from which the chain is read at once.
 
     Attributes:
@@ -120,11 +116,7 @@ class MilvusIndex:
         return Change(None, gone)
 
     def _run_in_writer(self, work: Callable[..., Change], *arguments: Any) -> "Future[Change]":
-        """Queue a function call in the writer thread, and return its future.
-
-        Raises:
-            UnavailableError: if the index is being closed.
-        """
+        """Queue a function call in the writer thread, and return its future."""
         try:
             return self.writer.submit(work, *arguments)
         except RuntimeError:
@@ -139,26 +131,19 @@ class MilvusIndex:
         """
         count = min(math.ceil(query.k * (query.rescoring or 1)), MAX_CANDIDATES)
         condition = "" if query.wanted is None else translate_filter(query.wanted)
-        parameters = SearchParameters(query.k, count, max(query.ef or DEFAULT_EF, count), condition)
         found: list[list[Hit]] = []
         for part in query.slice_batches(count, self.spec.width):
             vectors = query.vectors[part]
             directions = normalize_rows(vectors) if self.spec.metric == "cosine" else vectors
             compact = directions if query.reduced else self.reducer.reduce_queries(vectors)
             asked = None if query.rescoring is None else self.reducer.map_for_rescoring(vectors)
-            found += self._search_batch(compact, asked, parameters)
+            found += self._search_batch(query, compact, asked, count, condition)
         return found
 
     def _search_batch(
-        self, compact: Vectors, originals: Vectors | None, parameters: "SearchParameters"
+        self, query: Query, compact: Vectors, originals: Vectors | None, count: int, condition: str
     ) -> list[list[Hit]]:
-        """Search one batch of queries in Milvus, and return the k best items of each, best first.
-
-        Args:
-            compact: reduced queries `(q, k)`.
-            originals: queries `(q, d)` that rank the candidates by their original vectors; None for no rescoring.
-            parameters: parameters of the search.
-        """
+        """Search one batch of queries in Milvus, and return the k best items of each, best first."""
         rescored = originals is not None
         compared = ORIGINAL if rescored else VECTOR
         by_distance = self.spec.metric == "l2"  # which Milvus squares, and Milvus Lite does not
@@ -166,9 +151,9 @@ class MilvusIndex:
             "search",
             data=list(compact),
             anns_field=VECTOR,
-            limit=parameters.count,
-            filter=parameters.filter,
-            search_params={"params": {"ef": min(parameters.ef, MAX_EF)}},
+            limit=count,
+            filter=condition,
+            search_params={"params": {"ef": min(max(query.ef or DEFAULT_EF, count), MAX_EF)}},
             output_fields=[METADATA, *([compared] if rescored or by_distance else [])],
         )
         answers = []
@@ -179,7 +164,7 @@ class MilvusIndex:
                 if self.spec.metric == "cosine":
                     vectors = normalize_rows(vectors)
                 scores = _compute_scores(vectors, (compact if originals is None else originals)[position], by_distance)
-            best = np.argsort(scores if by_distance else -scores, kind="stable")[: parameters.k].tolist()
+            best = np.argsort(scores if by_distance else -scores, kind="stable")[: query.k].tolist()
             answers.append([_build_hit(hits[row], float(scores[row])) for row in best])
         return answers
 
@@ -193,7 +178,6 @@ class MilvusIndex:
         return [self._build_item(there[item], vectors) if item in there else None for item in ids]
 
     def _build_item(self, row: Mapping[str, Any], vectors: bool) -> dict[str, Any]:
-        """Convert a row to an item for a response: id, metadata, and the original vector if `vectors`."""
         content = {"id": row[ID], "metadata": row[METADATA] or None}
         return content | ({"vector": np.array(row[ORIGINAL], np.float32)} if vectors else {})
 
@@ -211,7 +195,6 @@ class MilvusIndex:
         }
 
     def _count_items(self) -> int:
-        """Ask Milvus for the number of items."""
         return int(self._call("query", filter="", output_fields=["count(*)"])[0]["count(*)"])
 
     # ── importing and exporting ──────────────────────────────────────────────────────────────
@@ -249,12 +232,7 @@ class MilvusIndex:
         on_progress(1.0, "Milvus has every row")
 
     def _call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """Call a client method on the index's collection, and return its result.
-
-        Raises:
-            UnknownNameError: if another server deleted the index; `is_deleted` is set then.
-            UnavailableError: if Milvus does not answer.
-        """
+        """Call a client method on the index's collection, and return its result."""
         try:
             return self.connection.call(name, self.collection, *arguments, **options)
         except CollectionGoneError:
@@ -262,25 +240,7 @@ class MilvusIndex:
             raise UnknownNameError(f"the index {self.name} was deleted", param="name") from None
 
 
-@dataclass(frozen=True)
-class SearchParameters:
-    """Parameters of a search in Milvus, without the queries.
-
-    Attributes:
-        k: number of items to return.
-        count: number of candidates.
-        ef: size of the graph's candidate list.
-        filter: expression; empty for none.
-    """
-
-    k: int
-    count: int
-    ef: int
-    filter: str
-
-
 def _build_hit(hit: Any, score: float) -> Hit:
-    """Convert a hit of Milvus to a search result with a score."""
     return {"id": hit[ID], "score": score, "metadata": hit["entity"][METADATA] or None}
 
 

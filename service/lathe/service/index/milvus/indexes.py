@@ -29,8 +29,6 @@ class MilvusIndexes:
     """All indexes in a Milvus, which any number of processes may use at once.
 
     Args:
-        url: address of the Milvus, or a file of Milvus Lite.
-        token: `user:password`, an API key, or empty.
         claim_seconds: time that another server is given to finish an index it creates.
     """
 

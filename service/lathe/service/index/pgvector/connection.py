@@ -52,17 +52,15 @@ def open_database(url: str | None) -> Iterator[Connection]:
             _use_extension(connection)
             yield connection
     except psycopg.Error as error:
-        converted = convert_postgres_error(error)
+        converted = _convert_postgres_error(error)
         raise type(converted)(_redact_password(converted.message, password), code=converted.code) from None
 
 
 def _redact_password(message: str, password: str) -> str:
-    """Return a message with each occurrence of the password replaced by `***`; unchanged if there is no password."""
     return message.replace(password, "***") if password else message
 
 
-def convert_postgres_error(error: psycopg.Error) -> ServiceError:
-    """Convert an error of PostgreSQL or of the connection to the `ServiceError` that says what to do about it."""
+def _convert_postgres_error(error: psycopg.Error) -> ServiceError:
     where = f" ({error.diag.context})" if error.diag.context else ""
     message = error.diag.message_primary or str(error).partition("\n")[0]
     match error:
@@ -84,11 +82,7 @@ def convert_postgres_error(error: psycopg.Error) -> ServiceError:
 
 
 def _use_extension(connection: Connection) -> None:
-    """Append the schema of pgvector to the search path of the session, so that its types and operators are found.
-
-    Raises:
-        NotSupportedError: if the database lacks the extension, or its version is too old.
-    """
+    """Append the schema of pgvector to the search path of the session, so that its types and operators are found."""
     found = connection.execute(
         "SELECT extversion, set_config('search_path', concat_ws(', ', current_setting('search_path'), "
         "extnamespace::regnamespace::text), false) FROM pg_extension WHERE extname = 'vector'"

@@ -8,7 +8,6 @@ from psycopg import sql
 from lathe.service.chains.names import RAW
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.index.backend import StoredItems
-from lathe.service.index.pgvector.chain_columns import describe_space, require_searchable
 from lathe.service.index.pgvector.column_types import VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.pgvector.fields import encode_vectors
@@ -16,9 +15,11 @@ from lathe.service.index.pgvector.table import (
     Table,
     TableName,
     VectorColumn,
+    describe_space,
     ensure_column,
     find_table,
     format_type,
+    require_searchable,
     require_storable,
     require_table,
 )
@@ -44,7 +45,6 @@ class ExportedColumn:
     """Column of vectors of an export.
 
     Attributes:
-        column: name, type, dimensions and comment.
         map: maps original vectors `(n, d)` to those of the column.
     """
 
@@ -156,7 +156,6 @@ def _ensure_table(connection: Connection, name: TableName, columns: Sequence[Vec
 
 
 def _create_stage(connection: Connection, columns: Sequence[VectorColumn]) -> None:
-    """Create the temporary table of a batch; each commit empties it."""
     declared = [
         sql.SQL("{} {}").format(sql.Identifier(column.name), format_type(column.kind, column.dimensions))
         for column in columns
@@ -169,7 +168,6 @@ def _create_stage(connection: Connection, columns: Sequence[VectorColumn]) -> No
 
 
 def _copy_batch(connection: Connection, payloads: Sequence[Payload], vectors: Sequence[Sequence[bytes]]) -> None:
-    """Copy items into the temporary table; `vectors` holds for each column the items' binary fields."""
     with (
         connection.cursor() as cursor,
         cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(STAGE)) as copy,
@@ -180,7 +178,6 @@ def _copy_batch(connection: Connection, payloads: Sequence[Payload], vectors: Se
 
 
 def _delete_others(connection: Connection, name: TableName) -> int:
-    """Delete the rows of a table whose ids were not written, and return how many they were."""
     delete = sql.SQL("DELETE FROM {} AS old WHERE NOT EXISTS (SELECT FROM {} AS kept WHERE kept.id = old.id)")
     return connection.execute(delete.format(name.identifier, KEPT)).rowcount
 

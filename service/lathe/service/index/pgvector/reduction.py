@@ -26,14 +26,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True)
 class FullVectors:
-    """Column of full vectors in a table with a primary key.
-
-    Attributes:
-        table: the table.
-        column: the column.
-        kind: its type, `vector` or `halfvec`.
-        dimensions: number of dimensions of its vectors.
-    """
+    """Column of full vectors in a table with a primary key."""
 
     table: Table
     column: Column
@@ -166,7 +159,6 @@ class _Statements:
 
 
 def _build_statements(full: FullVectors, into: VectorColumn) -> _Statements:
-    """Build the statements that read, stage and write batches of a reduction of one column into another."""
     comma = sql.SQL(", ")
     keys = [sql.Identifier("t", name) for name in full.table.key]  # a bare name would mean its text in ORDER BY
     kinds = [sql.SQL(full.table.columns[name].written) for name in full.table.key]  # as the catalogue spells them
@@ -207,7 +199,6 @@ def _build_statements(full: FullVectors, into: VectorColumn) -> _Statements:
 def _read_batch(
     connection: Connection, full: FullVectors, statements: _Statements, last: Key | None
 ) -> tuple[list[Key], Vectors]:
-    """Read and lock the next rows without a reduced vector; return their keys and full vectors `(n, d)`."""
     with connection.cursor(binary=True) as cursor:
         rows: list[tuple[Any, ...]] = (
             cursor.execute(statements.read_first) if last is None else cursor.execute(statements.read_after, last)
@@ -221,7 +212,6 @@ def _read_batch(
 
 
 def _copy_reduced(connection: Connection, statements: _Statements, keys: list[Key], fields: list[bytes]) -> None:
-    """Copy the keys and reduced vectors of a batch into the temporary table."""
     with (
         connection.cursor() as cursor,
         cursor.copy(sql.SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(STAGE)) as copy,
@@ -231,7 +221,6 @@ def _copy_reduced(connection: Connection, statements: _Statements, keys: list[Ke
 
 
 def _require_finite(reduced: Vectors, keys: list[Key]) -> None:
-    """Raise `BadValueError`, naming the row, if a reduced vector is not finite."""
     finite = np.isfinite(reduced).all(axis=1)
     if not finite.all():
         key = ", ".join(keys[int((~finite).argmax())])

@@ -1,4 +1,4 @@
-"""Tables and their columns of vectors: their description in the catalogue, and their creation."""
+"""Tables and their columns of vectors: descriptions, creation, and what pgvector stores and searches in them."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,7 @@ from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.service.index.pgvector.column_types import MAX_INDEXED, MAX_STORED, VectorType
 from lathe.service.index.pgvector.connection import Connection
 from lathe.service.index.spec import Metric
+from lathe.transforms.codes import Binary, Quantizer
 
 OPERATOR_CLASSES: dict[Metric, str] = {"cosine": "cosine_ops", "ip": "ip_ops", "l2": "l2_ops"}
 """End of the operator class of an index over `vector` or `halfvec`, by metric."""
@@ -19,7 +20,6 @@ class TableName:
 
     Attributes:
         schema: name of its schema; None for the first one of the search path that has the table.
-        table: name in the schema.
     """
 
     schema: str | None
@@ -40,11 +40,9 @@ class Column:
     """Column of a table as the catalogue describes it.
 
     Attributes:
-        name: name.
         kind: name of its type, such as `vector`.
         written: its type as SQL, such as `vector(384)`.
         dimensions: length of the type; None if it has none.
-        comment: its comment; None without one.
     """
 
     name: str
@@ -59,9 +57,6 @@ class VectorColumn:
     """Column of vectors as a command wants it.
 
     Attributes:
-        name: name.
-        kind: type.
-        dimensions: number of dimensions.
         comment: names the space of the vectors.
     """
 
@@ -76,8 +71,6 @@ class Table:
     """Existing table.
 
     Attributes:
-        name: name.
-        columns: columns by name.
         key: names of the columns of the primary key, in its order; empty without one.
     """
 
@@ -134,6 +127,12 @@ def require_column(table: Table, name: str) -> Column:
     return table.columns[name]
 
 
+def describe_space(space_id: str, chain: str, column_type: VectorType) -> str:
+    """Return the comment of a column: the space of its vectors, and the chain that made them."""
+    what = "signs of vectors" if column_type == "bit" else "vectors"
+    return f"{what} in the space {space_id}, chain {chain} (written by lathe)"
+
+
 def format_type(kind: VectorType, dimensions: int) -> sql.Composed:
     """Return a type of vectors with its dimensions as SQL, such as `vector(384)`."""
     return sql.SQL("{}({})").format(sql.SQL(kind), sql.Literal(dimensions))
@@ -183,6 +182,18 @@ def require_storable(wanted: VectorColumn) -> None:
         )
 
 
+def require_searchable(chain: str, quantizer: Quantizer | None, column_type: VectorType, metric: Metric) -> None:
+    """Raise `BadValueError` if pgvector cannot search the outputs of a chain in a column of this type."""
+    if quantizer is not None and not (isinstance(quantizer, Binary) and column_type == "bit"):
+        advice = "--column-type bit can" if isinstance(quantizer, Binary) else "take a chain without one"
+        raise BadValueError(
+            f"the chain {chain} ends in a quantizer ({quantizer.kind}), whose codes pgvector cannot compare: {advice}",
+            param="chain",
+        )
+    if column_type == "bit" and metric != "cosine":
+        raise BadValueError(f"signs tell only directions: a column of type bit needs cosine, not {metric}")
+
+
 def format_index_statement(table: TableName, column: VectorColumn, metric: Metric, connection: Connection) -> str:
     """Return the statement that creates the HNSW index of a column, or an SQL comment if it has too many dimensions."""
     if column.dimensions > MAX_INDEXED[column.kind]:
@@ -198,7 +209,6 @@ def format_index_statement(table: TableName, column: VectorColumn, metric: Metri
 
 
 def _has_values(connection: Connection, table: Table, column: str) -> bool:
-    """Return whether a row has a value in a column."""
     query = sql.SQL("SELECT 1 FROM {} WHERE {} IS NOT NULL LIMIT 1").format(
         table.name.identifier, sql.Identifier(column)
     )

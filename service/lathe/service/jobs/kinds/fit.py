@@ -1,8 +1,9 @@
 """The run of a fit request up to the registered chain: shared by `lathe fit` and `POST /fit-transform`."""
 
 import time
-from collections.abc import Callable, Collection
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,13 +11,11 @@ import numpy as np
 
 from lathe.service.chains.names import require_name
 from lathe.service.chains.registry import Registry
-from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.errors import UnavailableError
 from lathe.service.home import Home
 from lathe.service.registries import open_registry
 from lathe.service.settings import Settings
 from lathe.training.encoder.opening import open_encoder
-from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
 from lathe.training.fitting.engines import LOCAL, Engine
@@ -42,7 +41,6 @@ def run_fit(
     request: FitRequest,
     encoder: TextEncoder | None,
     registry: Registry,
-    size_routes: SizeRoutes,
     workspace: Path,
     on_progress: Progress,
     command: str | None = None,
@@ -60,7 +58,6 @@ def run_fit(
         request: what to fit.
         encoder: encoder of the texts, or of the vectors; None for vectors without an encoder.
         registry: registry to which the version is added.
-        size_routes: size routes; the chain takes those that are free.
         workspace: folder for encoded vectors during the fit.
         on_progress: called with progress in [0, 1] and a message.
         command: the user's command, for the provenance.
@@ -88,7 +85,8 @@ def run_fit(
         version, live = _wait_for_redis(
             lambda: registry.publish(fitted.chain, request.name, promote, job, fitted.statistics), on_progress
         )
-        taken = _wait_for_redis(lambda: size_routes.assign_free_routes(request.name), on_progress) if live else []
+        assign = partial(registry.size_routes.assign_free_routes, request.name)
+        taken = _wait_for_redis(assign, on_progress) if live else []
     return {
         "chain": f"{request.name}@{version}",
         "promoted": live,
@@ -99,23 +97,12 @@ def run_fit(
 
 
 def _load_earlier_version(registry: Registry, ref: str) -> EarlierVersion:
-    """Load the version to which rows are to be added, with its stored moments.
-
-    Raises:
-        UnknownNameError: if there is no such chain or version.
-        FitError: if the version has no stored moments.
-        ArtifactError: if its files are damaged.
-    """
     found = registry.load(ref)
     return EarlierVersion.read(found.ref, found.chain, found.folder)
 
 
 def _wait_for_redis(change: Callable[[], T], on_progress: Progress) -> T:
-    """Call `change` and return its result; while Redis is unreachable or full, retry each second and say so.
-
-    Raises:
-        UnavailableError: if Redis stays unreachable or full for `PATIENCE_SECONDS`; at once for any other reason.
-    """
+    """Call `change` and return its result; while Redis is unreachable or full, retry each second and say so."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -146,31 +133,6 @@ def _write_vectors(fitted: FittedChain, path: Path) -> None:
     staging.replace(path)
 
 
-def build_fit_job(
-    request: FitRequest,
-    encoder: EncoderSpec | None,
-    transform: bool,
-    files: Collection[str],
-    target_encoder: EncoderSpec | None = None,
-) -> dict[str, Any]:
-    """Build the JSON request of a fit job, which `lathe.service.jobs.requests.FitJob` parses.
-
-    Args:
-        request: what to fit.
-        encoder: encoder to load; None for vectors without an encoder.
-        transform: whether to write the source's vectors as the new chain transforms them.
-        files: names of the inputs that are stored in the job's folder.
-        target_encoder: encoder whose space the outputs should match; None if no step needs one.
-    """
-    return {
-        "request": asdict(request),
-        "encoder": encoder.to_json() if encoder else None,
-        "target_encoder": target_encoder.to_json() if target_encoder else None,
-        "transform": transform,
-        "files": list(files),
-    }
-
-
 def run_fit_job(asked: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
     """Load the encoders, run `run_fit` for a fit job, and return its result, with `vectors_url` if it wrote vectors.
 
@@ -193,14 +155,11 @@ def run_fit_job(asked: "FitJob", folder: Path, settings: Settings, on_progress: 
     )
     vectors_to = folder / "vectors.npy" if asked.transform else None
     home = Home(settings.home)
-    registry, size_routes = _wait_for_redis(
-        lambda: open_registry(home, settings.redis_url), part_of(on_progress, 0.0, 0.0)
-    )
+    registry = _wait_for_redis(lambda: open_registry(home, settings.redis_url), part_of(on_progress, 0.0, 0.0))
     result = run_fit(
         request,
         encoder,
         registry,
-        size_routes,
         home.vectors,
         on_progress,
         command="POST /fit-transform",

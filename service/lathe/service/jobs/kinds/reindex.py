@@ -49,8 +49,6 @@ class Reembedding:
     """Encoding of an index's items with a new encoder, from their texts.
 
     Args:
-        record: record of the index.
-        encoder: new encoder.
         text_field: field of the metadata that holds the texts.
         texts: texts sent again, by item id; preferred to those in the metadata.
     """
@@ -71,12 +69,7 @@ class Reembedding:
         return labels, self._encode(payloads)
 
     def _encode(self, payloads: list[tuple[str, bytes | None]]) -> Vectors:
-        """Encode items, given as ids and metadata, to vectors `(n, d)`.
-
-        Raises:
-            ConflictError: if an item has no text.
-            NotFiniteError: if the encoder gives NaN or inf for an item's text.
-        """
+        """Encode items, given as ids and metadata, to vectors `(n, d)`."""
         texts = [self.texts.get(item) or get_text(item, metadata, self.text_field) for item, metadata in payloads]
         try:
             return self.encoder.encode(texts).vectors if texts else np.empty((0, self.encoder.dimensions), np.float32)
@@ -182,10 +175,6 @@ def _read_batches(generation: Generation, read: Any) -> Iterator[tuple[Labels, V
     """Yield labels and vectors of the items after the generation's last row, until `read` returns none.
 
     The caller appends each batch to the generation before it requests the next one.
-
-    Args:
-        generation: generation being built.
-        read: called with the last row's label; returns the labels and vectors of the next items.
     """
     while True:
         labels, vectors = read(generation.last_label)
@@ -209,7 +198,6 @@ def _copy_chain(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes]
 
 
 def _read_new_texts(job: Path) -> dict[str, str]:
-    """Return the texts that came with the job, by item id; empty if there are none."""
     try:
         return dict(json.loads(read_beneath(job, FILE_OF_NEW_TEXTS)))
     except FileNotFoundError:
@@ -217,12 +205,6 @@ def _read_new_texts(job: Path) -> dict[str, str]:
 
 
 def _wait_for_cutover(record: IndexRecord, spec: IndexSpec, folder: Path, on_progress: Progress) -> None:
-    """Wait until the index serves the generation.
-
-    Raises:
-        ConflictError: if the index's owner refuses the generation.
-        UnavailableError: after `CUTOVER_SECONDS`.
-    """
     deadline = time.monotonic() + CUTOVER_SECONDS
     while record.spec.generation != spec.generation:
         if (folder / REFUSED).exists():

@@ -47,7 +47,6 @@ class JobFiles:
 
     Args:
         client: Redis client; its errors are not caught here.
-        limits: limits on what is kept.
     """
 
     def __init__(self, client: Redis, limits: Limits) -> None:
@@ -73,12 +72,10 @@ class JobFiles:
         return ResultFile(size, self._read_pieces(key, count))
 
     def _read_pieces(self, key: str, count: int) -> Iterator[bytes]:
-        """Yield the `count` pieces of the file stored under a key, reading each when it is asked for."""
         for index in range(count):
             yield self._read_piece(key, index)
 
     def _read_piece(self, key: str, index: int) -> bytes:
-        """Read one piece of a file; empty if it is missing."""
         found: Any = self.client.lindex(key, index)
         return found or b""
 

@@ -6,16 +6,25 @@ lathe:workers:<queue>   sorted set: machine/process → time of its last heartbe
 import os
 import secrets
 import socket
+from contextlib import closing
 from importlib.metadata import version
 from typing import Any
 
 from redis import Redis
+from redis import exceptions as redis_errors
+
+from lathe.service.errors import UnavailableError
+from lathe.service.redis.connection import as_unavailable, connect
+from lathe.service.settings import Settings
 
 ALIVE_SECONDS = 15.0
 """Seconds after its last heartbeat for which a worker counts as alive; it sends one every 2 s."""
 FORGOTTEN_SECONDS = 24 * 3600.0
 """Seconds after which the heartbeat of a worker that has ended is removed."""
 WORKERS = "lathe:workers:"
+
+CHECK_SECONDS = 5.0
+"""Timeout of the request to Redis."""
 
 
 def build_queue_name(home_id: str | None = None) -> str:
@@ -53,11 +62,34 @@ def remove_heartbeat(client: Redis, queue: str, worker: str) -> None:
 
 
 def list_live_workers(client: Redis, queue: str) -> list[str]:
-    """Return the machine name of each live worker of a queue, once per worker.
-
-    Args:
-        client: Redis client; its errors are not caught here.
-        queue: name of the queue.
-    """
+    """Return the machine name of each live worker of a queue, once per worker."""
     found: Any = client.zrangebyscore(WORKERS + queue, read_server_time(client) - ALIVE_SECONDS, "+inf")
     return [member.decode(errors="replace").rpartition("/")[0] for member in found]
+
+
+def require_live_worker(settings: Settings) -> str:
+    """Check that this machine has a worker that sent a heartbeat to Redis lately; return a sentence for health checks.
+
+    The sentence states how many there are or, if Redis is unreachable, that this is unknown. That is no error, because
+    workers wait for Redis and a running job goes on meanwhile.
+
+    Raises:
+        ValueError: if no Redis is set.
+        UnavailableError: if no worker is alive.
+    """
+    require_redis(settings)
+    machine = socket.gethostname()
+    with closing(connect(settings.redis_url, CHECK_SECONDS)) as client:
+        try:
+            count = list_live_workers(client, build_queue_name()).count(machine)
+        except redis_errors.RedisError as error:
+            return f"{as_unavailable(error).message}; whether a worker is alive is unknown"
+    if not count:
+        raise UnavailableError(f"no worker of {machine} has sent a heartbeat for {ALIVE_SECONDS:.0f} s")
+    return f"{machine} has workers: {count}"
+
+
+def require_redis(settings: Settings) -> None:
+    """Raise `ValueError` if no Redis is set."""
+    if not settings.redis_url:
+        raise ValueError("a worker takes its jobs from Redis: set LATHE_REDIS_URL (without it, the server runs them)")

@@ -40,8 +40,6 @@ class SharedJobs:
     Jobs on this state folder's indexes have a queue of their own, and a worker that is started when there are any.
 
     Args:
-        connection: connection to Redis.
-        home: state folder with the indexes.
         environment: environment variables of the state folder's own worker.
         processes: starts that worker.
     """

@@ -49,7 +49,6 @@ def run_taken_job(records: JobRecords, job_id: str, settings: Settings) -> None:
     home = Home(settings.home)
 
     def write(job: Job) -> None:
-        """Write the job's progress; errors of Redis are ignored, since it may come back before the job ends."""
         with suppress(redis_errors.RedisError):  # a short outage of Redis does not stop a job
             records.write_progress(job)
 
@@ -60,13 +59,13 @@ def run_taken_job(records: JobRecords, job_id: str, settings: Settings) -> None:
         folder = Path(scratch) / job_id
         make_folder(folder)
         outcome = fetch_inputs(records, job_id, folder) or run_request(
-            record.job.kind, records.read_request(job_id), folder, settings, reporter, require_allowed
+            record.job.kind, records.read_request(job_id), folder, settings, reporter, _require_allowed
         )
         made = [path for path in folder.iterdir() if path.is_file() and path.name not in INPUT_NAMES]
         _retry_until_written(lambda: records.end(_store_results(records, job_id, outcome, made).end_job(reporter.job)))
 
 
-def require_allowed(request: JobRequest, settings: Settings) -> None:
+def _require_allowed(request: JobRequest, settings: Settings) -> None:
     """Raise unless this worker's own settings allow the request: whoever can write to Redis can request a job.
 
     Raises:

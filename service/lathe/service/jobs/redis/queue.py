@@ -66,7 +66,6 @@ class JobRecords:
 
     Args:
         client: Redis client; its errors are not caught here.
-        limits: limits on what is kept.
     """
 
     def __init__(self, client: Redis, limits: Limits = LIMITS) -> None:
@@ -96,7 +95,7 @@ class JobRecords:
         found: Any = self.client.zrevrange(JOBS, 0, -1)
         return filter_job_ids(found)
 
-    def find_all(self, ids: Iterable[str]) -> builtins.list[JobRecord]:
+    def _find_all(self, ids: Iterable[str]) -> builtins.list[JobRecord]:
         """Return the records of the jobs, without those that have none."""
         wanted = list(ids)
         with self.client.pipeline(transaction=True) as pipe:
@@ -113,7 +112,7 @@ class JobRecords:
         Raises:
             UnknownNameError: if there is no such job.
         """
-        found = self.find_all([job_id]) if is_job_id(job_id) else []
+        found = self._find_all([job_id]) if is_job_id(job_id) else []
         if not found:
             raise UnknownNameError(f"there is no job {job_id!r}", param="id")
         return found[0]
@@ -128,7 +127,7 @@ class JobRecords:
 
     def list(self) -> builtins.list[Job]:
         """Return all jobs, newest first; the message of a waiting one says what it waits for."""
-        records = self.find_all(self.list_ids())
+        records = self._find_all(self.list_ids())
         workers = {name: self.has_workers(name) for name in {record.queue for record in records if record.waiting}}
         return [self._describe_waiting(record, workers.get(record.queue)) for record in records]
 
@@ -184,16 +183,12 @@ class JobRecords:
 
         None is also returned if the next one cannot run: it was cancelled or has no tries left, and is ended, or it has
         ended already or has no record, and is dropped.
-
-        Args:
-            queue: name of the queue.
-            worker: name of the worker that takes it.
         """
         taken: Any = self._take(keys=[QUEUE + queue, RUNNING])
         if taken is None:
             return None
         for job_id in filter_job_ids([taken]):
-            for record in self.find_all([job_id]):
+            for record in self._find_all([job_id]):
                 if not record.job.ended and not self._end_if_cancelled_or_out_of_tries(record):
                     job = replace(record.job, state="running", message="starting")
                     now = json.dumps(asdict(job)), str(record.tries + 1), worker
@@ -266,7 +261,7 @@ class JobRecords:
             ids: ids of the jobs.
             silent_since: jobs with a heartbeat after this time are left running.
         """
-        records = {record.job.id: record for record in self.find_all(ids)}
+        records = {record.job.id: record for record in self._find_all(ids)}
         for job_id in ids:
             record = records.get(job_id)
             if record is None or record.job.ended:
@@ -280,7 +275,6 @@ class JobRecords:
                     note_damage("queue", record.queue, "it is no list")
 
     def _end_if_cancelled_or_out_of_tries(self, record: JobRecord) -> bool:
-        """End a job that was cancelled or has no tries left; return whether it was ended."""
         if not record.cancelled and record.tries < TRIES:
             return False
         self.end(_build_lost_job(record.job, record.cancelled))
@@ -289,10 +283,10 @@ class JobRecords:
     def prune(self) -> None:
         """Remove the oldest ended jobs over the limit; end jobs that waited for a week, or neither wait nor run."""
         ids = self.list_ids()
-        for record in self.find_all(ids[self.limits.jobs :]):
+        for record in self._find_all(ids[self.limits.jobs :]):
             if record.job.ended:
                 self._delete(record.job.id)
-        waiting = [record for record in self.find_all(ids) if not record.job.ended]
+        waiting = [record for record in self._find_all(ids) if not record.job.ended]
         old: Any = self.client.zrangebyscore(JOBS, "-inf", read_server_time(self.client) - WAITING_SECONDS)
         too_old = set(filter_job_ids(old))
         for record in waiting:
@@ -324,7 +318,6 @@ class JobRecords:
                 )
 
     def _delete(self, job_id: str) -> None:
-        """Remove a job with its record, inputs and results."""
         self.files.delete_results(job_id)
         self.files.delete_inputs(job_id)
         self.client.delete(RECORD + job_id)
@@ -332,7 +325,6 @@ class JobRecords:
 
 
 def _build_lost_job(job: Job, cancelled: bool) -> Job:
-    """Return the job as ended because its process was killed: cancelled if that was wanted, else failed."""
     if not cancelled:
         return _build_failed_job(
             job, f"the job's process was killed or crashed {TRIES} times, last while {job.message}"
@@ -341,6 +333,5 @@ def _build_lost_job(job: Job, cancelled: bool) -> Job:
 
 
 def _build_failed_job(job: Job, error: str) -> Job:
-    """Return the job as failed with an error, after its workers were lost."""
     ended_at = datetime.now(UTC).isoformat()
     return replace(job, state="failed", message="its workers were lost", error=error, finished_at=ended_at)

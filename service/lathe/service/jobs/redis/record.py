@@ -31,7 +31,6 @@ class JobRecord:
     """A job's record in Redis.
 
     Attributes:
-        job: current state of the job.
         queue: queue that it waits in, or was taken from.
         tries: number of times a worker took it.
         cancelled: whether a stop was requested.
@@ -68,7 +67,6 @@ def parse_record(job_id: str, fields: Any, heartbeat: Any) -> JobRecord | None:
 
 
 def _is_missing(fields: Any) -> bool:
-    """Return whether there is no record; raise `ValueError` if the key holds another type of value."""
     if isinstance(fields, Exception):
         raise ValueError("it is no hash")
     return fields[0] is None

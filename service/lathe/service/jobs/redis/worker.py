@@ -18,8 +18,8 @@ from lathe.service.jobs.redis.heartbeats import (
     generate_worker_name,
     record_heartbeat,
     remove_heartbeat,
+    require_redis,
 )
-from lathe.service.jobs.redis.liveness import require_redis
 from lathe.service.jobs.redis.queue import LOST_SECONDS, JobRecords
 from lathe.service.jobs.store import Job
 from lathe.service.processes.client import create_process_starter
@@ -50,13 +50,7 @@ def may_pass(error: redis_errors.RedisError) -> bool:
 
 
 class JobWorker:
-    """A worker that runs the jobs of a queue until it is asked to stop, and waits while Redis is unreachable.
-
-    Args:
-        records: records of the jobs.
-        queue: name of the queue.
-        processes: starts the processes of jobs.
-    """
+    """A worker that runs the jobs of a queue until it is asked to stop, and waits while Redis is unreachable."""
 
     def __init__(self, records: JobRecords, queue: str, processes: ProcessStarter) -> None:
         self.records = records
@@ -90,7 +84,7 @@ class JobWorker:
                 else:
                     time.sleep(POLL_SECONDS)
             except redis_errors.RedisError as error:
-                self.log_outage(error)
+                self._log_outage(error)
                 time.sleep(AGAIN_SECONDS)
         with suppress(redis_errors.RedisError):
             remove_heartbeat(self.records.client, self.queue, self.name)
@@ -111,7 +105,7 @@ class JobWorker:
             self.records.requeue_lost_jobs()
         self.reached, self.heard_at = True, time.monotonic()
 
-    def log_outage(self, error: redis_errors.RedisError) -> None:
+    def _log_outage(self, error: redis_errors.RedisError) -> None:
         """Log once that Redis is unreachable, and requeue no jobs for `LOST_SECONDS`.
 
         Raises:
@@ -149,7 +143,7 @@ class JobWorker:
                 self._maintain_presence()
                 state = self.records.record_job_heartbeat(job.id, self.name)
             except redis_errors.RedisError as error:  # the running job goes on
-                self.log_outage(error)
+                self._log_outage(error)
                 continue
             if state != "goes on" or self.stops > 1:
                 break

@@ -1,7 +1,7 @@
 """Drift: how far the vectors that go through chains are from those the chains were fitted on.
 
 request ─► Drift.observe ─► some of its rows wait in a Window, one for each encoder and version
-observer thread ─► Drift.evaluate ─► sums (Tally), no rows
+thread of LiveVectors ─► Drift.evaluate ─► sums (Tally), no rows
 others ─► Drift.report, .warnings, .is_stale, .evaluate_all: figures of those sums
 """
 
@@ -11,9 +11,11 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from prometheus_client import Gauge
+
 from lathe.service.chains.loaded_chain import LoadedChain
 from lathe.service.chains.registry import Registry
-from lathe.service.encoders.observer import DROPPED, ObservedVectors
+from lathe.service.encoders.live_vectors import DROPPED, ObservedVectors
 from lathe.service.monitoring.drift.tally import Tally
 from lathe.service.monitoring.drift.window import PACE, Pace, Window
 from lathe.transforms.errors import ArtifactError
@@ -30,16 +32,25 @@ STANDARD_ERRORS = 2.0
 Key = tuple[str | None, str, str]
 Work = Callable[[], None]
 
+LABELS = ["encoder", "chain"]
+ROWS = Gauge("lathe_drift_rows", "Rows in the window that figures are of", LABELS)
+OUT_OF_DOMAIN = Gauge("lathe_drift_out_of_domain", "Mean percentile among held-out rows; .5 as fitted", LABELS)
+MEAN_COSINE = Gauge("lathe_drift_mean_cosine", "Cosine of the live mean to the fitted one", LABELS)
+MEAN_NORM = Gauge("lathe_drift_mean_norm_ratio", "Length of the live mean over that of the fitted one", LABELS)
+OUTSIDE = Gauge("lathe_drift_outside", "Share of the energy outside what the chain keeps", LABELS)
+ODD_NORMS = Gauge("lathe_drift_odd_norms", "Share of rows with a length unlike the fitted ones", LABELS)
+CLIPPED = Gauge("lathe_drift_clipped", "Share of the values coded beyond the fitted range of the codes", LABELS)
+STALE = Gauge("lathe_drift_stale", "1 where the chain is stale", LABELS)
+GAUGES = (ROWS, OUT_OF_DOMAIN, MEAN_COSINE, MEAN_NORM, OUTSIDE, ODD_NORMS, CLIPPED, STALE)
+
 
 class Drift:
     """The drift windows of all encoders and versions.
 
     Args:
-        on: whether drift is monitored.
         window: minimum rows of a full window, which holds up to twice as many of the latest rows.
         threshold: value of `out_of_domain`, the rows' mean percentile among the held-out rows of the fit, above which a
             chain is stale.
-        registry: registry of the chains.
         submit: queues slow work for another thread; returns False if its queue is full.
         max_windows: maximum number of windows.
         pace: how many rows of each window are evaluated.
@@ -135,7 +146,6 @@ class Drift:
         }
 
     def _describe_window(self, window: Window, tally: Tally) -> dict[str, Any]:
-        """Return the figures of a window as JSON."""
         since = datetime.fromtimestamp(window.since, UTC).isoformat(timespec="seconds")
         figures = tally.to_json(window.reference)
         return {"encoder": window.encoder, "since": since} | figures | {"stale": self.exceeds_threshold(tally)}
@@ -159,10 +169,30 @@ class Drift:
 
 
 def _build_key(seen: ObservedVectors) -> Key:
-    """Return the key of the window of a request's rows: encoder, version and digest."""
     return seen.encoder, seen.loaded.ref, seen.loaded.digest
 
 
 def _is_window_of(window: Window, loaded: LoadedChain) -> bool:
-    """Return whether a window is of this very version."""
     return (window.loaded.ref, window.loaded.digest) == (loaded.ref, loaded.digest)
+
+
+def update_drift_gauges(drift: Drift) -> None:
+    """Evaluate all queued rows and set the drift gauges; unknown figures and dropped windows have none."""
+    for gauge in GAUGES:
+        gauge.clear()
+    for window, tally in drift.evaluate_all():
+        figures = tally.to_json(window.reference)
+        norm = figures["mean_norm"]
+        known = {
+            ROWS: tally.rows,
+            OUT_OF_DOMAIN: tally.out_of_domain,
+            MEAN_COSINE: figures["mean_cosine"],
+            MEAN_NORM: norm["live"] / norm["fitted"] if norm["live"] is not None and norm["fitted"] else None,
+            OUTSIDE: figures["outside"]["live"],
+            ODD_NORMS: figures["odd_norms"],
+            CLIPPED: figures["clipped"],
+            STALE: int(drift.exceeds_threshold(tally)),
+        }
+        for gauge, value in known.items():
+            if value is not None:
+                gauge.labels(window.encoder or "none", window.loaded.ref).set(value)

@@ -140,5 +140,4 @@ class Tally:
         }
 
     def _compute_outside_share(self, reference: FitDistribution) -> float | None:
-        """Return the share of the squared distance from the fitted mean that the chain discards; None if unknown."""
         return self.outside / self.energy if reference.outside is not None and self.energy else None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.service.chains.loaded_chain import LoadedChain
-from lathe.service.encoders.observer import DROPPED
+from lathe.service.encoders.live_vectors import DROPPED
 from lathe.service.monitoring.drift.tally import Tally
 from lathe.transforms.artifact import FitDistribution
 from lathe.transforms.chain import retained_subspace
@@ -59,7 +59,6 @@ class Window:
 
     Args:
         encoder: name of the encoder; None for vectors that callers sent.
-        loaded: version of the chain.
         reference: distribution of the rows the version was fitted on.
         size: rows of a generation.
         pace: limits on the rows that are evaluated.

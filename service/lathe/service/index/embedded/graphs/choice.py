@@ -15,11 +15,6 @@ def create_graph(spec: IndexSpec, vectors: VectorFormat, threads: int) -> Graph 
 
     FAISS's graph holds the codes of the rows if FAISS can score them. Otherwise the graph holds floats: hnswlib's,
     which searches floats faster, or FAISS's if hnswlib is not installed.
-
-    Args:
-        spec: settings of the generation.
-        vectors: format of the compact vectors in its rows.
-        threads: number of threads for a search.
     """
     has_faiss = find_spec("faiss") is not None
     if isinstance(vectors, CodeFormat) and has_faiss and (scoring := choose_scoring(vectors)):

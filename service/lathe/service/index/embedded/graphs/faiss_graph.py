@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from lathe.service.index.embedded.exact import rank_rows
 from lathe.service.index.embedded.graph_lock import GraphLock
 from lathe.service.index.embedded.graphs.graph import Found
-from lathe.service.index.embedded.graphs.link_bytes import LinkBytes
-from lathe.service.index.embedded.graphs.scoring import RowScoring
+from lathe.service.index.embedded.graphs.scoring import LinkBytes, RowScoring
 from lathe.service.index.embedded.rows import GROWTH
 from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec
@@ -30,11 +29,6 @@ class FaissGraph:
     decoded vectors are also stored as bytes; few are linked by comparing codes, which takes five times as long.
     Searches compare float queries with codes by inner products. FAISS leaves norms out of these, so each candidate's
     score is then corrected by two factors of its row.
-
-    Args:
-        spec: settings of the index.
-        scoring: how FAISS scores the rows.
-        threads: number of threads for a search.
     """
 
     def __init__(self, spec: IndexSpec, scoring: RowScoring, threads: int) -> None:

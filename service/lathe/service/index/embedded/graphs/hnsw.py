@@ -34,9 +34,7 @@ class HnswGraph:
     """HNSW graph over floats; see `Graph`. Rows that hold codes are decoded to floats.
 
     Args:
-        spec: settings of the index.
         decode: converts rows of the row file to floats `(n, d)`.
-        threads: number of threads for a search.
     """
 
     engine = "hnsw"
@@ -62,7 +60,6 @@ class HnswGraph:
             self._add(self.decode(rows[start : start + DECODED_ROWS]), threads)
 
     def _add(self, vectors: Vectors, threads: int) -> None:
-        """Add the vectors `(n, d)` of the rows that follow the covered ones; searches wait meanwhile."""
         wanted = self.covered + len(vectors)
         with self.lock.writing():
             if not self.started:

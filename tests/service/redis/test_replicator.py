@@ -70,21 +70,21 @@ def test_a_chain_that_cannot_be_copied_at_the_start_is_retried(open_replica, cha
 
 def test_size_routes_that_cannot_be_copied_are_retried(open_replica, chains):
     here, there = open_replica("here"), open_replica("there")
-    there.size_routes.path.unlink()
-    there.size_routes.path.mkdir()
+    there.registry.size_routes.path.unlink()
+    there.registry.size_routes.path.mkdir()
     here.registry.publish(chains[0], "mine", None)
-    here.size_routes.assign_free_routes("mine")
+    here.registry.size_routes.assign_free_routes("mine")
     (warning,) = eventually(there.warnings)
     assert warning.startswith("which chain answers which size cannot be copied") and there.connection.up
-    there.size_routes.path.rmdir()
-    eventually(lambda: there.size_routes.read().get("enc") == {"4": "mine"} and not there.warnings(), 5)
+    there.registry.size_routes.path.rmdir()
+    eventually(lambda: there.registry.size_routes.read().get("enc") == {"4": "mine"} and not there.warnings(), 5)
 
 
 def test_damaged_keys_do_not_stop_the_replicator_and_are_warned_of(open_replica, chains, redis_server):
     client = redis_server.client
     here = open_replica("here")
     here.registry.publish(chains[0], "mine", None)
-    here.size_routes.assign_free_routes("mine")
+    here.registry.size_routes.assign_free_routes("mine")
     client.set("lathe:chain:text", "no hash")
     deep = {"pointer": here.registry.read_pointer("mine").serialize(), "version:1": b"[" * 10**5}
     client.hset("lathe:chain:deep", mapping=deep)
@@ -92,7 +92,7 @@ def test_damaged_keys_do_not_stop_the_replicator_and_are_warned_of(open_replica,
     client.hset("lathe:places", mapping={b"\xff": b"{}", "deep": b"[1]"})
     client.xadd("lathe:changes", {"chain": "text"})
     there = open_replica("there")
-    assert there.connection.up and has(there, "mine") and there.size_routes.read()["enc"] == {"4": "mine"}
+    assert there.connection.up and has(there, "mine") and there.registry.size_routes.read()["enc"] == {"4": "mine"}
     eventually(lambda: any("the chain text" in warning for warning in here.warnings()), 5)
     assert sorted(warning.split(" cannot")[0] for warning in there.warnings()) == ["the chain deep", "the chain text"]
     client.delete("lathe:places")

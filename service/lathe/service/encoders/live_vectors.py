@@ -1,4 +1,4 @@
-"""Distribution of live vectors that go through chains to observers, besides the requests."""
+"""Live vectors that go through chains, and what observes them besides the requests."""
 
 import logging
 import threading
@@ -41,48 +41,27 @@ Observer = Callable[[ObservedVectors], None]
 Work = Callable[[], None]
 
 
-class Observers:
-    """Distributor of vectors to observers, in a thread of its own; requests never wait for observers.
+class LiveVectors:
+    """What observes the vectors that go through chains, and a thread for the work that it puts off.
 
-    An observer that needs microseconds may run in the request's thread instead: waking another thread for each request,
-    and holding its vectors meanwhile, would cost more. It passes slower work to `submit`.
+    The observer is called in the request's thread and may need microseconds: waking another thread for each request,
+    and holding its vectors meanwhile, would cost more. It passes slower work to `submit`, so that no request waits.
 
-    Args:
-        max_waiting: maximum number of queued pieces of work; more are dropped.
+    Attributes:
+        observer: called with the vectors of each request; None if nothing observes.
     """
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self.max_waiting = max_waiting
-        self.queued_observers: tuple[Observer, ...] = ()
-        self.immediate_observers: tuple[Observer, ...] = ()
-        self.changing = threading.Lock()
+        self.observer: Observer | None = None
         self.waiting: deque[Work] = deque()
         self.wakeup, self.stopping = threading.Event(), threading.Event()
         self.thread: threading.Thread | None = None
 
-    @property
-    def active(self) -> bool:
-        """Whether there are observers."""
-        return bool(self.queued_observers or self.immediate_observers)
-
-    def add(self, observer: Observer, immediate: bool = False) -> None:
-        """Add an observer that is called with the vectors of each request, in the request's thread if `immediate`."""
-        with self.changing:
-            if immediate:
-                self.immediate_observers = (*self.immediate_observers, observer)
-            else:
-                self.queued_observers = (*self.queued_observers, observer)
-
-    def remove(self, observer: Observer) -> None:
-        """Stop calling an observer, immediate or not; an unknown one is ignored."""
-        with self.changing:
-            self.queued_observers = tuple(other for other in self.queued_observers if other != observer)
-            self.immediate_observers = tuple(other for other in self.immediate_observers if other != observer)
-
     def start(self) -> None:
         """Start the thread, which sleeps until there is work."""
         self.stopping.clear()
-        self.thread = threading.Thread(target=self.run, name="observers", daemon=True)
+        self.thread = threading.Thread(target=self.run, name="live vectors", daemon=True)
         self.thread.start()
 
     def stop(self) -> None:
@@ -94,17 +73,13 @@ class Observers:
             self.thread = None
 
     def notify(self, seen: ObservedVectors) -> None:
-        """Call the immediate observers with a request's vectors now, and queue one call of the others.
-
-        If the queue is full, the vectors are counted as dropped. Errors of observers are logged, not raised.
-        """
-        for observer in self.immediate_observers:
+        """Call the observer with a request's vectors, if there is one; its error is logged, not raised."""
+        observer = self.observer
+        if observer is not None:
             _run_safely(partial(observer, seen))
-        if self.queued_observers and not self.submit(partial(self._call_observers, seen)):
-            DROPPED.inc(len(seen.raw))
 
     def submit(self, work: Work) -> bool:
-        """Queue work for the observer thread; return False, and drop it, if the queue is full."""
+        """Queue work for the thread; return False, and drop it, if the queue is full."""
         if len(self.waiting) >= self.max_waiting:
             return False
         self.waiting.append(work)
@@ -122,14 +97,9 @@ class Observers:
             while self.waiting:
                 _run_safely(self.waiting.popleft())
 
-    def _call_observers(self, seen: ObservedVectors) -> None:
-        """Call each observer in this thread with one request's vectors."""
-        for observer in self.queued_observers:
-            _run_safely(partial(observer, seen))
-
 
 def _run_safely(work: Work) -> None:
-    """Do a piece of work and log any exception, so that neither other observers nor a request fail."""
+    """Do a piece of work and log any exception, so that no request fails."""
     try:
         work()
     except Exception as error:
