@@ -19,14 +19,13 @@ from benchmarks.starters import show
 from lathe.service.cli.evaluate import load_chain_methods
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.findings import Findings
+from lathe.training.evaluation.findings import Findings, summarize
 from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.plots import draw_all
 from lathe.training.evaluation.report import format_report
 from lathe.training.evaluation.report import write_report as write_evaluation
 from lathe.training.evaluation.run import Request, Results, evaluate
 from lathe.training.evaluation.suites import Suite, open_suite
-from lathe.training.evaluation.summary import summarize
 from research.encoders import list_variants
 from research.few_sentences import FewSentences, compare_estimated_means, draw_estimation, summarize_estimation
 

@@ -19,7 +19,7 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.fitting.encoding import encode_source
 from lathe.training.fitting.fit import split_heldout
-from lathe.training.fitting.rows import Rows
+from lathe.training.fitting.stacked import Rows
 from lathe.training.sources.source import open_source
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.quality import local_spearman_of_anchors, recall_of_anchors

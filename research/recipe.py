@@ -175,7 +175,7 @@ def tasks(plan: Plan, target: str) -> list[tuple[str, str]]:
 def scored(encoder: Encoder, plan: Plan, suite: str, name: str) -> dict[str, Any]:
     """Return the score of one data set's test, with its category."""
     settings = TargetSettings(folder=plan.data / suite / name)
-    scorer = Scorer(Target(open_target(settings), settings.as_source()), plan.limits[suite])
+    scorer = Scorer(Target.open(settings), plan.limits[suite])
     score = scorer.score(encoder.encode(scorer.texts, plain=True).vectors).score
     return {"suite": suite, "category": scorer.task.metadata.type, "metric": scorer.metric, "score": score}
 

@@ -80,7 +80,7 @@ def measure_choices(data: EncodedData, path: str) -> list[dict[str, Any]]:
     for budget in BUDGETS:
         show(0, f"{data.encoder.name}, {path}: {budget} bytes")
         chain = Chain(parse_steps(f"codes:{budget}")).fit(documents[fitted])
-        _, trials = choose_weighting(
+        _, trials, _ = choose_weighting(
             chain, documents[fitted], HeldOutHalves(first, second), documents[held_out], None, no_progress
         )
         recalls = [_measure_recall(documents[fitted], documents[held_out], budget, w) for w in WEIGHTINGS]

@@ -10,7 +10,7 @@ from lathe.training.datasets.folder import FolderDataSet
 from lathe.training.datasets.overlap import collect_test_queries, collect_test_texts, normalize_text
 from lathe.training.datasets.pairs import Pair, distinct_pairs
 from lathe.training.errors import DataSetError, JobError
-from lathe.training.finetuning.job import SourceSettings
+from lathe.training.finetuning.job import SourceSettings, TargetSettings
 from lathe.training.finetuning.opening import open_data_sets, open_target
 from lathe.training.settings import Prompts
 from research.reze_experiment.settings import ExperimentSettings
@@ -30,6 +30,12 @@ class Target:
 
     data: FolderDataSet
     settings: SourceSettings
+
+    @classmethod
+    def open(cls, asked: TargetSettings) -> "Target":
+        """Open the data set of a target; its rows become pairs with the target's task, prompts and labels."""
+        settings = SourceSettings(folder=asked.folder, task=asked.task, prompts=asked.prompts, labels=asked.labels)
+        return cls(open_target(asked), settings)
 
     @property
     def name(self) -> str:
@@ -77,7 +83,7 @@ def choose_targets(settings: ExperimentSettings) -> list[Target]:
         JobError: if there is no target, or two have the same name.
     """
     if settings.targets:
-        found = [Target(open_target(target), target.as_source()) for target in settings.targets]
+        found = [Target.open(target) for target in settings.targets]
     else:
         found = list(choose_by_protocol(settings))
     names = [target.name for target in found]

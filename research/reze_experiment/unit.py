@@ -267,6 +267,7 @@ class Work:
         """
         unit, scores = self.unit, self.scorer.score(vectors)
         drift = None if domain is None else float(1 - np.vecdot(self.reference.vectors(unit.domain), domain).mean())
+        done = trained.steps - trained.resumed_from if trained else 0
         result = Result(
             unit=unit.key,
             target=unit.target.name,
@@ -281,7 +282,7 @@ class Work:
             drift=drift,
             isoscore=None if domain is None else isoscore(Moments.from_vectors(domain)),
             steps=trained.steps if trained else 0,
-            seconds_per_step=trained.seconds_per_step if trained else None,
+            seconds_per_step=trained.seconds / done if trained and done else None,
         )
         unit.log.append([result])
 

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from lathe.training.errors import SourceError
-from lathe.training.sources.parquet_pages import parse_page_header
+from lathe.training.sources.parquet import parse_page_header
 from lathe.training.sources.raw import MAX_BATCH_BYTES, MAX_DIMENSIONS
 from lathe.training.sources.source import open_source
 

@@ -268,16 +268,15 @@ def test_max_length_64_truncates_to_64_tokens(variant):
     assert variant(max_length=64).encode(["word " * 100]).tokens.tolist() == [64]
 
 
-@pytest.mark.parametrize("layer", [12, 0, -1])  # the model has six
-def test_a_layer_that_the_model_lacks_is_refused(layer):
-    with pytest.raises(EncoderError, match="layer"):
-        Encoder(replace(DEFAULT_ENCODER, layer=layer))
-
-
-@pytest.mark.parametrize("length", [1000, 0, -1])  # the model has 512 positions
-def test_a_max_length_beyond_the_models_positions_is_refused(length):
-    with pytest.raises(EncoderError, match="max_length"):
-        Encoder(replace(DEFAULT_ENCODER, max_length=length))
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [("layer", value, "layer") for value in (12, 0, -1)]  # the model has six
+    + [("max_length", value, "max_length") for value in (1000, 0, -1)]  # and 512 positions
+    + [("model", "/somewhere/nowhere", "nowhere")],
+)
+def test_a_layer_or_positions_that_the_model_lacks_and_a_missing_folder_are_refused(setting, value, reason):
+    with pytest.raises(EncoderError, match=reason):
+        Encoder(replace(DEFAULT_ENCODER, **{setting: value}))
 
 
 def test_encode_raises_for_a_text_whose_vector_overflows_and_names_its_position(fragile_model):
@@ -302,11 +301,6 @@ def test_an_encoder_that_overflows_on_ordinary_texts_is_refused_when_it_is_loade
     save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
     with pytest.raises(EncoderError, match="the encoder hot cannot be used, as 'yes' shows: .* float16"):
         Encoder(EncoderSpec("hot", str(tmp_path / "model"), dtype="float16"))
-
-
-def test_a_missing_model_folder_raises_encoder_error(tmp_path):
-    with pytest.raises(EncoderError, match="nowhere"):
-        Encoder(replace(DEFAULT_ENCODER, model=str(tmp_path / "nowhere")))
 
 
 def test_damaged_weights_raise_encoder_error(tmp_path):

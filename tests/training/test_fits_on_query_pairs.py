@@ -138,22 +138,18 @@ def test_test_queries_among_those_to_fit_on_are_refused(tmp_path, documents, pai
 
 
 @pytest.mark.parametrize(
-    ("count", "reason"),
+    ("option", "count", "reason"),
     [
-        (30, "the pairs have 30 different queries: a fifth of them"),
-        (240, "at least 200 different queries .* these are 192"),
+        ("pairs", 30, "the pairs have 30 different queries: a fifth of them"),
+        ("pairs", 240, "at least 200 different queries .* these are 192"),
+        ("test_pairs", 29, "the test pairs have 29 queries, at least 30 are needed"),
     ],
 )
-def test_too_few_pairs_are_refused(count, reason, tmp_path, documents):
+def test_too_few_pairs_are_refused(option, count, reason, tmp_path, documents):
     written = write(tmp_path / "few.jsonl", pairs_of(range(count)))
+    steps = {"steps": [{"kind": "mc"}]} if option == "test_pairs" else {}
     with pytest.raises((FitError, ValueError), match=reason):
-        fit(tmp_path, documents, pairs=written)
-
-
-def test_too_few_test_pairs_are_refused(tmp_path, documents):
-    written = write(tmp_path / "few.jsonl", pairs_of(range(29)))
-    with pytest.raises(FitError, match="the test pairs have 29 queries, at least 30 are needed"):
-        fit(tmp_path, documents, [{"kind": "mc"}], test_pairs=written)
+        fit(tmp_path, documents, **steps, **{option: written})
 
 
 @pytest.mark.parametrize(

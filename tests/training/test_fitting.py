@@ -212,17 +212,11 @@ def test_requested_out_of_domain_corpora_are_certified_on_in_addition_to_docstri
     assert fitted.certificate["out_of_domain"]["mine"]["n"] == DISTINCT
 
 
-def test_an_out_of_domain_source_of_vectors_is_refused(source, vectors, counting_hashes, tmp_path):
-    with pytest.raises(SourceError, match=r"docs\.npy.* holds vectors"):
-        fit(source, counting_hashes(), tmp_path, out_of_domain={"mine": str(vectors)}, steps=[{"kind": "r2"}])
-
-
-def test_an_out_of_domain_source_without_texts_is_refused(source, counting_hashes, tmp_path):
+def test_an_out_of_domain_source_without_texts_is_refused(source, vectors, counting_hashes, tmp_path):
     (tmp_path / "blank.txt").write_text("\n")
-    with pytest.raises(SourceError, match=r"blank\.txt"):
-        fit(
-            source, counting_hashes(), tmp_path, out_of_domain={"mine": f"{tmp_path}/blank.txt"}, steps=[{"kind": "r2"}]
-        )
+    for other, reason in ((vectors, r"docs\.npy.* holds vectors"), (tmp_path / "blank.txt", r"blank\.txt")):
+        with pytest.raises(SourceError, match=reason):
+            fit(source, counting_hashes(), tmp_path, out_of_domain={"mine": str(other)}, steps=[{"kind": "r2"}])
 
 
 def test_a_fit_of_vectors_without_an_encoder_warns_of_missing_out_of_domain_text(vectors, workspace):

@@ -193,26 +193,19 @@ def test_the_name_of_a_source_is_the_last_part_of_its_path(tmp_path, monkeypatch
     assert open_source(".").name == tmp_path.name
 
 
-def test_bad_json_is_refused_with_file_and_line(tmp_path):
-    message = read_error_message(
-        write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, b"", {"text": "y"}, b'{"text": "z"'])
-    )
-    assert message.startswith("a.jsonl line 4: not JSON")
-
-
 def test_a_missing_field_is_refused_with_file_line_and_the_existing_fields(tmp_path):
     written = write_jsonl(tmp_path / "a.jsonl", [{"body": "x", "id": 1}, {"id": 2, "title": "y"}]) + "#body"
     assert re.match(r"a\.jsonl line 2: no field 'body'; it has id, title", read_error_message(written))
 
 
-def test_a_line_that_is_no_object_is_refused_with_file_and_line(tmp_path):
-    assert read_error_message(write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, [1, 2]])).startswith("a.jsonl line 2: ")
-
-
-@pytest.mark.parametrize("value", [None, 1, {"a": "b"}, True])
-def test_a_field_that_is_neither_text_nor_list_is_refused_with_file_and_line(tmp_path, value):
-    message = read_error_message(write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, {"text": value}]))
-    assert message.startswith("a.jsonl line 2: 'text' is neither")
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [(b'{"text": "z"', "not JSON"), ([1, 2], "")]
+    + [({"text": value}, "'text' is neither") for value in (None, 1, {"a": "b"}, True)],
+)
+def test_a_line_that_is_no_object_with_a_text_is_refused_with_file_and_line(tmp_path, line, reason):
+    written = write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}, b"", line])
+    assert read_error_message(written).startswith(f"a.jsonl line 3: {reason}")
 
 
 def test_a_missing_column_is_refused_with_file_and_the_existing_columns(tmp_path):
@@ -273,16 +266,18 @@ def test_a_vector_among_texts_is_refused_with_file_and_row(tmp_path):
     assert names_row(message, BAD), message
 
 
-@pytest.mark.parametrize("bad", [[1.0, float("nan")], [1.0], None], ids=["nan", "narrower", "missing"])
-def test_a_bad_vector_of_a_parquet_file_is_refused_with_file_and_row(tmp_path, bad):
-    values = pyarrow.array([[1.0, 2.0]] * BAD + [bad], pyarrow.list_(pyarrow.float32()))
-    message = read_error_message(write_parquet(tmp_path / "a.parquet", text=values))
-    assert message.startswith("a.parquet")
-    assert names_row(message, BAD), message
-
-
-def test_a_missing_text_of_a_parquet_file_is_refused_with_file_and_row(tmp_path):
-    message = read_error_message(write_parquet(tmp_path / "a.parquet", text=["x"] * BAD + [None]))
+@pytest.mark.parametrize(
+    "values",
+    [
+        pyarrow.array([[1.0, 2.0]] * BAD + [bad], pyarrow.list_(pyarrow.float32()))
+        for bad in ([1.0, np.nan], [1.0], None)
+    ]
+    + [["x"] * BAD + [None]],
+    ids=["nan", "narrower", "missing", "missing text"],
+)
+def test_a_bad_row_of_a_parquet_file_is_refused_with_file_and_row(tmp_path, values):
+    kind = pyarrow.string() if values[0] == "x" else pyarrow.list_(pyarrow.float32())
+    message = read_error_message(write_parquet(tmp_path / "a.parquet", text=pyarrow.array(values, kind)))
     assert message.startswith("a.parquet")
     assert names_row(message, BAD), message
 
@@ -303,18 +298,20 @@ def test_a_value_too_large_for_float32_is_refused_like_infinity(tmp_path, name):
     assert read_error_message(write[name](tmp_path / name, values)).startswith(name)
 
 
-def test_a_folder_of_texts_and_vectors_is_refused(tmp_path):
-    write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
-    write_npy(tmp_path / "b.npy", VECTORS)
-    assert re.match(r"b\.npy: vectors 3 wide in a source that began with texts", read_error_message(str(tmp_path)))
-
-
-def test_a_folder_of_vectors_of_two_dimensions_is_refused(tmp_path):
-    write_npy(tmp_path / "a.npy", VECTORS)
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        ("a.txt", "b.npy: vectors 2 wide in a source that began with texts"),
+        ("a.npy", "b.npy: vectors 2 wide in a source that began with vectors 3 wide"),
+    ],
+)
+def test_a_folder_of_texts_and_vectors_or_of_vectors_of_two_dimensions_is_refused(tmp_path, file, reason):
+    if file == "a.txt":
+        (tmp_path / file).write_text("x\n")
+    else:
+        write_npy(tmp_path / file, VECTORS)
     write_npy(tmp_path / "b.npy", VECTORS[:, :2])
-    assert re.match(
-        r"b\.npy: vectors 2 wide in a source that began with vectors 3 wide", read_error_message(str(tmp_path))
-    )
+    assert read_error_message(str(tmp_path)).startswith(reason)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "not packed"])

@@ -24,8 +24,8 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.errors import TooLongError
 from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.run import count_truncated
 from lathe.training.finetuning.trainer import build_dataset
-from lathe.training.finetuning.truncation import count_truncated
 
 LINES = [
     "The ledger is closed at the end of every month, and audited in the next one.",

@@ -42,7 +42,7 @@ def sample_halves_with_topics_in(columns, rows, noise=0.3):
 
 def test_choose_weighting_keeps_the_default_unless_another_is_ahead_by_more_than_its_interval(rows):
     chain = Chain(parse_steps("codes:6")).fit(rows)
-    found, trials = choose_weighting(
+    found, trials, _ = choose_weighting(
         chain, rows, sample_halves_with_topics_in([0, 1], rows), rows[:300], None, no_progress
     )
     assert [trial.weighting for trial in trials] == list(code_search.WEIGHTINGS)
@@ -61,7 +61,7 @@ def test_choose_weighting_weights_by_queries_if_topics_lie_in_few_directions(row
     queries = unit(queries + 0.02 * rng.normal(size=queries.shape))
     chain = Chain(parse_steps("codes:4,restore_norm=false")).fit(rows, queries=queries)
     halves = sample_halves_with_topics_in([30, 31, 32, 33], rows, noise=0.05)
-    found, trials = choose_weighting(chain, rows, halves, rows[:300], queries, no_progress)
+    found, trials, _ = choose_weighting(chain, rows, halves, rows[:300], queries, no_progress)
     plain = next(trial for trial in trials if trial.weighting == 0)
     assert plain.ahead < -plain.ci95, "bits elsewhere do not tell topics"
     assert found.quantizer.weighting >= 0.5

@@ -129,12 +129,6 @@ def test_folded_chain_knows_its_dimensions_and_is_float32(compact):
     assert next(folded.buffers()).dtype == torch.float32
 
 
-@pytest.mark.parametrize("steps", [[R2()], [GeoPres(4)], [R2(), GeoPres(4)]])
-def test_an_unfitted_chain_cannot_be_folded(steps):
-    with pytest.raises(NotFittedError):
-        Chain(steps).fold()
-
-
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(kinds=ORDERS, factor=st.floats(1e-15, 1e15), sign=st.sampled_from([-1, 1]))
 def test_chain_with_r2_maps_zero_rows_and_rows_parallel_to_the_mean_to_zero_folded_or_not(rows, kinds, factor, sign):
@@ -157,11 +151,6 @@ def test_chain_outputs_do_not_depend_on_how_rows_are_split_into_batches(rows, co
     np.testing.assert_allclose(np.concatenate(parts), chain.transform(rows), atol=1e-6)
 
 
-def test_chain_output_of_a_single_row_equals_its_output_in_a_batch(rows, compact):
-    alone = np.stack([compact.transform(row) for row in rows])
-    np.testing.assert_allclose(alone, compact.transform(rows), atol=1e-6)
-
-
 def test_each_step_of_a_chain_is_fitted_on_the_outputs_of_the_steps_before(rows, compact):
     r2 = R2().fit(rows)
     geopres = GeoPres(12, nested=True, steps=5).fit(r2.transform(rows))
@@ -178,14 +167,6 @@ def test_loaded_nested_chain_has_bit_equal_outputs_at_every_size_tried(rows, com
     np.testing.assert_array_equal(loaded.transform(rows), compact.transform(rows))
     np.testing.assert_array_equal(loaded.transform(rows, dimensions=5), compact.transform(rows, dimensions=5))
     np.testing.assert_array_equal(loaded.fold(5).transform(rows), compact.fold(5).transform(rows))
-
-
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("kinds", [["r2"], ["geopres", "r2", "geopres"], ["normalize", "geopres"], ["normalize"]])
-def test_loaded_chain_with_or_without_normalization_has_bit_equal_outputs(rows, tmp_path, kinds, normalize):
-    chain = Chain(make(kinds), normalize).fit(rows)
-    chain.save(tmp_path / "chain")
-    np.testing.assert_array_equal(Chain.load(tmp_path / "chain").transform(rows), chain.transform(rows))
 
 
 def test_loaded_chain_of_twelve_steps_has_bit_equal_outputs(rows, tmp_path):
@@ -247,12 +228,6 @@ def test_chain_fitted_on_a_memory_map_equals_one_fitted_on_the_array(rows, compa
     np.testing.assert_array_equal(fitted.transform(on_disk), compact.transform(rows))
 
 
-@pytest.mark.parametrize("bad", [np.ones(24), np.ones((2, 3, 4)), np.ones((3, 0)), np.ones((0, 24))])
-def test_chain_fit_refuses_arrays_that_are_not_rows_of_vectors(bad):
-    with pytest.raises(InputError):
-        Chain([R2(), GeoPres(2)]).fit(bad)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_chain_fit_names_a_row_that_is_not_finite_whatever_the_first_step(embeddings, value):
     bad = embeddings(5000, 6)
@@ -303,13 +278,6 @@ def test_chain_outputs_have_norm_one_at_every_size_unless_normalize_is_false(row
         np.testing.assert_allclose(norms, 1, atol=1e-6)
     plain = Chain(compact.transforms, normalize=False).transform(rows)
     assert np.abs(np.linalg.norm(plain, axis=1) - 1).max() > 0.01
-
-
-def test_chain_transform_of_a_tensor_is_a_tensor_without_gradient(rows, compact):
-    tensor = compact.transform(torch.from_numpy(rows).double().requires_grad_())
-    assert isinstance(tensor, torch.Tensor)
-    assert not tensor.requires_grad
-    np.testing.assert_allclose(tensor, compact.transform(rows), atol=1e-6)
 
 
 def test_chain_fit_reports_progress_that_rises_from_0_to_1(rows):

@@ -102,21 +102,6 @@ def test_chain_inverse_is_as_exact_as_the_least_exact_of_its_steps(rows, steps, 
     np.testing.assert_allclose(chain.transform(back), chain.transform(rows), atol=1e-4)
 
 
-def test_chain_inverse_of_a_tensor_is_a_tensor(rows):
-    chain = Chain([PCA()], normalize=False).fit(rows)
-    back = chain.inverse_transform(chain.transform(torch.from_numpy(rows)))
-    assert isinstance(back, torch.Tensor)
-    np.testing.assert_allclose(back, rows, atol=1e-5)
-
-
-def test_folded_chain_outputs_do_not_depend_on_the_batch_size(rows, chain):
-    folded = chain.fold()
-    whole = folded.transform(rows)
-    for size in (1, 7, 64):
-        parts = [folded.transform(rows[start : start + size]) for start in range(0, len(rows), size)]
-        np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-6)
-
-
 @pytest.mark.parametrize("odd", [np.zeros(24), np.full(24, 1e-30), np.full(24, 1e18), np.full(24, 1e-20)])
 def test_a_zero_tiny_or_huge_row_changes_no_other_output_of_its_batch(rows, chain, odd):
     mixed = rows.copy()

@@ -158,17 +158,13 @@ def test_metrics_of_single_anchors_are_in_row_order_and_average_to_the_metric(n)
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_metrics_refuse_different_numbers_of_rows_before_and_after(metric):
-    before, after = spaces(20)
-    with pytest.raises(InputError, match="20 rows before and 19 after"):
-        metric(before, after[:19])
-
-
-@pytest.mark.parametrize("metric", METRICS)
-def test_metrics_refuse_a_single_row(metric):
-    before, after = spaces(1)
-    with pytest.raises(InputError, match="at least [23] rows, got 1"):
-        metric(before, after)
+@pytest.mark.parametrize(
+    ("rows", "after", "reason"), [(20, 19, "20 rows before and 19 after"), (1, 1, "at least [23] rows, got 1")]
+)
+def test_metrics_refuse_a_single_row_and_different_numbers_of_rows(metric, rows, after, reason):
+    before, mapped = spaces(rows)
+    with pytest.raises(InputError, match=reason):
+        metric(before, mapped[:after])
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -156,10 +156,23 @@ def test_moments_refuse_arrays_that_are_not_rows_of_vectors(shape):
         Moments().update(np.ones(shape))
 
 
-@pytest.mark.parametrize("rows", [np.array([["a", "b"]]), np.array([[1j, 2]]), np.array([[None, 1]])])
-def test_moments_refuse_values_that_are_not_real_numbers(rows):
-    with pytest.raises(InputError, match="numbers"):
-        Moments.from_vectors(rows)
+@pytest.mark.parametrize(
+    ("rows", "block_rows", "reason"),
+    [
+        (np.array([["a", "b"]]), 1, "numbers"),
+        (np.array([[1j, 2]]), 1, "numbers"),
+        (np.array([[None, 1]]), 1, "numbers"),
+        ([[1.0, 2.0]], 1, "must be an array or a tensor"),
+        ("abc", 1, "must be an array or a tensor"),
+        (None, 1, "must be an array or a tensor"),
+        (np.ones((4, 2)), 0, "block_rows must be a whole number from 1"),
+        (np.ones((4, 2)), -1, "block_rows must be a whole number from 1"),
+        (np.ones((4, 2)), 2.5, "block_rows must be a whole number from 1"),
+    ],
+)
+def test_moments_refuse_rows_that_are_no_real_numbers_and_invalid_block_sizes(rows, block_rows, reason):
+    with pytest.raises(InputError, match=reason):
+        Moments.from_vectors(rows, block_rows)
 
 
 def test_moments_of_different_dimensions_do_not_merge():
@@ -172,15 +185,3 @@ def test_noise_floor_is_the_expected_mean_norm_of_rows_centred_at_zero():
     trials = [Moments.from_vectors(rng.normal(size=(200, 50))) for _ in range(50)]
     by_chance = np.sqrt(np.mean([moments.mean_norm() ** 2 for moments in trials]))
     assert np.mean([moments.noise_floor() for moments in trials]) == pytest.approx(by_chance, rel=0.1)
-
-
-@pytest.mark.parametrize("value", [0, -1, 2.5])
-def test_moments_refuse_an_invalid_block_size(value):
-    with pytest.raises(InputError, match="block_rows must be a whole number from 1"):
-        Moments.from_vectors(np.ones((4, 2)), block_rows=value)
-
-
-@pytest.mark.parametrize("rows", [[[1.0, 2.0]], "abc", None])
-def test_moments_refuse_inputs_that_are_not_arrays_or_tensors(rows):
-    with pytest.raises(InputError, match="must be an array or a tensor"):
-        Moments.from_vectors(rows)

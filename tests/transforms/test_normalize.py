@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lathe.transforms import R2, InputError, Moments, Normalize, StepError, TransformError, build_steps
+from lathe.transforms import R2, InputError, Normalize, StepError, build_steps
 from lathe.transforms.statistics import drop_rounding_residue, unit_rows
 
 
@@ -39,17 +39,6 @@ def test_drop_rounding_residue_zeroes_only_rows_within_rounding_error_of_their_i
     y = torch.tensor([[1e-7, 0.0], [1e-4, 0.0], [0.0, 0.0]])
     np.testing.assert_array_equal(drop_rounding_residue(y, x), torch.tensor([[0.0, 0.0], [1e-4, 0.0], [0.0, 0.0]]))
     assert not drop_rounding_residue(y, x, gain=1000).any(), "what a map lengthens, it lengthens the error of too"
-
-
-def test_normalize_needs_no_fit_and_accepts_any_dimensions():
-    for d in (1, 2, 384):
-        np.testing.assert_allclose(np.linalg.norm(Normalize().transform(np.ones((3, d))), axis=1), 1, rtol=1e-6)
-
-
-@pytest.mark.parametrize("data", [np.ones((0, 3)), Moments()])
-def test_normalize_refuses_to_fit_zero_rows(data):
-    with pytest.raises(TransformError, match="no rows"):
-        Normalize().fit(data)
 
 
 def test_normalize_refuses_parameters():

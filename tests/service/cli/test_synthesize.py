@@ -7,7 +7,7 @@ import time
 import pytest
 
 from lathe.training.datasets.data_set import find_pairs
-from lathe.training.datasets.file import FileDataSet
+from lathe.training.datasets.folder import FileDataSet
 from lathe.training.finetuning.job import SourceSettings
 from tests.helpers import LATHE
 

@@ -4,8 +4,7 @@ import orjson
 import pytest
 
 from lathe.training.datasets.data_set import find_pairs
-from lathe.training.datasets.file import FileDataSet
-from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.folder import FileDataSet, FolderDataSet
 from lathe.training.datasets.pairs import PairSettings
 from lathe.training.errors import DataSetError
 
@@ -143,12 +142,9 @@ def test_find_pairs_reads_the_train_split_unless_another_is_named(find, refusal)
     assert "set has no split 'dev'; it has train, test" in refusal("pairs", files=files, split="dev")
 
 
-def test_find_pairs_reads_the_test_split_if_it_is_the_only_one(find):
-    assert find("pairs", files={"test.jsonl.gz": PAIRS}).split == "test"
-
-
-def test_a_file_with_an_unknown_suffix_is_not_a_split(find):
-    assert find("pairs", files={"train.jsonl.bak": PAIRS, "test.jsonl": PAIRS}).split == "test"
+@pytest.mark.parametrize("files", [["test.jsonl.gz"], ["train.jsonl.bak", "test.jsonl"]])
+def test_find_pairs_reads_the_test_split_if_no_other_file_has_a_known_suffix(find, files):
+    assert find("pairs", files=dict.fromkeys(files, PAIRS)).split == "test"
 
 
 def test_a_data_set_without_a_split_rows_or_positives_is_refused(refusal):

@@ -11,8 +11,7 @@ import pytest
 from lathe.training.distributed import cluster, ray_engine
 from lathe.training.distributed.cluster import ANSWER_SECONDS, CONNECT_SECONDS, make_ray_folder
 from lathe.training.distributed.engine import require_same_versions
-from lathe.training.distributed.token import Token
-from lathe.training.distributed.worker import Introduction, Worker, describe_environment
+from lathe.training.distributed.worker import Introduction, Token, Worker, describe_environment
 from lathe.training.errors import EngineError
 from lathe.training.sources.shards import Shard
 from tests.helpers import find_free_port

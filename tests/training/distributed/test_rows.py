@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lathe.training.distributed.rows import SharedRows
+from lathe.training.distributed.engine import SharedRows
 from lathe.training.distributed.worker import Worker
 from lathe.training.fitting.engines import LOCAL
 from lathe.training.fitting.stacked import Part, Stacked

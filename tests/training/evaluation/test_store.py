@@ -132,17 +132,11 @@ def test_results_log_skips_an_incomplete_last_line_and_reads_later_ones(tmp_path
         assert list(ResultsLog(tmp_path).by_cell.values()) == [first, last]
 
 
-def test_results_log_reads_a_last_line_that_lacks_only_its_newline(tmp_path, score):
+@pytest.mark.parametrize(
+    "rest", [b"", b"\n5\n", b"\n[]\n", b'\n{"task": "sts"}\n', b'\n{"unknown": 1}\n', b"\nnull\n", b"\n\xff\n"]
+)
+def test_results_log_reads_a_last_line_without_a_newline_and_skips_lines_that_are_no_scores(tmp_path, score, rest):
     ResultsLog(tmp_path).add([score("one")])
-    (tmp_path / SCORES).write_bytes((tmp_path / SCORES).read_bytes().rstrip(b"\n"))
-    ResultsLog(tmp_path).add([score("two")])
-    assert list(ResultsLog(tmp_path).by_cell.values()) == [score("one"), score("two")]
-
-
-@pytest.mark.parametrize("line", [b"5", b"[]", b'{"task": "sts"}', b'{"unknown": 1}', b"null", b"\xff"])
-def test_results_log_skips_lines_that_are_no_scores(tmp_path, score, line):
-    ResultsLog(tmp_path).add([score("one")])
-    with (tmp_path / SCORES).open("ab") as file:
-        file.write(line + b"\n")
+    (tmp_path / SCORES).write_bytes((tmp_path / SCORES).read_bytes().rstrip(b"\n") + rest)
     ResultsLog(tmp_path).add([score("two")])
     assert list(ResultsLog(tmp_path).by_cell.values()) == [score("one"), score("two")]

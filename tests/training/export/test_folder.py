@@ -44,21 +44,15 @@ def read_folder(folder):
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_exports_refuse_a_folder_that_is_not_empty_and_leave_its_contents(chain, encoder, tmp_path, format_):
-    (tmp_path / "there/deep").mkdir(parents=True)
-    (tmp_path / "there/notes.txt").write_text("mine")
+@pytest.mark.parametrize("files", [["there/notes.txt", "there/deep/other.txt"], ["there"]])
+def test_exports_refuse_a_folder_that_is_not_empty_or_a_file_and_leave_it(chain, encoder, tmp_path, format_, files):
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("mine")
     before = read_folder(tmp_path)
     with pytest.raises(ExportError, match="is there already"):
         FORMATS[format_](chain, encoder, tmp_path / "there")
     assert read_folder(tmp_path) == before
-
-
-@pytest.mark.parametrize("format_", FORMATS)
-def test_exports_refuse_an_existing_file_as_folder_and_leave_the_file(chain, encoder, tmp_path, format_):
-    (tmp_path / "there").write_text("mine")
-    with pytest.raises(ExportError, match="is there already"):
-        FORMATS[format_](chain, encoder, tmp_path / "there")
-    assert read_folder(tmp_path) == {"there": b"mine"}
 
 
 @pytest.mark.parametrize("format_", QUICK)
@@ -124,25 +118,15 @@ def test_open_staging_folder_creates_the_folder_only_at_the_end_of_its_context(t
     assert read_folder(tmp_path) == {"there": None, "there/some.txt": b"text"}
 
 
-def test_open_staging_folder_leaves_nothing_after_an_error(tmp_path):
-    with pytest.raises(ZeroDivisionError), open_staging_folder(tmp_path / "there") as staging:
+@pytest.mark.parametrize(("there", "before"), [("there", []), ("new/there", []), ("there", ["there"])])
+def test_open_staging_folder_leaves_only_the_folders_that_were_there_before_an_error(tmp_path, there, before):
+    for name in before:
+        (tmp_path / name).mkdir()
+    with pytest.raises(ZeroDivisionError), open_staging_folder(tmp_path / there) as staging:
         (staging / "deep").mkdir()
         (staging / "deep/some.txt").write_text("text")
         raise ZeroDivisionError
-    assert not any(tmp_path.iterdir())
-
-
-def test_open_staging_folder_removes_parent_folders_that_it_created_after_an_error(tmp_path):
-    with pytest.raises(ZeroDivisionError), open_staging_folder(tmp_path / "new/there"):
-        raise ZeroDivisionError
-    assert not any(tmp_path.iterdir())
-
-
-def test_open_staging_folder_leaves_an_existing_empty_folder_after_an_error(tmp_path):
-    (tmp_path / "there").mkdir()
-    with pytest.raises(ZeroDivisionError), open_staging_folder(tmp_path / "there"):
-        raise ZeroDivisionError
-    assert read_folder(tmp_path) == {"there": None}
+    assert read_folder(tmp_path) == dict.fromkeys(before)
 
 
 def test_open_staging_folder_takes_an_empty_current_folder(tmp_path):

@@ -260,16 +260,12 @@ def test_the_readme_code_of_a_whole_model_gives_the_chains_vectors(whole, encode
     np.testing.assert_allclose(found[clear], expected[clear], atol=1e-4)
 
 
-def test_a_whole_model_is_exported_with_its_tokenizer(whole):
+def test_a_whole_model_passes_the_onnx_checker_and_is_exported_with_its_tokenizer(whole):
     _, exported, _ = whole
     assert {"README.md", "chain.onnx", "decode.onnx", "lathe.json", "model.onnx", "tokenizer.json"} <= set(
         exported.files
     )
     assert sorted(path.name for path in exported.folder.iterdir()) == exported.files
-
-
-def test_a_whole_model_passes_the_onnx_checker(whole):
-    _, exported, _ = whole
     onnx.checker.check_model(onnx.load(exported.folder / "model.onnx"), full_check=True)
 
 

@@ -11,7 +11,6 @@ from lathe.training.finetuning.evaluators import HeldOutEvaluator, TaskEvaluator
 from lathe.training.finetuning.extras import EvaluatorSettings
 from lathe.training.finetuning.job import Job
 from lathe.training.finetuning.mixture import Mixture
-from lathe.training.finetuning.run import run_training
 
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 4, "checkpoint_steps": 4, "max_length": 12}
@@ -19,10 +18,6 @@ ROWS = [{"anchor": f"{WORDS[n % 10]} {n}", "positive": f"the {WORDS[n % 10]} of 
 SETTINGS = EvaluatorSettings(every=2)
 
 pytestmark = pytest.mark.usefixtures("little_garbage")
-
-
-class Stop(BaseException):
-    """Stands for Ctrl-C."""
 
 
 def mixture_of(*sources):
@@ -48,21 +43,6 @@ def job_of(tmp_path):
         return Job.model_validate(wanted)
 
     return build
-
-
-@pytest.fixture
-def run_job(tmp_path, tiny, undrawn):
-    """Return a function that runs a job; it can be stopped at a step."""
-
-    def finish(job, out="out", stop_at=None):
-        def progress(_, sentence):
-            if stop_at and sentence.startswith(f"step {stop_at} "):
-                raise Stop
-
-        with undrawn():
-            return run_training("pft", job, tiny, "cpu", tmp_path / out, progress)
-
-    return finish
 
 
 def measures(out):
@@ -122,10 +102,10 @@ def test_a_training_without_improvement_stops_after_patience_evaluations(job_of,
 
 def test_a_resumed_training_keeps_the_same_best_step(job_of, run_job, tmp_path):
     job = job_of({"every": 2}, learning_rate=3e-2, epochs=3)
-    whole = run_job(job, "whole")
-    with pytest.raises(Stop):
-        run_job(job, "stopped", stop_at=20)
-    again = run_job(job, "stopped")
+    whole = run_job(job, out="whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_job(job, out="stopped", stop_at=20)
+    again = run_job(job, out="stopped")
     assert 0 < again.summary["resumed_from"] <= 20
     assert again.summary["kept"] == whole.summary["kept"]
     assert measures(tmp_path / "stopped") == pytest.approx(measures(tmp_path / "whole"), abs=1e-6)
@@ -154,7 +134,7 @@ def test_a_data_set_evaluated_during_training_shares_no_text_with_the_training_p
     (report,) = outcome.mixture.reports
     assert report.dropped == {"shares a text with what is measured on the way": 12}
     with pytest.raises(JobError, match="mteb measures no 'bleu' on dev, but .*cosine_spearman"):
-        run_job(job_of(evaluate | {"metric": "bleu"}), "other")
+        run_job(job_of(evaluate | {"metric": "bleu"}), out="other")
 
 
 def test_the_targets_test_is_refused_for_evaluation_during_training(data_set, tmp_path):

@@ -139,34 +139,21 @@ def test_keys_of_labels_may_be_numbers(read, key):
     assert source.labels == {"0": "hawkish", "1": "dovish"}
 
 
-@pytest.mark.parametrize(("written", "reason"), UNKNOWN)
-def test_an_unknown_setting_is_refused_and_the_known_ones_are_listed(refusal, written, reason):
-    assert refusal(SOURCES + written).startswith(f"job.yaml: {reason}")
-
-
-@pytest.mark.parametrize(("sources", "reason"), UNKNOWN_OF_SOURCE)
-def test_an_unknown_setting_of_a_source_is_refused_and_the_known_ones_are_listed(refusal, sources, reason):
-    assert refusal(f"sources: {sources}").startswith(f"job.yaml: {reason}")
-
-
-@pytest.mark.parametrize(("written", "reason"), WRONG)
-def test_a_wrong_value_is_refused_with_the_name_of_its_setting(refusal, written, reason):
-    assert refusal(SOURCES + written).startswith(f"job.yaml: {reason}")
-
-
-@pytest.mark.parametrize(("sources", "reason"), WRONG_SOURCES)
-def test_an_invalid_source_is_refused_with_its_number(refusal, sources, reason):
-    assert refusal(f"sources: {sources}").startswith(f"job.yaml: {reason}")
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [(SOURCES + written, f"job.yaml: {reason}") for written, reason in UNKNOWN + WRONG]
+    + [(f"sources: {sources}", f"job.yaml: {reason}") for sources, reason in UNKNOWN_OF_SOURCE + WRONG_SOURCES]
+    + NOT_SETTINGS,
+)
+def test_unknown_settings_and_wrong_values_are_refused_by_name_or_with_the_number_of_their_source(
+    refusal, text, reason
+):
+    assert refusal(text).startswith(reason)
 
 
 @pytest.mark.parametrize("seed", ["seed: -1", "training: {seed: -1}", "training: {seed: 4294967296}"])
 def test_a_seed_out_of_range_is_refused(refusal, seed):
     assert "seed: Input should be " in refusal(SOURCES + seed)
-
-
-@pytest.mark.parametrize(("text", "reason"), NOT_SETTINGS)
-def test_a_job_file_without_settings_is_refused(refusal, text, reason):
-    assert refusal(text).startswith(reason)
 
 
 def test_a_job_file_that_is_binary_or_missing_is_refused(refusal, tmp_path):

@@ -11,7 +11,6 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.errors import JobError
 from lathe.training.finetuning.job import Job
-from lathe.training.finetuning.run import run_training
 
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
 TEXTS = ["the ledger is closed", "rain", "a committee on the hill, in spring, about the interest of a bank"]
@@ -21,10 +20,6 @@ LORA = {"rank": 4, "target_modules": ["query", "value"]}
 INSTRUCTION = "Instruct: Given a question, find what answers it\nQuery: "
 
 pytestmark = pytest.mark.usefixtures("little_garbage")
-
-
-class Stop(BaseException):
-    """Stands for Ctrl-C."""
 
 
 @pytest.fixture
@@ -46,21 +41,6 @@ def job_of(tmp_path):
         return Job.model_validate({"sources": [source], "training": TRAINING | {"lora": LORA} | given})
 
     return build
-
-
-@pytest.fixture
-def run_job(tmp_path, undrawn):
-    """Return a function that runs a job on a model; it can be stopped at a step."""
-
-    def finish(job, spec, out="out", stop_at=None, method="reze"):
-        def progress(_, sentence):
-            if stop_at and sentence.startswith(f"step {stop_at} "):
-                raise Stop
-
-        with undrawn():
-            return run_training(method, job, spec, "cpu", tmp_path / out, progress)
-
-    return finish
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +91,7 @@ def test_lora_adapters_are_merged_into_the_model_and_exported_beside_the_model(j
 
     from lathe.training.encoder.loading import locate_model
 
-    outcome = run_job(job_of(lora=LORA | {"keep_adapter": True}), DEFAULT_ENCODER)
+    outcome = run_job(job_of(lora=LORA | {"keep_adapter": True}), "reze", spec=DEFAULT_ENCODER)
     kept = {path.name for path in (tmp_path / "out" / "adapter").iterdir()}
     assert kept == {"adapter_config.json", "adapter_model.safetensors"}
     base = locate_model(DEFAULT_ENCODER.model)
@@ -129,26 +109,26 @@ def test_lora_adapters_are_merged_into_the_model_and_exported_beside_the_model(j
     )
 
 
-def test_lora_training_resumes_from_a_checkpoint_of_adapters_alone(job_of, run_job, tiny, tmp_path):
-    whole = run_job(job_of(epochs=2), tiny, "whole")
-    with pytest.raises(Stop):
-        run_job(job_of(epochs=2), tiny, "stopped", stop_at=6)
+def test_lora_training_resumes_from_a_checkpoint_of_adapters_alone(job_of, run_job, tmp_path):
+    whole = run_job(job_of(epochs=2), "reze", "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_job(job_of(epochs=2), "reze", "stopped", stop_at=6)
     checkpoint = tmp_path / "stopped" / "training" / "checkpoint-4"
     assert (checkpoint / "adapter.safetensors").is_file() and not (checkpoint / "model.safetensors").exists()
-    again = run_job(job_of(epochs=2), tiny, "stopped")
+    again = run_job(job_of(epochs=2), "reze", "stopped")
     assert again.summary["resumed_from"] == 4
     np.testing.assert_allclose(vectors_of(again.model), vectors_of(whole.model), atol=1e-6)
 
 
-def test_lora_refuses_unknown_target_modules_and_lists_the_models(job_of, run_job, tiny):
+def test_lora_refuses_unknown_target_modules_and_lists_the_models(job_of, run_job):
     with pytest.raises(JobError, match="no layers called q_proj; target_modules may name query, key, value, dense"):
-        run_job(job_of(lora={"target_modules": ["q_proj"]}), tiny)
+        run_job(job_of(lora={"target_modules": ["q_proj"]}), "reze")
 
 
-def test_lora_without_peft_is_refused_and_the_extra_is_named(job_of, run_job, tiny, monkeypatch):
+def test_lora_without_peft_is_refused_and_the_extra_is_named(job_of, run_job, monkeypatch):
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(JobError, match=r"needs peft: pip install 'lathe-training\[lora\]'"):
-        run_job(job_of(), tiny)
+        run_job(job_of(), "reze")
 
 
 def test_last_token_pooling_does_not_depend_on_padding(decoder):
@@ -168,7 +148,7 @@ def test_a_decoder_trained_with_lora_keeps_last_token_pooling_and_left_padding(
     from sentence_transformers import SentenceTransformer
 
     lora = LORA | {"target_modules": ["q_proj", "v_proj"]}
-    outcome = run_job(job_of(lora=lora, mini_batch_size=mini_batch_size, max_length=32), decoder)
+    outcome = run_job(job_of(lora=lora, mini_batch_size=mini_batch_size, max_length=32), "reze", spec=decoder)
     assert outcome.mixture.anchors[0].startswith(INSTRUCTION) and outcome.mixture.negatives[0] == ("lathe",)
     trained = SentenceTransformer(str(outcome.model), device="cpu")
     assert trained[1].pooling_mode == "lasttoken" and trained.tokenizer.padding_side == "left"

@@ -17,7 +17,7 @@ from lathe.training.finetuning.loss import (
 from lathe.training.finetuning.regularizers.none import NoRegularizer
 from lathe.training.finetuning.regularizers.reze import Reze
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
-from lathe.training.finetuning.text_ids import assign_text_ids
+from lathe.training.finetuning.trainer import assign_text_ids
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring", "tomatoes"]
 NO = NoRegularizer()

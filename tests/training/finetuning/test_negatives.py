@@ -25,7 +25,7 @@ from lathe.training.finetuning.regularizers.none import NoRegularizer
 from lathe.training.finetuning.regularizers.reze import Reze
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.finetuning.source_mining import mine_sources
-from lathe.training.finetuning.text_ids import assign_negative_ids, assign_text_ids
+from lathe.training.finetuning.trainer import assign_negative_ids, assign_text_ids
 from lathe.training.settings import Prompts
 
 ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring"]

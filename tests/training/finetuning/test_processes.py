@@ -77,10 +77,6 @@ TRAINING = {"precision": "float32", "epochs": 2, "log_steps": 1, "checkpoint_ste
 pytestmark = [pytest.mark.usefixtures("little_garbage"), pytest.mark.trial]
 
 
-class Stop(BaseException):
-    """Stands for Ctrl-C."""
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tiny_model):
     """Return a folder with two sources and a model without dropout, whose noise differs between processes."""
@@ -128,7 +124,7 @@ def run_alone(folder, undrawn):
     def finish(name, job, stop=False):
         def progress(_, sentence):
             if stop and sentence.startswith("step 9 "):
-                raise Stop
+                raise KeyboardInterrupt
 
         spec = EncoderSpec(name="tiny", model=job.encoder, dtype="float32")
         with undrawn():
@@ -144,7 +140,7 @@ def trained(folder, job_of, run_alone):
     One job of two is run by the command. At its ninth step one job of one process is killed, and the last of two stops.
     """
     run_alone("whole", job_of("whole", BATCH))
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         run_alone("handed over", job_of("handed over", BATCH), stop=True)
     job_of("killed", BATCH)
     job_of("straight", BATCH // 2)

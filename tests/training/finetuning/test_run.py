@@ -3,7 +3,6 @@ import re
 import shutil
 import subprocess
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +16,6 @@ from lathe.training.finetuning.job import Job
 from lathe.training.finetuning.loss import NonFiniteLossError
 from lathe.training.finetuning.regularizers.registry import REGULARIZED
 from lathe.training.finetuning.regularizers.shrinkage import fit_shrinkage, source_moments
-from lathe.training.finetuning.run import run_training
 
 LATHE = "from lathe.service.cli.main import main; main()"
 WORDS = ["ledger", "lathe", "rain", "committee", "interest", "tomato", "wall", "spring", "bank", "hill"]
@@ -25,10 +23,6 @@ TRAINING = {"precision": "float32", "batch_size": 4, "log_steps": 2, "checkpoint
 METHODS = ("reze", "distill", "pft", "ft")
 
 pytestmark = pytest.mark.usefixtures("little_garbage")
-
-
-class Stop(BaseException):
-    """Stands for Ctrl-C."""
 
 
 def rows_of(source, count):
@@ -56,21 +50,6 @@ def job_of(tmp_path, tiny_model, write_data_set):
         )
 
     return build
-
-
-@pytest.fixture
-def run_job(tmp_path, tiny, undrawn):
-    """Return a function that runs a job into the folder `out`; it can be stopped at a step."""
-
-    def finish(job, method="pft", out="out", spec=tiny, stop_at=None, drawn=False):
-        def progress(fraction, sentence):
-            if stop_at and sentence.startswith(f"step {stop_at} "):
-                raise Stop
-
-        with nullcontext() if drawn else undrawn():
-            return run_training(method, job, spec, "cpu", tmp_path / out, progress)
-
-    return finish
 
 
 @pytest.fixture
@@ -166,7 +145,7 @@ def test_a_resumed_training_has_the_losses_and_model_of_one_that_never_stopped(
 ):
     job = job_of((31,), epochs=2, log_steps=log_steps, checkpoint_steps=checkpoint_steps)  # the second begins at step 8
     whole = run_job(job, out="whole")
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         run_job(job, out="stopped", stop_at=stop_at)
     again = run_job(job, out="stopped")
     assert 0 < again.summary["resumed_from"] < stop_at
@@ -184,7 +163,7 @@ def test_an_incomplete_checkpoint_is_deleted_and_the_training_resumes_before_the
     job_of, run_job, lines, tmp_path
 ):
     job = job_of((40,))
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         run_job(job, stop_at=8)
     folder = tmp_path / "out" / "training"
     half = folder / "checkpoint-8"
@@ -203,7 +182,7 @@ def test_an_incomplete_checkpoint_is_deleted_and_the_training_resumes_before_the
 def test_resuming_with_a_changed_base_model_is_refused(job_of, run_job, tiny_model, tmp_path, tiny):
     from sentence_transformers import SentenceTransformer
 
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         run_job(job_of(), "reze", stop_at=4)
     changed = SentenceTransformer(str(tiny_model), device="cpu")
     with torch.no_grad():
@@ -215,7 +194,7 @@ def test_resuming_with_a_changed_base_model_is_refused(job_of, run_job, tiny_mod
 
 
 def test_resuming_with_another_job_is_refused_and_the_difference_named(job_of, run_job):
-    with pytest.raises(Stop):
+    with pytest.raises(KeyboardInterrupt):
         run_job(job_of(), "reze", stop_at=4)
     changed = [
         ("distill", lambda: job_of(), "another method"),

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from lathe.training.finetuning.job import read_settings
-from lathe.training.synthesis.endpoint import open_endpoint
+from lathe.training.synthesis.chat import open_endpoint
 from lathe.training.synthesis.job import SynthesisJob
 from lathe.training.synthesis.run import prepare, run
 from lathe.transforms.progress import no_progress

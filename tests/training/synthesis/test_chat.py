@@ -8,8 +8,7 @@ import pytest
 
 from lathe.training.endpoint import parse_retry_after
 from lathe.training.rate_limiter import RateLimiter
-from lathe.training.synthesis.chat import Chat, ChatError
-from lathe.training.synthesis.endpoint import Endpoint
+from lathe.training.synthesis.chat import Chat, ChatError, Endpoint
 from lathe.training.synthesis.job import EndpointSettings
 from tests.helpers import find_free_port
 

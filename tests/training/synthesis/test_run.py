@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from lathe.training.datasets.data_set import find_pairs
-from lathe.training.datasets.file import FileDataSet
+from lathe.training.datasets.folder import FileDataSet
 from lathe.training.errors import JobError
 from lathe.training.finetuning.job import SourceSettings, read_settings
 from lathe.training.synthesis.job import SynthesisJob

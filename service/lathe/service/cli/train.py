@@ -82,7 +82,7 @@ def synthesize(
 def _synthesize_pairs(config: Path, out: Path, yes: bool, only_estimate: bool) -> None:
     from lathe.training.finetuning.job import read_settings
     from lathe.training.reporting.tables import Table
-    from lathe.training.synthesis.endpoint import open_endpoint
+    from lathe.training.synthesis.chat import open_endpoint
     from lathe.training.synthesis.job import SynthesisJob
     from lathe.training.synthesis.report import PAIRS, REJECTED, REPORT, as_json, build_stage_rows, summarize_run
     from lathe.training.synthesis.run import estimate_run, prepare, run

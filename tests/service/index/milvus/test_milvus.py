@@ -1,5 +1,4 @@
 import logging
-import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -221,7 +220,7 @@ def test_acknowledged_writes_survive_a_killed_milvus(one, own_milvus, caplog, ca
     with ThreadPoolExecutor(1) as pool:
         last = pool.submit(write)
         assert writing.wait(30)
-        own_milvus.stop(signal.SIGKILL)
+        own_milvus.stop()
         answers = [last.result(30)]
     try:
         for answer, seconds in every_call(one, "kept"):

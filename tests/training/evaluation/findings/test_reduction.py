@@ -36,12 +36,9 @@ def test_task_types_with_a_raw_score_below_0_05_have_no_retention(grid_of, table
     assert one.mean.value == pytest.approx(1.3 / (0.9 + raw))
 
 
-def test_an_encoder_with_a_raw_score_near_0_has_no_retention(grid_of, table):
-    assert reduction.compute_retentions(grid_of(table("e", "a", control=[0.01], **{"geopres:4": [0.4]}))) == []
-
-
-def test_methods_that_do_not_reduce_have_no_retention(grid_of, table):
-    assert reduction.compute_retentions(grid_of(table("e", "ab", control=[0.5, 0.5], R2=[0.6, 0.7]))) == []
+@pytest.mark.parametrize("scores", [{"control": [0.01], "geopres:4": [0.4]}, {"control": [0.5], "R2": [0.6]}])
+def test_no_retention_of_a_raw_score_near_0_and_of_methods_that_do_not_reduce(grid_of, table, scores):
+    assert reduction.compute_retentions(grid_of(table("e", "a", **scores))) == []
 
 
 def test_retentions_use_tasks_that_every_reduction_completed(grid_of, table):

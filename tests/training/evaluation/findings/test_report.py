@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lathe.training.evaluation.findings import compute_findings
+from lathe.training.evaluation.findings import compute_findings, summarize
 from lathe.training.evaluation.report import format_report, write_report
-from lathe.training.evaluation.summary import summarize
 
 TASKS = {f"r{i}": "Retrieval" for i in range(5)} | {"stsb": "STS", "stsb_de": "STS", "clusters, or not": "Clustering"}
 REFERENCE = "https://example.org/paper?a=1&b=2"

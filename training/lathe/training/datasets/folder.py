@@ -1,11 +1,11 @@
-"""Data sets in folders."""
+"""Data sets in folders with a META.json, and in one file of JSON lines."""
 
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -100,3 +100,81 @@ class FolderDataSet:
             with path.open("rb") as file:
                 found.update(hashlib.file_digest(file, "sha256").digest())
         return found.hexdigest()[:32]
+
+
+META = "META.json"
+"""Name of the file."""
+UNLABELLED = "sentences"
+"""Task of data sets that have only texts to fit on, and nothing to evaluate or to train on."""
+
+
+@dataclass(frozen=True)
+class Meta:
+    """Content of a META.json, not yet compared with the tasks that there are.
+
+    Attributes:
+        task: task, which decides the layout of the files.
+        language: two-letter language of the texts, or two joined by "-".
+    """
+
+    task: Any
+    language: Any = "en"
+
+
+def read_meta(folder: Path, task: str | None = None) -> Meta:
+    """Read the META.json of a data set; the language is "en" if it names none.
+
+    Args:
+        folder: folder of the data set.
+        task: task that takes precedence over that of the file, which may then be missing or damaged; None to require
+            it.
+
+    Raises:
+        DataSetError: if no task is given, and the file is missing, damaged or names none.
+    """
+    try:
+        found = orjson.loads((folder / META).read_bytes())
+        return Meta(task or found["task"], found.get("language", "en"))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        if task is not None:
+            return Meta(task)
+        if isinstance(error, FileNotFoundError):
+            raise DataSetError(f"{META} is missing") from None
+        raise DataSetError(f"{META} must be an object with a 'task': {error!r}") from error
+
+
+@dataclass(frozen=True)
+class FileDataSet:
+    """Data set in one file of JSON lines, by default of anchor–positive pairs."""
+
+    name: str
+    path: Path
+    task: str = "pairs"
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of the lines: that of the task, or anchors and positives if the task needs several files."""
+        layout = LAYOUTS[self.task]
+        return layout if layout.fields else LAYOUTS["pairs"]
+
+    def list_splits(self) -> list[str]:
+        """Return the only split, `["file"]`."""
+        return ["file"]
+
+    def read_rows(self, name: str) -> Iterator[Record]:
+        """Yield the rows of the file, whatever `name` is.
+
+        Raises:
+            DataSetError: if the file is missing or malformed.
+        """
+        if not self.path.is_file():
+            raise DataSetError(f"there is no file {self.path.name}")
+        yield from read_file_records(self.path)
+
+    def read_judgements(self, split: str) -> list[Judgement]:
+        """Return an empty list: each row holds its own positive."""
+        return []
+
+    def read_labels(self) -> dict[str, str]:
+        """Return an empty dict: a file has no label texts besides those in the job."""
+        return {}

@@ -6,11 +6,10 @@ from itertools import groupby
 from pathlib import Path
 
 from lathe.training.distributed.tasks import Task, TaskResult
-from lathe.training.distributed.token import Token
+from lathe.training.distributed.worker import Token
 from lathe.training.errors import SourceError
 from lathe.training.fitting.encoded_shards import Position, read_position
-from lathe.training.fitting.encoding_run import EncodingRun
-from lathe.training.fitting.engines import Report
+from lathe.training.fitting.engines import EncodingRun, Report
 from lathe.training.sources.hub import is_hub
 from lathe.training.sources.remote import is_remote
 from lathe.training.sources.shards import Shard, is_path

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.training.distributed.token import Token
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder
@@ -25,6 +25,41 @@ from lathe.training.sources.shards import Shard, is_path, open_local_copy
 from lathe.transforms.chain import Chain, deserialize_chain
 from lathe.transforms.statistics import at_unit_length, block_moments
 from lathe.transforms.vectors import as_numpy
+
+NAME = ".seen-by-workers"
+"""Name of the token file."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """Random secret that this process wrote to a folder, for workers to read back.
+
+    Attributes:
+        file: path of the token file.
+        secret: content of the file; a folder with the same path on another disk does not hold it.
+    """
+
+    file: Path
+    secret: str
+
+    @classmethod
+    def write(cls, folder: Path) -> "Token":
+        """Write a token file with a new secret into a folder, and return the token."""
+        token = cls(folder.absolute() / NAME, secrets.token_hex())
+        token.file.write_text(token.secret)
+        return token
+
+    def require_seen(self) -> None:
+        """Raise `EngineError`, naming this machine, unless it can read the secret and write to the folder."""
+        try:
+            seen = self.file.read_text() == self.secret and os.access(self.file.parent, os.W_OK)
+        except OSError:
+            seen = False
+        if not seen:
+            raise EngineError(
+                f"{socket.gethostname()} cannot write where the vectors go, {self.file.parent}: "
+                "LATHE_HOME must lie in a folder that all nodes share"
+            )
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ grid.py        scores as arrays                             ┐
 statistics.py  t, σ_cell, intervals, correlations           │
 comparison.py  methods against raw vectors                  │ is it better,
 reduction.py   retention of reducers                        │ how sure are we
-findings.py    all statistics of a run                      ┘
-summary.py     findings as sentences                        ┐
-tables.py      as tables                                    │ output
+findings.py    all statistics of a run, and as sentences    ┘
+tables.py      as tables                                    ┐ output
 plots.py       as figures                                   │
 report.py      HTML page, JSON, CSV, plain text             ┘
 """

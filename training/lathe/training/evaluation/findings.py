@@ -1,7 +1,8 @@
-"""All statistics of an evaluation, computed from its scores."""
+"""All statistics of an evaluation, computed from its scores, and their summary in sentences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from lathe.training.evaluation import comparison, reduction
 from lathe.training.evaluation.comparison import Cell, FamilyRow, LargeEffect
@@ -9,6 +10,7 @@ from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.reduction import CrossLingual, Retention
 from lathe.training.evaluation.run import Results
 from lathe.training.evaluation.statistics import Correlation, Interval
+from lathe.training.reporting.sentences import render_sentences
 
 
 @dataclass(frozen=True)
@@ -63,3 +65,12 @@ def compute_findings(results: Results) -> Findings:
         intrinsic=reduction.correlate_intrinsic(grid),
         cross_lingual=reduction.compare_languages(grid),
     )
+
+
+TEMPLATE = Path(__file__).with_name("summary.txt.j2")
+"""Template of the sentences."""
+
+
+def summarize(findings: Findings) -> list[str]:
+    """Return all sentences about the findings of an evaluation, in reading order."""
+    return render_sentences(TEMPLATE, vars(findings))

@@ -5,10 +5,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from lathe.training.evaluation.findings import Findings, compute_findings
+from lathe.training.evaluation.findings import Findings, compute_findings, summarize
 from lathe.training.evaluation.plots import draw_all
 from lathe.training.evaluation.run import Results
-from lathe.training.evaluation.summary import summarize
 from lathe.training.evaluation.tables import (
     build_difference_table,
     build_raw_score_table,

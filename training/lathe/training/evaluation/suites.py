@@ -33,10 +33,9 @@ from typing import Any, Literal
 import yaml
 
 from lathe.training.datasets.data_set import EvaluatedDataSet
-from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.folder import META, UNLABELLED, FolderDataSet, read_meta
 from lathe.training.datasets.hub import HubDataSet
 from lathe.training.datasets.layouts import LAYOUTS
-from lathe.training.datasets.meta import META, UNLABELLED, read_meta
 from lathe.training.errors import EvaluationError
 
 SHIPPED = Path(__file__).parent / "suites"

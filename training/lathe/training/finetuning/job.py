@@ -114,10 +114,6 @@ class TargetSettings(Settings):
     prompts: Prompts = Prompts()
     labels: Labels = {}
 
-    def as_source(self) -> SourceSettings:
-        """Return source settings with the same folder, task, prompts and labels, to make pairs of the target's rows."""
-        return SourceSettings(folder=self.folder, task=self.task, prompts=self.prompts, labels=self.labels)
-
 
 class TrainingSettings(Settings):
     """Settings of the training; the defaults are those of the REZE paper's Appendix B.

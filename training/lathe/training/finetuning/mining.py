@@ -1,7 +1,5 @@
 """Hard-negative mining: documents that an auxiliary encoder finds near a query, and that do not answer it."""
 
-import contextlib
-import io
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from sentence_transformers.util import mine_hard_negatives
 
 from lathe.training.errors import JobError
 from lathe.training.finetuning.candidates import Candidates
+from lathe.training.finetuning.evaluators import preserve_random_state
 from lathe.training.finetuning.extras import NegativeSettings
 from lathe.training.finetuning.reference import ReferenceVectors
 from lathe.training.settings import Prompts
@@ -114,7 +113,8 @@ def mine_negatives(
     answered = list(_list_answers(candidates))
     rows = Dataset.from_dict({"query": [query for query, _ in answered], "positive": [text for _, text in answered]})
     documents = list(candidates.documents.values())
-    with _silence_library(seed):
+    with preserve_random_state():
+        random.seed(seed)
         found = mine_hard_negatives(
             rows,
             cast(Any, auxiliary),  # it has what the miner calls
@@ -158,18 +158,3 @@ def _group_by_query(candidates: Candidates, auxiliary: AuxiliaryEncoder, found: 
     for (query, text), score in zip(answered, scores.tolist(), strict=True):
         positives[query][text] = score
     return [MiningResult(query, positives[query], negatives[query]) for query in negatives]
-
-
-@contextlib.contextmanager
-def _silence_library(seed: int) -> Iterator[None]:
-    """Run the block without stderr, to hide the library's progress bars, and with Python's random state seeded.
-
-    The random state is restored afterwards.
-    """
-    state = random.getstate()
-    random.seed(seed)
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        random.setstate(state)

@@ -7,11 +7,10 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import JobError
 from lathe.training.finetuning.job import Job
-from lathe.training.finetuning.job_sources import JobSources
 from lathe.training.finetuning.mining_statistics import MiningStatistics
-from lathe.training.finetuning.mixture_builder import MixtureBuilder
-from lathe.training.finetuning.page import Page
+from lathe.training.finetuning.mixture_builder import JobSources, MixtureBuilder
 from lathe.training.finetuning.regularizers.none import NoRegularizer
+from lathe.training.finetuning.report import Page
 from lathe.training.workspace import lock_folder
 from lathe.transforms.progress import Progress
 

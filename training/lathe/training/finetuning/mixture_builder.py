@@ -1,4 +1,4 @@
-"""Reading of all sources into one mixture, without pairs that share texts with the target."""
+"""Reading of all sources into one mixture, without pairs that share texts with the target or the evaluation."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -7,15 +7,26 @@ from pathlib import Path
 import numpy as np
 
 from lathe.training.datasets.data_set import DataSet, FoundPairs, find_pairs
-from lathe.training.datasets.file import FileDataSet
-from lathe.training.datasets.folder import FolderDataSet
-from lathe.training.datasets.overlap import collect_test_texts, collect_training_texts, find_overlap, refuse_overlap
+from lathe.training.datasets.folder import FileDataSet, FolderDataSet
+from lathe.training.datasets.overlap import (
+    collect_test_texts,
+    collect_training_texts,
+    find_overlap,
+    normalize_text,
+    refuse_overlap,
+)
 from lathe.training.datasets.pairs import Pair, distinct_pairs
 from lathe.training.errors import DataSetError, JobError
-from lathe.training.finetuning.job import DataSettings, SourceSettings
+from lathe.training.finetuning.evaluators import (
+    Evaluator,
+    TaskEvaluator,
+    collect_measured_texts,
+    hold_out,
+    open_evaluation_data,
+)
+from lathe.training.finetuning.job import DataSettings, Job, SourceSettings
 from lathe.training.finetuning.mixture import Lengths, Mixture, SourceReport
-from lathe.training.finetuning.opening import open_data_sets
-from lathe.training.finetuning.supplied_negatives import remove_false_negatives
+from lathe.training.finetuning.opening import open_data_sets, open_target
 
 
 def build_mixture(settings: DataSettings, target: FolderDataSet | None = None, whole: bool = False) -> Mixture:
@@ -219,3 +230,82 @@ def _explain_no_pairs(dropped: dict[str, int]) -> str:
     if reasons == ["shares a text with the target"]:
         return "every pair shares a text with the target"
     return f"no pair is left; dropped: {', '.join(reasons)}" if reasons else "it has no pairs"
+
+
+ANSWERS = "negative that answers its query elsewhere, or is the query"
+"""Reason for leaving out a negative that is a positive of its anchor in some pair, or the anchor itself."""
+TESTED = "negative of the target's test"
+"""Reason for leaving out a negative that is a text of the target's test."""
+
+
+def remove_false_negatives(pairs: list[Pair], forbidden: Collection[str]) -> tuple[list[Pair], dict[str, int]]:
+    """Remove false negatives from the pairs; return the pairs, and the number of negatives removed for each reason.
+
+    A negative is false if, ignoring case and punctuation, it is a positive of the same anchor in any pair, the anchor
+    itself, or a text of the target's test. No pair is removed.
+
+    Args:
+        pairs: pairs with their supplied negatives.
+        forbidden: normalized texts of the target's test.
+    """
+    answers: dict[str, set[str]] = {}
+    for pair in pairs:
+        if pair.negatives:
+            answers.setdefault(normalize_text(pair.anchor), {normalize_text(pair.anchor)})
+    for pair in pairs if answers else ():
+        if (known := answers.get(normalize_text(pair.anchor))) is not None:
+            known.add(normalize_text(pair.positive))
+    counts = {ANSWERS: 0, TESTED: 0}
+    found = []
+    for pair in pairs:
+        kept = []
+        for text in pair.negatives:
+            words = normalize_text(text)
+            why = ANSWERS if words in answers[normalize_text(pair.anchor)] else TESTED if words in forbidden else None
+            if why:
+                counts[why] += 1
+            else:
+                kept.append(text)
+        found.append(replace(pair, negatives=tuple(kept)) if len(kept) < len(pair.negatives) else pair)
+    return found, {why: count for why, count in counts.items() if count}
+
+
+class JobSources:
+    """Sources of a job, read when the object is created.
+
+    Args:
+        job: settings of the job.
+
+    Attributes:
+        builder: mixture under construction, to which mined negatives can be added.
+
+    Raises:
+        JobError: if a source cannot be used, or the evaluation during training shares texts with the target's test.
+        DataSetError: if a data set that the job names itself cannot be used.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.target = open_target(job.target) if job.target else None
+        settings = job.evaluate
+        self.evaluated = open_evaluation_data(settings, self.target) if settings and settings.folder else None
+        texts = collect_measured_texts(self.evaluated) if self.evaluated else ()
+        self.builder = read_sources(job, self.target, evaluated=texts)
+
+    def split(self) -> tuple[Mixture, Evaluator | None]:
+        """Return the mixture to train on, and the evaluation during training; None if the job has none.
+
+        Without a data set to evaluate on, some pairs are held out of the mixture. With one, its test is read, and
+        mteb's evaluator runs once on random vectors.
+
+        Raises:
+            JobError: if no source has enough pairs to hold some out, or mteb does not measure the metric on the data
+                set.
+            DataSetError: if the data set cannot be read.
+        """
+        mixture, settings = self.builder.build(), self.job.evaluate
+        if settings is None:
+            return mixture, None
+        if self.evaluated is not None:
+            return mixture, TaskEvaluator(self.evaluated, settings)
+        return hold_out(mixture, settings, self.job.seed)

@@ -3,11 +3,9 @@
 from pathlib import Path
 
 from lathe.training.datasets.data_set import DataSet
-from lathe.training.datasets.file import FileDataSet
-from lathe.training.datasets.folder import FolderDataSet
+from lathe.training.datasets.folder import META, UNLABELLED, FileDataSet, FolderDataSet, read_meta
 from lathe.training.datasets.hub import HubDataSet
 from lathe.training.datasets.layouts import TRAINABLE
-from lathe.training.datasets.meta import META, UNLABELLED, read_meta
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.job import SourceSettings, TargetSettings
 

@@ -15,7 +15,7 @@ OUT/
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -31,15 +31,14 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
 from lathe.training.errors import JobError
 from lathe.training.finetuning.evaluators import Evaluator
 from lathe.training.finetuning.job import Job
-from lathe.training.finetuning.job_sources import JobSources
 from lathe.training.finetuning.mining_run import mine_if_configured
 from lathe.training.finetuning.mining_statistics import MiningStatistics
 from lathe.training.finetuning.mixture import Mixture
-from lathe.training.finetuning.page import Page
+from lathe.training.finetuning.mixture_builder import JobSources
 from lathe.training.finetuning.reference import list_prompt_warnings
 from lathe.training.finetuning.regularizers.registry import create_regularizer
 from lathe.training.finetuning.regularizers.regularizer import Regularizer
-from lathe.training.finetuning.truncation import list_truncation_warnings
+from lathe.training.finetuning.report import Page
 from lathe.training.journal import find_changed_setting
 from lathe.training.workspace import lock_folder
 from lathe.transforms.files import replace_synced, sync_folder
@@ -47,6 +46,47 @@ from lathe.transforms.progress import Progress
 
 if TYPE_CHECKING:
     from lathe.training.finetuning.lora import Adapter
+
+
+_BATCH = 1000
+"""Number of texts that are tokenized at once."""
+
+
+def list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
+    """Yield a warning for each of anchors, positives and hard negatives of which some texts are truncated.
+
+    Nothing is yielded for a static encoder, which reads texts of any length.
+    """
+    if encoder.static:
+        return
+    kinds = {
+        "anchors": mixture.anchors,
+        "positives": mixture.positives,
+        "hard negatives": (text for some in mixture.negatives for text in some),
+    }
+    for kind, texts in kinds.items():
+        distinct = set(texts)
+        if long := count_truncated(encoder, distinct):
+            yield (
+                f"{long:,} of {len(distinct):,} distinct {kind} have more tokens than the {encoder.max_length} that "
+                "are read of a text; the rest is cut off"
+            )
+
+
+def count_truncated(encoder: Encoder, texts: Iterable[str]) -> int:
+    """Return the number of texts that have more tokens than the encoder reads.
+
+    A text with fewer characters than the encoder reads tokens is not tokenized: a token has at least one character.
+    """
+    cuts = [encoder.cut(text) for text in texts]
+    found = sum(not cut.whole for cut in cuts)
+    candidates = [cut.text for cut in cuts if cut.whole and len(cut.text) > encoder.max_length - 2]
+    for start in range(0, len(candidates), _BATCH):
+        some = candidates[start : start + _BATCH]
+        ids = encoder.model.tokenizer(some, truncation=False, verbose=False)["input_ids"]
+        found += sum(len(one) > encoder.max_length for one in ids)
+    return found
+
 
 OFFLINE_SHARE = 0.2
 """Share of the progress for the work before training: encoding the texts costs one forward pass, training costs

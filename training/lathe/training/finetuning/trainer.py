@@ -13,6 +13,7 @@ import torch
 from datasets import Dataset
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.data_collator import SentenceTransformerDataCollator
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from lathe.training.encoder.cutting import TextCutter
@@ -28,15 +29,56 @@ from lathe.training.finetuning.callbacks import (
     find_last_checkpoint,
     read_batch_size,
 )
-from lathe.training.finetuning.collator import NEGATIVES, TripletCollator
 from lathe.training.finetuning.evaluators import Evaluator
 from lathe.training.finetuning.job import TrainingSettings
 from lathe.training.finetuning.lora import Adapter
 from lathe.training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss, NonFiniteLossError
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.regularizers.regularizer import Regularizer
-from lathe.training.finetuning.text_ids import assign_negative_ids, assign_text_ids
 from lathe.transforms.progress import Progress
+
+
+def assign_text_ids(anchors: list[str], positives: list[str]) -> NDArray[np.int64]:
+    """Return the text ids of each pair's anchor and positive, `(n, 2)`; within a column, equal texts have equal ids."""
+    numbers = [{text: number for number, text in enumerate(dict.fromkeys(texts))} for texts in (anchors, positives)]
+    return np.array([[numbers[0][a], numbers[1][p]] for a, p in zip(anchors, positives, strict=True)], np.int64)
+
+
+def assign_negative_ids(positives: list[str], negatives: Sequence[tuple[str, ...]]) -> NDArray[np.int64] | None:
+    """Return the text ids of each pair's hard negatives, `(n, k)`, padded with −1; None if no pair has any.
+
+    A negative equal to a positive gets the id that `assign_text_ids` gives the positive.
+    """
+    most = max(map(len, negatives), default=0)
+    if not most:
+        return None
+    texts = [*positives, *(text for some in negatives for text in some)]
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+    found = np.full((len(negatives), most), -1, np.int64)
+    for row, some in zip(found, negatives, strict=True):
+        row[: len(some)] = [numbers[text] for text in some]
+    return found
+
+
+NEGATIVES = "negative"
+"""Name of the column that holds a list of hard negatives for each row."""
+
+
+class TripletCollator(SentenceTransformerDataCollator):
+    """The library's data collator, extended by a column of lists of texts: `negative`.
+
+    The lists of all rows are concatenated, row after row, and tokenized like any other column. A batch in which no row
+    has a negative has no such column.
+    """
+
+    def __call__(self, features: list[dict[str, Any]]) -> dict[str, Any]:
+        """Tokenize the rows; return each column's features as `{column}_{feature}`, and the labels."""
+        rows = [{name: value for name, value in row.items() if name != NEGATIVES} for row in features]
+        batch: dict[str, Any] = super().__call__(rows)
+        if texts := [text for row in features for text in row.get(NEGATIVES) or ()]:
+            batch |= {f"{NEGATIVES}_{name}": value for name, value in self.preprocess_fn(texts).items()}
+        return batch
+
 
 CHECKPOINTS_KEPT = 2
 """Maximum number of checkpoints on disk."""
@@ -96,12 +138,6 @@ class TrainingResult:
     resumed_from: int
     kept: int
     best: float | None = None
-
-    @property
-    def seconds_per_step(self) -> float | None:
-        """Seconds for each step that this process did; None if it did none."""
-        done = self.steps - self.resumed_from
-        return self.seconds / done if done else None
 
 
 def train(

@@ -207,7 +207,7 @@ def search_codes(
             tried.
         report: called with progress in [0, 1] and a message.
     """
-    chosen, trials, ranks = _choose_weighting(
+    chosen, trials, ranks = choose_weighting(
         chain, rows, halves, heldout, queries, part_of(report, 0, WEIGHTINGS_SHARE)
     )
     if adds_rows:
@@ -237,18 +237,11 @@ def _sample_rows(count: int) -> NDArray[np.int64]:
 
 def choose_weighting(
     chain: Chain, rows: Vectors, halves: HeldOutHalves, heldout: FloatArray, queries: Vectors | None, report: Progress
-) -> tuple[Chain, list[CodeTrial]]:
-    """Return a chain whose codes have the weighting that retrieves best, and what every weighting retrieved.
-
-    The first part of `search_codes`, whose arguments these are.
-    """
-    return _choose_weighting(chain, rows, halves, heldout, queries, report)[:2]
-
-
-def _choose_weighting(
-    chain: Chain, rows: Vectors, halves: HeldOutHalves, heldout: FloatArray, queries: Vectors | None, report: Progress
 ) -> tuple[Chain, list[CodeTrial], NDArray[np.float64]]:
-    """Return the results of `choose_weighting`, and the reciprocal rank of each text through the chosen codes."""
+    """Return a chain whose codes have the weighting that retrieves best; the first part of `search_codes`.
+
+    Also returned are what every weighting retrieved, and the reciprocal rank of each text through the chosen codes.
+    """
     before = chain.without_quantizer()
     assert isinstance(chain.quantizer, TransformCoding)
     moments = moments_of(_view_through(rows, before))

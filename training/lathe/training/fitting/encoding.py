@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.encoded_shards import HASHES, VECTORS, require_encoder_dimensions
-from lathe.training.fitting.encoding_run import EncodingRun
-from lathe.training.fitting.engines import LOCAL, Engine
+from lathe.training.fitting.engines import LOCAL, EncodingRun, Engine
 from lathe.training.fitting.stacked import Part, Stacked
 from lathe.training.sources.local import display_path
 from lathe.training.sources.shards import Shard

@@ -3,17 +3,45 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import dropwhile, groupby
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import SourceError
-from lathe.training.fitting.encoded_shards import Position, write_shard
-from lathe.training.fitting.encoding_run import EncodingRun
-from lathe.training.fitting.rows import Rows
+from lathe.training.fitting.encoded_shards import Position, read_position, shard_folder, write_shard
+from lathe.training.fitting.stacked import Rows
 from lathe.training.sources.shards import Shard, open_local_copy, read_shards
+from lathe.training.sources.source import Plan, Source
 from lathe.transforms.vectors import Vectors
+
+
+class EncodingRun:
+    """Encoding of the shards of a plan.
+
+    Args:
+        source: the source of the plan.
+        plan: the shards to encode.
+        encoder: None for vectors without an encoder.
+        root: folder for the shards' folders.
+
+    Attributes:
+        folders: folder of each shard.
+        total: number of rows of all shards.
+    """
+
+    def __init__(self, source: Source, plan: Plan, encoder: TextEncoder | None, root: Path) -> None:
+        self.source, self.plan, self.encoder, self.root = source, plan, encoder, root
+        self.folders = {shard: shard_folder(root, shard, source.field, encoder) for shard in plan.shards}
+        self.total = sum(shard.rows for shard in plan.shards)
+
+    @property
+    def positions(self) -> dict[Shard, Position]:
+        """Position of each shard, read from its folder."""
+        return {shard: read_position(folder) for shard, folder in self.folders.items()}
+
 
 Report = Callable[[Shard, int], None]
 """Callback that is called with a shard and the number of its rows that are done."""
@@ -44,15 +72,7 @@ class LocalEngine:
     """Engine that works in this process: file by file, each read in one pass from its first unfinished shard."""
 
     def encode(self, run: EncodingRun, positions: Mapping[Shard, Position], report: Report) -> dict[str, str]:
-        """Encode the unfinished shards of a run into their folders, in this process; return damaged files with reasons.
-
-        A damaged file raises `SourceError` unless the source skips such files.
-
-        Args:
-            run: the shards, their folders and the encoder.
-            positions: position of each shard at the start.
-            report: called with a shard and its rows done.
-        """
+        """Encode the unfinished shards in this process; see `Engine.encode`."""
         damaged: dict[str, str] = {}
         for file, shards in groupby(run.plan.shards, lambda shard: shard.file):
             left = list(dropwhile(lambda shard: positions[shard].rows == shard.rows, shards))

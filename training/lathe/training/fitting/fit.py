@@ -34,7 +34,7 @@ from lathe.training.fitting.personal_data import (
     require_query_files,
 )
 from lathe.training.fitting.query_pairs import EncodedPairs, encode_pairs, require_query_pairs_or_none
-from lathe.training.fitting.rows import Rows
+from lathe.training.fitting.stacked import Rows
 from lathe.training.sources.source import Source, open_source
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.artifact import FitDistribution, FitStatistics

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.transforms.vectors import FloatArray
+from lathe.transforms.vectors import FloatArray, Vectors
 
 MAX_OPEN_FILES = 256
 """Maximum number of files kept open: a source may have thousands, and a process may open only some thousand."""
@@ -104,3 +104,24 @@ class Stacked:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return all rows as one array."""
         return self._read_range(0, len(self)).astype(dtype or np.float32, copy=bool(copy))
+
+
+class Rows:
+    """Lazy selection of rows of vectors on disk; indexing reads the rows it asks for.
+
+    Args:
+        vectors: `(n, d)`.
+        chosen: indices of the selected rows `(m,)`.
+
+    Attributes:
+        shape: `(m, d)`.
+    """
+
+    def __init__(self, vectors: Vectors, chosen: NDArray[np.int64]) -> None:
+        self.vectors = vectors
+        self.chosen = chosen
+        self.shape = (len(chosen), vectors.shape[1])
+
+    def __getitem__(self, rows: Any, /) -> FloatArray:
+        """Read the selected rows at these positions, as an array."""
+        return np.asarray(self.vectors[self.chosen[rows]])

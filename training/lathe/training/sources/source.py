@@ -1,5 +1,8 @@
-"""Sources of texts or vectors, read in batches so that they need not fit in memory."""
+"""Sources of texts or vectors, read in batches so that they need not fit in memory, and keys of their content."""
 
+import hashlib
+import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -9,15 +12,17 @@ from typing import Literal
 
 from lathe.training.digests import digest
 from lathe.training.errors import AccessError, EmptyError, SourceError
-from lathe.training.sources.bad_shards import BadShards
-from lathe.training.sources.file_keys import file_key
 from lathe.training.sources.hub import HubFile, is_hub, list_hub
 from lathe.training.sources.kinds import Batch, Kind, detect_batch_kind, kind_name, validate_rows
-from lathe.training.sources.local import display_path, list_local
+from lathe.training.sources.local import display_path, list_local, parse_local_path
 from lathe.training.sources.raw import RawBatch, Span
 from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, file_format, read_rows
-from lathe.training.sources.remote import is_remote, list_remote
+from lathe.training.sources.remote import RemoteFile, is_remote, list_remote
 from lathe.training.sources.shards import BATCH_ROWS, Shard, inspect_file, open_for_inspection, open_local_copy
+
+BadShards = Literal["refuse", "skip"]
+"""Policy for damaged files: `refuse` raises at the first damaged file, `skip` leaves such files out and reports
+them."""
 
 
 @dataclass(frozen=True)
@@ -279,3 +284,37 @@ def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
         what = f"the folder {display_path(place)} holds none of" if is_folder else f"{display_path(place)} is none of"
         raise SourceError(f"{what} {', '.join(FORMATS)}")
     return Source(written, field or "text", files, bad_shards)
+
+
+HASHED_BYTES = 64_000_000
+"""Maximum size in bytes of a local file whose content is hashed; larger ones are keyed by size and modification
+time."""
+
+
+def file_key(file: str) -> str:
+    """Return a key that changes when a file's content changes.
+
+    The key is a SHA-256 in hexadecimal. It is made of
+
+    - name and content for a local file of up to `HASHED_BYTES`, so that a copy in another folder has the same key
+    - path, size and modification time for a larger one
+    - URL, size and version for a file at a URL
+    - data set, commit, configuration, split and number for a file of the hub
+    - the name and Python's version for a built-in source
+
+    Raises:
+        OSError: if a local file cannot be opened.
+        SourceError: if a file at a URL is missing or out of reach.
+    """
+    if file in BUILT_IN:
+        return digest(file, sys.version)
+    if is_hub(file):
+        return digest(file)  # it names the commit
+    if is_remote(file):
+        return digest(*RemoteFile(file).key())
+    path = Path(file)
+    with parse_local_path(file).open("rb") as opened:
+        found = os.fstat(opened.fileno())
+        if found.st_size <= HASHED_BYTES:
+            return digest(path.name, hashlib.file_digest(opened, "sha256").hexdigest())
+    return digest(str(path.absolute()), found.st_size, found.st_mtime_ns)

@@ -8,11 +8,9 @@ answer_parsing.py   parsing of an answer into items, however it is wrapped
 faults.py           faults of a text: refused, cut off, blank, too long, another script, repetitive
 near_duplicates.py  near duplicates: MinHash candidates, confirmed
 held_out.py         matches of texts with test sets
-endpoint.py         address and key of the endpoint
-chat.py             the protocol: one request, one answer or one kind of failure
-budget.py           total limits: requests and tokens
+chat.py             the protocol: one request to an endpoint, one answer or one kind of failure
 answer_log.py       the answer log: every answer on disk, so that nothing is asked twice
-sender.py           concurrent requests with retries, until all calls are answered or a limit is reached
+sender.py           concurrent requests with retries, until all calls are answered or the budget is spent
 pipeline.py         the next calls, and the resulting pairs, derived from the answer log alone
 estimate.py         calls, tokens and cost before anything is asked
 run.py              a job from start to end

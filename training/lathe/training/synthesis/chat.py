@@ -3,39 +3,67 @@
 ChatError (Exception)
 ├── retryable      429, 408, 5xx, no connection, a time-out, a cut connection, a response that is no answer
 └── not retryable  401, 403, 404, 400 …: another try would fail the same way
-
-Requests go to the endpoint alone: redirects are not followed, proxies and .netrc of the environment are not used. The
-openai package sends every endpoint the headers that OPENAI_CUSTOM_HEADERS names and a description of the machine, and
-reads a response of any size; with its retries, neither budget nor rate limits would see each request.
 """
 
-import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import httpx2
 import orjson
 
-from lathe.training.endpoint import parse_retry_after
-from lathe.training.synthesis.endpoint import Endpoint
+from lathe.training.endpoint import parse_retry_after, read_key, split_address
+from lathe.training.endpoint_client import (
+    RATE_LIMIT,
+    REDIRECTS,
+    REFUSALS,
+    EndpointClient,
+    NoResponseError,
+    Received,
+    extract_message,
+)
+from lathe.training.errors import JobError
 from lathe.training.synthesis.job import EndpointSettings
 
-CONNECT_SECONDS = 15.0
-"""Maximum time to connect, in seconds."""
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Address and key of an endpoint; the key is left out of the repr.
+
+    Attributes:
+        url: address that `/chat/completions` is appended to.
+        host: host, with the port if there is one.
+        key: API key; None for an endpoint without keys.
+    """
+
+    url: str
+    host: str
+    key: str | None = field(repr=False)
+
+
+def open_endpoint(settings: EndpointSettings) -> Endpoint:
+    """Check the endpoint's settings, read its key from the environment, and return the endpoint; nothing is connected.
+
+    Raises:
+        JobError: if the address is not valid, or there is no key.
+    """
+    url = settings.base_url.rstrip("/")
+    try:
+        parts = split_address(url, "endpoint.base_url", "http://localhost:8000/v1")
+        key = None if settings.key_variable is None else read_key(settings.key_variable, "endpoint.key_variable")
+    except ValueError as error:
+        raise JobError(str(error)) from error
+    if parts.path.endswith("/completions"):
+        raise JobError(f"endpoint.base_url is what /chat/completions is added to; leave that off {url!r}")
+    return Endpoint(url, f"{parts.hostname}{f':{parts.port}' if parts.port else ''}", key)
+
+
 MAX_ANSWER_BYTES = 16_000_000
 """Maximum size of a response; a larger one is no answer."""
 BYTES_PER_TOKEN = 4
 """Approximate UTF-8 bytes of a token, to estimate tokens if the endpoint does not count them."""
-MAX_QUOTED = 200
-"""Maximum number of characters of an endpoint's own text that an error message repeats."""
 UNAUTHORIZED = 401
 """HTTP status of a rejected key."""
-RATE_LIMIT, REQUEST_TIMEOUT, SERVER_ERRORS = 429, 408, 500
-"""HTTP statuses that can be retried; server errors are all from 500 on."""
-REDIRECTS, REFUSALS = 300, 400
-"""Lowest HTTP statuses of redirects and of refusals."""
 TIME_OUT = "time-out"
 """Kind of a failure without an answer in time, for example while a model is being loaded."""
 
@@ -86,17 +114,11 @@ class Chat(AbstractAsyncContextManager["Chat"]):
 
     def __init__(self, endpoint: Endpoint, settings: EndpointSettings) -> None:
         self.endpoint, self.settings = endpoint, settings
-        headers = {"authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
-        self.client = httpx2.AsyncClient(
-            headers=headers,
-            timeout=httpx2.Timeout(settings.timeout, connect=min(CONNECT_SECONDS, settings.timeout)),
-            limits=httpx2.Limits(max_connections=None),
-            trust_env=False,
-        )
+        self.client = EndpointClient(endpoint.key, settings.timeout, MAX_ANSWER_BYTES)
 
     async def __aexit__(self, *_: object) -> None:
         """Close the connection."""
-        await self.client.aclose()
+        await self.client.close()
 
     async def ask(self, model: str, prompt: str, parameters: Mapping[str, Any]) -> Answer:
         """Send one request and return its answer; there is no retry.
@@ -106,87 +128,56 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         """
         body = {"model": model, "messages": [{"role": "user", "content": prompt}], **parameters}
         try:
-            async with asyncio.timeout(self.settings.timeout):  # of the whole, however slowly it drips
-                response, payload = await self._send(orjson.dumps(body))
-        except (TimeoutError, httpx2.TimeoutException) as error:
-            raise ChatError(TIME_OUT, f"no answer within {self.settings.timeout:g} s", retryable=True) from error
-        except (httpx2.ConnectError, httpx2.InvalidURL) as error:
-            raise ChatError("no connection", f"no connection: {self._redact(str(error))}", retryable=True) from error
-        except httpx2.HTTPError as error:
-            message = f"the connection was cut: {self._redact(str(error))}"
-            raise ChatError("cut connection", message, retryable=True) from error
-        if response.status_code >= REDIRECTS:
-            raise self._build_status_error(response, payload)
-        return _read_answer(self._decode_response(response, payload), prompt)
+            received = await self.client.post(f"{self.endpoint.url}/chat/completions", orjson.dumps(body))
+        except NoResponseError as error:
+            kind = "not JSON" if error.kind == "too large" else error.kind
+            raise ChatError(kind, str(error), retryable=True) from error
+        if received.status >= REDIRECTS:
+            raise self._build_status_error(received)
+        return _read_answer(self._decode_response(received), prompt)
 
-    async def _send(self, body: bytes) -> tuple[httpx2.Response, bytes]:
-        """Post a body to the endpoint, and return the response and its whole payload.
-
-        Raises:
-            ChatError: if the payload has more than `MAX_ANSWER_BYTES` bytes.
-        """
-        kind = {"content-type": "application/json", "accept": "application/json"}
-        url = f"{self.endpoint.url}/chat/completions"
-        async with self.client.stream("POST", url, content=body, headers=kind) as response:
-            payload = bytearray()
-            async for part in response.aiter_bytes():
-                payload += part
-                if len(payload) > MAX_ANSWER_BYTES:
-                    raise ChatError("not JSON", f"more than {MAX_ANSWER_BYTES:,} bytes came back", retryable=True)
-        return response, bytes(payload)
-
-    def _decode_response(self, response: httpx2.Response, payload: bytes) -> dict[str, Any]:
+    def _decode_response(self, received: Received) -> dict[str, Any]:
         """Decode a payload and return it as a JSON object that has a list of choices.
 
         Raises:
             ChatError: if it is not such an object, or holds an error message.
         """
         try:
-            found = orjson.loads(payload)
+            found = orjson.loads(received.payload)
         except orjson.JSONDecodeError as error:
-            kind = response.headers.get("content-type", "nothing it names")
-            message = f"not JSON but {kind} came back: {self._redact(payload.decode('utf-8', 'replace'))!r}"
+            kind = received.headers.get("content-type", "nothing it names")
+            message = (
+                f"not JSON but {kind} came back: {self.client.redact(received.payload.decode('utf-8', 'replace'))!r}"
+            )
             raise ChatError("not JSON", message, retryable=True) from error
         if isinstance(found, dict) and found.get("error"):
             raise ChatError(
-                "other JSON", f"an error came back: {self._redact(_extract_message(found))}", retryable=True
+                "other JSON", f"an error came back: {self.client.redact(extract_message(found))}", retryable=True
             )
         if not isinstance(found, dict) or not isinstance(found.get("choices"), list):
-            said = self._redact(payload.decode("utf-8", "replace"))
+            said = self.client.redact(received.payload.decode("utf-8", "replace"))
             raise ChatError("other JSON", f"JSON without choices came back: {said}", retryable=True)
         return found
 
-    def _build_status_error(self, response: httpx2.Response, payload: bytes) -> ChatError:
+    def _build_status_error(self, received: Received) -> ChatError:
         """Build, without raising, the error for an HTTP status from 300 on, with the endpoint's message.
 
         Statuses 429, 408 and from 500 on may be retried, after the wait that the endpoint names; others may not.
         """
-        status = response.status_code
+        status = received.status
         try:
-            said = self._redact(_extract_message(orjson.loads(payload)))
+            said = self.client.redact(extract_message(orjson.loads(received.payload)))
         except orjson.JSONDecodeError:
-            said = self._redact(payload.decode("utf-8", "replace"))
-        message = f"{status}: {said or response.reason_phrase}"
-        if status in (RATE_LIMIT, REQUEST_TIMEOUT) or status >= SERVER_ERRORS:
+            said = self.client.redact(received.payload.decode("utf-8", "replace"))
+        message = f"{status}: {said or received.reason}"
+        if received.retryable:
             kind = "rate limit" if status == RATE_LIMIT else f"server error {status}"
-            retry_after = parse_retry_after(response.headers.get("retry-after"))
+            retry_after = parse_retry_after(received.headers.get("retry-after"))
             return ChatError(kind, message, True, status, retry_after)
         if status < REFUSALS:
-            where = self._redact(response.headers.get("location", "nowhere"))
+            where = self.client.redact(received.headers.get("location", "nowhere"))
             message = f"{status}: it points to {where}, which is not followed"
         return ChatError(f"refused with {status}", message, retryable=False, status=status)
-
-    def _redact(self, text: str) -> str:
-        """Return an endpoint's text for a message: without the key, on one line, at most `MAX_QUOTED` characters."""
-        text = text.replace(self.endpoint.key, "…") if self.endpoint.key else text
-        return " ".join(text.split())[:MAX_QUOTED]
-
-
-def _extract_message(found: Any) -> str:
-    """Return the error message in a JSON response, whatever its layout; as JSON if it is no string."""
-    error = found.get("error", found) if isinstance(found, dict) else found
-    message = error.get("message", error) if isinstance(error, dict) else error
-    return message if isinstance(message, str) else orjson.dumps(message).decode()
 
 
 def _read_answer(found: Mapping[str, Any], prompt: str) -> Answer:

@@ -14,7 +14,7 @@ from lathe.training.digests import digest
 from lathe.training.journal import serialize_lines
 from lathe.training.reporting.sentences import render_sentences
 from lathe.training.synthesis.answer_log import AnswerLog
-from lathe.training.synthesis.endpoint import Endpoint
+from lathe.training.synthesis.chat import Endpoint
 from lathe.training.synthesis.estimate import MILLION, format_amount
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.training.synthesis.pipeline import PairDraft, Pipeline

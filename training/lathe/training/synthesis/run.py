@@ -23,8 +23,7 @@ from lathe.training.digests import digest
 from lathe.training.errors import JobError
 from lathe.training.journal import find_changed_setting
 from lathe.training.synthesis.answer_log import AnswerLog
-from lathe.training.synthesis.chat import Chat
-from lathe.training.synthesis.endpoint import Endpoint
+from lathe.training.synthesis.chat import Chat, Endpoint
 from lathe.training.synthesis.estimate import Estimate, estimate
 from lathe.training.synthesis.held_out import HeldOut, read_held_out
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob

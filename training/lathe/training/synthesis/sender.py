@@ -2,7 +2,7 @@
 
 call ─ answered well, or badly often enough? ─ yes ─ done
   │ no
-wait for a slot (training/lathe/training/rate_limiter.py), check the budget (budget.py), send the request (chat.py)
+wait for a slot (training/lathe/training/rate_limiter.py), check the budget, send the request (chat.py)
   ├── an answer       logged (answer_log.py); if it cannot be used, the call is asked again
   ├── retryable       429, 5xx, a cut connection …: retried after a pause that doubles, or that the endpoint asks for
   └── not retryable, or retries used up: left for the next run; several such calls in a row stop this run
@@ -20,11 +20,43 @@ from typing import Any
 from lathe.training.errors import JobError
 from lathe.training.rate_limiter import MINUTE, RateLimiter
 from lathe.training.synthesis.answer_log import AnswerLog, LoggedAnswer
-from lathe.training.synthesis.budget import Budget
 from lathe.training.synthesis.calls import Call, parse_answer
 from lathe.training.synthesis.chat import TIME_OUT, UNAUTHORIZED, Answer, Chat, ChatError, estimate_tokens
 from lathe.training.synthesis.job import STAGES, StageName, SynthesisJob
 from lathe.transforms.progress import Progress
+
+
+class Budget:
+    """Requests and tokens used so far, including those reserved for requests under way, and their limits.
+
+    Args:
+        max_requests: maximum number of requests; None for no limit.
+        max_tokens: maximum number of tokens; None for no limit.
+        requests: requests of earlier runs.
+        tokens: tokens of earlier runs.
+    """
+
+    def __init__(self, max_requests: int | None, max_tokens: int | None, requests: int, tokens: int) -> None:
+        self.max_requests, self.max_tokens = max_requests, max_tokens
+        self.requests, self.tokens = requests, tokens
+
+    def refusal_reason(self, tokens: int) -> str | None:
+        """Return why a request of at most `tokens` tokens may not be sent, or None if it may; nothing is reserved."""
+        if self.max_requests is not None and self.requests >= self.max_requests:
+            return f"the budget of {self.max_requests:,} requests is spent"
+        if self.max_tokens is not None and self.tokens + tokens > self.max_tokens:
+            return f"the budget of {self.max_tokens:,} tokens leaves nothing for another request"
+        return None
+
+    def reserve(self, tokens: int) -> None:
+        """Count a request, and reserve `tokens` tokens, the most it can use."""
+        self.requests += 1
+        self.tokens += tokens
+
+    def settle(self, reserved: int, used: int) -> None:
+        """Replace the tokens reserved for a request by the tokens it used."""
+        self.tokens += used - reserved
+
 
 MAX_PAUSE = 60.0
 """Maximum pause between retries in seconds, unless the endpoint asks for more."""

@@ -1,4 +1,4 @@
-"""Multiplying runs of affine maps into one, so that applying a chain costs one product."""
+"""Steps as affine maps, and runs of them multiplied into one, so that applying a chain costs one product."""
 
 from lathe.transforms.base import Map
 from lathe.transforms.linear import Affine, Normalize, Selection
@@ -54,3 +54,20 @@ def _merge(before: Map, step: Map) -> Map | None:
         if isinstance(step, Selection):
             return Selection(step.dimensions, before.columns[step.columns], before.input_dimensions)
     return None
+
+
+def affine_parts(step: Map) -> list[Affine] | None:
+    """List a fitted step's maps as `Affine`s, without normalizations; return None if any other map is among them.
+
+    Selections are converted to affine maps; the list is empty if the step only normalizes.
+    """
+    parts = []
+    for primitive in step.primitives():
+        if isinstance(primitive, Selection):
+            parts.append(primitive.as_affine())
+        elif isinstance(primitive, Affine):
+            parts.append(primitive)
+        # A normalization is left to the caller: moments cannot pass one, and a subspace is not changed by one.
+        elif not isinstance(primitive, Normalize):
+            return None
+    return parts

@@ -1,9 +1,11 @@
-"""The subspace of its inputs that a chain retains; its outputs do not depend on anything outside that subspace."""
+"""Parts of a chain: the subspace of inputs outside which nothing changes its outputs, and the maps of queries alone."""
+
+from itertools import takewhile
 
 import numpy as np
 
-from lathe.transforms.chain.affine_parts import affine_parts
 from lathe.transforms.chain.chain import Chain
+from lathe.transforms.chain.folding import affine_parts
 from lathe.transforms.statistics import Subspace
 from lathe.transforms.vectors import as_float64
 
@@ -34,3 +36,13 @@ def retained_subspace(chain: Chain) -> Subspace | None:
     rank = int((values > d * np.finfo(np.float32).eps * values.max(initial=0)).sum())  # the maps are float32
     complement = d - rank < rank
     return Subspace((directions[rank:] if complement else directions[:rank]).astype(np.float32), complement)
+
+
+def leading_query_maps(chain: Chain) -> Chain | None:
+    """Return the maps of queries of the steps before the first that changes documents, as a chain; None if none.
+
+    Such maps change what is looked for. What follows approximates the scores of their outputs with the documents, so
+    a search that rescores candidates by the documents' original vectors compares these outputs with them.
+    """
+    found = [step.query_map() for step in takewhile(lambda step: step.queries_only, chain.float_steps)]
+    return Chain(found, normalize=False) if found else None

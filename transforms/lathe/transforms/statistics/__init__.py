@@ -1,6 +1,5 @@
 """Statistics of rows: norms, moments, spectra, subspaces and fitted Gaussians."""
 
-from lathe.transforms.statistics.distances import distances
 from lathe.transforms.statistics.fit_data import (
     RowTransform,
     SharedVectors,
@@ -13,6 +12,7 @@ from lathe.transforms.statistics.gaussian import Gaussian
 from lathe.transforms.statistics.moments import Moments, block_moments
 from lathe.transforms.statistics.norms import (
     MIN_ORDINARY_NORM,
+    distances,
     drop_rounding_residue,
     norms_of,
     rounding_threshold,
@@ -22,11 +22,14 @@ from lathe.transforms.statistics.norms import (
     without_direction,
     zero_where_zero,
 )
-from lathe.transforms.statistics.paired_moments import PairedMoments
-from lathe.transforms.statistics.paired_rows import PairedRows
-from lathe.transforms.statistics.query_metric import query_metric_roots
-from lathe.transforms.statistics.spectrum import RANK_TOLERANCE, Spectrum, participation_ratio
-from lathe.transforms.statistics.subspace import Subspace
+from lathe.transforms.statistics.paired_moments import PairedMoments, PairedRows
+from lathe.transforms.statistics.spectrum import (
+    RANK_TOLERANCE,
+    Spectrum,
+    Subspace,
+    participation_ratio,
+    query_metric_roots,
+)
 from lathe.transforms.statistics.tempering import tempered_power
 
 __all__ = [

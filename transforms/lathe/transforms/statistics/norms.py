@@ -108,3 +108,14 @@ def _allows_fast_path(x: Tensor) -> bool:
     There must be at least one row. Reading norms makes a GPU wait and breaks a gradient.
     """
     return x.is_cpu and not x.requires_grad and x.dtype in (torch.float32, torch.float64) and x.shape[0] > 0
+
+
+def distances(rows: Tensor, others: Tensor) -> Tensor:
+    """Return the Euclidean distance between each row of `rows` `(a, d)` and each of `others` `(b, d)`, as `(a, b)`.
+
+    Computed from dot products: center both on the same point, so that little cancels. Squared distances that rounding
+    makes negative are clamped to 0.
+    """
+    # ‖a − b‖² = ‖a‖² + ‖b‖² − 2a·b takes one matrix product; differences would take a tensor `(a, b, d)`.
+    squares = rows.square().sum(1, keepdim=True) + others.square().sum(1)
+    return torch.addmm(squares, rows, others.T, alpha=-2).clamp_(min=0).sqrt_()

@@ -1,4 +1,4 @@
-"""Eigenvalues and eigenvectors of covariance matrices, in descending order and with reproducible signs."""
+"""Eigenvalues and eigenvectors of covariance matrices, in descending order and with reproducible signs; subspaces."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.transforms.errors import InputError
+from lathe.transforms.statistics.moments import Moments
+from lathe.transforms.vectors import FloatArray
 
 RANK_TOLERANCE = 1e-13
 """A variance below this fraction of the total counts as zero.
@@ -70,3 +72,51 @@ def participation_ratio(matrix: NDArray[np.float64]) -> float:
     """Return tr(C)²/‖C‖²_F, the effective number of dimensions of a covariance matrix C, from 1 to d; 0 if C = 0."""
     squares = float((matrix * matrix).sum())
     return float(matrix.trace()) ** 2 / squares if squares > 0 else 0.0
+
+
+MIN_EIGENVALUE = 1e-6
+"""Smallest eigenvalue of the query metric relative to the largest: a direction that no query has keeps a little weight,
+because later queries may have it."""
+
+
+def query_metric_roots(queries: Moments, weighting: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return M_λ^½ and M_λ^−½, `(d, d)` each, with M_λ = (1 − λ)·I + λ·M/(tr M/d) and M = E[qqᵀ].
+
+    The expected squared error of a score ⟨q, e⟩ over queries q is eᵀMe, the squared norm of M^½e. Eigenvalues are at
+    least `MIN_EIGENVALUE` of the largest.
+
+    Args:
+        queries: moments of the queries.
+        weighting: λ, from 0 (all directions alike) to 1 (by queries alone).
+    """
+    d = queries.dimensions
+    moment = queries.second_moment()
+    level = moment.trace() / d
+    if not weighting or not np.isfinite(level) or level <= 0:
+        return np.eye(d), np.eye(d)
+    spectrum = Spectrum.of((1 - weighting) * np.eye(d) + weighting / level * moment)
+    values = np.maximum(spectrum.values, MIN_EIGENVALUE * spectrum.values[0])
+    axes = spectrum.directions
+    return (axes.T * np.sqrt(values)) @ axes, (axes.T / np.sqrt(values)) @ axes
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """A linear subspace of d-dimensional space, stored as an orthonormal basis of it or of its complement.
+
+    Attributes:
+        directions: `(m, d)` float32, the basis as orthonormal rows.
+        complement: whether the basis spans the orthogonal complement instead of the subspace.
+    """
+
+    directions: NDArray[np.float32]
+    complement: bool
+
+    def energy_outside(self, rows: FloatArray) -> NDArray[np.float64]:
+        """Return the squared norm `(n,)` of the component of each row `(n, d)` that is orthogonal to the subspace."""
+        along = rows @ self.directions.T
+        found: NDArray[np.float64] = np.vecdot(along, along).astype(np.float64)
+        if not self.complement:
+            # ‖x − Px‖² = ‖x‖² − ‖Px‖² for the projection P; rounding can make the difference negative.
+            found = np.maximum(np.vecdot(rows, rows) - found, 0)
+        return found

@@ -14,7 +14,7 @@ from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
 from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import AdviseBody
-from lathe.service.jobs.kinds.advise import build_advice_job
+from lathe.service.jobs.requests import AdviseJob
 from lathe.service.jobs.sources import receive, require_distinct
 from lathe.service.jobs.store import Job
 from lathe.service.services import ADMIN, Services, ServicesDep
@@ -53,5 +53,6 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
             "the source holds vectors: leave `encoder` out, or name a chain to `fit` for that encoder", param="encoder"
         )
     advice_request = AdviceRequest(source.path, body.keep, body.rows, body.seed)
-    content = build_advice_job(advice_request, engine.spec if needs_encoder else None, body.fit, source.files)
-    return services.jobs.submit("advise", content, source.files)
+    spec = engine.spec if needs_encoder else None
+    job = AdviseJob(encoder=spec, question=advice_request, fit=body.fit, files=tuple(source.files))
+    return services.jobs.submit("advise", job.to_json(), source.files)

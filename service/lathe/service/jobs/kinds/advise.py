@@ -1,7 +1,6 @@
 """The run of an advice request, and of the fit that may follow: shared by `lathe advise` and `POST /advise`."""
 
-from collections.abc import Collection
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ from lathe.service.registries import open_registry
 from lathe.service.settings import Settings
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.encoder.opening import open_encoder
-from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import AdviceError, TrainingError
 from lathe.training.fitting.fit_request import FitRequest
@@ -58,25 +56,6 @@ def fit_recommended(
     pairs = question.pairs if adapter else None
     request = FitRequest(name, steps, question.source, seed=question.seed, pairs=pairs)
     return run_fit(request, encoder, registry, home.vectors, on_progress, command, job=job)
-
-
-def build_advice_job(
-    question: AdviceRequest, encoder: EncoderSpec | None, fit: str | None, files: Collection[str]
-) -> dict[str, Any]:
-    """Build the JSON request of an advice job, which `lathe.service.jobs.requests.AdviseJob` parses.
-
-    Args:
-        question: what to advise on.
-        encoder: encoder to load; None for vectors without an encoder.
-        fit: name of the chain to fit from the advice; None to advise only.
-        files: names of the inputs that are stored in the job's folder.
-    """
-    return {
-        "question": asdict(question),
-        "encoder": encoder.to_json() if encoder else None,
-        "fit": fit,
-        "files": list(files),
-    }
 
 
 def run_advice_job(asked: "AdviseJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:

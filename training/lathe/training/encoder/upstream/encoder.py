@@ -214,16 +214,9 @@ class UpstreamEncoder:
         on_batch: Callable[[int], None] | None = None,
         plain: bool = False,
     ) -> Encoding:
-        """Encode texts to vectors `(n, d)` float32 in the order given; only vectors that are not stored are asked for.
+        """Encode texts as `TextEncoder.encode` says; only vectors that are not stored are asked for.
 
-        Args:
-            texts: any number of strings.
-            prompt_name: one of `prompts`; None takes the default.
-            long_text: whether a text that is too long is truncated by the API or raises; None takes the spec's.
-            truncation_side: end of a long text that is cut off.
-            normalize: whether vectors are L2-normalized; otherwise they are as the API returns them.
-            on_batch: called with the number of texts when all are done.
-            plain: whether texts get no prompt at all, not even the default.
+        The API truncates long texts. `on_batch` is called once, when all texts are done.
 
         Raises:
             TextError: for the first text that the API refuses.

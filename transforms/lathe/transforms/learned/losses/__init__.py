@@ -1,14 +1,13 @@
-"""Losses of GeoPres, one in each file, with gradients in closed form.
+"""Losses of GeoPres, with gradients in closed form.
 
 To add a loss, write it in a new file and add a line to `LOSSES`.
 """
 
 from functools import partial
 
-from lathe.transforms.learned.losses.angular import angular
 from lathe.transforms.learned.losses.blend import blend, blend_starts
-from lathe.transforms.learned.losses.linear_map import prefix_losses
-from lathe.transforms.learned.losses.loss import Loss, LossAndGradient, LossKind, LossSetup
+from lathe.transforms.learned.losses.cosine_losses import angular
+from lathe.transforms.learned.losses.loss import Loss, LossAndGradient, LossKind, LossSetup, prefix_losses
 from lathe.transforms.learned.losses.positional import positional
 from lathe.transforms.learned.losses.spearman import spearman
 

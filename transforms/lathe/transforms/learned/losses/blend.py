@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lathe.transforms.learned.losses.angular import angular
 from lathe.transforms.learned.losses.cosine_losses import (
     MAX_BLOCK_ENTRIES,
     AnchorLoss,
     AnchorLossAndGradient,
+    angular,
     mean_over_anchors,
     one_minus_pearson,
     standardize_rows,
