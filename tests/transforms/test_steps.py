@@ -107,7 +107,7 @@ def test_transforms_registers_exactly_these_kinds_of_step():
         ("truncation", "truncation needs dimensions, as in truncation:128"),
         ("pca:8,dimensions=4", "pca is given dimensions twice"),
         ("int8:3", "int8 takes no parameter: write int8 alone"),
-        ("pca:Dimensions=8", "pca has no parameter 'Dimensions'; it takes dimensions, center"),
+        ("pca:Dimensions=8", "pca has no parameter 'Dimensions'; did you mean dimensions. It takes dimensions, center"),
         ("[1, 2", "is not JSON"),
         ("whitening:shrinkage=auto", "must be ledoit-wolf or a number from 0 to 1, got 'auto'"),
     ],

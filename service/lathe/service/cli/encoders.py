@@ -1,5 +1,6 @@
 """`lathe encoders`: listing, adding and removing the encoders that servers may host."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,6 +75,7 @@ def add_encoder(
     from pydantic import ValidationError
 
     from lathe.service.encoder_settings import AddedEncoders, EncoderSettings, convert_settings_error
+    from lathe.training.encoder.known_prompts import find_missing_prompts
     from lathe.training.encoder.opening import open_encoder
 
     settings, home = load_writable_state()
@@ -120,6 +122,13 @@ def add_encoder(
     AddedEncoders(home.root).add(added, names)
     kind = encoder.spec.dtype if added.upstream is None else f"{added.upstream.protocol} at {added.upstream.url}"
     typer.echo(f"{name}: {encoder.dimensions} dimensions, {encoder.max_length} tokens, {kind}")
+    if missing := find_missing_prompts(str(added.model or upstream_model), encoder.prompts):
+        options = " ".join(f"--prompt {shlex.quote(f'{side}={text}')}" for side, text in missing.items())
+        typer.echo(
+            f"Warning: models of this name are trained with prompts, and this folder has none: remove the encoder, and "
+            f"add it with {options}",
+            err=True,
+        )
     typer.echo(
         f"To serve it from a running server: curl -X PUT -H 'authorization: Bearer KEY' URL/encoders/{name}", err=True
     )

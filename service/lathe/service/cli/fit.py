@@ -75,6 +75,10 @@ def fit(
         ),
     ] = False,
     encoder: Annotated[str | None, flag("--encoder", "A configured encoder, or a model's folder or hub id.")] = None,
+    prompt_name: Annotated[
+        str | None,
+        flag("--prompt-name", "Prompt of the source's texts. [default: the encoder's prompt of documents]"),
+    ] = None,
     promote: Annotated[
         bool | None,
         typer.Option("--promote/--no-promote", help="Make it live. [default: if no version is]"),
@@ -151,6 +155,7 @@ def fit(
         pairs=pairs,
         test_pairs=test_pairs,
         personal_data=personal_data,
+        prompt_name=prompt_name,
         serve_dimensions=serve_dimensions,
     )
     require_name(name)

@@ -67,6 +67,9 @@ def import_rows(
     id_field: Annotated[
         str | None, flag("--id-field", "The rows' field with the id. [default: id, _id, else the row's number]")
     ] = None,
+    prompt_name: Annotated[
+        str | None, flag("--prompt-name", "Prompt of the texts. [default: the encoder's prompt of documents]")
+    ] = None,
     text_field: Annotated[str | None, flag("--text-field", "Store texts in the metadata under this name.")] = None,
     dimensions: Annotated[int | None, flag("--dimensions", "Fewer dimensions, if the chain is nested.", min=1)] = None,
     metric: Annotated[Metric, flag("--metric", "Similarity measure.")] = "cosine",
@@ -98,6 +101,7 @@ def import_rows(
     from lathe.service.index.reducer import Reducer
     from lathe.service.index.spec import require_same_settings
     from lathe.service.index.spec_resolver import IndexRequest, SpecResolver
+    from lathe.training.encoder.text_encoder import with_document_prompt
     from lathe.training.sources.source import open_source
 
     settings, home = load_state()
@@ -120,7 +124,7 @@ def import_rows(
             text_field=text_field,
         )
     )
-    reader = encoders.load(spec.encoder) if width is None else None
+    reader = with_document_prompt(encoders.load(spec.encoder), prompt_name) if width is None else None
     row_ids = Ids(ids, id_field, opened.count())
     working = settings.model_copy(update={"job_threads": settings.threads})  # no requests share the cores
     indexes = open_indexes(working, home, lambda _, texts: _encode_texts(reader, texts))

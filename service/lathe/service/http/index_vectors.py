@@ -3,6 +3,7 @@
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from lathe.service.chains.resolve import InputType
 from lathe.service.codec import as_vectors
 from lathe.service.encoders.engine.work import EncodeOptions
 from lathe.service.errors import ConflictError
@@ -13,6 +14,7 @@ from lathe.service.index.encoding import find_index_engine
 from lathe.service.index.reducer import Vectors, require_directions, require_finite_norms
 from lathe.service.index.spec import IndexSpec
 from lathe.service.services import Services
+from lathe.training.encoder.text_encoder import find_side_prompt
 
 
 def get_space_id(body: TextsOrVectors, request: Request) -> str | None:
@@ -48,16 +50,21 @@ def require_space_id(space_id: str | None, spec: IndexSpec) -> None:
         )
 
 
-async def encode_body_texts(request: Request, body: TextsOrVectors, spec: IndexSpec, services: Services) -> Vectors:
+async def encode_body_texts(
+    request: Request, body: TextsOrVectors, spec: IndexSpec, services: Services, side: InputType
+) -> Vectors:
     """Encode the texts of a body by the index's encoder, not reduced, `(n, d)`; cancel if the client disconnects.
+
+    Without a `prompt_name`, texts get the encoder's prompt for their side of a search, if it has one.
 
     Raises:
         ServiceError: if the texts are not valid, or the encoder is not served, not ready or overloaded.
     """
     texts = list_texts(body.texts, services.settings.max_texts, "texts")
     engine = find_index_engine(services.embedder, spec)
+    prompt_name = body.prompt_name or find_side_prompt(engine.require_ready().prompts, side)
     pending = await run_in_threadpool(
-        services.embedder.begin, texts, engine, None, None, EncodeOptions(body.prompt_name, body.long_text)
+        services.embedder.begin, texts, engine, None, None, EncodeOptions(prompt_name, body.long_text)
     )
     await wait_for_encoding(request, pending.work)
     return (await run_in_threadpool(pending.wait_for_answer)).vectors

@@ -9,6 +9,7 @@ from lathe.service.encoders.engine.work import EncodeOptions
 from lathe.service.errors import ConflictError, WrongShapeError
 from lathe.service.index.spec import IndexSpec
 from lathe.training.encoder.space import compute_space_id
+from lathe.training.encoder.text_encoder import find_side_prompt
 
 
 def find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
@@ -43,10 +44,11 @@ def find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
 
 
 def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> NDArray[np.float32]:
-    """Encode texts to vectors `(n, d)` in an index's space, without a chain; block until the encoder is done.
+    """Encode texts of items to vectors `(n, d)` in an index's space, without a chain; block until the encoder is done.
 
     Raises:
         ServiceError: if the index has no encoder, or the encoder is not served, is not ready or has changed.
     """
     engine = find_index_engine(embedder, spec)
-    return embedder.begin(texts, engine, None, None, EncodeOptions()).wait_for_answer().vectors
+    options = EncodeOptions(find_side_prompt(engine.require_ready().prompts, "document"))
+    return embedder.begin(texts, engine, None, None, options).wait_for_answer().vectors

@@ -23,7 +23,7 @@ from lathe.training.advice.sample import Sample, build_text_sample, build_vector
 from lathe.training.advice.sample_size import MIN_ROWS, Shortage, check_row_count, list_shortages
 from lathe.training.advice.sizes import SizeComparison, SizeMeasurer, SizeTrial
 from lathe.training.advice.transfer import TransferResult, evaluate_transfer
-from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import AdviceError
 from lathe.training.evaluation.statistics import cosine_similarity
 from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
@@ -143,6 +143,7 @@ def advise(
         return replace(advice, index_plan=planner.plan(sample, planning) if planner else None)
     if encoder is None:
         raise AdviceError(f"{source.name} holds texts: name their encoder")
+    encoder = with_document_prompt(encoder)
     remarks: list[str] = []
     with claim_workspace_folder(workspace, f"advice-{source.content_key(encoder.vectors_key)[:32]}") as folder:
         encoding = SampleEncoder(encoder, folder)

@@ -183,10 +183,10 @@ class RayEngine:
 
         mine = describe_environment(encoder)
         device = "cpu" if encoder is None else encoder.device.partition(":")[0]
-        spec = None if encoder is None else encoder.spec
+        spec, prompt_name = (None, None) if encoder is None else (encoder.spec, encoder.default_prompt_name)
         actor = ray.remote(Worker).options(num_cpus=self.threads, num_gpus=int(device == "cuda"))
         return Pool(
-            start=lambda: actor.remote(spec, device, self.threads),
+            start=lambda: actor.remote(spec, prompt_name, device, self.threads),
             introduce=lambda worker: worker.introduce.remote(),
             accept=lambda theirs: require_same_versions(mine, theirs),
             count=self.count,

@@ -99,13 +99,14 @@ class Worker:
 
     Args:
         spec: spec of the encoder, which is loaded when first needed; None if nothing is to be encoded.
+        prompt_name: name of the prompt for all texts; None for none.
         device: device of the encoder.
         threads: CPU threads that torch may use.
     """
 
-    def __init__(self, spec: EncoderSpec | None, device: str, threads: int) -> None:
+    def __init__(self, spec: EncoderSpec | None, prompt_name: str | None, device: str, threads: int) -> None:
         torch.set_num_threads(threads)
-        self.spec, self.device = spec, device
+        self.spec, self.prompt_name, self.device = spec, prompt_name, device
         self.payload: bytes | None = None
         self.chain: Chain | None = None
 
@@ -116,7 +117,10 @@ class Worker:
         Raises:
             EncoderError: if it cannot be loaded here.
         """
-        return None if self.spec is None else Encoder(self.spec, self.device)
+        if self.spec is None:
+            return None
+        encoder = Encoder(self.spec, self.device)
+        return encoder if self.prompt_name is None else encoder.with_default_prompt(self.prompt_name)
 
     def introduce(self) -> Introduction:
         """Load the encoder, and return host name, process id, and versions of packages and encoder."""

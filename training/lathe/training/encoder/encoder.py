@@ -1,10 +1,11 @@
 """Encoding of texts by a loaded sentence-transformers model, in batches of similar length."""
 
+import copy
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -41,7 +42,7 @@ from lathe.training.encoder.packing import try_packing, unpack_linear_layers
 from lathe.training.encoder.parallel import map_in_threads
 from lathe.training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side
-from lathe.training.encoder.text_encoder import Encoding, find_prompt
+from lathe.training.encoder.text_encoder import Encoding, build_vectors_key, find_prompt
 from lathe.training.encoder.unpadding import split_flat_batches, try_unpadding
 from lathe.training.errors import EncoderError, NotFiniteError, TooLongError
 
@@ -78,6 +79,7 @@ class Encoder:
         dimensions: dimensions of its vectors.
         max_length: tokens that it reads of a text, special tokens included.
         prompts: prompts by name.
+        default_prompt_name: name of the prompt for texts that name none; None for none.
         fingerprint: see `lathe.training.encoder.fingerprint`.
         batch_tokens: tokens of one forward pass, padding included.
         template_tokens: tokens that the model's chat template adds to each text; 0 without one.
@@ -114,6 +116,7 @@ class Encoder:
         self.dimensions = int(self.model.get_embedding_dimension() or 0)
         self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
         self.prompts: dict[str, str] = dict(self.model.prompts)
+        self.default_prompt_name: str | None = self.model.default_prompt_name
         self.fingerprint = compute_fingerprint(
             self.model, self.max_length, self.prompts, without_chat_template=wrapped and spec.chat_template == "off"
         )
@@ -259,8 +262,19 @@ class Encoder:
 
     @property
     def vectors_key(self) -> str:
-        """Key under which its vectors are stored offline: the fingerprint, and whether long texts are means."""
-        return self.fingerprint + ("-mean" if self.spec.long_text == "mean" else "")
+        """Key under which its vectors are stored offline; see `build_vectors_key`."""
+        return build_vectors_key(self.fingerprint, self.spec.long_text, self.prompt(None))
+
+    def with_default_prompt(self, prompt_name: str) -> Self:
+        """Return this encoder with another default prompt; both share the model.
+
+        Raises:
+            EncoderError: if there is no prompt of that name.
+        """
+        self.prompt(prompt_name)
+        other = copy.copy(self)
+        other.default_prompt_name = prompt_name
+        return other
 
     def divide(
         self,
@@ -439,9 +453,7 @@ class Encoder:
         Raises:
             EncoderError: if there is no prompt of that name.
         """
-        return find_prompt(
-            self.name, self.prompts, self.model.default_prompt_name if prompt_name is None else prompt_name
-        )
+        return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
 
     def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
         """Raise `TooLongError` for the first text that has, with the prompt, more tokens than the encoder reads.

@@ -27,6 +27,9 @@ Side = Literal["left", "right"]
 """End of a text, left or right."""
 
 
+SearchSide = Literal["query", "document"]
+"""Side of a search that a text stands on."""
+
 UpstreamProtocol = Literal["openai", "cohere"]
 """Protocols of embeddings APIs; see `lathe.training.encoder.upstream.protocols`."""
 

@@ -2,13 +2,23 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.encoder.spec import HasSpace, LongText, Side
+from lathe.training.digests import digest
+from lathe.training.encoder.spec import HasSpace, LongText, SearchSide, Side
 from lathe.training.errors import EncoderError
+
+SIDE_PROMPTS: dict[SearchSide, tuple[str, ...]] = {
+    "query": ("query", "search_query"),
+    "document": ("document", "passage", "corpus", "search_document"),
+}
+"""Names of the prompts for each side of a search, as sentence-transformers and models' cards call them."""
+
+
+AnyEncoder = TypeVar("AnyEncoder", bound="TextEncoder")
 
 
 @dataclass(frozen=True)
@@ -32,10 +42,12 @@ class TextEncoder(HasSpace, Protocol):
     Attributes:
         max_length: tokens that it reads of a text, special tokens included.
         prompts: prompts by name.
+        default_prompt_name: name of the prompt for texts that name none; None for none.
     """
 
     max_length: int
     prompts: dict[str, str]
+    default_prompt_name: str | None
 
     @property
     def device(self) -> str:
@@ -43,13 +55,20 @@ class TextEncoder(HasSpace, Protocol):
 
     @property
     def vectors_key(self) -> str:
-        """Key under which its vectors are stored offline: the fingerprint, and whether long texts are means."""
+        """Key under which its vectors are stored offline; see `build_vectors_key`."""
 
     def describe(self) -> dict[str, Any]:
         """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata."""
 
     def prompt(self, prompt_name: str | None) -> str | None:
         """Return the text of a prompt; None takes the default prompt, and returns None if there is no default.
+
+        Raises:
+            EncoderError: if there is no prompt of that name.
+        """
+
+    def with_default_prompt(self, prompt_name: str) -> Self:
+        """Return the same encoder with another default prompt; nothing is loaded again.
 
         Raises:
             EncoderError: if there is no prompt of that name.
@@ -99,3 +118,39 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
         known = ", ".join(sorted(prompts)) or "none"
         raise EncoderError(f"{encoder} has no prompt {name!r}; there are: {known}")
     return prompts[name]
+
+
+def find_side_prompt(prompts: Mapping[str, str], side: SearchSide) -> str | None:
+    """Return the name of the prompt for the texts on a side of a search; None if there is none.
+
+    sentence-transformers gives every model prompts for both sides, which are empty unless the model has its own.
+    """
+    return next((name for name in SIDE_PROMPTS[side] if name in prompts), None)
+
+
+def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) -> AnyEncoder:
+    """Return the encoder with the prompt of documents as its default; itself if it has none.
+
+    Args:
+        encoder: encoder of documents, such as the rows of a source.
+        prompt_name: name of another prompt to use instead.
+
+    Raises:
+        EncoderError: if there is no prompt of that name.
+    """
+    name = prompt_name or find_side_prompt(encoder.prompts, "document")
+    return encoder if name is None else encoder.with_default_prompt(name)
+
+
+def encode_queries(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Encode queries to vectors `(n, d)`, with the prompt of queries if the encoder has it, else the default prompt."""
+    return encoder.encode(texts, find_side_prompt(encoder.prompts, "query")).vectors
+
+
+def build_vectors_key(fingerprint: str, long_text: LongText, prompt: str | None) -> str:
+    """Return the key under which an encoder's vectors are stored offline.
+
+    Besides the fingerprint, it says whether long texts are means, and which prompt stands before texts by default.
+    """
+    parts = [fingerprint, "mean" if long_text == "mean" else "", digest(prompt)[:8] if prompt else ""]
+    return "-".join(part for part in parts if part)

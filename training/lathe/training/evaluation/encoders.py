@@ -123,8 +123,15 @@ def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: flo
         fingerprint=encoder.fingerprint,
         output=output,
         dimensions=encoder.dimensions,
-        prompts=encoder.prompts,
+        prompts=_name_side_prompts(encoder.prompts),
         default_prompt=prompt or None,
         family=family,
         published_mean_norm=published_mean_norm,
     )
+
+
+def _name_side_prompts(prompts: Mapping[str, str]) -> dict[str, str]:
+    """Return the prompts, those of the sides of a search also under the names `query` and `document`, as mteb asks."""
+    sides: tuple[SearchSide, ...] = ("query", "document")
+    named = {side: find_side_prompt(prompts, side) for side in sides}
+    return {**{side: prompts[name] for side, name in named.items() if name is not None}, **prompts}

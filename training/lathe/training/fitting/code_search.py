@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.encoder.text_encoder import TextEncoder, encode_queries
 from lathe.training.errors import FitError
 from lathe.training.fitting.encoded_shards import hash_row
 from lathe.training.sources.source import Source, open_source
@@ -44,8 +44,6 @@ WEIGHTINGS_SHARE = 0.2
 MAX_QUERIES = 20_000
 """Maximum number of queries that are read: enough for their second moment at any number of dimensions in use."""
 
-QUERY_PROMPT = "query"
-"""Name of the prompt that queries get if the encoder has it."""
 
 NORMAL_QUANTILE = 1.96
 """Half-width of a 95 % interval in standard errors."""
@@ -111,7 +109,7 @@ class HeldOutHalves:
 def read_queries(written: str, encoder: TextEncoder | None, dimensions: int) -> FloatArray:
     """Return the vectors of the first `MAX_QUERIES` queries of a source, `(m, d)`; encode texts, blank ones left out.
 
-    Texts get the prompt `QUERY_PROMPT` if the encoder has it, else its default prompt.
+    Texts get the encoder's prompt of queries if it has one, else its default prompt.
 
     Args:
         written: source of query texts, or of their vectors.
@@ -134,8 +132,7 @@ def read_queries(written: str, encoder: TextEncoder | None, dimensions: int) -> 
     if texts and encoder is None:
         raise FitError("queries are texts and there is no encoder: give vectors of queries")
     if texts and encoder is not None:
-        prompt = QUERY_PROMPT if QUERY_PROMPT in encoder.prompts else None
-        blocks = [encoder.encode(texts[:MAX_QUERIES], prompt).vectors]
+        blocks = [encode_queries(encoder, texts[:MAX_QUERIES])]
     if not blocks:
         raise FitError(f"the source of queries {written!r} holds none")
     found = np.concatenate(blocks)[:MAX_QUERIES]

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from lathe.training.encoder.devices import best_device
-from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import FitError
 from lathe.training.fitting.code_search import (
     CodeSearch,
@@ -136,6 +136,9 @@ def fit_chain(
         require_no_targets(request, target_encoder)
     if encoder is not None:
         chain.signature(encoder.dimensions)  # before hours of encoding, not after
+        encoder = with_document_prompt(encoder, request.prompt_name)
+    if target_encoder is not None:
+        target_encoder = with_document_prompt(target_encoder)
     with ExitStack() as within:
         folder = within.enter_context(
             claim_workspace_folder(workspace, source.workspace_key(encoder.vectors_key if encoder else None)[:32])

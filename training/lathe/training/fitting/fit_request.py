@@ -38,6 +38,7 @@ class FitRequest:
         test_pairs: such a file of other queries, to certify the chain with.
         personal_data: whether queries, pairs and test pairs hold personal data: then nothing of their texts and vectors
             outlives the fit, see `lathe.training.fitting.personal_data`.
+        prompt_name: name of the encoder's prompt for the source's texts; None for that of documents, if it has one.
         serve_dimensions: whether requests for the chain's dimensions get it once it is live.
         bad_shards: `refuse` raises at the first damaged file, `skip` leaves such files out and reports them.
     """
@@ -60,6 +61,7 @@ class FitRequest:
     test_pairs: str | None = None
     personal_data: bool = False
     serve_dimensions: bool = False
+    prompt_name: str | None = None
 
     @property
     def all_steps(self) -> list[dict[str, Any]]:

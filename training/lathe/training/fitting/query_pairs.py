@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.encoder.text_encoder import TextEncoder, encode_queries
 from lathe.training.errors import FitError, SourceError
-from lathe.training.fitting.code_search import QUERY_PROMPT
 from lathe.training.fitting.encoded_shards import hash_row
 from lathe.training.fitting.encoding import EncodedSource
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
@@ -243,7 +242,7 @@ def encode_pairs(
     )
     mapped = [
         QueryPairs(
-            _encode_queries(list(one.documents), encoder),
+            encode_queries(encoder, list(one.documents)),
             documents,
             _list_relevant(one, places),
         )
@@ -296,10 +295,6 @@ def _gather_documents(
     return {key: place for place, key in enumerate(ordered)}, np.concatenate(parts)
 
 
-def _encode_queries(texts: list[str], encoder: TextEncoder) -> FloatArray:
-    return encoder.encode(texts, QUERY_PROMPT if QUERY_PROMPT in encoder.prompts else None).vectors
-
-
 def _encode_all_halves(corpora: OutOfDomainTexts, encoder: TextEncoder) -> dict[str, QueryPairs]:
     """Cut each corpus's texts in two and return the first halves as queries paired with the second, by corpus.
 
@@ -319,6 +314,6 @@ def _encode_halves(texts: list[str], encoder: TextEncoder) -> QueryPairs | None:
         return None
     chosen = np.linspace(0, len(long_enough) - 1, min(MAX_HALVES, len(long_enough))).astype(int)
     cuts = [long_enough[i] for i in chosen]
-    queries = _encode_queries([first for first, _ in cuts], encoder)
+    queries = encode_queries(encoder, [first for first, _ in cuts])
     documents = encoder.encode([second for _, second in cuts]).vectors
     return QueryPairs(queries, documents, np.column_stack([np.arange(len(cuts))] * 2))

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from lathe.service.codec import NPY
 from lathe.service.encoders.embedder import Answer, NotAtOnceError, Pending
+from lathe.service.encoders.engine.engine import Engine
 from lathe.service.encoders.engine.work import EncodeOptions
 from lathe.service.errors import BadValueError, ConflictError, UnknownNameError
 from lathe.service.http.answers import answer_json, build_json_response, build_npy_response, encode_answer, wants_npy
@@ -21,9 +22,10 @@ from lathe.service.http.disconnect import wait_for_encoding
 from lathe.service.http.json_body import read_json, release_parse_memory, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, describe_body, describe_vectors_response
 from lathe.service.http.query_parameters import StrictRoute, list_ignored_parameters, name_ignored
-from lathe.service.http.schemas import EmbedBody, EncodingFormat, OpenAIBody
+from lathe.service.http.schemas import EmbedBody, EncodingFormat, OpenAIBody, TextsBody
 from lathe.service.http.texts import list_texts
 from lathe.service.services import USE, Services, ServicesDep
+from lathe.training.encoder.text_encoder import find_side_prompt
 
 
 class DirectRoute(APIRoute):
@@ -142,7 +144,7 @@ def _begin_embed(request: Request, services: Services, json_body: bytes, at_once
     ignored = list_ignored_parameters(request, ("model", "chain"), EmbedBody.model_fields.keys())
     choice = services.embedder.parse_model(body.model or query.get("model"))
     long_text = body.choose_long_text(choice.engine.spec.long_text)
-    options = EncodeOptions(body.prompt_name, long_text, body.truncation_direction, body.normalize)
+    options = EncodeOptions(_choose_prompt(body, choice.engine), long_text, body.truncation_direction, body.normalize)
     pending = services.embedder.begin(
         texts,
         choice.engine,
@@ -154,6 +156,16 @@ def _begin_embed(request: Request, services: Services, json_body: bytes, at_once
         at_once,
     )
     return BegunRequest(body.encoding_format, choice.engine.spec.name, [*body.ignored, *ignored], pending)
+
+
+def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
+    """Return the name of the prompt for a body's texts: the one it names, else that of the `input_type` it names.
+
+    None leaves it to the encoder's default.
+    """
+    if body.prompt_name is not None or body.input_type is None or engine.info is None:
+        return body.prompt_name
+    return find_side_prompt(engine.info.prompts, body.input_type)
 
 
 def _require_few(texts: list[str], at_once: bool) -> None:
@@ -201,7 +213,7 @@ def _begin_embeddings(request: Request, services: Services, json_body: bytes, at
         choice.engine,
         choice.chain,
         choice.choose_dimensions(body.dimensions),
-        EncodeOptions(body.prompt_name, body.long_text),
+        EncodeOptions(_choose_prompt(body, choice.engine), body.long_text),
         body.side,
         body.output_dtype,
         at_once,

@@ -99,6 +99,7 @@ def _create_fit_job(services: Services, json_body: bytes) -> Job:
         pairs=_store_pairs(body.pairs, FILE_OF_PAIRS, source.files),
         test_pairs=_store_pairs(body.test_pairs, FILE_OF_TEST_PAIRS, source.files),
         personal_data=body.personal_data,
+        prompt_name=body.prompt_name,
         serve_dimensions=body.serve_dimensions,
     )
     require_query_files(request)

@@ -33,6 +33,7 @@ from lathe.service.jobs.inputs import FILE_OF_NEW_TEXTS
 from lathe.service.jobs.requests import ReindexJob
 from lathe.service.jobs.store import Job
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
+from lathe.training.encoder.text_encoder import find_side_prompt
 from lathe.transforms.artifact import MANIFEST, TENSORS
 
 router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"], responses=ERRORS)
@@ -54,10 +55,12 @@ async def show_index(name: str, services: ServicesDep) -> Response:
     """Show an index, `{name, count, chain, space_id, dimensions, state, …}`, with its size and its snapshot's age.
 
     In the state folder, `memory` says the bytes of each part: `anonymous` is memory of the process, `page_cache` lists
-    mapped files, which the system may drop from memory.
+    mapped files, which the system may drop from memory. `prompts` names the encoder's prompts that texts of items and of
+    queries get; null without one.
     """
     index = await run_in_threadpool(services.indexes.get, name)
-    return await answer_json(await run_in_threadpool(index.describe))
+    described = await run_in_threadpool(index.describe)
+    return await answer_json(described | {"prompts": _describe_prompts(index.spec, services)})
 
 
 @router.put("/{name}", dependencies=ADMIN, openapi_extra=describe_body(IndexBody))
@@ -91,7 +94,7 @@ async def upsert(name: str, request: Request, services: ServicesDep) -> Response
             require_space_id(space_id, spec)
         require_space(space_id, spec, originals_only=body.vectors is not None)
         if body.texts is not None:
-            vectors = await encode_body_texts(request, body, spec, services)
+            vectors = await encode_body_texts(request, body, spec, services, "document")
         else:
             vectors = await run_in_threadpool(parse_body_vectors, body, spec, services)
         metadata = _list_metadata(body, spec)
@@ -207,6 +210,17 @@ def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
         if services.list_reindex_jobs(name):
             raise ConflictError(f"the index {name} is being reindexed already", param="name")
         return services.jobs.submit("reindex", job.to_json(), files)
+
+
+def _describe_prompts(spec: IndexSpec, services: Services) -> dict[str, str | None] | None:
+    """Return the names of the prompts of documents and queries; None if the index's encoder is not ready here."""
+    engine = None if spec.encoder is None else services.embedder.engines.get(spec.encoder)
+    if engine is None or engine.info is None:
+        return None
+    return {
+        "document": find_side_prompt(engine.info.prompts, "document"),
+        "query": find_side_prompt(engine.info.prompts, "query"),
+    }
 
 
 def _build_specs(services: Services) -> SpecResolver:

@@ -29,7 +29,7 @@ from lathe.service.jobs.inputs import FILE_OF_NEW_TEXTS
 from lathe.service.jobs.requests import ReindexJob
 from lathe.service.settings import Settings
 from lathe.training.encoder.opening import open_encoder
-from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.encoder.text_encoder import TextEncoder, with_document_prompt
 from lathe.training.errors import NotFiniteError
 from lathe.training.locks import lock_file
 from lathe.transforms.artifact import MANIFEST, TENSORS
@@ -140,7 +140,7 @@ def _build_generation(
     if asked.encoder is not None:
         text_field = asked.text_field
         on_progress(0.0, "loading the encoder")
-        encoder = open_encoder(asked.encoder, settings.device, settings.upstream_store)
+        encoder = with_document_prompt(open_encoder(asked.encoder, settings.device, settings.upstream_store))
         reembedding = Reembedding(record, encoder, text_field, _read_new_texts(job))
         replace_synced(folder / MOVING, json.dumps({"text_field": text_field}).encode())
         fit_bridge(*reembedding.sample_pairs(present), spec, folder)

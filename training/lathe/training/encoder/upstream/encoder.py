@@ -1,20 +1,21 @@
 """An encoder behind an embeddings API."""
 
 import asyncio
+import copy
 import hashlib
 import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.encoder.batching import estimate_tokens
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side, StoreSettings
-from lathe.training.encoder.text_encoder import Encoding, find_prompt
+from lathe.training.encoder.text_encoder import Encoding, build_vectors_key, find_prompt
 from lathe.training.encoder.upstream.calls import OnUsage, UpstreamCalls, Usage
 from lathe.training.encoder.upstream.client import CallError, UpstreamClient
 from lathe.training.encoder.upstream.protocols import PROTOCOLS, Answer, CallOptions
@@ -160,8 +161,19 @@ class UpstreamEncoder:
 
     @property
     def vectors_key(self) -> str:
-        """Key under which the encoder's vectors are stored offline: the fingerprint."""
-        return self.fingerprint
+        """Key under which the encoder's vectors are stored offline; see `build_vectors_key`."""
+        return build_vectors_key(self.fingerprint, self.spec.long_text, self.prompt(None))
+
+    def with_default_prompt(self, prompt_name: str) -> Self:
+        """Return this encoder with another default prompt; both share the calls, and one of them is closed.
+
+        Raises:
+            EncoderError: if there is no prompt of that name.
+        """
+        self.prompt(prompt_name)
+        other = copy.copy(self)
+        other.default_prompt_name = prompt_name
+        return other
 
     @property
     def device(self) -> str:
