@@ -137,12 +137,12 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
     if not isinstance(content, dict):
         raise WrongShapeError(f"the body must be a JSON object, got {type(content).__name__}")
     try:
-        body = schema.model_validate(content)
+        validated = schema.model_validate(content)
     except ValidationError as error:
         raise _convert_validation_error(error) from None
-    if isinstance(body, CompatibleBody):
-        body.note_ignored(content)
-    return body
+    if isinstance(validated, CompatibleBody):
+        validated.note_ignored(content)
+    return validated
 
 
 def parse_json(body: bytes) -> Any:

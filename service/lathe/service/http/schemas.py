@@ -232,8 +232,8 @@ class FitBody(Body):
     `bytes`, codes of so many bytes follow the steps, of which there may be none; `queries` weights them. `pairs` are
     queries with a relevant document each, for steps that learn from them, and `test_pairs` those of other queries.
     With `personal_data`, nothing of the texts and vectors of queries and pairs outlives the fit. With
-    `serve_dimensions`, requests for the chain's dimensions get it once it is live. `prompt_name` is the encoder's prompt
-    for the texts of the source; by default that of documents.
+    `serve_dimensions`, requests for the chain's dimensions get it once it is live. `prompt_name` is the
+    encoder's prompt for the texts of the source; by default that of documents.
     """
 
     name: str

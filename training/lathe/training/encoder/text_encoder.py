@@ -123,9 +123,11 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
 def find_side_prompt(prompts: Mapping[str, str], side: SearchSide) -> str | None:
     """Return the name of the prompt for the texts on a side of a search; None if there is none.
 
-    sentence-transformers gives every model prompts for both sides, which are empty unless the model has its own.
+    sentence-transformers gives every model the prompts `query` and `document`, which are empty unless the model has its
+    own: a prompt with text comes before an empty one.
     """
-    return next((name for name in SIDE_PROMPTS[side] if name in prompts), None)
+    names = [name for name in SIDE_PROMPTS[side] if name in prompts]
+    return next((name for name in names if prompts[name]), names[0] if names else None)
 
 
 def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) -> AnyEncoder:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.encoder.opening import open_encoder
-from lathe.training.encoder.spec import EncoderSpec, StoreSettings
-from lathe.training.encoder.text_encoder import TextEncoder
+from lathe.training.encoder.spec import EncoderSpec, SearchSide, StoreSettings
+from lathe.training.encoder.text_encoder import TextEncoder, find_side_prompt
 from lathe.training.errors import EncoderError, NotFiniteError
 
 HUB_ID = re.compile(r"([\w-][\w.-]*)/[\w.-]+$")

@@ -55,8 +55,8 @@ async def show_index(name: str, services: ServicesDep) -> Response:
     """Show an index, `{name, count, chain, space_id, dimensions, state, …}`, with its size and its snapshot's age.
 
     In the state folder, `memory` says the bytes of each part: `anonymous` is memory of the process, `page_cache` lists
-    mapped files, which the system may drop from memory. `prompts` names the encoder's prompts that texts of items and of
-    queries get; null without one.
+    mapped files, which the system may drop from memory. `prompts` names the encoder's prompts for texts of items and
+    for queries; null without one.
     """
     index = await run_in_threadpool(services.indexes.get, name)
     described = await run_in_threadpool(index.describe)

@@ -72,10 +72,9 @@ async def search(name: str, request: Request, services: ServicesDep) -> Response
     checked = await run_in_threadpool(
         _check_search, name, request, services, await read_json(request, services.settings, any_content_type=True)
     )
-    has_texts = checked.body.texts is not None
-    queries = (
-        await encode_body_texts(request, checked.body, checked.query_spec, services, "query") if has_texts else None
-    )
+    queries = None
+    if checked.body.texts is not None:
+        queries = await encode_body_texts(request, checked.body, checked.query_spec, services, "query")
     return await run_in_threadpool(_search_and_respond, checked, queries, services)
 
 
