@@ -143,7 +143,7 @@ class EncoderSpec:
     def to_json(self) -> dict[str, Any]:
         """Return all fields as JSON from which `EncoderSpec(**fields)` builds an equal spec.
 
-        `upstream` is left out if it is None: programs of the previous version do not know it.
+        `upstream` is left out if it is None, as it is for every encoder that is loaded here.
         """
         fields = asdict(self)
         return {name: value for name, value in fields.items() if name != "upstream" or value is not None}
