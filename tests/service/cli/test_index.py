@@ -88,6 +88,27 @@ def test_index_import_takes_ids_from_a_file_a_field_or_the_faiss_index(run, home
         record.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "flags", "metric"),
+    [
+        (faiss.IndexFlatL2, (), "l2"),
+        (faiss.IndexFlatIP, (), "ip"),
+        (faiss.IndexFlatL2, ("--metric", "cosine"), "cosine"),
+    ],
+)
+def test_index_import_takes_the_metric_of_a_faiss_index_unless_one_is_named(run, home, tmp_path, kind, flags, metric):
+    flat = kind(8)
+    flat.add(np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32))
+    faiss.write_index(flat, str(tmp_path / "flat.faiss"))
+    name = f"flat-{metric}"
+    command = ("index", "import", "--name", name, "--source", tmp_path / "flat.faiss", "--chain", "none", *flags)
+    status, _, err = run(*command)
+    assert status == 0, err
+    record = opened(home, name)
+    assert record.spec.metric == metric
+    record.close()
+
+
 def test_index_import_resumes_after_the_last_whole_batch(run, home, tmp_path, vectors):
     """A zero vector stops an import; with `--skip-zeros` it is left out."""
     rows = np.concatenate([vectors, np.zeros((1, WIDTH), np.float32), vectors[:5]])

@@ -32,6 +32,8 @@ BAD_BODIES = {
     "an unknown side": ("/embed", {"inputs": "a", "truncation_direction": "up"}, 400),
     "an unknown encoding": ("/embed", {"inputs": "a", "encoding_format": "int4"}, 400),
     "a text for a truth": ("/embed", {"inputs": "a", "normalize": "yes"}, 422),
+    "a vector written as a text": ("/embed", {"inputs": str([0.5] * 16)}, 400),
+    "openai: a vector written as a text": ("/v1/embeddings", {"input": ["a", str([0.5] * 16)]}, 400),
     "openai: empty list": ("/v1/embeddings", {"input": []}, 400),
     "openai: token ids": ("/v1/embeddings", {"input": [101, 102]}, 400),
     "openai: lists of token ids": ("/v1/embeddings", {"input": [[101], [102]]}, 400),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from lathe.service.index.importing import Cost
     from lathe.service.settings import Settings
     from lathe.training.encoder.text_encoder import TextEncoder
+    from lathe.training.sources.source import Source
 
 MEASURE_NAMES = {
     "recall_at_10": "recall@10",
@@ -72,7 +73,9 @@ def import_rows(
     ] = None,
     text_field: Annotated[str | None, flag("--text-field", "Store texts in the metadata under this name.")] = None,
     dimensions: Annotated[int | None, flag("--dimensions", "Fewer dimensions, if the chain is nested.", min=1)] = None,
-    metric: Annotated[Metric, flag("--metric", "Similarity measure.")] = "cosine",
+    metric: Annotated[
+        Metric | None, flag("--metric", "Similarity measure. [default: that of a FAISS index, else cosine]")
+    ] = None,
     m: Annotated[int, flag("--m", "Links per node of the graph.", min=2, max=256)] = 16,
     ef_construction: Annotated[
         int, flag("--ef-construction", "Candidates examined when a node is linked.", min=1, max=10_000)
@@ -117,7 +120,7 @@ def import_rows(
             encoder=encoders.load(encoder).name if width is None or encoder else None,
             width=width if chain == RAW and encoder is None else None,
             dimensions=dimensions,
-            metric=metric,
+            metric=metric or _find_metric(opened),
             m=m,
             ef_construction=ef_construction,
             originals=originals,
@@ -158,6 +161,14 @@ def import_rows(
         typer.echo(f"{name}: {result['count']:,} items in the space {spec.space_id}{more}", err=as_json)
     if as_json:
         typer.echo(json.dumps(result, indent=1))
+
+
+def _find_metric(source: "Source") -> "Metric":
+    """Return the metric of a source that is one FAISS index, else cosine."""
+    from lathe.training.sources.flat_faiss import read_faiss_metric
+
+    files = [Path(file) for file in source.files if file.endswith(".faiss")]
+    return (read_faiss_metric(files[0]) if len(files) == 1 else None) or "cosine"
 
 
 def _encode_texts(encoder: "TextEncoder | None", texts: list[str]) -> Any:

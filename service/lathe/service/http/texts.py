@@ -4,6 +4,7 @@ from typing import Any
 
 from lathe.service.codec import require_rows
 from lathe.service.errors import BadValueError
+from lathe.training.sources.kinds import count_written_numbers, explain_written_vector
 
 
 def list_texts(inputs: Any, max_texts: int, param: str) -> list[str]:
@@ -22,6 +23,8 @@ def list_texts(inputs: Any, max_texts: int, param: str) -> list[str]:
                 "(with LangChain's OpenAIEmbeddings set check_embedding_ctx_length=False)",
                 param=param,
             )
+        if count := count_written_numbers(text):
+            raise BadValueError(f"{param}[{index}] is {explain_written_vector(count)}", param=param)
         if not text:
             raise BadValueError(f"{param}[{index}] is an empty text", param=param)
     return texts

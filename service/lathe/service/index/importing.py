@@ -22,6 +22,7 @@ from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError
 from lathe.training.fitting.encoding import format_progress
 from lathe.training.sources.kinds import Batch
+from lathe.training.sources.lines import explain_encoding, strip_byte_order_mark
 from lathe.training.sources.raw import Record
 from lathe.training.sources.source import Source
 from lathe.transforms.progress import Progress
@@ -109,7 +110,7 @@ class Ids:
                 rest |= nested
             if text_field is not None and isinstance(batch.values, list):
                 rest[text_field] = batch.values[position]
-            rows.append(ImportedRow(item, orjson.loads(orjson.dumps(rest, default=str)) if rest else None))
+            rows.append(ImportedRow(item, _write_metadata(first + position, rest) if rest else None))
         return rows
 
     def _find_id_field(self, record: Mapping[str, Any]) -> str | None:
@@ -122,9 +123,65 @@ class Ids:
             return self.listed[number]
         if field is None:
             return str(number)
-        if record.get(field) is None:
-            raise BadValueError(f"row {number} has no id in the field {field!r}", param="id_field")
-        return str(record[field])
+        try:
+            return write_id(record.get(field))
+        except ValueError as error:
+            raise BadValueError(f"row {number}: the id in the field {field!r} is {error}", param="id_field") from None
+
+
+MAX_EXACT = 2**53
+"""Largest whole number up to which floats hold every whole number."""
+
+
+def write_id(value: Any) -> str:
+    """Return an id as text: a text as it is, a whole number in digits, bytes as UTF-8.
+
+    A float is taken if it is a whole number that floats hold exactly, as tables with missing values write ids.
+
+    Raises:
+        ValueError: for anything else; the message says what it is.
+    """
+    match value:
+        case str():
+            return value
+        case bool() | None:
+            raise ValueError("missing" if value is None else f"{value}, which is no text and no number")
+        case int():
+            return str(value)
+        case float() if value.is_integer() and abs(value) < MAX_EXACT:
+            return str(int(value))
+        case float():
+            raise ValueError(f"{value}, which is no whole number below 2^53: write ids as texts")
+        case bytes():
+            return decode_bytes(value)
+        case _:
+            raise ValueError(f"a {type(value).__name__}: write ids as texts")
+
+
+def decode_bytes(value: bytes) -> str:
+    """Return bytes as text; raise `ValueError` if they are not UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise ValueError("bytes that are not UTF-8: write them as text") from None
+
+
+def _write_metadata(number: int, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row's fields as JSON values: bytes as UTF-8, dates and other values that JSON lacks as text.
+
+    Raises:
+        BadValueError: for bytes that are not UTF-8; it names the row.
+    """
+
+    def convert(value: Any) -> str:
+        return decode_bytes(value) if isinstance(value, bytes) else str(value)
+
+    try:
+        found: dict[str, Any] = orjson.loads(orjson.dumps(fields, default=convert, option=orjson.OPT_SERIALIZE_NUMPY))
+    except (orjson.JSONEncodeError, TypeError) as error:
+        reason = error.__cause__ or error
+        raise BadValueError(f"row {number}: the metadata holds {reason}", param="metadata") from None
+    return found
 
 
 def _read_ids(path: Path) -> list[str]:
@@ -134,7 +191,11 @@ def _read_ids(path: Path) -> list[str]:
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise BadValueError(f"{path.name} must hold whole numbers (n,), not {numbers.dtype} {numbers.shape}", "ids")
         return [str(number) for number in numbers.tolist()]
-    lines = path.read_text().splitlines()
+    content = strip_byte_order_mark(path.read_bytes())
+    try:
+        lines = content.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise BadValueError(f"{path.name}: {explain_encoding(content, error)}", param="ids") from None
     if not all(line.strip() for line in lines):
         blank = next(number for number, line in enumerate(lines, 1) if not line.strip())
         raise BadValueError(f"{path.name} line {blank} is blank; there must be one id a line", param="ids")

@@ -11,7 +11,7 @@ from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.encoded_shards import hash_row
 from lathe.training.fitting.encoding import EncodedSource
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
-from lathe.training.sources.source import open_source
+from lathe.training.sources.source import open_source, split_field
 from lathe.training.split_half import cut_in_two
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.chain import Chain
@@ -92,7 +92,7 @@ def read_pairs(written: str) -> PairTexts:
         FitError: if not two fields are named, they hold vectors or differ in length, or no row holds a pair.
         SourceError: if the file cannot be read, or has other fields.
     """
-    path, _, given = written.partition("#")
+    path, given = split_field(written)
     named = tuple(name.strip() for name in given.split(",")) if given else None
     if named is not None and len(named) != 2:
         raise FitError(f"pairs have two fields, as in {path}#query,document, not {given!r}")

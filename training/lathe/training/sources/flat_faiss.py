@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from lathe.training.errors import AccessError, SourceError
 from lathe.training.sources.raw import RawBatch, Readable, Span, native_path, require_dimensions
@@ -64,6 +64,17 @@ def _require_flat(path: Readable) -> None:
     if max(width * rows, int.from_bytes(counted, "little")) * 4 > size:
         raise SourceError(f"{path.name} is not a FAISS index that can be read: it is truncated")
     require_dimensions(path, width)
+
+
+def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
+    """Return the metric of a flat FAISS index from its header; None if the file is none."""
+    with path.open("rb") as stored:
+        header = _read_index_header(stored)
+        if header[:4] in MAPPED:
+            header = _read_index_header(stored)
+    if header[:4] not in FLAT:
+        return None
+    return {0: "ip", 1: "l2"}.get(int.from_bytes(header[33:], "little"))  # type: ignore[return-value]
 
 
 def _read_index_header(stored: IO[bytes]) -> bytes:

@@ -3,10 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
+import orjson
 
 from lathe.training.errors import SourceError
 from lathe.training.sources.raw import RawBatch, Record
 from lathe.transforms.vectors import FloatArray
+
+MIN_WRITTEN_NUMBERS = 16
+"""Minimum numbers of a list in a text for the text to be taken for a vector."""
 
 Kind = int | None
 """Kind of a source's rows: None for texts, or the number of dimensions for vectors; 0 for anything else."""
@@ -59,8 +63,30 @@ def validate_rows(raw: RawBatch, kind: Kind) -> Batch:
                 raise SourceError(
                     f"{raw.describe_row(index)}: {_describe_value(value)} in a source that began with texts"
                 )
+            if count := count_written_numbers(value):
+                raise SourceError(f"{raw.describe_row(index)}: {explain_written_vector(count)}")
         return Batch(raw.values, raw.records)
     return Batch(_require_finite_rows(raw, _as_matrix(raw, kind)), raw.records)
+
+
+def count_written_numbers(text: str) -> int:
+    """Return how many numbers a text holds that is a vector written out, as by pgvector or pandas; 0 for other texts.
+
+    A list of fewer than `MIN_WRITTEN_NUMBERS` is taken for a text, such as a line of code.
+    """
+    if not (text.startswith("[") and text.endswith("]")) or text.count(",") < MIN_WRITTEN_NUMBERS - 1:
+        return 0
+    try:
+        found = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return 0
+    numbers = isinstance(found, list) and all(isinstance(x, int | float) and not isinstance(x, bool) for x in found)
+    return len(found) if numbers else 0
+
+
+def explain_written_vector(count: int) -> str:
+    """Return why a text that is a vector written out is refused."""
+    return f"a text that is a list of {count} numbers: a vector is given as a list, not as its text"
 
 
 def _as_matrix(raw: RawBatch, width: int) -> FloatArray:

@@ -1,7 +1,10 @@
 """Readers of files of lines: JSON Lines or plain text, optionally compressed with gzip."""
 
+import codecs
 import gzip
 import io
+import json
+import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,10 +69,23 @@ def read_numbered_lines(file: Readable, span: Span = WHOLE) -> Iterator[tuple[in
     with _open_decompressed(file) as lines:
         if span.byte:
             lines.seek(span.byte)
+        numbered = enumerate(_read_bounded_lines(file, lines), span.line + 1)
         stripped = (
-            (number, line.strip()) for number, line in enumerate(_read_bounded_lines(file, lines), span.line + 1)
+            (number, strip_byte_order_mark(line).strip() if number == 1 else line.strip()) for number, line in numbered
         )
         yield from islice(((number, line) for number, line in stripped if line), span.rows)
+
+
+def strip_byte_order_mark(line: bytes) -> bytes:
+    """Return the first line of a file without the byte order mark of UTF-8, which is no part of its text."""
+    return line.removeprefix(codecs.BOM_UTF8)
+
+
+def explain_encoding(line: bytes, error: UnicodeDecodeError) -> str:
+    """Return what is wrong with bytes that are not UTF-8, and what to do."""
+    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "the file is UTF-16: save it as UTF-8"
+    return f"not UTF-8, byte {error.object[error.start]:#04x} at {error.start}: save the file as UTF-8"
 
 
 def find_line_spans(file: Readable, size: int) -> list[Span]:
@@ -132,13 +148,30 @@ def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Re
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        raise SourceError(f"{file.name} line {number}: not JSON: {error}") from error
+        raise SourceError(f"{file.name} line {number}: {_explain_json(line, error)}") from error
     if not isinstance(record, dict) or field not in record:
         has = f"it has {', '.join(record)}" if isinstance(record, dict) else "it is not an object"
         raise SourceError(f"{file.name} line {number}: no field {field!r}; {has}. Name one as FILE#FIELD")
     if not isinstance(record[field], str | list):
         raise SourceError(f"{file.name} line {number}: {field!r} is neither a text nor a list of numbers")
     return record
+
+
+def _explain_json(line: bytes, error: orjson.JSONDecodeError) -> str:
+    """Return why a line is not JSON: its encoding, the fields with NaN or Infinity, or else the parser's reason."""
+    try:
+        found = json.loads(line.decode())
+    except UnicodeDecodeError as problem:
+        return explain_encoding(line, problem)
+    except (ValueError, RecursionError):
+        return f"not JSON: {error}"
+    fields = [name for name, value in found.items() if _holds_no_number(value)] if isinstance(found, dict) else []
+    return f"NaN or Infinity in {', '.join(map(repr, fields)) or 'it'}, which JSON does not have: write null"
+
+
+def _holds_no_number(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return any(isinstance(one, float) and not math.isfinite(one) for one in values)
 
 
 def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
@@ -155,5 +188,5 @@ def read_text(file: Readable, field: str, rows: int, span: Span) -> Iterator[Raw
             try:
                 values.append(line.decode())
             except UnicodeDecodeError as error:
-                raise SourceError(f"{file.name} line {number}: not UTF-8: {error}") from error
+                raise SourceError(f"{file.name} line {number}: {explain_encoding(line, error)}") from error
         yield RawBatch(file.name, "line", [number for number, _ in some], values, [])

@@ -5,6 +5,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -68,7 +69,7 @@ class Source:
         """Absolute path or URL of the file or folder, without the field; the same however the user writes it."""
         if self.written in BUILT_IN:
             return self.written
-        place = self.written.partition("#")[0]
+        place, _ = split_field(self.written)
         if is_hub(place):
             return HubFile.parse(self.files[0]).location
         if is_remote(place):
@@ -265,6 +266,22 @@ def _find_majority_kind(contents: Iterable[tuple[list[Span], Kind]]) -> Kind:
     return rows.most_common(1)[0][0]
 
 
+def split_field(written: str) -> tuple[str, str]:
+    """Split a source `PLACE#FIELD` into both; the field is empty if there is none.
+
+    A path that exists as it is written has no field: names of files and folders may hold `#`.
+    """
+    place, _, field = written.partition("#")
+    if field and not is_hub(place) and not is_remote(place):
+        with suppress(OSError, ValueError, RuntimeError):  # no name at all, or the home of a user there is not
+            if Path(written).expanduser().exists():
+                return written, ""
+            longer, _, last = written.rpartition("#")
+            if Path(longer).expanduser().exists():
+                return longer, last
+    return place, field
+
+
 def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
     """Parse a source as the user writes it, list its files and return it.
 
@@ -275,7 +292,7 @@ def open_source(written: str, bad_shards: BadShards = "refuse") -> Source:
     """
     if written in BUILT_IN:
         return Source(written, "", (written,), bad_shards)
-    place, _, field = written.partition("#")
+    place, field = split_field(written)
     if is_hub(place):
         return Source(written, field or "text", tuple(list_hub(place)), bad_shards)
     is_folder, found = list_remote(place) if is_remote(place) else list_local(place)

@@ -1,0 +1,54 @@
+"""Ids and metadata of imported rows are what the file holds, or the import says what they are instead."""
+
+import numpy as np
+import pytest
+
+from lathe.service.errors import BadValueError
+from lathe.service.index.importing import Ids, write_id
+from lathe.training.sources.kinds import Batch
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [("a", "a"), (7, "7"), (2**70, str(2**70)), (7.0, "7"), (-3.0, "-3"), (b"caf\xc3\xa9", "café")],
+)
+def test_an_id_is_written_as_text(value, written):
+    assert write_id(value) == written
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (None, "missing"),
+        (1.5, "1.5, which is no whole number"),
+        (float("nan"), "nan, which is no whole number"),
+        (1.2345678901234568e22, "no whole number below 2\\^53: write ids as texts"),
+        (True, "True, which is no text"),
+        (b"\xff\x00", "bytes that are not UTF-8"),
+        ([1], "a list: write ids as texts"),
+    ],
+)
+def test_anything_else_is_refused_as_an_id(value, reason):
+    with pytest.raises(ValueError, match=reason):
+        write_id(value)
+
+
+def build(records, listed=None):
+    """Return the imported rows of records."""
+    batch = Batch(np.zeros((len(records), 2), np.float32), records)
+    return Ids(listed, None, len(records)).build_rows(batch, 0, "vector", None)
+
+
+def test_bytes_in_metadata_are_text_or_refused_with_their_row():
+    (row,) = build([{"id": 1.0, "name": b"caf\xc3\xa9", "n": {"deep": b"x"}}])
+    assert (row.id, row.metadata) == ("1", {"name": "café", "n": {"deep": "x"}})
+    with pytest.raises(BadValueError, match="row 1: the metadata holds bytes that are not UTF-8"):
+        build([{"id": 1}, {"id": 2, "raw": b"\xff"}])
+
+
+def test_a_list_of_ids_begins_without_a_byte_order_mark_and_is_utf_8(tmp_path):
+    (tmp_path / "ids.txt").write_bytes("é\nb".encode("utf-8-sig"))
+    assert [row.id for row in build([{}, {}], tmp_path / "ids.txt")] == ["é", "b"]
+    (tmp_path / "ids.txt").write_bytes("é\nb".encode("utf-16"))
+    with pytest.raises(BadValueError, match=r"ids\.txt: the file is UTF-16"):
+        build([{}, {}], tmp_path / "ids.txt")
