@@ -27,7 +27,7 @@ from lathe.service.errors import BadValueError
 from lathe.training.fitting.fit_request import FitRequest
 from lathe.training.fitting.gates import require_gates
 from lathe.training.reporting.text import MISSING, align_columns
-from lathe.training.sources.source import BadShards
+from lathe.training.sources.bad_shards import BadShards
 from lathe.transforms.artifact import Manifest
 from lathe.transforms.kinds import KINDS
 

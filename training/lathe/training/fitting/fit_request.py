@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lathe.training.sources.source import BadShards
+from lathe.training.sources.bad_shards import BadShards
 
 CODES = "codes"
 """Kind of the step that a budget of bytes adds."""
