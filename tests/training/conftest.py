@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -55,6 +56,7 @@ class HashingEncoder:
 
     name, dimensions, fingerprint, device = "hashing", 16, "0" * 32, "cpu"
     vectors_key = fingerprint
+    prompts: Mapping[str, str] = {}
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "dimensions": self.dimensions, "fingerprint": self.fingerprint}
@@ -72,6 +74,7 @@ class CountingEncoder:
         self.real = real
         self.name, self.dimensions, self.fingerprint = real.name, real.dimensions, real.fingerprint
         self.vectors_key = real.fingerprint
+        self.prompts: Mapping[str, str] = {}
         self.device = real.device
         self.stop_before_call = stop_before_call
         self.calls = 0
