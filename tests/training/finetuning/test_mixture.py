@@ -256,6 +256,8 @@ def test_list_warnings_warns_of_few_pairs_and_fewer_than_three_sources_for_reze_
     three = build_mixture(settings(*folders.values()))
     reze = Reze(RegularizerSettings())
     assert reze.list_warnings(three, 29) == []
+    assert [len(reze.list_source_warnings(count)) for count in (1, 2, 3)] == [1, 1, 0]
+    assert Reze(RegularizerSettings(scale=0.5)).list_source_warnings(2) == []
     (few,) = reze.list_warnings(three, 30)
     assert "60 pairs span at most 59 of the 60 dimensions" in few
     (one,) = reze.list_warnings(build_mixture(settings(folders["a"])), 4)

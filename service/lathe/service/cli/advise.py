@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lathe.service.cli.evaluate import require_evaluation_extra
 from lathe.service.cli.fit import format_fit_result
 from lathe.service.cli.options import (
     SOURCE,
@@ -17,7 +16,7 @@ from lathe.service.cli.options import (
     open_chains,
 )
 from lathe.service.errors import BadValueError
-from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS, AdviceRequest
+from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS, AdviceRequest, find_missing_module
 from lathe.training.errors import AdviceError
 from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
 from lathe.transforms.files import replace_synced
@@ -71,7 +70,8 @@ def advise(
     over the sample and says which index reaches that recall within that memory. If it was stopped, the same command
     continues.
     """
-    require_evaluation_extra("matplotlib")
+    if module := find_missing_module():
+        raise AdviceError(f"advice needs {module}: pip install 'lathe-training[evaluation]'")
     import orjson
 
     from lathe.service.chains.names import require_name

@@ -68,7 +68,7 @@ def evaluate(
     all results, scores.csv and report.html.
     """
     settings, _ = load_state()
-    require_evaluation_extra()
+    _require_evaluation_extra()
     import torch
 
     from lathe.training.evaluation.methods import parse_size
@@ -111,12 +111,12 @@ def _print_outcome(text: str, files: Sequence[Path], results: "Results") -> None
         raise EvaluationError("nothing could be scored; see the problems above")
 
 
-def require_evaluation_extra(module: str = "mteb") -> None:
-    """Raise `EvaluationError` if a module of the extra `evaluation` is not installed."""
+def _require_evaluation_extra() -> None:
+    """Raise `EvaluationError` if the first module that evaluating imports of the extra `evaluation` is missing."""
     from importlib.util import find_spec
 
-    if find_spec(module) is None:
-        raise EvaluationError(f"evaluating needs {module}: pip install 'lathe-training[evaluation]'")
+    if find_spec("mteb") is None:
+        raise EvaluationError("evaluating needs mteb: pip install 'lathe-training[evaluation]'")
 
 
 def _split_commas(value: str | None) -> list[str]:

@@ -1,6 +1,7 @@
 """Advice request, in a module of its own so that it imports no numerical library."""
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 DEFAULT_ROWS = 20_000
 """Default maximum number of sampled rows: enough to fit 1,024 dimensions."""
@@ -9,6 +10,14 @@ DEFAULT_KEEP = 0.95
 reciprocal rank of split-half retrieval."""
 MAX_ROWS = 1_000_000
 """Largest sample that a user may request, since its vectors are held in memory."""
+
+MODULES = ("jinja2", "matplotlib", "pandas", "scipy")
+"""Modules of the extra `evaluation` that advice imports."""
+
+
+def find_missing_module() -> str | None:
+    """Return the first of `MODULES` that is not installed; None if all are."""
+    return next((module for module in MODULES if find_spec(module) is None), None)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ OUT/
 └── adapter/         LoRA's adapters, if the job keeps them         lora.py
 """
 
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 _BATCH = 1000
 """Number of texts that are tokenized at once."""
+
+log = logging.getLogger(__name__)
 
 
 def list_truncation_warnings(encoder: Encoder, mixture: Mixture) -> Iterator[str]:
@@ -208,6 +211,8 @@ class TrainingRun:
         """
         if (self.out / MODEL).is_dir() and (self.out / SUMMARY).is_file():
             raise JobError(f"{self.out} holds a trained model already; name another folder with --out, or remove it")
+        for warning in self.regularizer.list_source_warnings(len(self.job.sources)):
+            log.warning("%s: %s", self.method, warning)
         self.on_progress(0.0, "reading the sources")
         sources = JobSources(self.job)
         with _let_first_process_go_first(self.device):

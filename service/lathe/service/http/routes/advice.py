@@ -1,7 +1,5 @@
 """Advice on vectors, as a job."""
 
-from importlib.util import find_spec
-
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -18,7 +16,7 @@ from lathe.service.jobs.requests import AdviseJob
 from lathe.service.jobs.sources import receive, require_distinct
 from lathe.service.jobs.store import Job
 from lathe.service.services import ADMIN, Services, ServicesDep
-from lathe.training.advice.request import AdviceRequest
+from lathe.training.advice.request import AdviceRequest, find_missing_module
 
 router = APIRouter(route_class=StrictRoute, tags=["jobs"], responses=ERRORS)
 
@@ -40,8 +38,8 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
             distinct rows were sent, or an encoder is named for vectors without `fit`.
     """
     body = validate_json(json_body, AdviseBody)
-    if find_spec("matplotlib") is None:
-        raise NotSupportedError("advice needs the extra `evaluation`: pip install 'lathe-training[evaluation]'")
+    if module := find_missing_module():
+        raise NotSupportedError(f"advice needs {module}: pip install 'lathe-training[evaluation]'")
     if body.fit is not None:
         require_name(body.fit, param="fit")
     engine = services.embedder.find_engine(body.encoder, param="encoder")

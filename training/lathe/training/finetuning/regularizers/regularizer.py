@@ -78,6 +78,10 @@ class Regularizer(ABC):
         """
         return anchors, candidates
 
+    def list_source_warnings(self, sources: int) -> list[str]:
+        """Return warnings about the number of sources, which is known before anything is read."""
+        return []
+
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
         """Return warnings before training about a mixture that is too small for an encoder of d `dimensions`."""
         return []

@@ -97,18 +97,27 @@ class Reze(Distillation):
         of_anchors, of_positives = copy_rows(self.offsets, self.sources[rows], anchors.device).chunk(2, dim=1)
         return normalize(anchors - of_anchors, dim=1), normalize(candidates - of_positives[:, None], dim=2)
 
+    def list_source_warnings(self, sources: int) -> list[str]:
+        """Return a warning that nothing is shrunk with one source, or with two at scale 1 or above."""
+        if self.settings.target == "reference":
+            return []
+        if sources == 1:
+            return ["there is one source: no direction separates it from others, and nothing is shrunk; add sources"]
+        if sources == 2 and self.settings.scale >= 1:
+            return [
+                f"there are two sources: their median is their mean, and at scale {self.settings.scale:g} nothing is "
+                "shrunk; add a third source, or set `scale` below 1"
+            ]
+        return []
+
     def list_warnings(self, mixture: Mixture, dimensions: int) -> list[str]:
-        """Return warnings about one or two sources, and about no more pairs than their relations have dimensions, 2d.
+        """Return warnings about few sources, and about no more pairs than their relations have dimensions, 2d.
 
         With `target: reference` there are none.
         """
-        found: list[str] = []
+        found = self.list_source_warnings(len(mixture.names))
         if self.settings.target == "reference":
             return found
-        if len(mixture.names) == 1:
-            found.append("there is one source: no direction separates it from others, and nothing is shrunk")
-        if len(mixture.names) == 2:
-            found.append("there are two sources: their median is their mean, and at scale 1 or above nothing is shrunk")
         if len(mixture) <= 2 * dimensions:
             found.append(
                 f"{len(mixture):,} pairs span at most {len(mixture) - 1:,} of the {2 * dimensions:,} dimensions of "
