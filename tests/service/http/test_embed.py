@@ -3,7 +3,9 @@ import io
 
 import numpy as np
 import pytest
+from fastapi import APIRouter, Depends
 
+from lathe.service.http.routes.embed import DirectRoute
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 
@@ -176,3 +178,13 @@ def test_a_size_that_no_chain_serves_is_answered_400_with_the_encoders_dimension
     answer = client.post("/embed", json={"inputs": "x", "dimensions": 200})
     assert answer.status_code == 400
     assert "384" in answer.json()["error"]["message"]
+
+
+def test_a_direct_route_refuses_dependencies_which_it_would_not_call():
+    router = APIRouter(route_class=DirectRoute)
+
+    async def answer(request, services):
+        """Answer nothing."""
+
+    with pytest.raises(ValueError, match="/any is a DirectRoute: it calls no dependencies"):
+        router.post("/any", dependencies=[Depends(answer)])(answer)
