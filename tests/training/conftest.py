@@ -57,6 +57,7 @@ class HashingEncoder:
     name, dimensions, fingerprint, device = "hashing", 16, "0" * 32, "cpu"
     vectors_key = fingerprint
     prompts: Mapping[str, str] = {}
+    default_prompt_name: str | None = None
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "dimensions": self.dimensions, "fingerprint": self.fingerprint}
@@ -75,6 +76,7 @@ class CountingEncoder:
         self.name, self.dimensions, self.fingerprint = real.name, real.dimensions, real.fingerprint
         self.vectors_key = real.fingerprint
         self.prompts: Mapping[str, str] = {}
+        self.default_prompt_name: str | None = None
         self.device = real.device
         self.stop_before_call = stop_before_call
         self.calls = 0

@@ -104,7 +104,7 @@ def test_an_index_serves_after_its_chain_is_deleted_and_recreating_it_changes_no
     body = {"chain": "mine", "metric": "cosine"}
     assert app.client.put(PATH, json=body, headers=app.admin).status_code == 200
     assert upsert(app, "a", 0).status_code == 200
-    assert app.client.delete("/chains/mine/1", headers=app.admin).status_code == 200
+    assert app.client.delete("/chains/mine/1?force=true", headers=app.admin).status_code == 200
     assert app.client.put(PATH, json=body, headers=app.admin).status_code == 200
     found = app.client.post(f"{PATH}/search", json={"vectors": [[1, 0, 0, 0]], "rescore": 2}).json()
     assert (found["chain"], found["results"][0][0]["id"]) == ("mine@1", "a")

@@ -95,6 +95,7 @@ class FailsOnMost:
 
     name, dimensions, fingerprint = "fails on most", 4, "print"
     vectors_key = fingerprint
+    prompts, default_prompt_name = {}, None
 
     def encode(self, texts):
         if list(texts) != ["the text number 7 of many that are here"]:

@@ -20,7 +20,7 @@ SIZES = (1, 3000, BLOCK_ROWS, 2 * BLOCK_ROWS + 5, 7)
 
 def compute_block_moments(blocks, chain, unit):
     """Yield the moments of blocks, computed by a worker in this process."""
-    worker = Worker(None, "cpu", 1)
+    worker = Worker(None, None, "cpu", 1)
     return (Moments.from_arrays(worker.moments(block, chain, unit)) for block in blocks)
 
 

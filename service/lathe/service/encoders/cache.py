@@ -68,7 +68,7 @@ class VectorCache:
         That is the text, the encoder's fingerprint and dtype, the prompt's text, truncation side and normalization,
         and whether long texts are means.
         """
-        prompt = encoder.find_prompt(options.prompt_name) or None  # an empty prompt is none
+        prompt = encoder.find_prompt(options.prompt_name)
         side = "mean" if options.long_text == "mean" else options.truncation_side
         context = repr((encoder.fingerprint, encoder.spec.dtype, prompt, side, options.normalize))
         start = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16)

@@ -14,7 +14,6 @@ from lathe.service.index.encoding import find_index_engine
 from lathe.service.index.reducer import Vectors, require_directions, require_finite_norms
 from lathe.service.index.spec import IndexSpec
 from lathe.service.services import Services
-from lathe.training.encoder.text_encoder import find_side_prompt
 
 
 def get_space_id(body: TextsOrVectors, request: Request) -> str | None:
@@ -62,7 +61,7 @@ async def encode_body_texts(
     """
     texts = list_texts(body.texts, services.settings.max_texts, "texts")
     engine = find_index_engine(services.embedder, spec)
-    prompt_name = body.prompt_name or find_side_prompt(engine.require_ready().prompts, side)
+    prompt_name = body.prompt_name or engine.require_ready().find_side_prompt(side)
     pending = await run_in_threadpool(
         services.embedder.begin, texts, engine, None, None, EncodeOptions(prompt_name, body.long_text)
     )

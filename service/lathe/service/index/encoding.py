@@ -9,7 +9,6 @@ from lathe.service.encoders.engine.work import EncodeOptions
 from lathe.service.errors import ConflictError, WrongShapeError
 from lathe.service.index.spec import IndexSpec
 from lathe.training.encoder.space import compute_space_id
-from lathe.training.encoder.text_encoder import find_side_prompt
 
 
 def find_index_engine(embedder: Embedder, spec: IndexSpec) -> Engine:
@@ -50,5 +49,5 @@ def encode_for_index(embedder: Embedder, spec: IndexSpec, texts: list[str]) -> N
         ServiceError: if the index has no encoder, or the encoder is not served, is not ready or has changed.
     """
     engine = find_index_engine(embedder, spec)
-    options = EncodeOptions(find_side_prompt(engine.require_ready().prompts, "document"))
+    options = EncodeOptions(engine.require_ready().find_side_prompt("document"))
     return embedder.begin(texts, engine, None, None, options).wait_for_answer().vectors

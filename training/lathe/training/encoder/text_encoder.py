@@ -120,14 +120,20 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
     return prompts[name]
 
 
-def find_side_prompt(prompts: Mapping[str, str], side: SearchSide) -> str | None:
-    """Return the name of the prompt for the texts on a side of a search; None if there is none.
+def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str | None) -> str | None:
+    """Return the name of the prompt for the texts on a side of a search; None leaves them to the default prompt.
 
     sentence-transformers gives every model the prompts `query` and `document`, which are empty unless the model has its
-    own: a prompt with text comes before an empty one.
+    own. An empty one is returned only where a default prompt would stand before the texts instead.
+
+    Args:
+        prompts: prompts of the encoder, by name.
+        side: side of the search.
+        default: name of the default prompt; None if there is none.
     """
     names = [name for name in SIDE_PROMPTS[side] if name in prompts]
-    return next((name for name in names if prompts[name]), names[0] if names else None)
+    with_text = next((name for name in names if prompts[name]), None)
+    return with_text or (names[0] if names and default is not None else None)
 
 
 def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) -> AnyEncoder:
@@ -140,13 +146,13 @@ def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) ->
     Raises:
         EncoderError: if there is no prompt of that name.
     """
-    name = prompt_name or find_side_prompt(encoder.prompts, "document")
+    name = prompt_name or find_side_prompt(encoder.prompts, "document", encoder.default_prompt_name)
     return encoder if name is None else encoder.with_default_prompt(name)
 
 
 def encode_queries(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
     """Encode queries to vectors `(n, d)`, with the prompt of queries if the encoder has it, else the default prompt."""
-    return encoder.encode(texts, find_side_prompt(encoder.prompts, "query")).vectors
+    return encoder.encode(texts, find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)).vectors
 
 
 def build_vectors_key(fingerprint: str, long_text: LongText, prompt: str | None) -> str:

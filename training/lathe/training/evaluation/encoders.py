@@ -123,15 +123,16 @@ def _describe_member(encoder: TextEncoder, family: str, published_mean_norm: flo
         fingerprint=encoder.fingerprint,
         output=output,
         dimensions=encoder.dimensions,
-        prompts=_name_side_prompts(encoder.prompts),
+        prompts=_name_side_prompts(encoder),
         default_prompt=prompt or None,
         family=family,
         published_mean_norm=published_mean_norm,
     )
 
 
-def _name_side_prompts(prompts: Mapping[str, str]) -> dict[str, str]:
-    """Return the prompts, those of the sides of a search also under the names `query` and `document`, as mteb asks."""
+def _name_side_prompts(encoder: TextEncoder) -> dict[str, str]:
+    """Return the encoder's prompts; those of the sides of a search are also under mteb's `query` and `document`."""
     sides: tuple[SearchSide, ...] = ("query", "document")
-    named = {side: find_side_prompt(prompts, side) for side in sides}
+    prompts = encoder.prompts
+    named = {side: find_side_prompt(prompts, side, encoder.default_prompt_name) for side in sides}
     return {**{side: prompts[name] for side, name in named.items() if name is not None}, **prompts}

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lathe.training.encoder.precision import Agreement
-from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.encoder.text_encoder import find_prompt
+from lathe.training.encoder.spec import EncoderSpec, SearchSide
+from lathe.training.encoder.text_encoder import find_prompt, find_side_prompt
 
 
 @dataclass(frozen=True)
@@ -45,3 +45,7 @@ class EncoderInfo:
     def find_prompt(self, prompt_name: str | None) -> str | None:
         """Return the text of a prompt, by default that of the default prompt; as `Encoder.prompt`."""
         return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
+
+    def find_side_prompt(self, side: SearchSide) -> str | None:
+        """Return the name of the prompt for the texts on a side of a search; see the function of this name."""
+        return find_side_prompt(self.prompts, side, self.default_prompt_name)

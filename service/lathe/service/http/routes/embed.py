@@ -25,7 +25,6 @@ from lathe.service.http.query_parameters import StrictRoute, list_ignored_parame
 from lathe.service.http.schemas import EmbedBody, EncodingFormat, OpenAIBody, TextsBody
 from lathe.service.http.texts import list_texts
 from lathe.service.services import USE, Services, ServicesDep
-from lathe.training.encoder.text_encoder import find_side_prompt
 
 
 class DirectRoute(APIRoute):
@@ -165,7 +164,7 @@ def _choose_prompt(body: TextsBody, engine: Engine) -> str | None:
     """
     if body.prompt_name is not None or body.input_type is None or engine.info is None:
         return body.prompt_name
-    return find_side_prompt(engine.info.prompts, body.input_type)
+    return engine.info.find_side_prompt(body.input_type)
 
 
 def _require_few(texts: list[str], at_once: bool) -> None:

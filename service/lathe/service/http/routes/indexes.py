@@ -33,7 +33,7 @@ from lathe.service.jobs.inputs import FILE_OF_NEW_TEXTS
 from lathe.service.jobs.requests import ReindexJob
 from lathe.service.jobs.store import Job
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
-from lathe.training.encoder.text_encoder import find_side_prompt
+from lathe.training.encoder.text_encoder import SIDE_PROMPTS
 from lathe.transforms.artifact import MANIFEST, TENSORS
 
 router = APIRouter(route_class=StrictRoute, prefix="/indexes", tags=["indexes"], responses=ERRORS)
@@ -59,8 +59,7 @@ async def show_index(name: str, services: ServicesDep) -> Response:
     for queries; null without one.
     """
     index = await run_in_threadpool(services.indexes.get, name)
-    described = await run_in_threadpool(index.describe)
-    return await answer_json(described | {"prompts": _describe_prompts(index.spec, services)})
+    return await answer_json(await run_in_threadpool(_describe_index, index, services))
 
 
 @router.put("/{name}", dependencies=ADMIN, openapi_extra=describe_body(IndexBody))
@@ -68,7 +67,7 @@ async def create_index(name: str, request: Request, services: ServicesDep) -> Re
     """Create an index; if it exists with these settings, change nothing."""
     services.require_indexes_writable()
     index = await run_in_threadpool(_create_index, name, services, await read_json(request, services.settings))
-    return await answer_json(await run_in_threadpool(index.describe))
+    return await answer_json(await run_in_threadpool(_describe_index, index, services))
 
 
 @router.delete("/{name}", dependencies=ADMIN)
@@ -212,15 +211,12 @@ def _create_reindex_job(name: str, services: Services, json_body: bytes) -> Job:
         return services.jobs.submit("reindex", job.to_json(), files)
 
 
-def _describe_prompts(spec: IndexSpec, services: Services) -> dict[str, str | None] | None:
-    """Return the names of the prompts of documents and queries; None if the index's encoder is not ready here."""
-    engine = None if spec.encoder is None else services.embedder.engines.get(spec.encoder)
-    if engine is None or engine.info is None:
-        return None
-    return {
-        "document": find_side_prompt(engine.info.prompts, "document"),
-        "query": find_side_prompt(engine.info.prompts, "query"),
-    }
+def _describe_index(index: SearchIndex, services: Services) -> dict[str, Any]:
+    """Describe an index with the names of its prompts; `prompts` is None if its encoder is not ready here."""
+    engine = None if index.spec.encoder is None else services.embedder.engines.get(index.spec.encoder)
+    info = None if engine is None else engine.info
+    prompts = None if info is None else {side: info.find_side_prompt(side) for side in SIDE_PROMPTS}
+    return index.describe() | {"prompts": prompts}
 
 
 def _build_specs(services: Services) -> SpecResolver:
