@@ -156,13 +156,13 @@ def test_advise_prints_one_line_for_an_invalid_source_report_or_name(run, argume
 
 def test_advise_names_the_index_to_build_or_what_is_possible(run, tmp_path):
     rng = np.random.default_rng(0)
-    rows = rng.normal(size=(2200, 12)) @ rng.normal(size=(12, 32)) + 0.1 * rng.normal(size=(2200, 32))
+    rows = rng.normal(size=(1100, 12)) @ rng.normal(size=(12, 32)) + 0.1 * rng.normal(size=(1100, 32))
     np.save(tmp_path / "rows.npy", rows.astype(np.float32))
     command = ("advise", "--source", tmp_path / "rows.npy", "--index-rows", "50000", "--recall", "0.5")
     status, out, err = run(*command, "--memory", "20MB")
     assert status == 0, err
     chosen = next(line.split() for line in out.splitlines() if " ← " in line and line.startswith(("codes:", "none")))
-    assert "among 50,000 rows recall@10" in out and "by 1,200 rows measured" in out
+    assert "among 50,000 rows recall@10" in out and "by 550 rows measured" in out
     name = chosen[0].replace(":", "")
     assert f"lathe index import --name NAME --source SOURCE --chain {name} --m {chosen[2]}" in out
     status, out, _ = run(*command, "--memory", "1MB", "--json")

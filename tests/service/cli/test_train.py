@@ -105,7 +105,9 @@ def test_train_help_lists_every_method_and_option(train):
 def test_train_reze_prints_its_sources_the_overlap_and_the_models_folder(trained):
     ended, out = trained
     assert ended.returncode == 0, ended.stderr
-    assert ended.stderr == f"Serve it with: lathe encoders add NAME --model {out / 'model'}\n"
+    warning, advice = ended.stderr.splitlines()
+    assert warning.startswith("reze: there are two sources") and "add a third source" in warning
+    assert advice == f"Serve it with: lathe encoders add NAME --model {out / 'model'}"
     lines = ended.stdout.splitlines()
     rows = {line.split()[0]: line for line in lines if line.startswith(("source", "tone", "topic", "pairs"))}
     assert list(rows) == ["source", "tone", "topic", "pairs"]
