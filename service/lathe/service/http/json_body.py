@@ -21,7 +21,7 @@ from lathe.service.errors import (
 )
 from lathe.service.http.body_memory import HeldBody
 from lathe.service.http.parse_queue import ParseReservation
-from lathe.service.http.schemas import UNKNOWN_FIELD, Body, CompatibleBody
+from lathe.service.http.schemas import UNKNOWN_FIELD, Body
 from lathe.service.settings import Settings
 
 DRAINED_BODIES = 8
@@ -137,12 +137,9 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
     if not isinstance(content, dict):
         raise WrongShapeError(f"the body must be a JSON object, got {type(content).__name__}")
     try:
-        validated = schema.model_validate(content)
+        return schema.model_validate(content)
     except ValidationError as error:
         raise _convert_validation_error(error) from None
-    if isinstance(validated, CompatibleBody):
-        validated.note_ignored(content)
-    return validated
 
 
 def parse_json(body: bytes) -> Any:

@@ -51,6 +51,8 @@ def list_ignored_parameters(request: Request, allowed: Collection[str], fields: 
     Raises:
         BadValueError: for a name that seems to mean a known parameter, or is a field of the body.
     """
+    if not request.scope["query_string"]:
+        return []
     unknown = [name for name in request.query_params if name not in allowed]
     for name in unknown:
         if name in fields:

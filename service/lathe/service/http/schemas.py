@@ -1,7 +1,7 @@
 """Request schemas of the API."""
 
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Collection
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -9,7 +9,6 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
-    PrivateAttr,
     model_validator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -61,6 +60,14 @@ class Body(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
+    known: ClassVar[frozenset[str]] = frozenset()
+    """Names of the fields, made once: every request is compared with them."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Set `known`."""
+        cls.known = frozenset(cls.model_fields)
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Return the schema whose lists and dicts stop validating at the first wrong entry.
@@ -82,14 +89,15 @@ class Body(BaseModel):
         if not isinstance(values, dict):
             return values
         given = {k: v for k, v in values.items() if v is not None}
-        cls.refuse_unknown(given.keys() - cls.model_fields.keys())
+        if not given.keys() <= cls.known:
+            cls.refuse_unknown(given.keys() - cls.known)
         return given
 
     @classmethod
     def refuse_unknown(cls, unknown: Collection[str]) -> None:
         """Raise `PydanticCustomError` for the first of the unknown fields, with the field that it seems to mean."""
         for name in sorted(unknown):
-            field = find_field(name, cls.model_fields.keys())
+            field = find_field(name, cls.known)
             advice = f"did you mean {field}?" if field else f"the fields are {', '.join(cls.model_fields)}"
             raise PydanticCustomError(UNKNOWN_FIELD, "unknown field; {advice}", {"field": name, "advice": advice})
 
@@ -100,25 +108,17 @@ class CompatibleBody(Body):
     Unknown fields are ignored, except those that seem to mean a known one. `ignored` has their names.
     """
 
-    model_config = ConfigDict(extra="ignore")
-
-    _ignored: tuple[str, ...] = PrivateAttr(default=())
+    model_config = ConfigDict(extra="allow")
 
     @property
-    def ignored(self) -> tuple[str, ...]:
+    def ignored(self) -> list[str]:
         """Names of the fields that were ignored, in alphabetical order."""
-        return self._ignored
-
-    def note_ignored(self, content: Mapping[str, Any]) -> None:
-        """Keep the names of the unknown fields in the JSON object that this body was made of."""
-        if len(content) > len(self.model_fields_set):
-            unknown = content.keys() - type(self).model_fields.keys()
-            self._ignored = tuple(sorted(name for name in unknown if content[name] is not None))
+        return sorted(self.model_extra or ())
 
     @classmethod
     def refuse_unknown(cls, unknown: Collection[str]) -> None:
         """Raise `PydanticCustomError` for an unknown field that seems to mean a known one."""
-        super().refuse_unknown([name for name in unknown if find_field(name, cls.model_fields.keys())])
+        super().refuse_unknown([name for name in unknown if find_field(name, cls.known)])
 
 
 EncodingFormat = Literal["float", "base64"]

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
@@ -92,8 +91,7 @@ async def embed(request: Request, services: ServicesDep) -> Response:
     return await _respond(begun, partial(_build_embed_response, begun.encoding_format, wants_npy(request)))
 
 
-@dataclass(frozen=True)
-class BegunRequest:
+class BegunRequest(NamedTuple):
     """A request whose texts are queued for encoding, without its body.
 
     Attributes:
@@ -140,7 +138,7 @@ def _begin_embed(request: Request, services: Services, json_body: bytes, at_once
     texts = list_texts(body.inputs, services.settings.max_texts, "inputs")
     _require_few(texts, at_once)
     query = request.query_params
-    ignored = list_ignored_parameters(request, ("model", "chain"), EmbedBody.model_fields.keys())
+    ignored = list_ignored_parameters(request, ("model", "chain"), EmbedBody.known)
     choice = services.embedder.parse_model(body.model or query.get("model"))
     long_text = body.choose_long_text(choice.engine.spec.long_text)
     options = EncodeOptions(_choose_prompt(body, choice.engine), long_text, body.truncation_direction, body.normalize)
@@ -205,7 +203,7 @@ def _begin_embeddings(request: Request, services: Services, json_body: bytes, at
     body = validate_json(json_body, OpenAIBody)
     texts = list_texts(body.input, services.settings.max_texts, "input")
     _require_few(texts, at_once)
-    ignored = list_ignored_parameters(request, (), OpenAIBody.model_fields.keys())
+    ignored = list_ignored_parameters(request, (), OpenAIBody.known)
     choice = services.embedder.parse_model(body.model)
     pending = services.embedder.begin(
         texts,
