@@ -1,11 +1,10 @@
 """Encoding of texts by a loaded sentence-transformers model, in batches of similar length."""
 
-import copy
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +41,7 @@ from lathe.training.encoder.packing import try_packing, unpack_linear_layers
 from lathe.training.encoder.parallel import map_in_threads
 from lathe.training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side
-from lathe.training.encoder.text_encoder import Encoding, build_vectors_key, find_prompt
+from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
 from lathe.training.encoder.unpadding import split_flat_batches, try_unpadding
 from lathe.training.errors import EncoderError, NotFiniteError, TooLongError
 
@@ -69,7 +68,7 @@ UNLIMITED = 1_000_000
 log = logging.getLogger(__name__)
 
 
-class Encoder:
+class Encoder(PromptedEncoder):
     """Loaded sentence-transformers model. Not thread-safe: its tokenizer allows one user at a time.
 
     Attributes:
@@ -139,11 +138,6 @@ class Encoder:
         if spec.compile:
             model = self.transformer.auto_model  # its forward is called by name, past what Module.compile sets
             model.forward = torch.compile(model.forward, dynamic=True)
-
-    @property
-    def name(self) -> str:
-        """Name of the encoder as users know it."""
-        return self.spec.name
 
     @property
     def model_bytes(self) -> int:
@@ -259,22 +253,6 @@ class Encoder:
                     on_batch(done * len(texts) // len(pieces.texts))
         joined, counts = pieces.join(torch.from_numpy(vectors), tokens, normalize)
         return Encoding(require_finite(joined.numpy(), self.spec), counts, padded, pieces.join_cut(cut))
-
-    @property
-    def vectors_key(self) -> str:
-        """Key under which its vectors are stored offline; see `build_vectors_key`."""
-        return build_vectors_key(self.fingerprint, self.spec.long_text, self.prompt(None))
-
-    def with_default_prompt(self, prompt_name: str) -> Self:
-        """Return this encoder with another default prompt; both share the model.
-
-        Raises:
-            EncoderError: if there is no prompt of that name.
-        """
-        self.prompt(prompt_name)
-        other = copy.copy(self)
-        other.default_prompt_name = prompt_name
-        return other
 
     def divide(
         self,
@@ -446,14 +424,6 @@ class Encoder:
         if "token_embeddings" in features:  # pooling in bfloat16 would leave norms off by 1e-3
             features["token_embeddings"] = features["token_embeddings"].float()
         return features
-
-    def prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt; None takes the model's default prompt, and returns None if there is no default.
-
-        Raises:
-            EncoderError: if there is no prompt of that name.
-        """
-        return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
 
     def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
         """Raise `TooLongError` for the first text that has, with the prompt, more tokens than the encoder reads.

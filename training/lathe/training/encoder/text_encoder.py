@@ -1,5 +1,6 @@
 """Interface of what turns texts into vectors: a model that is loaded here, or an embeddings API."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.digests import digest
-from lathe.training.encoder.spec import HasSpace, LongText, SearchSide, Side
+from lathe.training.encoder.spec import EncoderSpec, HasSpace, LongText, SearchSide, Side
 from lathe.training.errors import EncoderError
 
 SIDE_PROMPTS: dict[SearchSide, tuple[str, ...]] = {
@@ -55,7 +56,7 @@ class TextEncoder(HasSpace, Protocol):
 
     @property
     def vectors_key(self) -> str:
-        """Key under which its vectors are stored offline; see `build_vectors_key`."""
+        """Key under which its vectors are stored offline; see `PromptedEncoder`."""
 
     def describe(self) -> dict[str, Any]:
         """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata."""
@@ -99,6 +100,59 @@ class TextEncoder(HasSpace, Protocol):
         Raises:
             EncoderError: for an unknown prompt, or a text that cannot be encoded.
         """
+
+
+class PromptedEncoder:
+    """Base of the encoders: their prompts, and what depends on the default one.
+
+    Attributes:
+        spec: spec of the encoder.
+        fingerprint: fingerprint of its vector space.
+        prompts: prompts by name.
+        default_prompt_name: name of the prompt for texts that name none; None for none.
+    """
+
+    spec: EncoderSpec
+    fingerprint: str
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+
+    @property
+    def name(self) -> str:
+        """Name of the encoder as users know it."""
+        return self.spec.name
+
+    @property
+    def vectors_key(self) -> str:
+        """Key under which its vectors are stored offline.
+
+        Besides the fingerprint, it says whether long texts are means, and which prompt stands before texts by default.
+        """
+        key = self.fingerprint
+        if self.spec.long_text == "mean":
+            key += "-mean"
+        if prompt := self.prompt(None):
+            key += f"-{digest(prompt)[:8]}"
+        return key
+
+    def prompt(self, prompt_name: str | None) -> str | None:
+        """Return the text of a prompt; None takes the default prompt, and returns None if there is no default.
+
+        Raises:
+            EncoderError: if there is no prompt of that name.
+        """
+        return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
+
+    def with_default_prompt(self, prompt_name: str) -> Self:
+        """Return the same encoder with another default prompt; both share the model or the calls.
+
+        Raises:
+            EncoderError: if there is no prompt of that name.
+        """
+        self.prompt(prompt_name)
+        other = copy.copy(self)
+        other.default_prompt_name = prompt_name
+        return other
 
 
 def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> str | None:
@@ -153,12 +207,3 @@ def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) ->
 def encode_queries(encoder: TextEncoder, texts: Sequence[str]) -> NDArray[np.float32]:
     """Encode queries to vectors `(n, d)`, with the prompt of queries if the encoder has it, else the default prompt."""
     return encoder.encode(texts, find_side_prompt(encoder.prompts, "query", encoder.default_prompt_name)).vectors
-
-
-def build_vectors_key(fingerprint: str, long_text: LongText, prompt: str | None) -> str:
-    """Return the key under which an encoder's vectors are stored offline.
-
-    Besides the fingerprint, it says whether long texts are means, and which prompt stands before texts by default.
-    """
-    parts = [fingerprint, "mean" if long_text == "mean" else "", digest(prompt)[:8] if prompt else ""]
-    return "-".join(part for part in parts if part)

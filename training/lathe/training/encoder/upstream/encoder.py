@@ -1,21 +1,20 @@
 """An encoder behind an embeddings API."""
 
 import asyncio
-import copy
 import hashlib
 import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lathe.training.encoder.batching import estimate_tokens
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side, StoreSettings
-from lathe.training.encoder.text_encoder import Encoding, build_vectors_key, find_prompt
+from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
 from lathe.training.encoder.upstream.calls import OnUsage, UpstreamCalls, Usage
 from lathe.training.encoder.upstream.client import CallError, UpstreamClient
 from lathe.training.encoder.upstream.protocols import PROTOCOLS, Answer, CallOptions
@@ -41,7 +40,7 @@ PATIENCE_SECONDS = 600.0
 log = logging.getLogger(__name__)
 
 
-class UpstreamEncoder:
+class UpstreamEncoder(PromptedEncoder):
     """Encoder behind an embeddings API, as `lathe.training.encoder.encoder.Encoder` is one of a loaded model.
 
     Thread-safe: all calls are made in the event loop of one thread, and a text in a call under way is not sent again.
@@ -155,27 +154,6 @@ class UpstreamEncoder:
             raise UpstreamUnavailableError(f"the encoder {self.name} was stopped") from None
 
     @property
-    def name(self) -> str:
-        """Name of the encoder as users know it."""
-        return self.spec.name
-
-    @property
-    def vectors_key(self) -> str:
-        """Key under which the encoder's vectors are stored offline; see `build_vectors_key`."""
-        return build_vectors_key(self.fingerprint, self.spec.long_text, self.prompt(None))
-
-    def with_default_prompt(self, prompt_name: str) -> Self:
-        """Return this encoder with another default prompt; both share the calls, and one of them is closed.
-
-        Raises:
-            EncoderError: if there is no prompt of that name.
-        """
-        self.prompt(prompt_name)
-        other = copy.copy(self)
-        other.default_prompt_name = prompt_name
-        return other
-
-    @property
     def device(self) -> str:
         """Name of the torch device on which chains of the encoder's vectors are fitted: the best available one."""
         from lathe.training.encoder.devices import best_device
@@ -207,14 +185,6 @@ class UpstreamEncoder:
     def describe_upstream(self) -> dict[str, Any]:
         """Return provider, protocol, the dimensions that are asked for, and what the API states of its model."""
         return self.upstream.describe() | {"stated": self.space.known.stated}
-
-    def prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt; None takes the default prompt, and returns None if there is no default.
-
-        Raises:
-            EncoderError: if there is no prompt of that name.
-        """
-        return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
 
     def encode(
         self,
