@@ -52,9 +52,7 @@ def _require_flat(path: Readable) -> None:
     with path.open("rb") as stored:
         size = stored.seek(0, io.SEEK_END)
         stored.seek(0)
-        header = _read_index_header(stored)
-        if header[:4] in MAPPED:  # the index it maps to ids follows
-            header = _read_index_header(stored)
+        header = _read_flat_header(stored)
         counted = stored.read(8)
     if header[:4] not in FLAT:
         raise SourceError(
@@ -69,12 +67,16 @@ def _require_flat(path: Readable) -> None:
 def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
     """Return the metric of a flat FAISS index from its header; None if the file is none."""
     with path.open("rb") as stored:
-        header = _read_index_header(stored)
-        if header[:4] in MAPPED:
-            header = _read_index_header(stored)
+        header = _read_flat_header(stored)
     if header[:4] not in FLAT:
         return None
     return {0: "ip", 1: "l2"}.get(int.from_bytes(header[33:], "little"))  # type: ignore[return-value]
+
+
+def _read_flat_header(stored: IO[bytes]) -> bytes:
+    """Read the header of an index, or of the one that it maps to ids, which follows its own; return its 37 bytes."""
+    header = _read_index_header(stored)
+    return _read_index_header(stored) if header[:4] in MAPPED else header
 
 
 def _read_index_header(stored: IO[bytes]) -> bytes:
