@@ -345,23 +345,23 @@ class Settings(BaseSettings):
             )
 
 
-OPTION_VARIABLES = ("LATHE_POSTGRES_URL", "LATHE_RAY_ADDRESS")
-"""Environment variables of commands' options, which are no settings of a server."""
+PREFIX = "LATHE_"
+"""Beginning of the names of all environment variables of Lathe."""
+KNOWN_VARIABLES = {"POSTGRES_URL", "RAY_ADDRESS", *(name.upper() for name in Settings.model_fields)}
+"""Names of the variables after the prefix: two are of commands' options, the others are settings of a server."""
 
 
 def list_unknown_variables() -> list[str]:
-    """List the environment variables `LATHE_…` that nothing reads, such as those that Kubernetes sets for a service.
+    """List the environment variables `LATHE_…` that nothing reads, such as those that Kubernetes sets for a service."""
+    ours = {name.removeprefix(PREFIX) for name in os.environ if name.startswith(PREFIX)}
+    return sorted(PREFIX + name for name in ours - KNOWN_VARIABLES)
 
-    Raises:
-        ValueError: for a variable that seems to be misspelt; the message names the one that it may mean.
-    """
-    known = {f"LATHE_{name.upper()}" for name in Settings.model_fields} | set(OPTION_VARIABLES)
-    unknown = sorted(name for name in os.environ if name.startswith("LATHE_") and name not in known)
-    for name in unknown:
-        similar = find_similar(name.removeprefix("LATHE_"), (other.removeprefix("LATHE_") for other in known))
-        if similar:
-            raise ValueError(f"{name} is not read by anything; did you mean LATHE_{similar}?")
-    return unknown
+
+def _refuse_misspelt_variables() -> None:
+    """Raise `ValueError` for a variable that nothing reads and that seems to mean one that is read."""
+    for name in list_unknown_variables():
+        if similar := find_similar(name.removeprefix(PREFIX), KNOWN_VARIABLES):
+            raise ValueError(f"{name} is not read by anything; did you mean {PREFIX}{similar}?")
 
 
 def read_settings(**overrides: Any) -> Settings:
@@ -370,7 +370,7 @@ def read_settings(**overrides: Any) -> Settings:
     Raises:
         ValueError: if settings are invalid, with each of them in the message, or a variable seems to be misspelt.
     """
-    list_unknown_variables()
+    _refuse_misspelt_variables()
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:
