@@ -105,6 +105,11 @@ def test_a_header_names_at_most_twenty_ignored_fields(client):
     assert len(answer.headers["x-ignored-fields"]) < 1000
 
 
+def test_more_unknown_fields_than_are_compared_are_refused(client):
+    answer = client.post("/embed", json={"inputs": "a"} | {f"{'x' * 300}{number}": 1 for number in range(1001)})
+    assert answer.status_code == 400 and "unknown field" in answer.json()["error"]["message"]
+
+
 def test_every_query_parameter_that_a_route_does_not_describe_is_refused(lathe, operations):
     tried = 0
     for path, method, _ in operations:

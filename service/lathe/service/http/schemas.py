@@ -16,11 +16,11 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from lathe.service.chains.output_dtype import OutputDtype
 from lathe.service.chains.resolve import InputType
 from lathe.service.codec import MAX_DIMENSIONS
+from lathe.service.http.unknown_names import MAX_UNKNOWN, find_field
 from lathe.service.index.spec import Metric, Originals
 from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS
 from lathe.training.encoder.spec import LongText
 from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
-from lathe.transforms.suggestions import find_similar
 
 
 def fail_fast(schema: Any) -> Any:
@@ -35,24 +35,6 @@ def fail_fast(schema: Any) -> Any:
 
 UNKNOWN_FIELD = "unknown_field"
 """Type of pydantic's error for a field that the schema does not have; `field` in its context is the name."""
-
-OTHER_NAMES = {
-    "dim": "dimensions",
-    "dims": "dimensions",
-    "output_dimension": "dimensions",
-    "output_dimensions": "dimensions",
-    "limit": "k",
-    "n_results": "k",
-    "top_k": "k",
-    "where": "filter",
-}
-"""Names that other services have for fields of ours. Ignored, they would change an answer without a word."""
-
-
-def find_field(name: str, fields: Collection[str]) -> str | None:
-    """Return the field that an unknown name seems to mean: another service's name of it, or the most similar one."""
-    other = OTHER_NAMES.get(name.lower())
-    return other if other in fields else find_similar(name, fields)
 
 
 class Body(BaseModel):
@@ -96,10 +78,10 @@ class Body(BaseModel):
     @classmethod
     def refuse_unknown(cls, unknown: Collection[str]) -> None:
         """Raise `PydanticCustomError` for the first of the unknown fields, with the field that it seems to mean."""
-        for name in sorted(unknown):
-            field = find_field(name, cls.known)
-            advice = f"did you mean {field}?" if field else f"the fields are {', '.join(cls.model_fields)}"
-            raise PydanticCustomError(UNKNOWN_FIELD, "unknown field; {advice}", {"field": name, "advice": advice})
+        name = min(unknown)
+        field = find_field(name, cls.known)
+        advice = f"did you mean {field}?" if field else f"the fields are {', '.join(cls.model_fields)}"
+        raise PydanticCustomError(UNKNOWN_FIELD, "unknown field; {advice}", {"field": name, "advice": advice})
 
 
 class CompatibleBody(Body):
@@ -117,8 +99,13 @@ class CompatibleBody(Body):
 
     @classmethod
     def refuse_unknown(cls, unknown: Collection[str]) -> None:
-        """Raise `PydanticCustomError` for an unknown field that seems to mean a known one."""
-        super().refuse_unknown([name for name in unknown if find_field(name, cls.known)])
+        """Raise `PydanticCustomError` for an unknown field that seems to mean a known one.
+
+        Also for more unknown fields than any client sends: comparing each of a body's with the known ones takes time.
+        """
+        misspelt = unknown if len(unknown) > MAX_UNKNOWN else [name for name in unknown if find_field(name, cls.known)]
+        if misspelt:
+            super().refuse_unknown(misspelt)
 
 
 EncodingFormat = Literal["float", "base64"]

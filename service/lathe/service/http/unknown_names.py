@@ -1,4 +1,4 @@
-"""Checks of the names in a request's query: what is misspelt is refused."""
+"""Unknown names of fields and query parameters: which known ones they seem to mean, and what becomes of them."""
 
 import re
 from collections.abc import Callable, Collection, Coroutine
@@ -9,12 +9,32 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lathe.service.errors import BadValueError
-from lathe.service.http.schemas import find_field
+from lathe.transforms.suggestions import find_similar
 
+MAX_UNKNOWN = 1000
+"""Maximum number of unknown names that are each compared with the known ones, which takes some 25 µs."""
 MAX_NAMES = 20
 """Maximum number of names in the header `x-ignored-fields`."""
 UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
 """Characters of a client's names that a header is not given."""
+
+OTHER_NAMES = {
+    "dim": "dimensions",
+    "dims": "dimensions",
+    "output_dimension": "dimensions",
+    "output_dimensions": "dimensions",
+    "limit": "k",
+    "n_results": "k",
+    "top_k": "k",
+    "where": "filter",
+}
+"""Names that other services have for fields of ours. Ignored, they would change an answer without a word."""
+
+
+def find_field(name: str, fields: Collection[str]) -> str | None:
+    """Return the field that an unknown name seems to mean: another service's name of it, or the most similar one."""
+    other = OTHER_NAMES.get(name.lower())
+    return other if other in fields else find_similar(name, fields)
 
 
 class StrictRoute(APIRoute):
@@ -53,11 +73,12 @@ def list_ignored_parameters(request: Request, allowed: Collection[str], fields: 
     """
     if not request.scope["query_string"]:
         return []
+    known = {*allowed, *fields}
     unknown = [name for name in request.query_params if name not in allowed]
     for name in unknown:
         if name in fields:
             raise BadValueError(f"{name}: unknown query parameter; send it in the body", param=name)
-        if similar := find_field(name, {*allowed, *fields}):
+        if similar := find_field(name, known):
             raise BadValueError(f"{name}: unknown query parameter; did you mean {similar}?", param=name)
     return unknown
 

@@ -10,8 +10,8 @@ from lathe.service.errors import BadValueError, NotSupportedError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import AdviseBody
+from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.requests import AdviseJob
 from lathe.service.jobs.sources import receive, require_distinct
 from lathe.service.jobs.store import Job

@@ -20,9 +20,9 @@ from lathe.service.http.answers import answer_json, build_json_response, build_n
 from lathe.service.http.disconnect import wait_for_encoding
 from lathe.service.http.json_body import read_json, release_parse_memory, validate_json
 from lathe.service.http.openapi import BINARY, ERRORS, describe_body, describe_vectors_response
-from lathe.service.http.query_parameters import StrictRoute, list_ignored_parameters, name_ignored
 from lathe.service.http.schemas import EmbedBody, EncodingFormat, OpenAIBody, TextsBody
 from lathe.service.http.texts import list_texts
+from lathe.service.http.unknown_names import StrictRoute, list_ignored_parameters, name_ignored
 from lathe.service.services import USE, Services, ServicesDep
 
 

@@ -13,8 +13,8 @@ from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import SizeRouteBody
+from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.services import ADMIN, USE, Services, ServicesDep
 
 router = APIRouter(route_class=StrictRoute, prefix="/encoders", tags=["encoders"], responses=ERRORS)

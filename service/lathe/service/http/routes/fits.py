@@ -15,8 +15,8 @@ from lathe.service.errors import BadValueError, ConflictError
 from lathe.service.http.answers import answer_job
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import FitBody, PairBody, SourceBody
+from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.inputs import (
     FILE_OF_PAIRS,
     FILE_OF_QUERIES,

@@ -23,8 +23,8 @@ from lathe.service.http.index_vectors import (
 )
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
-from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import GetBody, IdsBody, IndexBody, ReindexBody, UpsertBody
+from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.items import require_ids, require_small_response
 from lathe.service.index.protocol import Change, SearchIndex, SpaceMovedError
 from lathe.service.index.spec import IndexSpec, require_same_settings

@@ -11,7 +11,7 @@ from lathe.service.codec import NPY, dump_json
 from lathe.service.errors import UnavailableError, UnknownNameError
 from lathe.service.http.answers import answer_json
 from lathe.service.http.openapi import ERRORS
-from lathe.service.http.query_parameters import StrictRoute
+from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.jobs.jobs import ResultFile
 from lathe.service.jobs.kinds.advise import REPORT
 from lathe.service.services import ADMIN, USE, Services, ServicesDep

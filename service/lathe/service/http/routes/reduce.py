@@ -16,8 +16,8 @@ from lathe.service.errors import BadValueError
 from lathe.service.http.answers import build_json_response, build_npy_response, encode_answer, wants_npy
 from lathe.service.http.json_body import read_body, read_json, validate_json
 from lathe.service.http.openapi import BINARY, describe_body, describe_vectors_response
-from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import ReduceBody
+from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.services import USE, Services, ServicesDep
 
 router = APIRouter(route_class=StrictRoute, dependencies=USE, tags=["vectors"])

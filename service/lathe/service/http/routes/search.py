@@ -19,8 +19,8 @@ from lathe.service.http.index_vectors import (
 )
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, VECTOR_HEADERS, describe_body
-from lathe.service.http.query_parameters import StrictRoute
 from lathe.service.http.schemas import SearchBody
+from lathe.service.http.unknown_names import StrictRoute
 from lathe.service.index.bridge import Bridge
 from lathe.service.index.filters import Filter, parse_filter
 from lathe.service.index.items import require_small_response
