@@ -4,7 +4,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ def training_page() -> Iterator[str]:
         yield from of_thing(name, things[name])
     yield "\n## Classes"
     for name in (name for name, thing in things.items() if inspect.isclass(thing)):
-        yield from of_thing(name, things[name])
+        unlisted = [base for base in things[name].__mro__[1:] if base.__module__.startswith(training.__name__)]
+        yield from of_thing(name, things[name], [base for base in unlisted if base.__name__ not in things])
 
 
 def transforms_page() -> Iterator[str]:
@@ -58,8 +59,8 @@ def transforms_page() -> Iterator[str]:
     yield from (f"- `{name}`: {summary(thing)}" for name, thing in errors.items())
 
 
-def of_thing(name: str, thing: Any) -> Iterator[str]:
-    """A class with its methods, or a function."""
+def of_thing(name: str, thing: Any, bases: Sequence[type] = ()) -> Iterator[str]:
+    """Yield the lines on a function, or on a class with its methods and those of `bases`, which no page lists."""
     kind_of_step = f", kind `{thing.kind}`" if isinstance(getattr(thing, "kind", None), str) else ""
     tree = tree_of(thing)
     own = [f for f in tree.body if isinstance(f, ast.FunctionDef) and inspect.isclass(thing)]
@@ -68,6 +69,7 @@ def of_thing(name: str, thing: Any) -> Iterator[str]:
     yield f"\n### {name}\n\n`{name}({arguments(made)})`{kind_of_step} ([source](../../{file}))\n\n{summary(thing)}"
     for section, text in sections(inspect.getdoc(thing) or ""):
         yield f"\n{section}\n\n{text}"
+    own += [f for base in bases for f in tree_of(base).body if isinstance(f, ast.FunctionDef)]
     public = [f for f in own if not f.name.startswith("_") and "overload" not in decorators(f)]
     if public:
         yield "\nMethods and properties:\n"
