@@ -49,7 +49,9 @@ def read_recorded_uses(path: Path) -> dict[str, list[str]]:
     except FileNotFoundError:
         return {}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ArtifactError(f"{path} cannot be read: {error!r}; delete it to delete chains without this check") from error
+        raise ArtifactError(
+            f"{path} cannot be read: {error!r}; delete it to delete chains without this check"
+        ) from error
 
 
 def list_uses(

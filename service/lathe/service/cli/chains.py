@@ -89,9 +89,12 @@ def rollback(name: Annotated[str, typer.Argument(help="NAME")]) -> None:
 @app.command()
 def delete(
     chain: Annotated[str, typer.Argument(help="NAME@VERSION")],
-    force: Annotated[bool, flag("--force", "Delete it although a size route, an index or a column of PostgreSQL uses it.")] = False,
+    force: Annotated[bool, flag("--force", "Delete it although something uses it.")] = False,
 ) -> None:
-    """Delete a version permanently."""
+    """Delete a version permanently.
+
+    A version that a size route, an index or a column of PostgreSQL uses is deleted only with --force.
+    """
     from lathe.service.chains.usage import read_recorded_uses, require_unused
     from lathe.service.index.backend import describe_indexes
 

@@ -54,7 +54,10 @@ async def rollback(name: str, services: ServicesDep) -> Response:
 
 @router.delete("/{name}/{version}", dependencies=ADMIN)
 async def delete(name: str, version: str, services: ServicesDep, force: bool = False) -> Response:
-    """Delete a version permanently; one that a size route, an index or a column of PostgreSQL uses only with `force`."""
+    """Delete a version permanently.
+
+    A version that a size route, an index or a column of PostgreSQL uses is deleted only with `force`.
+    """
     services.require_writable()
     number = require_number(version, "version")
     await run_in_threadpool(_delete, name, number, services, force)
@@ -63,7 +66,9 @@ async def delete(name: str, version: str, services: ServicesDep, force: bool = F
 
 def _delete(name: str, version: int, services: Services, force: bool) -> None:
     if not force:
-        require_unused(services.registry, name, version, services.indexes.describe(), read_recorded_uses(services.home.uses))
+        require_unused(
+            services.registry, name, version, services.indexes.describe(), read_recorded_uses(services.home.uses)
+        )
     services.registry.delete(name, version)
 
 

@@ -194,7 +194,6 @@ class UpstreamEncoder(PromptedEncoder):
         truncation_side: Side = "right",
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
-        plain: bool = False,
     ) -> Encoding:
         """Encode texts as `TextEncoder.encode` says; only vectors that are not stored are asked for.
 
@@ -207,7 +206,7 @@ class UpstreamEncoder(PromptedEncoder):
                 `long_text` of "mean".
             UpstreamError: if the API gives no vectors.
         """
-        prompt = None if plain else self.prompt(prompt_name)
+        prompt = self.prompt(prompt_name)
         found = self.encode_each(texts, self.build_options(prompt, long_text or self.spec.long_text, truncation_side))
         vectors = np.empty((len(texts), self.dimensions), np.float32)
         tokens = np.empty(len(texts), np.int64)
