@@ -24,6 +24,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lathe.service.codec import dump_json
 from lathe.service.errors import BadValueError, ServiceError, UnavailableError, error_body
+from lathe.service.http.upgrade_offers import Parser
 
 HEAD_BYTES = 65_536
 """Maximum bytes of the request line and headers, of one parsed piece, and between two pieces of a body."""
@@ -112,6 +113,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, limits: Limits, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
+        self.parser = Parser(self)
         self.limits = limits
         self.deadline: float | None = None
         self.unread = 0
@@ -180,6 +182,8 @@ class Connection(HttpToolsProtocol):
             )
         if self.refusal is not None:
             raise self.refusal
+        if self.parser.has_offer:  # the head comes again without it
+            return
         super().on_headers_complete()
         self.headers = []  # the request has its own; those that follow a chunked body must not join them
         self.deadline = self.loop.time() + self.limits.body_seconds
@@ -192,6 +196,8 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """End a request, and clear the deadline until the next request begins."""
         self.progressed = True
+        if self.parser.has_offer:
+            return
         self.deadline = None
         super().on_message_complete()
 
