@@ -123,6 +123,9 @@ class Settings(BaseSettings):
     times LATHE_MAX_BODY_BYTES."""
     body_seconds: Annotated[float, Field(gt=0)] = 120.0
     """Maximum seconds from the end of a request's headers to the end of its body; past that, 408."""
+    keep_alive_seconds: Annotated[int, Field(ge=1)] = 75
+    """Seconds without a request after which a connection is closed; more than the proxy or balancer in front keeps one,
+    which might otherwise send a request at the moment of closing."""
     max_connections: Annotated[int, Field(ge=1)] = 4096
     """Maximum open connections; past that, or near the system's limit of open files, 503."""
     max_queued_texts: Annotated[int, Field(ge=1)] = 16_384

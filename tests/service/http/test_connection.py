@@ -158,6 +158,27 @@ def test_connections_over_the_limit_are_answered_503_and_logged_once(caplog):
     serving(test, connections=3)
 
 
+def test_at_the_limit_the_connection_that_is_idle_for_longest_gives_way_to_a_new_one():
+    async def test(served):
+        silent, _ = await served.connect()
+        first, writer = await served.connect(b"GET / HTTP/1.1\r\n\r\n")
+        second, _ = await served.connect(b"GET / HTTP/1.1\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")  # the first is idle again, for less than the second
+        await asyncio.sleep(0.02)
+        assert status(await served.say(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")) == 200
+        assert (await asyncio.wait_for(second.read(), 10)).count(b"200 OK") == 1
+        assert not first.at_eof() and not silent.at_eof()
+
+        served.release.clear()
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await served.connect(b"GET / HTTP/1.1\r\n\r\n")
+        assert status(await served.say(b"GET / HTTP/1.1\r\n\r\n")) == 503  # nobody is idle
+        served.release.set()
+        assert (await asyncio.wait_for(first.readuntil(b"0 bytes"), 10)).startswith(b"HTTP/1.1 200")
+
+    serving(test, connections=3)
+
+
 def test_connections_near_the_limit_of_open_files_are_answered_503():
     async def test(served):
         fillers = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]  # whatever fills the table

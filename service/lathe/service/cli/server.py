@@ -91,6 +91,7 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
         ws="none",
         backlog=limits.backlog,
         log_config=None,
+        timeout_keep_alive=settings.keep_alive_seconds,
         access_log=False,  # the service logs requests itself, without their paths
         timeout_graceful_shutdown=settings.shutdown_seconds + EXTRA_SHUTDOWN_SECONDS,
         server_header=False,
