@@ -50,14 +50,18 @@ class Served:
         check_connections(self.state.connections, asyncio.get_running_loop().time() + seconds)
 
 
-def serving(test, **limits):
-    """Run a test's coroutine against a server with these limits."""
+def serving(test, app=None, **limits):
+    """Run a test's coroutine against a server with these limits, of an application or of the one that counts."""
 
     async def run():
         served = Served()
         shared = Limits(**{"connections": 1000, "body_seconds": 120.0} | limits)
         config = uvicorn.Config(
-            served.app, http=partial(Connection, limits=shared), interface="asgi3", log_config=None, lifespan="off"
+            app or served.app,
+            http=partial(Connection, limits=shared),
+            interface="asgi3",
+            log_config=None,
+            lifespan="off",
         )
         config.load()
         make = partial(config.http_protocol_class, config=config, server_state=served.state, app_state={})
