@@ -19,6 +19,7 @@ from lathe.service.errors import (
     TooLargeError,
     WrongShapeError,
 )
+from lathe.service.http.damaged_text import find_damaged_text
 from lathe.service.http.parse_queue import ParseReservation
 from lathe.service.http.request_body import read_body
 from lathe.service.http.schemas import UNKNOWN_FIELD, Body
@@ -118,8 +119,10 @@ def parse_json(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
+        # In what the parser says of bytes that are not UTF-8, too.
+        damaged = find_damaged_text(body) if "surrogate" in error.msg else None
         message = f"the body is not JSON: {error.msg} at character {error.pos}"
-        raise BadValueError(message, code="malformed_body") from None
+        raise damaged or BadValueError(message, code="malformed_body") from None
 
 
 def _require_few_containers(body: bytes) -> None:
