@@ -125,7 +125,7 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
     if settings.cors_origins:
         allow_origins(app, settings.cors_origins)  # around the middleware above, so that pages can read every error
     if settings.root_path:
-        routes = [route.path for router in (embed.router, *ROUTERS) for route in router.routes]
+        routes = [getattr(route, "path", "/") for router in (embed.router, *ROUTERS) for route in router.routes]
         require_distinct(settings.root_path, routes)
         app.add_middleware(RootPathMiddleware, root_path=settings.root_path)
     return app

@@ -125,7 +125,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, limits: Limits, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
-        self.parser = Parser(self)
+        self.parser: Parser = Parser(self)
         self.limits = limits
         self.deadline: float | None = None
         self.unread = 0

@@ -12,7 +12,7 @@ from typing import Any
 import httptools
 
 
-class Parser(httptools.HttpRequestParser):  # type: ignore[misc]  # httptools has no types
+class Parser(httptools.HttpRequestParser):
     """A parser that gives a head with an offer to a new parser, without the offer.
 
     While `has_offer`, the protocol must begin no request in `on_headers_complete` and end none in
