@@ -291,7 +291,16 @@ async def _answer_validation_error(request: Request, error: Exception) -> Respon
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}"
+    if status == 404 and (meant := _find_route(request.url.path)):
+        message += f"; did you mean {meant}?"
     code = None if status == 405 else "no_route"
     response = await _answer_error(request, ServiceError(message, code=code, status=status))
     response.headers.update(getattr(error, "headers", None) or {})
     return response
+
+
+def _find_route(path: str) -> str | None:
+    """Return the route without parameters whose last part is that of a path: clients put addresses together wrongly."""
+    last = path.rstrip("/").rpartition("/")[2]
+    routes = [getattr(route, "path", "") for router in (embed.router, *ROUTERS) for route in router.routes]
+    return next((route for route in routes if last and "{" not in route and route.endswith(f"/{last}")), None)

@@ -34,7 +34,7 @@ PROGRAMS = {
     "HttpClient of Java": ["java", CLIENTS / "HttpClients.java"],
     "clients of Python": [sys.executable, CLIENTS / "python_clients.py"],
 }
-STEPS = {"fetch of Node": 27, "openai for Node": 23, "HttpClient of Java": 27, "clients of Python": 56}
+STEPS = {"fetch of Node": 27, "openai for Node": 23, "HttpClient of Java": 28, "clients of Python": 56}
 """Number of requests of each program."""
 
 ADDRESSES = ["straight, over IPv6", "behind the shipped nginx", "below a path that is stripped", "below a path"]

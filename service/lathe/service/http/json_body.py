@@ -5,6 +5,7 @@ whole body ──► memory to parse it ──►                parse ──►
 `request_body` `parse_queue`                         400 413   400 422
 """
 
+import codecs
 from typing import Any, TypeVar
 
 import numpy as np
@@ -109,20 +110,30 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse a JSON body; if a key is repeated, its last value counts.
+    """Parse a JSON body; if a key is repeated, its last value counts. A byte order mark before it is ignored.
 
     Raises:
         BadValueError: if the body is not valid JSON; NaN and Infinity are not.
         TooLargeError: if the body has so many lists and objects that it would take many times its size in memory.
     """
     _require_few_containers(body)
+    body = body.removeprefix(codecs.BOM_UTF8)  # editors and .NET write it, and RFC 8259 lets it be ignored
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         # In what the parser says of bytes that are not UTF-8, too.
         damaged = find_damaged_text(body) if "surrogate" in error.msg else None
-        message = f"the body is not JSON: {error.msg} at character {error.pos}"
+        message = f"the body is not JSON: {_explain_json_error(error, body)}"
         raise damaged or BadValueError(message, code="malformed_body") from None
+
+
+def _explain_json_error(error: orjson.JSONDecodeError, body: bytes) -> str:
+    """Return the parser's words and where it stopped, or the first byte that is not UTF-8, for which it has none."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as problem:
+        return f"byte 0x{body[problem.start]:02x} at {problem.start} is not UTF-8"
+    return f"{error.msg} at character {error.pos}"
 
 
 def _require_few_containers(body: bytes) -> None:

@@ -50,6 +50,7 @@ public class HttpClients {
         report("chunked", plain.send(post(stream).build(), BodyHandlers.ofString()));
         HttpRequest packed = post(BodyPublishers.ofByteArray(gzip(body))).header("content-encoding", "gzip").build();
         report("offer, gzip", client.send(packed, BodyHandlers.ofString()));
+        report("offer, expect", client.send(post(whole).expectContinue(true).build(), BodyHandlers.ofString()));
         report("expect", plain.send(post(whole).expectContinue(true).build(), BodyHandlers.ofString()));
         HttpRequest request = post(whole).build();
         CompletableFuture.allOf(Stream.generate(() -> client.sendAsync(request, BodyHandlers.ofString()))
