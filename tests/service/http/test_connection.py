@@ -1,8 +1,12 @@
 """The HTTP protocol over a real socket; time is advanced by passing a later time to its check."""
 
 import asyncio
+import gc
 import logging
 import os
+import socket
+import struct
+import weakref
 from contextlib import suppress
 
 import pytest
@@ -177,6 +181,21 @@ def test_at_the_limit_the_connection_that_is_idle_for_longest_gives_way_to_a_new
         assert (await asyncio.wait_for(first.readuntil(b"0 bytes"), 10)).startswith(b"HTTP/1.1 200")
 
     serving(test, connections=3)
+
+
+def test_a_connection_that_its_client_resets_while_it_is_idle_is_freed_at_once():
+    async def test(served):
+        _, writer = await served.connect(b"GET / HTTP/1.1\r\n\r\n")
+        (held,) = map(weakref.ref, served.state.connections)
+        reset = struct.pack("ii", 1, 0)  # linger for 0 seconds: RST instead of FIN
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        writer.transport.abort()
+        await asyncio.sleep(0.05)
+        assert not served.state.connections
+        gc.collect()
+        assert held() is None
+
+    serving(test)
 
 
 def test_connections_near_the_limit_of_open_files_are_answered_503():

@@ -221,9 +221,10 @@ class Connection(HttpToolsProtocol):
             self.limits.idle[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the request in progress as if its client had disconnected."""
+        """End the request in progress as if its client had disconnected, and free the connection's memory."""
         self.limits.idle.pop(self, None)
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # after a reset, uvicorn's timer would hold the connection until it fires
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that cannot be parsed (400) or exceeded a limit, with the error of that limit."""
