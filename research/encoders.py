@@ -88,7 +88,6 @@ class BagOfWords:
         truncation_side: Side = "right",
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
-        plain: bool = False,
     ) -> Encoding:
         """Count hashed words: unit vectors, or counts unless `normalize`, `(n, 4096)`; zero for a text without a word.
 

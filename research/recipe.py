@@ -20,6 +20,7 @@ from benchmarks.report import markdown_table, parser, write_report
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import load_model
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.evaluation.pool import Workers
 from lathe.training.evaluation.statistics import mean_interval
 from lathe.training.finetuning.job import Job, TargetSettings
@@ -176,7 +177,7 @@ def scored(encoder: Encoder, plan: Plan, suite: str, name: str) -> dict[str, Any
     """Return the score of one data set's test, with its category."""
     settings = TargetSettings(folder=plan.data / suite / name)
     scorer = Scorer(Target.open(settings), plan.limits[suite])
-    score = scorer.score(encoder.encode(scorer.texts, plain=True).vectors).score
+    score = scorer.score(encoder.encode(scorer.texts, prompt_name=NO_PROMPT).vectors).score
     return {"suite": suite, "category": scorer.task.metadata.type, "metric": scorer.metric, "score": score}
 
 

@@ -22,6 +22,7 @@ from lathe.training.datasets.folder import FolderDataSet
 from lathe.training.datasets.records import Warnings
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_MODEL, EncoderSpec
+from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.sources.source import open_source
 
 Vectors = NDArray[np.float32]
@@ -173,7 +174,7 @@ class EncodedData:
             if self._model is None:
                 self._model = Encoder(self.encoder.spec)
             self.work.mkdir(parents=True, exist_ok=True)
-            np.save(path, self._model.encode(full, plain=True).vectors)
+            np.save(path, self._model.encode(full, prompt_name=NO_PROMPT).vectors)
         return np.asarray(np.load(path), np.float32)
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member
 from lathe.training.evaluation.method_cache import normalize_rows
 from lathe.training.evaluation.scores import TaskDescription
@@ -209,7 +210,7 @@ class Probe:
         """Encode texts that the store lacks without any prompt, even a default one; store the unit vectors."""
         missing = [text for text in texts if text_key(text) not in self.store]
         if missing:
-            vectors = self.encoder.encode(missing, normalize=False, plain=True).vectors
+            vectors = self.encoder.encode(missing, normalize=False, prompt_name=NO_PROMPT).vectors
             self.store.add([text_key(text) for text in missing], normalize_rows(vectors))
 
     def measure_corpus(self) -> CorpusMean | None:

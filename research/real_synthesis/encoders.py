@@ -17,6 +17,7 @@ from lathe.training.datasets.folder import FolderDataSet
 from lathe.training.datasets.records import Warnings
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.evaluation.statistics import Array, bootstrap, mean_interval
 from research.domains.measures import RANKS, Vectors, ndcg, rank_best
 from research.real_synthesis.path import Plan, read_lines
@@ -64,7 +65,7 @@ def list_conditions(count: int) -> list[Condition]:
 def encode(encoder: Encoder, texts: Sequence[str], side: str) -> Vectors:
     """Return unit vectors `(n, d)` of texts, with the encoder's prompt for the side, `query` or `document`, if any."""
     named = side if side in encoder.prompts else None
-    return encoder.encode(list(texts), prompt_name=named, plain=named is None).vectors
+    return encoder.encode(list(texts), prompt_name=named or NO_PROMPT).vectors
 
 
 def measure_round_trips(

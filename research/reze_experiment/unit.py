@@ -19,6 +19,7 @@ from lathe.training.datasets.pairs import Pair
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.loading import load_model
 from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.finetuning.job import TrainingSettings
 from lathe.training.finetuning.mixture import Mixture
 from lathe.training.finetuning.reference import ReferenceVectors
@@ -163,8 +164,8 @@ class Work:
         method = unit.condition.method if unit.condition.pretrains else "none"
         if (method, 0) in missing:
             encoder = self.open_encoder(pretrained)
-            after = encoder.encode(unit.domain, plain=True).vectors if unit.domain else None
-            self.record(method, 0, encoder.encode(self.scorer.texts, plain=True).vectors, trained, after)
+            after = encoder.encode(unit.domain, prompt_name=NO_PROMPT).vectors if unit.domain else None
+            self.record(method, 0, encoder.encode(self.scorer.texts, prompt_name=NO_PROMPT).vectors, trained, after)
             if unit.shown and unit.condition.pretrains:
                 self.store_relations(encoder)
         for n in unit.rows:
@@ -226,11 +227,13 @@ class Work:
         )  # it takes seconds
         save_model(model, self.folder / "finetuned")
         encoder = self.open_encoder(self.folder / "finetuned")
-        vectors = encoder.encode(self.scorer.texts, plain=True).vectors
+        vectors = encoder.encode(self.scorer.texts, prompt_name=NO_PROMPT).vectors
         if unit.condition.method in methods:
             self.record(unit.condition.method, n, vectors, trained)
         for method in (method for method in methods if method in POSTPROCESSING):
-            rows = encoder.encode(list(dict.fromkeys([*mixture.anchors, *mixture.positives])), plain=True).vectors
+            rows = encoder.encode(
+                list(dict.fromkeys([*mixture.anchors, *mixture.positives])), prompt_name=NO_PROMPT
+            ).vectors
             try:
                 chain = Chain(parse_steps(POSTPROCESSING[method])).fit(rows)
                 self.record(method, n, np.asarray(chain.transform(vectors), np.float32), trained)
@@ -295,7 +298,7 @@ class Work:
         places = choose_shown_pairs(mixture)
         texts = [[column[place] for place in places] for column in (mixture.anchors, mixture.positives)]
         self.reference.encode([text for column in texts for text in column], ignore_progress)
-        after = np.hstack([encoder.encode(column, plain=True).vectors for column in texts])
+        after = np.hstack([encoder.encode(column, prompt_name=NO_PROMPT).vectors for column in texts])
         before = np.hstack([self.reference.vectors(column) for column in texts])
         path = self.unit.out / "relations" / f"{self.unit.key}.npy"
         path.parent.mkdir(exist_ok=True)

@@ -44,7 +44,7 @@ def test_describe_pairs_counts_copies_and_echoes(tmp_path):
 def test_measure_round_trips_ranks_each_querys_own_document():
     vectors = {"a": [1, 0], "b": [0, 1], "near a": [0.9, 0.1], "near b": [0.8, 0.2]}
 
-    def encode(texts, prompt_name, plain):
+    def encode(texts, prompt_name):
         return SimpleNamespace(vectors=np.array([vectors[text] for text in texts], np.float32))
 
     judge = SimpleNamespace(prompts={}, encode=encode)

@@ -8,7 +8,7 @@ import pytest
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.known_prompts import find_missing_prompts
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.encoder.text_encoder import encode_queries, with_document_prompt
+from lathe.training.encoder.text_encoder import NO_PROMPT, encode_queries, with_document_prompt
 from lathe.training.errors import EncoderError
 from lathe.training.fitting.fit import fit_chain
 from lathe.training.fitting.fit_request import FitRequest
@@ -37,7 +37,7 @@ def test_a_fit_encodes_rows_with_the_prompt_of_documents_or_the_one_it_is_told(
     request = FitRequest("any", [{"kind": "r2"}], str(tmp_path / "rows.txt"), prompt_name=prompt_name)
     with fit_chain(request, prompted, tmp_path / "work", no_progress) as fitted:
         found = np.array(fitted.encoded.vectors)
-    expected = prompted.encode([text + row for row in texts], plain=True).vectors
+    expected = prompted.encode([text + row for row in texts], NO_PROMPT).vectors
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
@@ -84,3 +84,15 @@ def test_models_that_need_prompts_are_known_by_name(model, prompts, missing):
 @pytest.mark.parametrize("model", ["intfloat/e5-mistral-7b-instruct", "Qwen/Qwen3-Embedding-0.6B"])
 def test_instructed_models_need_a_prompt_of_queries_alone(model):
     assert find_missing_prompts(model, {}).keys() == {"query"}
+
+
+@pytest.mark.parametrize("default", ["query", "passage"])
+def test_a_default_prompt_of_one_side_does_not_stand_before_texts_of_the_other(tiny_model, texts, default):
+    prompts = {default: "of one side: "}
+    encoder = Encoder(EncoderSpec("tiny", str(tiny_model), prompts=prompts, default_prompt_name=default))
+    found = {
+        "passage": with_document_prompt(encoder).encode(texts[:2]).vectors,
+        "query": encode_queries(encoder, texts[:2]),
+    }
+    plain = encoder.encode(texts[:2], NO_PROMPT).vectors
+    assert {side for side, vectors in found.items() if not np.array_equal(vectors, plain)} == {default}

@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.encoder.text_encoder import Encoding
+from lathe.training.encoder.text_encoder import NO_PROMPT, Encoding
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
 from lathe.training.evaluation.run import Evaluation, Request
 from lathe.training.evaluation.scores import TaskDescription
@@ -195,7 +195,7 @@ def test_means_by_prompt_use_the_encoders_prompts_and_none(bare_spec, tmp_path):
     assert not audit.prompts.generic
     assert [one.name for one in audit.prompts.means] == ["query", "same"]
     encoder = Encoder(spec)
-    plain, prompted = encode_mean(encoder, CORPUS, plain=True), encode_mean(encoder, CORPUS)
+    plain, prompted = encode_mean(encoder, CORPUS, prompt_name=NO_PROMPT), encode_mean(encoder, CORPUS)
     assert audit.prompts.plain_norm == pytest.approx(np.linalg.norm(plain), abs=1e-5)
     for one in audit.prompts.means:
         assert (one.norm, one.cosine) == pytest.approx((np.linalg.norm(prompted), cosine(plain, prompted)), abs=1e-5)
@@ -210,7 +210,7 @@ class Scripted:
         self.vector = vector
         self.batches = []
 
-    def encode(self, texts, prompt_name=None, normalize=True, on_batch=None, plain=False):
+    def encode(self, texts, prompt_name=None, normalize=True, on_batch=None):
         self.batches.append(list(texts))
         found = np.array([self.vector(text) for text in texts], np.float32)
         if normalize:

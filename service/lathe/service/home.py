@@ -5,6 +5,7 @@ $LATHE_HOME/
 ├── encoders.json encoders added with `lathe encoders add`, see lathe.service.encoder_settings
 ├── chains/       registry: <name>/<version>/, see lathe.service.chains.registry
 ├── places.json   size routes: which chain answers which `dimensions`
+├── uses.json     columns of PostgreSQL that a chain filled, see lathe.service.chains.usage
 ├── indexes/      <name>/, see lathe.service.index
 ├── shared/       local replica of the chains and size routes in Redis, see lathe.service.redis
 ├── id            random id of this state folder, in the names of queues that only its server reads
@@ -70,6 +71,11 @@ class Home:
     def admin_key(self) -> Path:
         """File with the generated admin key."""
         return self.root / "admin.key"
+
+    @property
+    def uses(self) -> Path:
+        """File with the uses of chains outside the state folder."""
+        return self.root / "uses.json"
 
     @property
     def id(self) -> Path:

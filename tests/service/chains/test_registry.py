@@ -266,14 +266,14 @@ def test_a_version_that_a_size_route_or_an_index_uses_is_named_as_used(registry,
     publish(registry, size_routes, "first", "geopres:4")
     registry.publish(fitted("geopres:steps=2,dimensions=3"), "first", False)
     indexes = [{"name": "docs", "chain": "first@2"}, {"name": "broken", "error": "unreadable"}]
-    assert list(list_uses(registry, "first", 1, indexes)) == ["requests for dimensions 4 of the encoder enc"]
-    assert list(list_uses(registry, "first", 2, indexes)) == ["the index docs"]
+    assert list(list_uses(registry, "first", 1, indexes, {})) == ["requests for dimensions 4 of the encoder enc"]
+    assert list(list_uses(registry, "first", 2, indexes, {})) == ["the index docs"]
     size_routes.assign("enc", "3", "first@2", replace=True)
     with pytest.raises(
         ConflictError, match=r"first@2 is used by requests for dimensions 3 .*, the index docs; .*--force"
     ):
-        require_unused(registry, "first", 2, indexes)
-    require_unused(registry, "first", 3, indexes)
+        require_unused(registry, "first", 2, indexes, {})
+    require_unused(registry, "first", 3, indexes, {})
 
 
 def test_the_nested_chain_answers_sizes_without_a_route(registry, size_routes):

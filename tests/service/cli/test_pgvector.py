@@ -77,6 +77,18 @@ def test_reduced_column_holds_what_the_chain_gives_for_each_row(
     database.execute(out.splitlines()[-1])  # the statement that creates the index
 
 
+def test_a_chain_that_fills_a_column_is_not_deleted_without_a_flag(run, fill, chains, home):
+    fill()
+    Registry(home / "chains").publish(chains["small"], "used", True)
+    for _ in range(2):
+        assert run("pgvector", "reduce", "--table", "items", "--chain", "used")[0] == 0
+    status, _, err = run("chains", "delete", "used@1")
+    assert status != 0
+    assert err.count("the column reduced of items in the database") == 1
+    assert "--force" in err
+    assert run("chains", "delete", "used@1", "--force")[0] == 0
+
+
 @pytest.mark.parametrize("chain", ["small", "bits"])
 def test_column_of_bits_holds_the_signs_of_the_chains_floats(run, database, fill, chains, vectors, chain):
     fill()

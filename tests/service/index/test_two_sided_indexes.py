@@ -38,7 +38,9 @@ def chains(app, documents, queries):
         "adapted-small": Chain([adapter, PCA(64, center="none").fit(documents)]),
         "adapted-codes": Chain([adapter, TransformCoding(48).fit(documents)]),
     }
+    fingerprint = app.services.embedder.default.info.fingerprint
     for name, chain in made.items():
+        chain.metadata = {"encoder": {"fingerprint": fingerprint}}
         app.services.registry.publish(chain, name, True)
     return made
 
@@ -70,6 +72,28 @@ def test_embedded_texts_pass_the_chain_of_their_side(app, chains, sentences):
         ({}, chains["adapted-small"].transform(raw)),
     ):
         np.testing.assert_allclose(app.client.post("/embed", json=body | more).json(), expected, atol=1e-4)
+
+
+def test_a_chain_without_an_encoder_takes_vectors_and_refuses_texts(app, documents):
+    app.services.registry.publish(Chain([PCA(64, center="none").fit(documents)]), "of-vectors", True)
+    texts = {"chain": "of-vectors", "inputs": "text"}
+    for path, body in (
+        ("/embed", texts),
+        ("/v1/embeddings", {"model": "all-MiniLM-L6-v2+of-vectors", "input": "text"}),
+    ):
+        answer = app.client.post(path, json=body)
+        assert answer.status_code == 409
+        assert "fit it again with --encoder all-MiniLM-L6-v2" in answer.text
+    refused = app.client.put(
+        "/indexes/texts", json={"chain": "of-vectors", "encoder": "all-MiniLM-L6-v2"}, headers=app.admin
+    )
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "space_mismatch")
+    reduced = app.client.post("/reduce", json={"vectors": documents[:2].tolist(), "chain": "of-vectors"})
+    assert reduced.status_code == 200
+    assert (
+        app.client.put("/indexes/rows", json={"chain": "of-vectors"}, headers=app.admin).json()["space_id"]
+        == (reduced.headers["x-space-id"])
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

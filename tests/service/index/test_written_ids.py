@@ -1,10 +1,12 @@
 """Ids and metadata of imported rows are what the file holds, or the import says what they are instead."""
 
 import numpy as np
+import orjson
 import pytest
 
 from lathe.service.errors import BadValueError
 from lathe.service.index.importing import Ids, write_id
+from lathe.service.index.items import serialize_metadata
 from lathe.training.sources.kinds import Batch
 
 
@@ -52,3 +54,15 @@ def test_a_list_of_ids_begins_without_a_byte_order_mark_and_is_utf_8(tmp_path):
     (tmp_path / "ids.txt").write_bytes("é\nb".encode("utf-16"))
     with pytest.raises(BadValueError, match=r"ids\.txt: the file is UTF-16"):
         build([{}, {}], tmp_path / "ids.txt")
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**64) - 1, 10**30, 1e300])
+def test_a_number_that_would_be_rounded_is_refused_in_metadata(number):
+    (read,) = orjson.loads(f'[{{"n": [{{"deep": {number}}}]}}]')
+    with pytest.raises(BadValueError, match=r"metadata\[3\] holds .*beyond 64 bits .*write larger ones as texts"):
+        serialize_metadata(3, read)
+
+
+@pytest.mark.parametrize("number", [2**64 - 1, -(2**63), 1.5, 2.0**63, None, True])
+def test_other_numbers_are_stored_as_written(number):
+    assert orjson.loads(serialize_metadata(0, {"n": number})) == {"n": number}

@@ -165,6 +165,13 @@ def test_a_data_root_may_be_a_link(data, place):
     assert texts(resolve_allowed_path(place.format(root=data), data)) == ["a text"]
 
 
+@pytest.mark.parametrize("name", ["a#1.jsonl", "#.jsonl", "of#two#marks.jsonl"])
+def test_a_name_that_a_request_gives_may_hold_the_mark_of_a_field(data, name):
+    (data / name).write_text('{"text": "a text", "body": "its body"}\n')
+    assert texts(resolve_allowed_path(name, data)) == ["a text"]
+    assert texts(resolve_allowed_path(f"{name}#body", data)) == ["its body"]
+
+
 def test_a_source_with_a_link_out_of_the_data_root_is_refused(data):
     (data / "sub" / "link.txt").symlink_to(data.parent / "secret.txt")
     for place in ("sub", "sub/link.txt", "../secret.txt", str(data.parent / "secret.txt")):

@@ -6,6 +6,7 @@ import numpy as np
 import orjson
 import pytest
 
+from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.errors import JobError
 from lathe.training.finetuning.evaluators import HeldOutEvaluator, TaskEvaluator, hold_out, open_evaluation_data
 from lathe.training.finetuning.extras import EvaluatorSettings
@@ -87,7 +88,7 @@ def test_the_model_of_the_best_step_is_kept_and_scores_its_measured_value(job_of
     assert (outcome.summary["kept"], outcome.summary["best"]) == (best, trained[best])
     _, held = hold_out(mixture_of([(row["anchor"], row["positive"]) for row in ROWS]), SETTINGS, 0)
     served = Encoder(replace(tiny, model=str(outcome.model), max_length=12), "cpu")
-    measured = held.measure(lambda texts: served.encode(texts, plain=True).vectors)
+    measured = held.measure(lambda texts: served.encode(texts, prompt_name=NO_PROMPT).vectors)
     assert measured == pytest.approx(trained[best], abs=1e-6)
     page = (tmp_path / "out" / "report.html").read_text()
     assert f"mrr was best at step {best}" in page

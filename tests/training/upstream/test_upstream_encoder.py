@@ -184,8 +184,8 @@ def test_openai_vectors_are_placed_by_their_index_and_taken_as_lists_where_base6
         ((404, {}, b'{"error": "no model m"}'), UpstreamError, "it answered 404: no model m"),
         ((302, {"location": "http://a/"}, b""), UpstreamError, "a redirect, which is not followed"),
         ((400, {}, b'{"error": "too long"}'), TextError, ": it answered 400: too long"),
-        (answer_openai([[None] * 8]), NotFiniteError, "input 0: far gives NaN or inf for this text"),
-        (answer_openai([[1e39] * 8]), NotFiniteError, "input 0: far gives NaN or inf for this text"),
+        (answer_openai([[None] * 8]), NotFiniteError, "input 0: far gives NaN, inf or only zeros for this text"),
+        (answer_openai([[1e39] * 8]), NotFiniteError, "input 0: far gives NaN, inf or only zeros for this text"),
     ],
 )
 def test_an_answer_that_is_none_is_an_error_of_its_kind_and_nothing_is_stored(

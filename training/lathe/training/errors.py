@@ -22,6 +22,19 @@ TrainingError (Exception)
 └── ExportError      a chain that cannot be exported to other software, or gives other results there
 """
 
+import traceback
+from pathlib import PurePath
+
+
+def locate_error(error: Exception) -> str:
+    """Return kind and place of an exception, such as "KeyError in protocols.py line 97", for a log or a warning.
+
+    The message is left out, as it may quote a key, or what a user or another server sent.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" in {PurePath(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{place}"
+
 
 class TrainingError(Exception):
     """Base class of the errors of offline jobs; messages are for the user and say what is wrong and what is allowed."""

@@ -130,7 +130,7 @@ class ChainResolver:
 
         Raises:
             BadValueError: if no chain, or not the named one, serves the dimensions; `none` serves only the encoder's.
-            ConflictError: if the chain was fitted on another encoder's vectors, or takes other dimensions.
+            ConflictError: if the chain was fitted on vectors of another encoder or of none, or takes other dimensions.
             UnknownNameError: if there is no such chain.
             ArtifactError: if the chain's files are damaged.
         """
@@ -147,9 +147,16 @@ class ChainResolver:
         else:
             loaded = self.registry.size_routes.find_chain_for(encoder.fingerprint, dimensions, encoder.dimensions)
         fitted_on, width = loaded.encoder_fingerprint, loaded.input_dimensions
-        if fitted_on not in (None, encoder.fingerprint) or width not in (None, encoder.dimensions):
+        if fitted_on is None:
             raise ConflictError(
-                f"the chain {loaded.ref} takes vectors of another space (encoder {fitted_on or 'unnamed'}, "
+                f"the chain {loaded.ref} was fitted on vectors whose encoder is not named, so it takes vectors and no "
+                f"texts: if they are vectors of {encoder.name}, fit it again with --encoder {encoder.name}",
+                param="chain",
+                code="space_mismatch",
+            )
+        if fitted_on != encoder.fingerprint or width not in (None, encoder.dimensions):
+            raise ConflictError(
+                f"the chain {loaded.ref} takes vectors of another space (encoder {fitted_on}, "
                 f"{width} dimensions) than {encoder.name} ({encoder.fingerprint}, {encoder.dimensions} dimensions)",
                 param="chain",
                 code="space_mismatch",

@@ -1,36 +1,96 @@
-"""What uses a version of a chain: size routes and indexes. It is not deleted without a flag that says so."""
+"""What uses a version of a chain: size routes, indexes, and columns of PostgreSQL.
 
+A version in use is deleted only with a flag that says so. Columns are in databases that a server does not know, so the
+commands that fill them record them in a file of the state folder:
+
+uses.json: {"pg128@1": ["the column small of articles in the database app on localhost"]}
+"""
+
+import json
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from lathe.service.chains.registry import Registry
 from lathe.service.errors import ConflictError
+from lathe.training.locks import lock_file
+from lathe.transforms.errors import ArtifactError
+from lathe.transforms.files import replace_synced
 
 
-def list_uses(registry: Registry, name: str, version: int, indexes: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the size routes that lead to a version, and the indexes that were made with it, in words.
+def record_use(path: Path, chain: str, use: str) -> None:
+    """Record in a file that something outside the state folder uses a version of a chain.
 
-    A column of a PostgreSQL table that `lathe pgvector` filled is not known here.
+    Args:
+        path: file of the recorded uses; it is created if it is missing.
+        chain: version of the chain, as `name@version`.
+        use: what uses it, in words that end the sentence "It is used by …".
+
+    Raises:
+        ArtifactError: if the file is damaged.
+    """
+    with lock_file(path.with_name(f".{path.name}.lock")):
+        recorded = read_recorded_uses(path)
+        if use in recorded.get(chain, []):
+            return
+        recorded.setdefault(chain, []).append(use)
+        replace_synced(path, json.dumps(recorded, indent=1).encode(), private=True)
+
+
+def read_recorded_uses(path: Path) -> dict[str, list[str]]:
+    """Read the recorded uses by version of a chain; empty if there is no file.
+
+    Raises:
+        ArtifactError: if the file is damaged.
+    """
+    try:
+        found = json.loads(path.read_bytes())
+        return {str(chain): [str(use) for use in uses] for chain, uses in found.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ArtifactError(
+            f"{path} cannot be read: {error!r}; delete it to delete chains without this check"
+        ) from error
+
+
+def list_uses(
+    registry: Registry,
+    name: str,
+    version: int,
+    indexes: Iterable[Mapping[str, Any]],
+    recorded: Mapping[str, Iterable[str]],
+) -> Iterator[str]:
+    """Yield the size routes that lead to a version, the indexes that were made with it and its recorded uses, in words.
 
     Args:
         registry: registry that has the chain.
         name: name of the chain.
         version: version of the chain.
         indexes: descriptions of all indexes, as `GET /indexes` answers them.
+        recorded: recorded uses by version, see `read_recorded_uses`.
     """
-    refs = {f"{name}@{version}", *([name] if registry.live(name) == version else [])}
+    versioned = f"{name}@{version}"
+    refs = {versioned, *([name] if registry.live(name) == version else [])}
     for encoder, routes in registry.size_routes.read().items():
         for route, ref in routes.items():
             if ref in refs:
                 yield f"requests for dimensions {route} of the encoder {encoder[:12]}"
     for index in indexes:
-        if index.get("chain") == f"{name}@{version}":
+        if index.get("chain") == versioned:
             yield f"the index {index['name']}"
+    yield from recorded.get(versioned, ())
 
 
-def require_unused(registry: Registry, name: str, version: int, indexes: Iterable[Mapping[str, Any]]) -> None:
-    """Raise `ConflictError` with the code `chain_in_use` if something uses a version of a chain."""
-    uses = list(list_uses(registry, name, version, indexes))
+def require_unused(
+    registry: Registry,
+    name: str,
+    version: int,
+    indexes: Iterable[Mapping[str, Any]],
+    recorded: Mapping[str, Iterable[str]],
+) -> None:
+    """Raise `ConflictError` with the code `chain_in_use` if something uses a version of a chain, see `list_uses`."""
+    uses = list(list_uses(registry, name, version, indexes, recorded))
     if uses:
         raise ConflictError(
             f"{name}@{version} is used by {', '.join(uses)}; to delete it all the same, use --force, or ?force=true",

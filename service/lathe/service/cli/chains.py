@@ -90,16 +90,21 @@ def rollback(name: Annotated[str, typer.Argument(help="NAME")]) -> None:
 @app.command()
 def delete(
     chain: Annotated[str, typer.Argument(help="NAME@VERSION")],
-    force: Annotated[bool, flag("--force", "Delete it although a size route or an index uses it.")] = False,
+    force: Annotated[bool, flag("--force", "Delete it although something uses it.")] = False,
 ) -> None:
-    """Delete a version permanently."""
-    from lathe.service.chains.usage import require_unused
+    """Delete a version permanently.
+
+    A version that a size route, an index or a column of PostgreSQL uses is deleted only with --force.
+    """
+    from lathe.service.chains.usage import read_recorded_uses, require_unused
     from lathe.service.index.backend import describe_indexes
 
     registry = open_chains(write=True)
     name, version = _split_versioned_name(chain)
     if not force:
-        require_unused(registry, name, version, describe_indexes(*load_state()))
+        settings, home = load_state()
+        indexes = describe_indexes(settings, home)
+        require_unused(registry, name, version, indexes, read_recorded_uses(home.uses))
     registry.delete(name, version)
     typer.echo(f"{name}@{version} is deleted")
 

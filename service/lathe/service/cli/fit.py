@@ -125,8 +125,8 @@ def fit(
     """Fit a chain on a source, certify it on held-out and out-of-domain text, and register it.
 
     A running server serves it at once. If a fit was stopped, the same command continues: encoded rows are not encoded
-    again. For vectors (.npy), name the encoder that made them with --encoder: without it, the chain serves any vectors
-    of their width, and no texts.
+    again. For vectors (.npy), name the encoder that made them with --encoder. Without it, the chain takes any vectors
+    of their width and no texts, since nothing says which encoder fits it.
     """
     from lathe.service.chains.names import require_name
     from lathe.service.jobs.kinds.fit import run_fit

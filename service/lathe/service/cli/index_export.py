@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from lathe.service.cli.options import ProgressBar, flag, load_state
-from lathe.service.cli.pgvector import ColumnType, PostgresUrl, require_driver
+from lathe.service.cli.pgvector import ColumnType, PostgresUrl, record_column, require_driver
 from lathe.service.errors import BadValueError, NotSupportedError
 from lathe.service.index.spec import Originals
 
@@ -79,9 +79,10 @@ def _export_to_table(
     delete_others: bool,
 ) -> None:
     require_driver()
+    from lathe.service.chains.names import RAW
     from lathe.service.index.backend import read_items
     from lathe.service.index.pgvector.connection import open_database
-    from lathe.service.index.pgvector.export import export_items, plan_columns
+    from lathe.service.index.pgvector.export import REDUCED, export_items, plan_columns
     from lathe.service.index.pgvector.table import format_index_statement, parse_table_name
 
     settings, home = load_state()
@@ -89,6 +90,9 @@ def _export_to_table(
     with read_items(settings, home, name, EXPORTED_ROWS) as items, ProgressBar() as progress:
         columns = plan_columns(items.spec, items.artifact, column_type, originals)
         with open_database(postgres_url) as connection:
+            for exported in columns:
+                if exported.column.name == REDUCED and items.spec.chain != RAW:
+                    record_column(connection, target, REDUCED, items.spec.chain)
             written, changed, deleted = export_items(connection, target, columns, items, progress, delete_others)
             searched = columns[-1].column  # the reduced one, if there is one
             statement = format_index_statement(target, searched, items.spec.metric, connection)

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lathe.service.cli.options import ProgressBar, flag, open_chains
+from lathe.service.cli.options import ProgressBar, flag, load_state, open_chains
 from lathe.service.errors import NotSupportedError
 from lathe.service.index.pgvector.column_types import VectorType
 
 if TYPE_CHECKING:
     from lathe.service.chains.resolve import Target
+    from lathe.service.index.pgvector.connection import Connection
 
 app = typer.Typer(
     help="Reduce the vectors of a table of PostgreSQL with pgvector.", no_args_is_help=True, rich_markup_mode=None
@@ -37,6 +38,20 @@ def require_driver() -> None:
         import psycopg  # noqa: F401
     except ImportError as error:
         raise NotSupportedError(f"PostgreSQL takes psycopg ({error}): pip install 'lathe-service[pgvector]'") from None
+
+
+def record_column(connection: "Connection", table: object, column: str, chain: str) -> None:
+    """Record that a chain fills a column, so that the chain is not deleted by mistake; warn if that is not possible."""
+    from lathe.service.chains.usage import record_use
+
+    database = connection.info
+    use = f"the column {column} of {table} in the database {database.dbname} on {database.host}"
+    _, home = load_state()
+    try:
+        record_use(home.uses, chain, use)
+    except OSError as error:
+        reason = error.strerror or error
+        typer.echo(f"warning: {home.root} cannot be written ({reason}): it does not know {use}", err=True)
 
 
 @app.command()
@@ -99,6 +114,7 @@ def reduce(
         wanted = VectorColumn(
             into, column_type, target.dimensions, describe_space(target.space_id, target.chain, column_type)
         )
+        record_column(connection, name, into, target.chain)
         rows = reduce_column(connection, full, wanted, target.apply, progress)
         statement = format_index_statement(name, wanted, "cosine", connection)
     left = {"without a vector": rows.without, "with a zero vector": rows.zero}

@@ -99,6 +99,8 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
     server = Server(config, app.state.services)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn shuts down in order, then raises them again
         signal.signal(number, lambda *_: sys.exit(0))
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # the terminal is closed; nohup has it ignored
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # uvloop, if it is installed
         runner.run(serve_and_greet(server, sockets, settings, app.state.services))
     if not server.started:

@@ -17,7 +17,7 @@ from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import NotFiniteError, SourceError
 from lathe.training.fitting.encoding import encode_source, format_progress
 from lathe.training.sources.kinds import Batch
-from lathe.training.sources.raw import Record
+from lathe.training.sources.raw import Record, find_rounded_number
 from lathe.training.sources.source import Source, open_source
 from lathe.training.sources.writers import open_writer
 from lathe.training.workspace import claim_workspace_folder
@@ -127,7 +127,17 @@ def _write_file(source: Source, out: Path, target: Target, transform: Callable[[
 
 
 def _build_records(batch: Batch, field: str) -> list[Record]:
-    """Return the fields to write beside each vector: all of the source's row, except the vector that was read."""
+    """Return the fields to write beside each vector: all of the source's row, except the vector that was read.
+
+    Raises:
+        SourceError: if a field holds a number of 2^64 or more, which may have been rounded.
+    """
+    for record in batch.records:
+        for name, value in record.items():
+            if name != field and (number := find_rounded_number(value)) is not None:
+                raise SourceError(
+                    f"the field {name!r} holds {number:g}: an integer beyond 64 bits is rounded; write it as text"
+                )
     if not isinstance(batch.values, list):
         return [{k: v for k, v in record.items() if k != field} for record in batch.records] or [
             {} for _ in batch.values

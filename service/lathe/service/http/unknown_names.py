@@ -19,6 +19,7 @@ UNSAFE = re.compile(r"[^A-Za-z0-9_.:-]")
 """Characters of a client's names that a header is not given."""
 
 OTHER_NAMES = {
+    "chain": "model",
     "dim": "dimensions",
     "dims": "dimensions",
     "output_dimension": "dimensions",
@@ -28,7 +29,10 @@ OTHER_NAMES = {
     "top_k": "k",
     "where": "filter",
 }
-"""Names that other services have for fields of ours. Ignored, they would change an answer without a word."""
+"""Names that other services, or other routes here, have for a field. If ignored, they would change an answer silently.
+
+`/v1/embeddings` takes a chain in `model`, as `ENCODER+CHAIN`.
+"""
 
 
 def find_field(name: str, fields: Collection[str]) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from lathe.service.errors import BadValueError, ConflictError, TooLargeError
+from lathe.training.sources.raw import find_rounded_number
 
 ID_CHARACTERS = 512
 """Maximum number of characters of an id."""
@@ -39,7 +40,7 @@ def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> byt
 
     Raises:
         TooLargeError: if it takes more than 256 KiB.
-        BadValueError: if it is not serializable or nested too deep.
+        BadValueError: if it is nested too deep, or holds a number of 2^64 or more.
     """
     if not metadata:
         return None
@@ -47,6 +48,12 @@ def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> byt
         found = orjson.dumps(metadata)
     except orjson.JSONEncodeError:
         raise BadValueError(f"metadata[{position}] is nested too deep", param="metadata") from None
+    if (number := find_rounded_number(metadata)) is not None:
+        raise BadValueError(
+            f"metadata[{position}] holds {number:g}: an integer beyond 64 bits would be rounded, so that numbers must "
+            "be below 2^64; write larger ones as texts",
+            param="metadata",
+        )
     if len(found) > METADATA_BYTES:
         raise TooLargeError(f"metadata[{position}] is larger than {METADATA_BYTES:,} bytes", param="metadata")
     return found

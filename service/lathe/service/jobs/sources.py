@@ -108,16 +108,17 @@ def resolve_allowed_path(written: str, data_root: Path | None) -> str:
         raise ForbiddenError(
             "paths are off on this server: set LATHE_DATA_ROOT to the folder they may lie in", param="source.path"
         )
-    path, separator, field = written.partition("#")
-    if is_remote(path):
+    if is_remote(written.partition("#")[0]):
         raise ForbiddenError("the server reads no URLs: put the file into its data folder", param="source.path")
     try:
-        return open_source(f"{RootedFile(data_root, _make_relative(data_root, path))}{separator}{field}").written
+        return open_source(str(RootedFile(data_root, _make_relative(data_root, written)))).written
     except OutsideSourceError as error:
-        raise ForbiddenError(f"{path[:80]!r} lies outside the server's data folder: {error}", "source.path") from None
+        raise ForbiddenError(
+            f"{written[:80]!r} lies outside the server's data folder: {error}", "source.path"
+        ) from None
     except SourceError:
         raise UnknownNameError(
-            f"there is no source {path[:80]!r} in the server's data folder", param="source.path"
+            f"there is no source {written[:80]!r} in the server's data folder", param="source.path"
         ) from None
 
 

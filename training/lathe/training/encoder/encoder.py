@@ -217,7 +217,6 @@ class Encoder(PromptedEncoder):
         truncation_side: Side = "right",
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
-        plain: bool = False,
     ) -> Encoding:
         """Encode texts to vectors `(n, d)` float32 in the order given; texts of similar length share a batch.
 
@@ -229,7 +228,6 @@ class Encoder(PromptedEncoder):
             truncation_side: the end that is cut off.
             normalize: whether vectors are L2-normalized; otherwise they are as the model returns them.
             on_batch: called after each batch with the number of texts done so far.
-            plain: whether texts get no prompt at all, not even the model's default.
 
         Raises:
             TooLongError: for a text that is too long, if `long_text` is "error".
@@ -240,7 +238,7 @@ class Encoder(PromptedEncoder):
         if isinstance(texts, str):
             raise EncoderError(f"texts are a list of strings, not one string: [{texts!r:.80}]")
         require_unicode(texts)
-        prompt = None if plain else self.prompt(prompt_name)
+        prompt = self.prompt(prompt_name)
         pieces = self.divide(texts, prompt, long_text or self.spec.long_text)
         vectors = np.empty((len(pieces.texts), self.dimensions), dtype=np.float32)
         tokens, cut = (np.zeros(len(pieces.texts), dtype=np.int64) for _ in range(2))

@@ -17,6 +17,8 @@ SIDE_PROMPTS: dict[SearchSide, tuple[str, ...]] = {
     "document": ("document", "passage", "corpus", "search_document"),
 }
 """Names of the prompts for each side of a search, as sentence-transformers and models' cards call them."""
+NO_PROMPT = ""
+"""Name of a prompt that stands for none at all, not even the default one."""
 
 
 AnyEncoder = TypeVar("AnyEncoder", bound="TextEncoder")
@@ -83,19 +85,17 @@ class TextEncoder(HasSpace, Protocol):
         truncation_side: Side = "right",
         normalize: bool = True,
         on_batch: Callable[[int], None] | None = None,
-        plain: bool = False,
     ) -> Encoding:
         """Encode texts to vectors `(n, d)` float32 in the order given.
 
         Args:
             texts: any number of strings.
-            prompt_name: one of `prompts`; None takes the default.
+            prompt_name: one of `prompts`, or `NO_PROMPT`; None takes the default.
             long_text: what becomes of a text that is too long: it is truncated, raises, or is encoded as the mean of
                 its chunks; None takes the spec's.
             truncation_side: the end that is cut off.
             normalize: whether vectors are L2-normalized.
             on_batch: called with the number of texts done so far.
-            plain: whether texts get no prompt at all, not even the default.
 
         Raises:
             EncoderError: for an unknown prompt, or a text that cannot be encoded.
@@ -156,7 +156,7 @@ class PromptedEncoder:
 
 
 def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> str | None:
-    """Return the text of an encoder's prompt; None if `name` is None.
+    """Return the text of an encoder's prompt; None if `name` is None or `NO_PROMPT`.
 
     Args:
         encoder: name of the encoder, for messages.
@@ -166,7 +166,7 @@ def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> s
     Raises:
         EncoderError: if there is no prompt of that name.
     """
-    if name is None:
+    if name is None or name == NO_PROMPT:
         return None
     if name not in prompts:
         known = ", ".join(sorted(prompts)) or "none"
@@ -178,7 +178,8 @@ def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str 
     """Return the name of the prompt for the texts on a side of a search; None leaves them to the default prompt.
 
     sentence-transformers gives every model the prompts `query` and `document`, which are empty unless the model has its
-    own. An empty one is returned only where a default prompt would stand before the texts instead.
+    own. An empty one is returned only where a default prompt would stand before the texts instead. Without any, a
+    default prompt that is meant for the other side is replaced by `NO_PROMPT`.
 
     Args:
         prompts: prompts of the encoder, by name.
@@ -187,7 +188,12 @@ def find_side_prompt(prompts: Mapping[str, str], side: SearchSide, default: str 
     """
     names = [name for name in SIDE_PROMPTS[side] if name in prompts]
     with_text = next((name for name in names if prompts[name]), None)
-    return with_text or (names[0] if names and default is not None else None)
+    if with_text is not None or default is None:
+        return with_text
+    if names:
+        return names[0]
+    is_of_other_side = any(default in other for of, other in SIDE_PROMPTS.items() if of != side)
+    return NO_PROMPT if is_of_other_side else None
 
 
 def with_document_prompt(encoder: AnyEncoder, prompt_name: str | None = None) -> AnyEncoder:

@@ -135,4 +135,4 @@ def _name_side_prompts(encoder: TextEncoder) -> dict[str, str]:
     sides: tuple[SearchSide, ...] = ("query", "document")
     prompts = encoder.prompts
     named = {side: find_side_prompt(prompts, side, encoder.default_prompt_name) for side in sides}
-    return {**{side: prompts[name] for side, name in named.items() if name is not None}, **prompts}
+    return {**{side: encoder.prompt(name) or "" for side, name in named.items() if name is not None}, **prompts}

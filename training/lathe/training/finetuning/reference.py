@@ -8,6 +8,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.text_encoder import NO_PROMPT
 from lathe.training.errors import JobError
 from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.finetuning.mixture import Mixture
@@ -42,7 +43,7 @@ class ReferenceVectors:
             missing = [(key, text) for key, text in wanted.items() if key not in self.store]
             for start in range(0, len(missing), ENCODE_TEXTS):
                 part = missing[start : start + ENCODE_TEXTS]
-                vectors = self.encoder.encode([text for _, text in part], plain=True).vectors
+                vectors = self.encoder.encode([text for _, text in part], prompt_name=NO_PROMPT).vectors
                 self.store.add([key for key, _ in part], vectors)
                 done = start + len(part)
                 on_progress(done / len(missing), f"encoding the reference, {done:,} of {len(missing):,} texts")

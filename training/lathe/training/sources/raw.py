@@ -1,5 +1,6 @@
 """Unvalidated rows of a file, the interface of readable files, and spans of rows."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,20 @@ T = TypeVar("T")
 
 Record = dict[str, Any]
 """Whole row of a source, a dict from field names to values."""
+
+
+def find_rounded_number(value: Any) -> float | None:
+    """Return a number that may be a rounded integer: a float of 2^64 or more, anywhere in a JSON value; else None.
+
+    orjson, which reads all JSON here, rounds integers beyond 64 bits to floats, and does not say so.
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) and abs(value) >= 2.0**64 else None
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return None
+    return next((number for number in map(find_rounded_number, value) if number is not None), None)
 
 
 class Readable(Protocol):

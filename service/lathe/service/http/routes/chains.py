@@ -8,7 +8,7 @@ from starlette.responses import Response
 from lathe.service.chains.gates import promote_with_gates
 from lathe.service.chains.names import require_number
 from lathe.service.chains.pointer import Pointer
-from lathe.service.chains.usage import require_unused
+from lathe.service.chains.usage import read_recorded_uses, require_unused
 from lathe.service.http.answers import answer_json
 from lathe.service.http.json_body import read_json, validate_json
 from lathe.service.http.openapi import ERRORS, describe_body
@@ -54,7 +54,10 @@ async def rollback(name: str, services: ServicesDep) -> Response:
 
 @router.delete("/{name}/{version}", dependencies=ADMIN)
 async def delete(name: str, version: str, services: ServicesDep, force: bool = False) -> Response:
-    """Delete a version permanently; one that a size route or an index uses only with `force`."""
+    """Delete a version permanently.
+
+    A version that a size route, an index or a column of PostgreSQL uses is deleted only with `force`.
+    """
     services.require_writable()
     number = require_number(version, "version")
     await run_in_threadpool(_delete, name, number, services, force)
@@ -63,7 +66,9 @@ async def delete(name: str, version: str, services: ServicesDep, force: bool = F
 
 def _delete(name: str, version: int, services: Services, force: bool) -> None:
     if not force:
-        require_unused(services.registry, name, version, services.indexes.describe())
+        require_unused(
+            services.registry, name, version, services.indexes.describe(), read_recorded_uses(services.home.uses)
+        )
     services.registry.delete(name, version)
 
 
