@@ -50,6 +50,14 @@ def test_vectors_of_every_protocol_are_those_of_the_api_in_the_order_of_the_text
     assert encoder.dimensions == WIDTH
 
 
+def test_a_text_that_is_not_unicode_is_named_and_not_sent(connect, embeddings_server):
+    with connect("openai") as encoder:
+        sent = len(embeddings_server.bodies)
+        with pytest.raises(TextError, match=r"input 1: character 0 is \\udc00, half of a surrogate pair"):
+            encoder.encode(["a", "\udc00"])
+    assert len(embeddings_server.bodies) == sent
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_dimensions_are_asked_for_and_other_widths_than_those_are_refused(connect, embeddings_server, protocol):
     with connect(protocol, dimensions=5) as encoder:

@@ -4,7 +4,7 @@ TrainingError (Exception)
 ├── EncoderError     a model that cannot be loaded, an unknown prompt
 │   ├── TooLongError   a text with more tokens than the encoder reads, while truncation is off
 │   ├── NotFiniteError   a text whose vector holds NaN or inf
-│   └── TextError      a text that an embeddings API refuses
+│   └── TextError      a text that is not Unicode, or that an embeddings API refuses
 ├── UpstreamError    an embeddings API that does not give the vectors asked for: a revoked key, a malformed answer
 │   ├── UpstreamBusyError          a rate limit
 │   ├── UpstreamUnavailableError   no connection, a time-out, a failing server
@@ -69,10 +69,10 @@ class NotFiniteError(EncoderError):
 
 
 class TextError(EncoderError):
-    """Error for a text that an embeddings API refuses.
+    """Error for a text that is not Unicode, or that an embeddings API refuses.
 
     Args:
-        reason: what the API says.
+        reason: what is wrong with the text, or what the API says.
         position: position of the text in the input.
     """
 

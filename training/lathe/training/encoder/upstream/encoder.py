@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from lathe.training.encoder.batching import estimate_tokens
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side, StoreSettings
 from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
+from lathe.training.encoder.texts import require_unicode
 from lathe.training.encoder.upstream.calls import OnUsage, UpstreamCalls, Usage
 from lathe.training.encoder.upstream.client import CallError, UpstreamClient, count_call_texts
 from lathe.training.encoder.upstream.protocols import PROTOCOLS, Answer, CallOptions
@@ -208,12 +209,13 @@ class UpstreamEncoder(PromptedEncoder):
         The API truncates long texts. `on_batch` is called once, when all texts are done.
 
         Raises:
-            TextError: for the first text that the API refuses.
+            TextError: for the first text that is not Unicode or that the API refuses.
             NotFiniteError: for the first text for which it returns NaN or inf.
             EncoderError: for an unknown prompt, texts that should be cut at an end that the API does not cut, or a
                 `long_text` of "mean".
             UpstreamError: if the API gives no vectors.
         """
+        require_unicode(texts)
         prompt = self.prompt(prompt_name)
         found = self.encode_each(texts, self.build_options(prompt, long_text or self.spec.long_text, truncation_side))
         vectors = np.empty((len(texts), self.dimensions), np.float32)
