@@ -30,7 +30,7 @@ from lathe.training.encoder.spec import DEFAULT_ENCODER, Pooling
 from lathe.training.evaluation.encoders import EvaluatedEncoder, Member, RequestedEncoder
 from lathe.training.evaluation.pool import Job, Workers
 from lathe.training.evaluation.run import compute_trial_key
-from lathe.training.evaluation.statistics import Interval, bootstrap
+from lathe.training.evaluation.statistics import Interval
 from lathe.training.evaluation.store import VectorStore, text_key
 from lathe.training.evaluation.suites import Entry, open_suite
 from lathe.training.evaluation.worker import FittedMethod, Raw, Trial, collect_texts, score_methods
@@ -40,6 +40,7 @@ from lathe.transforms.errors import TransformError
 from lathe.transforms.files import replace_synced
 from lathe.transforms.statistics import Moments
 from lathe.transforms.vectors import FloatArray
+from research.paper_findings.statistics import bootstrap
 
 MODEL = ":layer6-mean"
 """The layer and pooling that the encoder was trained with."""

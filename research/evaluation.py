@@ -19,15 +19,15 @@ from benchmarks.starters import show
 from lathe.service.cli.evaluate import load_chain_methods
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.evaluation.encoders import RequestedEncoder
-from lathe.training.evaluation.findings import Findings, summarize
 from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.plots import draw_all
-from lathe.training.evaluation.report import format_report
-from lathe.training.evaluation.report import write_report as write_evaluation
 from lathe.training.evaluation.run import Request, Results, evaluate
 from lathe.training.evaluation.suites import Suite, open_suite
 from research.encoders import list_variants
 from research.few_sentences import FewSentences, compare_estimated_means, draw_estimation, summarize_estimation
+from research.paper_findings.findings import Findings, summarize
+from research.paper_findings.plots import draw_all
+from research.paper_findings.report import format_report
+from research.paper_findings.report import write_report as write_evaluation
 
 SIZES = [Fraction(1, share) for share in (2, 4, 8, 16)]
 SENTENCES = (50, 500, 5000)

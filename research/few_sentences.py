@@ -10,11 +10,12 @@ from lathe.training.errors import EvaluationError
 from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.methods import Method
 from lathe.training.evaluation.run import Request
-from lathe.training.evaluation.statistics import Array, Interval, bootstrap
+from lathe.training.evaluation.statistics import Array, Interval
 from lathe.training.reporting.figures import draw_figures, label_plainly, new_panels, plot_intervals
 from lathe.training.reporting.text import format_points
 from lathe.transforms import Chain
 from lathe.transforms.vectors import FloatArray
+from research.paper_findings.statistics import bootstrap
 
 MEAN_DRAWS = 3
 """Number of random samples for each number of sentences that a mean is estimated from."""

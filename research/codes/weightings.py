@@ -18,7 +18,6 @@ from benchmarks.codes.measure import K, list_gains, ndcg, paired
 from benchmarks.codes.methods import Vectors, lathe_codes
 from benchmarks.report import markdown_table, write_report
 from benchmarks.starters import show
-from lathe.training.evaluation.statistics import rank_correlation
 from lathe.training.fitting.code_search import (
     MAX_TEXTS,
     WEIGHTINGS,
@@ -30,6 +29,7 @@ from lathe.training.fitting.code_search import (
 from lathe.training.split_half import cut_in_two
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.progress import no_progress
+from research.paper_findings.statistics import rank_correlation
 
 BUDGETS = (24, 48, 96)
 HELD_OUT_SHARE = 0.3

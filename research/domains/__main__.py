@@ -7,12 +7,12 @@ import sys
 from dataclasses import replace
 
 from benchmarks.starters import show
-from lathe.training.evaluation.report import write_report
 from lathe.training.evaluation.run import Request, evaluate
 from lathe.training.evaluation.suites import open_suite
 from lathe.transforms.progress import part_of
 from research.arguments import build_request, evaluation_parser
 from research.domains import compare, format_terminal, require_different, write_comparison
+from research.paper_findings.report import write_report
 
 
 def main() -> None:

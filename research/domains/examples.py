@@ -25,11 +25,12 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
 from lathe.training.evaluation.model import StoredModel
-from lathe.training.evaluation.statistics import Array, rank_correlation
+from lathe.training.evaluation.statistics import Array
 from lathe.training.evaluation.tasks import iterate_splits
 from lathe.training.evaluation.worker import Raw, Trial, load_trial, open_store
 from research.domains.measures import RANKS, average_precision, average_precisions, ndcg, rank_best
 from research.domains.samples import LabelledPool, PairPool, Pool, ScoredPool
+from research.paper_findings.statistics import rank_correlation
 
 Vectors = NDArray[np.float32]
 """Float32 vectors, one per row."""

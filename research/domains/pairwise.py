@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from lathe.training.evaluation.statistics import PairedTest, paired_test
 from research.domains.blocks import Block
+from research.paper_findings.statistics import PairedTest, paired_test
 
 MAX_ALL_PAIRS = 3
 """Maximum number of encoders for which all pairs are tested; of more, the best is tested against each of the others."""

@@ -11,7 +11,8 @@ from math import factorial
 import numpy as np
 from scipy import stats
 
-from lathe.training.evaluation.statistics import Array, rank_correlation, row_correlation
+from lathe.training.evaluation.statistics import Array
+from research.paper_findings.statistics import rank_correlation, row_correlation
 
 MIN_ENCODERS = 3
 """Minimum number of encoders: with two, ρ is 1 or −1 whatever the scores are."""

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lathe.training.evaluation.statistics import Array, rank_correlation
+from lathe.training.evaluation.statistics import Array
+from research.paper_findings.statistics import rank_correlation
 
 HALVINGS = 200
 """Number of random halvings that are averaged."""

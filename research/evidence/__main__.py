@@ -19,8 +19,6 @@ import numpy as np
 import torch
 
 from benchmarks.report import parser, write_report
-from lathe.training.evaluation.report import format_report
-from lathe.training.evaluation.report import write_report as write_evaluation
 from lathe.training.evaluation.run import Request
 from lathe.training.evaluation.suites import open_suite
 from research.evaluation import condensed, timed
@@ -28,6 +26,8 @@ from research.evidence.families import FAMILIES, MAX_TOKENS, request_layers, req
 from research.evidence.requests import LAYER_TASKS, SHARES, LayerDebiasing, LossComparison, Reduction
 from research.evidence.tables import Figures, build_debiasing_table, build_losses_table, build_retention_table
 from research.evidence.unnormalized import PaperReduction, build_tables
+from research.paper_findings.report import format_report
+from research.paper_findings.report import write_report as write_evaluation
 
 SIZES = [Fraction(1, share) for share in SHARES]
 TABLES: dict[str, Callable[[Figures], str]] = {

@@ -17,11 +17,12 @@ from sklearn.feature_extraction.text import CountVectorizer
 from benchmarks.report import markdown_table, parser, write_report
 from lathe.training.evaluation.model import Collector, list_texts
 from lathe.training.evaluation.run import compute_trial_key
-from lathe.training.evaluation.statistics import Interval, bootstrap
+from lathe.training.evaluation.statistics import Interval
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.evaluation.worker import Trial, load_trial, measure, prepare_process
 from lathe.training.reporting.text import format_interval
 from research.encoders import BAG_OF_WORDS, BagOfWords
+from research.paper_findings.statistics import bootstrap
 
 Encode = Callable[[list[str]], NDArray[np.float32]]
 """Function that encodes texts as unit vectors `(n, d)`."""
@@ -70,7 +71,7 @@ def score_bags(trial: Trial) -> dict[str, Any]:
         "hashed": lambda texts: hashed.encode(texts).vectors,
         "exact": exact,
     }
-    found = {name: measure(CountingModel(encode), task)[0] for name, encode in encoders.items()}
+    found = {name: measure(CountingModel(encode), task).score for name, encode in encoders.items()}
     return {"type": task.metadata.type, "words": exact(["a"]).shape[1]} | found
 
 

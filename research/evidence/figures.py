@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from lathe.training.evaluation.methods import CONTROL
-from lathe.training.evaluation.statistics import DECISIVE_T, Interval
+from lathe.training.evaluation.statistics import Interval
 from lathe.training.reporting.figures import draw_figures, new_panels, plot_intervals
+from research.paper_findings.statistics import DECISIVE_T
 
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""

@@ -17,10 +17,10 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.report import markdown_table, parser, write_report
-from lathe.training.evaluation.statistics import MIN_RESAMPLED_PAIRS, Correlation, correlate
 from lathe.training.reporting.text import format_interval
 from research.evidence.figures import draw_differences, draw_norms
 from research.evidence.tables import build_debiasing_table, compute_noise, merge_runs, select_encoders
+from research.paper_findings.statistics import MIN_RESAMPLED_PAIRS, Correlation, correlate
 
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""

@@ -12,12 +12,13 @@ import numpy as np
 
 from benchmarks.report import markdown_table
 from lathe.training.evaluation.methods import CONTROL, Method, build_control_method
-from lathe.training.evaluation.reduction import INTRINSIC
 from lathe.training.evaluation.run import Request
-from lathe.training.evaluation.statistics import Correlation, Interval, bootstrap_ratio, correlate
+from lathe.training.evaluation.statistics import Interval, bootstrap_ratio
 from lathe.training.reporting.text import format_interval, format_percent
 from lathe.transforms import Chain, RandomProjection
 from research.evidence.requests import SHARES
+from research.paper_findings.reductions import INTRINSIC
+from research.paper_findings.statistics import Correlation, correlate
 
 Figures = Mapping[str, Any]
 """Part of the raw figures: findings, and scores by encoder, method and task."""

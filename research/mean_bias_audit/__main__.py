@@ -10,12 +10,12 @@ import sys
 
 from benchmarks.starters import show
 from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.report import format_report, write_report
 from research.arguments import build_request, evaluation_parser
 from research.few_sentences import compare_estimated_means
 from research.mean_bias_audit.evaluation import AuditRequest, evaluate_and_audit
 from research.mean_bias_audit.findings import compute_audit_findings
 from research.mean_bias_audit.report import format_audit, write_audit
+from research.paper_findings.report import format_report, write_report
 
 
 def main() -> None:

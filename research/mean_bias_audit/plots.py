@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from lathe.training.evaluation.statistics import OUTLIER_Z
 from lathe.training.reporting.figures import draw_figures, new_panels, plot_heat_map, write_numbers
 from research.mean_bias_audit.findings import AuditFindings
+from research.paper_findings.statistics import OUTLIER_Z
 
 MAX_Z = 2 * OUTLIER_Z
 """|z| at which the colour scale of the map ends."""

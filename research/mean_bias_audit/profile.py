@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.statistics import shares_beyond, standardize
+from research.paper_findings.statistics import shares_beyond, standardize
 
 R2, RANDOM = "R2", "random direction"
 """Labels of the two methods that are compared here, as in `methods.DEBIASING`."""

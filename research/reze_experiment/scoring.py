@@ -89,7 +89,7 @@ class Scorer:
         """Score vectors `(n, d)` that correspond to `texts`."""
         store = MemoryStore(self.texts, vectors)
         model = PromptedModel(store, self.prompts)
-        value, _ = measure(model, self.task)
+        value = measure(model, self.task).score
         return Scores(value, self.compute_label_accuracy(store) if self.labels else None)
 
     def compute_label_accuracy(self, store: MemoryStore) -> float:

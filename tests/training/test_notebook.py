@@ -106,6 +106,12 @@ def test_an_evaluation_scores_a_chain_that_was_never_saved(tiny, tmp_path, score
 
     assert {(score.encoder, score.method) for score in results.scores} == {("tiny", "control"), ("tiny", "debias")}
     assert all(score.error is None and score.score is not None for score in results.scores)
+    assert (results.decision.comparison.baseline.label, results.decision.comparison.compared.label) == (
+        "control",
+        "debias",
+    )
+    assert "debias" in results.decision.sentence
+    assert "(20 pairs)" in results.decision.sentence
 
 
 def test_specs_are_values():

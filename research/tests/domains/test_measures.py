@@ -4,7 +4,6 @@ from scipy import stats
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.metrics import average_precision_score, ndcg_score, v_measure_score
 
-from lathe.training.evaluation.statistics import rank_correlation
 from research.domains.measures import (
     average_precision,
     average_precisions,
@@ -22,6 +21,7 @@ from research.domains.samples import (
     concatenate_pools,
     score_samples,
 )
+from research.paper_findings.statistics import rank_correlation
 
 RANDOM = np.random.default_rng(0)
 PLACES = RANDOM.integers(0, 30, (20, 50))

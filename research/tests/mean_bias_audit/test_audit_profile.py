@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lathe.training.evaluation.comparison import compare_with_raw
 from lathe.transforms import Moments
 from research.mean_bias_audit.findings import AuditFindings, compute_audit_findings
 from research.mean_bias_audit.means import (
@@ -28,6 +27,7 @@ from research.mean_bias_audit.stored_audit import (
 )
 from research.mean_bias_audit.summary import summarize_audit
 from research.mean_bias_audit.tables import build_audit_tables, build_overview_table
+from research.paper_findings.comparison import compare_with_raw
 
 TASKS = [f"t{place}" for place in range(8)]
 RAW = [0.5] * 8

@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from lathe.service.cli.evaluate import name_folders
 from tests.helpers import require_one_line
 
 pytestmark = pytest.mark.usefixtures("kept_scoring_process")
@@ -53,14 +54,17 @@ def test_evaluate_compares_chains_with_raw_vectors_in_a_table_and_three_files(ru
     """A data set that cannot be read is named, and no file contains an absolute path."""
     status, printed, err = run(*comparing(suite, out))
     assert status == 0, err
-    assert err.split() == [str(out / name) for name in ("evaluation.json", "scores.csv", "report.html")]
+    *progress, empty, first, second, third = ["", *err.splitlines()]
+    assert [first, second, third] == [str(out / name) for name in ("evaluation.json", "scores.csv", "report.html")]
+    assert empty == "" and all("% after" in line for line in progress if line)
 
     found = json.loads((out / "evaluation.json").read_text())
     assert (found["suite"], found["limit"]) == ("tiny", 20)
     tasks = ["classes", "same", "search"]
     assert [task["task"] for task in found["tasks"] if task["error"] is None] == tasks
     scores = {(row["task"], row["method"]): row["score"] for row in found["scores"]}
-    assert set(scores) == {(task, method) for task in tasks for method in ("control", "compact@1", "debias@1")}
+    expected = {(task, method) for task in tasks for method in ("control", "compact@1", "debias@1")}
+    assert set(scores) == expected | {("search", "compact@1 rescored")}
     assert [scores[task, "compact@1"] for task in tasks] != [scores[task, "debias@1"] for task in tasks]
 
     with (out / "scores.csv").open() as file:
@@ -73,10 +77,17 @@ def test_evaluate_compares_chains_with_raw_vectors_in_a_table_and_three_files(ru
     mean = sum(scores[task, "control"] for task in tasks) / 3
     cells = [line.split() for line in printed.splitlines()]
     assert next(line for line in cells if line[:1] == ["all-MiniLM-L6-v2"])[2] == f"{100 * mean:.2f}"
-    assert ["encoder", "‖μ‖", "tasks", "compact@1", "debias@1"] in cells
+    assert printed.splitlines()[-1] == found["decision"]["sentence"] == found["sentences"][0]
+    assert found["decision"]["baseline"] == {"encoder": "all-MiniLM-L6-v2", "label": "control"}
+    compared = [(one["baseline"]["label"], one["compared"]["label"]) for one in found["comparisons"]]
+    against_raw = [("control", name) for name in ("compact@1", "debias@1", "compact@1 rescored")]
+    assert compared == [*against_raw, ("compact@1", "debias@1")]
+    (rescored,) = found["comparisons"][2]["verdicts"]
+    assert (rescored["data_set"], rescored["unit"], rescored["units"]) == ("search", "query", 20)
     assert "without rows was not evaluated: test.jsonl is missing" in printed.splitlines()
 
     report = (out / "report.html").read_text()
+    assert "<h1>On average over 3 data sets, " in report
     assert "compact@1" in report and "without rows was not evaluated" in report
     for text in (report, json.dumps(found), (out / "scores.csv").read_text()):
         assert str(suite.parent) not in text and str(out.parent) not in text
@@ -106,3 +117,17 @@ def test_evaluate_prints_one_line_for_a_missing_or_unusable_suite(run, tmp_path)
     (tmp_path / "data" / "a set" / "test.jsonl").write_text("{}")
     unread = "no data set can be evaluated: a set: META.json is missing"
     require_one_line(run(*comparing(tmp_path / "data", tmp_path / "out")), unread)
+
+
+def test_models_are_called_by_the_folder_that_tells_them_apart():
+    """`lathe train` calls the folder of its model `model`, which says nothing."""
+    assert name_folders(["build/adapted/model", "intfloat/e5-small"]) == {
+        "build/adapted/model": "adapted",
+        "intfloat/e5-small": "e5-small",
+    }
+    assert name_folders(["a/one/model", "b/one/model/", "/c/two"]) == {
+        "a/one/model": "a/one",
+        "b/one/model/": "b/one",
+        "/c/two": "two",
+    }
+    assert name_folders(["model", "x/y", "z/x/y"]) == {"model": "model", "x/y": "x/y", "z/x/y": "z/x/y"}

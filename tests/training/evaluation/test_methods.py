@@ -195,13 +195,24 @@ def test_a_nested_chain_is_also_compared_at_requested_smaller_sizes(nested, cach
     methods = request.methods(WIDTH)
     assert len({method.name for method in methods}) == len(methods)
     chains = [(method.name, method.size) for method in methods if method.chain]
-    assert chains == [("mine@1", 12), ("mine@1, 6", 6)]
+    assert chains == [("mine@1", 12), ("mine@1 rescored", None), ("mine@1, 6", 6)]
     one, chain, measures = fit_or_load(cache, nested.cut(6), corpus)
     first = nested.chain.transform(rows)[:, :6]
     cut = chain.transform(rows, one.dimensions)
     np.testing.assert_allclose(cut, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
     after = nested.chain.transform(corpus.heldout, 6)
     assert measures["local_spearman"] == pytest.approx(local_spearman(corpus.heldout, after), abs=1e-6)
+
+
+def test_a_chain_is_also_rescored_on_searches_only_if_its_vectors_are_smaller(rows, nested):
+    for steps, size in (("r2", None), ("int8", None), ("truncation:12", 12)):
+        chain = Method("one@1", "chain", "one@1", size=size, chain=Chain(parse_steps(steps)).fit(rows), key="k")
+        names = [method.name for method in Request(Suite("", "", ()), [], Path(), chains=[chain]).methods(WIDTH)]
+        assert ("one@1 rescored" in names) == (steps != "r2")
+    rescored = nested.rescored()
+    assert [rescored.suits_task(kind) for kind in ("Retrieval", "Reranking", "STS")] == [True, False, False]
+    assert nested.suits_task("STS")
+    assert rescored.key_on(ENCODER, "") != nested.key_on(ENCODER, "")
 
 
 def test_a_chain_that_is_not_nested_cannot_be_cut(rows):

@@ -139,7 +139,8 @@ def test_every_method_has_exactly_one_score_on_every_readable_task(first):
     ]
     methods += [reducer.format(k=8) for reducer in REDUCERS]
     found = by_cell(first.results)
-    assert set(found) == {(task, method) for task in SCORED for method in methods}
+    rescored = {("search", f"{name}@1 rescored") for name in ("first", "other")}
+    assert set(found) == {(task, method) for task in SCORED for method in methods} | rescored
     assert len(first.results.scores) == len(found) == len(lines(first.request.out))
     assert all(-1 <= score <= 1 for score in found.values())
     assert not any(score.error for score in first.results.scores)

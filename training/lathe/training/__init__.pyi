@@ -4,8 +4,7 @@ from .advice.advise import Advice
 from .encoder.encoder import Encoder
 from .encoder.spec import EncoderSpec
 from .errors import TrainingError
-from .evaluation.run import Results
-from .notebook import FitResult, advise, evaluate, fit, load_encoder
+from .notebook import FitResult, Results, advise, evaluate, fit, load_encoder
 from .sources.source import Source, open_source
 
 __all__ = [

@@ -17,10 +17,11 @@ from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, AdviceRequ
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
 from lathe.training.errors import SourceError
+from lathe.training.evaluation import run as evaluation
+from lathe.training.evaluation.decision import Decision
 from lathe.training.evaluation.encoders import RequestedEncoder
+from lathe.training.evaluation.findings import compute_findings
 from lathe.training.evaluation.methods import Method, build_chain_method
-from lathe.training.evaluation.run import Request, Results
-from lathe.training.evaluation.run import evaluate as evaluate_request
 from lathe.training.evaluation.suites import open_suite
 from lathe.training.fitting.fit import fit_chain
 from lathe.training.fitting.fit_request import FitRequest
@@ -46,6 +47,16 @@ class FitResult:
     chain: Chain
     certificate: Certificate
     failed_gates: list[str]
+
+
+@dataclass(frozen=True)
+class Results(evaluation.Results):
+    """Results of an evaluation, with the answer to which encoder or chain is better."""
+
+    @property
+    def decision(self) -> Decision:
+        """The answer: `sentence`, the system to take as `choice`, and the `comparison` that it rests on."""
+        return compute_findings(self).decision
 
 
 def load_encoder(model: str = DEFAULT_MODEL, *, device: str | None = None, **settings: Any) -> Encoder:
@@ -160,9 +171,10 @@ def evaluate(
     processes: int = 1,
     on_progress: Progress = no_progress,
 ) -> Results:
-    """Score encoders and chains on labelled data sets with mteb's evaluators; needs the extra `evaluation`.
+    """Compare encoders and chains on labelled data sets with mteb's evaluators; needs the extra `evaluation`.
 
-    Scoring runs in processes of its own: a script must call this function below `if __name__ == "__main__":`.
+    Each encoder is compared with the first one, and each chain with the raw vectors: `results.decision.sentence` is the
+    answer. Scoring runs in processes of its own: a script must call this function below `if __name__ == "__main__":`.
 
     Args:
         suite: folder of data sets, YAML file, `mteb:TASK,…`, or the name of a suite that comes with Lathe.
@@ -179,7 +191,7 @@ def evaluate(
         EvaluationError: if there is no such suite, or another process evaluates in the same folder.
         EncoderError: if no encoder can be used.
     """
-    request = Request(
+    request = evaluation.Request(
         suite=open_suite(str(suite)),
         encoders=[RequestedEncoder(spec) for spec in encoders],
         out=Path(out),
@@ -189,7 +201,7 @@ def evaluate(
         limit=limit,
         processes=processes,
     )
-    return evaluate_request(request, on_progress)
+    return Results(**vars(evaluation.evaluate(request, on_progress)))
 
 
 def _describe_method(name: str, chain: Chain) -> Method:

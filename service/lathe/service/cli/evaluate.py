@@ -38,10 +38,13 @@ def evaluate(
         str | None,
         flag(
             "--encoder",
-            "E,…: configured encoders, folders or hub ids. [default: those of the suite, else the default encoder]",
+            "E,…: configured encoders, folders or hub ids; each is compared with the first. "
+            "[default: those of the suite, else the default encoder]",
         ),
     ] = None,
-    chain: Annotated[str | None, flag("--chain", "NAME,NAME@VERSION,…: chains to compare with raw vectors.")] = None,
+    chain: Annotated[
+        str | None, flag("--chain", "NAME,NAME@VERSION,…: chains to compare with raw vectors and with the first chain.")
+    ] = None,
     ladder: Annotated[
         bool, flag("--ladder", "Compare the nine methods of the mean-bias paper, fitted on --corpus.")
     ] = False,
@@ -62,10 +65,11 @@ def evaluate(
     ] = None,
     dtype: Annotated[Dtype, flag("--dtype", "Dtype of the encoders.")] = "float32",
 ) -> None:
-    """Score encoders and chains on labelled data, by mteb's own evaluators.
+    """Compare encoders and chains on labelled data, scored by mteb's own evaluators.
 
-    The encoders' vectors are stored in OUT, and every method is scored from them. OUT also gets evaluation.json with
-    all results, scores.csv and report.html.
+    The last line printed says which one to take, by how many points it is better, and how sure that is. The encoders'
+    vectors are stored in OUT, and every method is scored from them. OUT also gets evaluation.json with all results,
+    scores.csv and report.html.
     """
     settings, _ = load_state()
     _require_evaluation_extra()
@@ -135,7 +139,31 @@ def _list_encoders(settings: "Settings", option: str | None, suite: "Suite", dty
             replace(build_request(one.model), family=one.family, published_mean_norm=one.published_mean_norm)
             for one in suite.encoders
         ]
-    return [build_request(name) for name in dict.fromkeys(names)] or [build_request(None)]
+    requests = {name: build_request(name) for name in names}
+    configured = {name for spec in settings.specs for name in (spec.name, spec.model)}
+    for folder, short in name_folders([name for name in requests if name not in configured]).items():
+        requests[folder] = replace(requests[folder], spec=replace(requests[folder].spec, name=short))
+    return list(requests.values()) or [build_request(None)]
+
+
+def name_folders(folders: Sequence[str]) -> dict[str, str]:
+    """Return a short name for each folder or hub id of a model: the last part, with those before it where needed.
+
+    A last part `model` is left out, because `lathe train` calls all its results so: `build/adapted/model` is called
+    `adapted`. The last part alone is not enough if another model has the same.
+    """
+    parts = {folder: _split_path(folder) for folder in folders}
+    names = {}
+    for folder, own in parts.items():
+        others = [other for other in parts.values() if other != own]
+        length = next((n for n in range(1, len(own)) if all(other[-n:] != own[-n:] for other in others)), len(own))
+        names[folder] = "/".join(own[-length:])
+    return names
+
+
+def _split_path(folder: str) -> list[str]:
+    parts = [part for part in folder.split("/") if part]
+    return parts[:-1] if len(parts) > 1 and parts[-1] == "model" else parts
 
 
 def load_chain_methods(names: Sequence[str]) -> "list[Method]":

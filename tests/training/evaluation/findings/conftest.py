@@ -19,6 +19,8 @@ def build_method(name):
     """Build the method of a display name: a known one, `pca:4`, or a chain."""
     if name in KNOWN:
         return KNOWN[name]
+    if name.endswith(" rescored"):
+        return Method(name, "rescored", name)
     kind, _, size = name.partition(":")
     if size:
         return Method(name, "sweep", kind, name, size=int(size))
@@ -36,19 +38,22 @@ def build_results(
     problems=None,
     broken=None,
     title="A suite",
+    units=None,
+    metric="main",
     **asked,
 ):
     """Build results with a score for each (encoder, method, task); None stands for a failure.
 
     Everything else is by name: types and languages of tasks, families and norms of encoders, intrinsic measures by
-    (encoder, method), problems of encoders, errors of broken tasks. Other options go to the request.
+    (encoder, method), problems of encoders, errors of broken tasks, values of units by (encoder, method, task). The
+    main score of all tasks is `metric`. Other options go to the request.
     """
     types, languages, families, norms = types or {}, languages or {}, families or {}, norms or {}
     given = {method.name: method for method in methods}
     names = list(dict.fromkeys(encoder for encoder, _, _ in values))
     tasks = [
         TaskDescription(
-            task, f"key of {task}", types.get(task, "STS"), languages.get(task, "en"), "main", ((None, "text"),), 1
+            task, f"key of {task}", types.get(task, "STS"), languages.get(task, "en"), metric, ((None, "text"),), 1
         )
         for task in dict.fromkeys(task for _, _, task in values)
     ]
@@ -75,6 +80,8 @@ def build_results(
             metrics={} if value is None else {"main": value, "other": value / 2},
             seconds=0.25,
             error='RuntimeError: out, of "memory"' if value is None else None,
+            units=len((units or {}).get((encoder, method, task), ())),
+            values=list((units or {}).get((encoder, method, task), ())),
         )
         for (encoder, method, task), value in values.items()
     ]

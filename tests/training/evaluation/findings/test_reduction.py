@@ -6,7 +6,6 @@ from lathe.training.evaluation.methods import Method
 from lathe.training.evaluation.statistics import Interval
 
 REDUCERS = ("geopres", "pca", "truncation")
-PARALLEL = {"stsb": "en", "stsb_de": "de", "stsb-fr": "fr"}
 
 
 def chain(name, size):
@@ -106,87 +105,3 @@ def test_a_nested_chain_has_a_retention_at_each_of_its_sizes(grid_of, table):
     found = reduction.compute_retentions(grid_of(values, methods=[chain("compact", 4), chain("compact, 2", 2)]))
     kept = {one.share: (one.mean.value, one.ahead["all"].sign) for one in found if one.label == "compact@1"}
     assert kept == {0.5: (pytest.approx(0.8), 1), 0.25: (pytest.approx(0.6), -1)}
-
-
-def build_reductions(table, sizes=(1, 2, 4, 6)):
-    """Return scores and intrinsic measures of PCA reductions: similarities grow with the size, errors shrink."""
-    values = table("e", "ab", control=[0.5, 0.5], **{f"pca:{size}": [0.05 * size, 0.06 * size] for size in sizes})
-    measures = {
-        ("e", f"pca:{size}"): {
-            "local_spearman": size / 8,
-            "positional": 1 / size,
-            "angular": 8 - size**2,
-            "recall_at_10": -float(size),
-        }
-        for size in sizes
-    }
-    return values, measures
-
-
-def test_correlate_intrinsic_turns_the_sign_of_errors(grid_of, table):
-    values, measures = build_reductions(table)
-    found = reduction.correlate_intrinsic(grid_of(values, intrinsic=measures))
-    assert {name: one.spearman.value for name, one in found.items()} == pytest.approx(
-        {"local_spearman": 1, "positional": 1, "angular": 1, "recall_at_10": -1}
-    )
-    assert {one.n for one in found.values()} == {4}
-
-
-def test_correlate_intrinsic_uses_tasks_that_every_reduction_completed(grid_of, table):
-    values, measures = build_reductions(table)
-    alone = {key: score for key, score in values.items() if key[2] == "a"}
-    values = {key: None if key == ("e", "pca:2", "b") else score for key, score in values.items()}
-    both = [reduction.correlate_intrinsic(grid_of(some, intrinsic=measures)) for some in (values, alone)]
-    assert both[0]
-    assert both[0] == both[1]
-
-
-def test_correlate_intrinsic_of_two_reductions_is_empty(grid_of, table):
-    values, measures = build_reductions(table, sizes=(2, 4))
-    assert reduction.correlate_intrinsic(grid_of(values, intrinsic=measures)) == {}
-
-
-def test_compare_languages_gives_retention_and_difference_from_english(grid_of, table):
-    """R and Δ of the GeoPres paper (its Table 2), by hand."""
-    values = table("e", PARALLEL, control=[0.8, 0.5, 0.4], **{"geopres:4": [0.6, 0.4, 0.2]})
-    found = {one.language: one for one in reduction.compare_languages(grid_of(values, languages=PARALLEL))}
-    assert {name: one.retention for name, one in found.items()} == pytest.approx({"de": 0.8, "fr": 0.5})
-    assert {name: one.against_english for name, one in found.items()} == pytest.approx({"de": 0.05, "fr": -0.25})
-    assert {(one.encoder, one.label, one.size, one.task) for one in found.values()} == {("e", "geopres", 4, "stsb")}
-
-
-def test_compare_languages_has_one_row_per_encoder_reducer_size_and_language(grid_of, table):
-    scores = {"geopres:4": [0.6, 0.4, 0.2], "geopres:2": [0.6, 0.5, 0.4], "pca:2": [0.5, 0.5, 0.5]}
-    values = table("one", PARALLEL, control=[0.8, 0.5, 0.4], **scores)
-    values |= {("two", method, task): score for (_, method, task), score in values.items()}
-    found = reduction.compare_languages(grid_of(values, languages=PARALLEL))
-    assert len({(one.encoder, one.label, one.size, one.language) for one in found}) == len(found) == 2 * 3 * 2
-
-
-@pytest.mark.parametrize(
-    "languages",
-    [
-        {"stsb_de": "de", "stsb_fr": "fr"},  # nothing in English
-        {"stsb": "en", "sick_de": "de"},  # not the same data set
-        {"stsb": "en", "stsb_de": "fr"},  # the name says another language than the suite
-        {"stsb": "en", "all/stsb": "de-en"},  # translations
-        {"stsb": "en", "all/stsb": "deu,fra"},  # several languages in one
-    ],
-)
-def test_compare_languages_compares_only_versions_of_one_data_set_in_two_languages(grid_of, table, languages):
-    values = table("e", languages, control=[0.5, 0.5], **{"geopres:4": [0.4, 0.3]})
-    assert reduction.compare_languages(grid_of(values, languages=languages)) == []
-
-
-@pytest.mark.parametrize(
-    ("control", "scores", "left"),
-    [
-        ([0.5, 0.01, 0.5], [0.4, 0.3, 0.2], {"fr"}),  # German is noise
-        ([0.01, 0.5, 0.5], [0.4, 0.3, 0.2], set()),  # English is
-        ([0.5, 0.5, 0.5], [0.4, 0.3, None], {"de"}),  # French failed
-        ([0.5, 0.5, 0.5], [None, 0.3, 0.2], set()),  # English did
-    ],
-)
-def test_compare_languages_leaves_out_languages_without_a_retention(grid_of, table, control, scores, left):
-    grid = grid_of(table("e", PARALLEL, control=control, **{"geopres:4": scores}), languages=PARALLEL)
-    assert {one.language for one in reduction.compare_languages(grid)} == left

@@ -11,11 +11,13 @@ method_cache.py  cache of fitted methods                    ┘
 run.py         the whole run, resumed where it stopped
 pool.py        scoring processes; worker.py is what they run, model.py what mteb sees as a model
 scores.py      results log: scores and tasks as JSON lines
+units.py       values of single queries, texts or pairs
 grid.py        scores as arrays                             ┐
-statistics.py  t, σ_cell, intervals, correlations           │
-comparison.py  methods against raw vectors                  │ is it better,
+statistics.py  intervals                                    │
+comparison.py  paired differences, by units and data sets   │
+decision.py    the answer in one sentence                   │ is it better,
 reduction.py   retention of reducers                        │ how sure are we
-findings.py    all statistics of a run, and as sentences    ┘
+findings.py    all of them, and as sentences                ┘
 tables.py      as tables                                    ┐ output
 plots.py       as figures                                   │
 report.py      HTML page, JSON, CSV, plain text             ┘

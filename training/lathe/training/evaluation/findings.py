@@ -1,76 +1,45 @@
-"""All statistics of an evaluation, computed from its scores, and their summary in sentences."""
+"""What an evaluation found: comparisons of encoders and methods, the answer, and what reductions retain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lathe.training.evaluation import comparison, reduction
-from lathe.training.evaluation.comparison import Cell, FamilyRow, LargeEffect
+from lathe.training.evaluation.comparison import Comparison, compare_systems
+from lathe.training.evaluation.decision import Decision, decide, describe_comparison
 from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.reduction import CrossLingual, Retention
+from lathe.training.evaluation.reduction import Retention, compute_retentions
 from lathe.training.evaluation.run import Results
-from lathe.training.evaluation.statistics import Correlation, Interval
 from lathe.training.reporting.sentences import render_sentences
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Statistics of one evaluation; parts whose methods were not requested are empty.
-
-    Attributes:
-        labels: labels of the methods that are compared with raw vectors.
-        cells: comparison of each method on each encoder.
-        overall: mean difference of each method over all encoders, in points.
-        families: summary of each method by family of tasks.
-        norm_correlations: correlation of each method's gain with ‖μ‖.
-        norm_bins: mean t of R2 by interval of ‖μ‖.
-        head_to_head: counts of encoders on which R2's t is above or below R1's.
-        large_effects: large changes of a score, by any method.
-        retentions: share of the score that reducers and nested chains retain.
-        intrinsic: correlation of each intrinsic measure with the mean score.
-        cross_lingual: retention in other languages compared with English.
-    """
-
-    labels: Sequence[str]
-    cells: Sequence[Cell]
-    overall: Mapping[str, Interval]
-    families: Sequence[FamilyRow]
-    norm_correlations: Mapping[str, Mapping[str, Correlation | None]]
-    norm_bins: Sequence[Mapping[str, float | int | str | None]]
-    head_to_head: Mapping[str, Mapping[str, int]]
-    large_effects: Sequence[LargeEffect]
-    retentions: Sequence[Retention]
-    intrinsic: Mapping[str, Correlation]
-    cross_lingual: Sequence[CrossLingual]
-
-
-def compute_findings(results: Results) -> Findings:
-    """Compute what a report says about scores: differences from the raw vectors, their intervals and correlations.
-
-    What needs methods, languages or sizes that were not evaluated is empty.
-    """
-    grid = Grid(results)
-    labels = grid.labels("ladder", "chain")
-    cells = comparison.compare_with_raw(grid, labels)
-    return Findings(
-        labels=labels,
-        cells=cells,
-        overall=comparison.average_differences(grid, labels),
-        families=comparison.summarize_families(grid, cells),
-        norm_correlations={label: comparison.correlate_gain_with_norm(grid, cells, label) for label in labels},
-        norm_bins=comparison.average_by_norm(grid, cells, "R2") if "R2" in labels else [],
-        head_to_head=comparison.count_head_to_head(cells, "R2", "R1"),
-        large_effects=comparison.list_large_effects(grid, labels),
-        retentions=reduction.compute_retentions(grid),
-        intrinsic=reduction.correlate_intrinsic(grid),
-        cross_lingual=reduction.compare_languages(grid),
-    )
-
 
 TEMPLATE = Path(__file__).with_name("summary.txt.j2")
 """Template of the sentences."""
 
 
+@dataclass(frozen=True)
+class Findings:
+    """Findings of one evaluation; parts whose methods were not requested are empty.
+
+    Attributes:
+        decision: the answer.
+        comparisons: all comparisons of encoders and methods.
+        retentions: share of the score that reducers and nested chains retain.
+    """
+
+    decision: Decision
+    comparisons: Sequence[Comparison]
+    retentions: Sequence[Retention]
+
+
+def compute_findings(results: Results) -> Findings:
+    """Compare the encoders and methods of an evaluation, answer which one to take, and compute retentions."""
+    grid = Grid(results)
+    comparisons = compare_systems(grid, results.scores)
+    return Findings(decide(results, comparisons), comparisons, compute_retentions(grid))
+
+
 def summarize(findings: Findings) -> list[str]:
-    """Return all sentences about the findings of an evaluation, in reading order."""
-    return render_sentences(TEMPLATE, vars(findings))
+    """Return all sentences about the findings: the answer first, then other comparisons and retentions."""
+    comparisons = [describe_comparison(one) for one in findings.comparisons]
+    others = [sentence for sentence in comparisons if sentence != findings.decision.sentence]
+    retentions = render_sentences(TEMPLATE, {"retentions": findings.retentions})
+    return [findings.decision.sentence, *others, *retentions]

@@ -63,7 +63,7 @@ class MethodCache:
         if corpus is not None and method.size is not None:
             measures = self._load_or_measure(folder, method.size, corpus, output)
         cut = method.size if method.chain is not None else None
-        return FittedMethod(method.name, key, folder, cut), measures
+        return FittedMethod(method.name, key, folder, cut, method.group == "rescored"), measures
 
     def _load_or_measure(self, folder: Path, size: int, corpus: Corpus, output: str) -> dict[str, float]:
         key = hashlib.sha256(f"{folder.name} {output} {corpus.digest}".encode()).hexdigest()[:32]

@@ -12,10 +12,15 @@ from lathe.training.errors import EvaluationError
 from lathe.transforms import Chain, parse_steps
 from lathe.transforms.vectors import FloatArray
 
+SEARCH = "Retrieval"
+"""Type of mteb's tasks that search a corpus."""
 CONTROL = "control"
 """Name of the method that leaves vectors unchanged."""
 RANDOM_SEEDS = (42, 2, 3, 4)
 """Seeds of the random directions, as in the mean-bias paper (its Appendix F)."""
+
+RESCORED_CANDIDATES = 40
+"""Number of candidates of a query that are ranked again by the raw vectors: `"rescore": 4` for ten results."""
 
 MEAN_CENTRING = "mean-centring"
 """Name of the only debiasing method whose outputs are not normalized."""
@@ -53,7 +58,9 @@ class Method:
 
     Attributes:
         name: unique name in results.
-        group: `control`, `chain`, `ladder` or `sweep`, which decides in which tables the method is compared.
+        group: `control`, `chain`, `rescored`, `ladder` or `sweep`, which decides in which tables the method is
+            compared. A `rescored` method is a chain whose candidates are ranked again by the raw vectors; it is scored
+            on searches only.
         label: name shared by methods whose scores are averaged, such as several seeds.
         steps: steps as `parse_steps` reads them; empty for raw vectors and for fitted chains.
         normalize: whether outputs are normalized.
@@ -92,6 +99,20 @@ class Method:
     def cut(self, size: int) -> "Method":
         """Return a copy of the method that cuts the chain to `size` dimensions."""
         return replace(self, name=f"{self.name}, {size}", group="sweep", size=size, key=f"{self.key}-{size}")
+
+    @property
+    def compresses(self) -> bool:
+        """Whether the method is a fitted chain whose outputs are smaller than its inputs, so that searches rescore."""
+        return self.chain is not None and (self.size is not None or self.chain.quantizer is not None)
+
+    def rescored(self) -> "Method":
+        """Return a copy of a chain's method whose candidates are ranked again by the raw vectors."""
+        name = f"{self.name} rescored"
+        return replace(self, name=name, label=name, group="rescored", size=None, key=f"{self.key}-rescored")
+
+    def suits_task(self, task_type: str) -> bool:
+        """Return whether the method can be scored on tasks of a type of mteb."""
+        return self.group != "rescored" or task_type == SEARCH
 
     def key_on(self, fingerprint: str, corpus: str) -> str:
         """Return the key of the fitted map: the chain's own, or a hash of method, encoder and corpus.

@@ -1,15 +1,19 @@
 """Models for mteb without a neural network: stored vectors with a chain, and a recorder of the texts that tasks use."""
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
+from mteb.models import SearchEncoderWrapper
 from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ModelMeta, ScoringFunction
+from mteb.types import PromptType
 from numpy.typing import NDArray
 
+from lathe.training.evaluation.methods import RESCORED_CANDIDATES
 from lathe.training.evaluation.store import MemoryStore, VectorStore, text_key
-from lathe.transforms.chain import Chain
+from lathe.transforms.chain import Chain, leading_query_maps
 
 BATCH_ROWS = 100_000
 """Batch size that mteb passes texts in; it can be large, since no text is encoded."""
@@ -52,19 +56,55 @@ class StoredModel(AbsEncoder):
     ) -> NDArray[np.float32]:
         """Return the vectors `(n, d)` float32 of the texts, transformed if there is a chain, else raw.
 
+        The chain maps queries of a search as queries, and all other texts as documents.
+
         Raises:
             KeyError: if a text's vector is not stored.
         """
         vectors = self.store.get(self.keys(list_texts(inputs), task_metadata, prompt_type))
         if self.chain is None or not len(vectors):
             return vectors
-        return np.asarray(self.chain.floats(vectors, self.dimensions), np.float32)
+        transform = self.chain.transform_queries if prompt_type == PromptType.query else self.chain.floats
+        return np.asarray(transform(vectors, self.dimensions), np.float32)
 
     def keys(self, texts: Iterable[str], task_metadata: Any, prompt_type: Any = None) -> list[bytes]:
         """Return the store's keys of a task's texts, each with the prompt that mteb chooses for the task."""
         prompt = self.get_prompt_name(task_metadata, prompt_type)
         written = self.model_prompts[prompt] if self.model_prompts and prompt else self.default_prompt
         return [text_key(text, written) for text in texts]
+
+
+class RescoringModel:
+    """mteb search that ranks the candidates of a chain again by the raw vectors, as an index rescores.
+
+    Each query has `RESCORED_CANDIDATES` candidates. Maps of queries with which the chain begins, such as a query
+    adapter, count for the second ranking too.
+
+    Args:
+        model: the model with the chain.
+    """
+
+    def __init__(self, model: StoredModel) -> None:
+        assert model.chain is not None
+        original = copy(model)
+        original.chain, original.dimensions = leading_query_maps(model.chain), None
+        self.mteb_model_meta = model.mteb_model_meta
+        self.candidates, self.originals = SearchEncoderWrapper(model), SearchEncoderWrapper(original)
+
+    def index(self, corpus: Any, **options: Any) -> None:
+        """Take the documents to search."""
+        self.candidates.index(corpus, **options)
+        self.originals.index(corpus, **options)
+
+    def search(self, queries: Any, *, top_k: int, top_ranked: Any = None, **options: Any) -> Any:
+        """Return the raw similarity of each query's candidates, by ids of query and document.
+
+        Of a task that names the candidates itself, `top_ranked`, these are ranked.
+        """
+        if top_ranked is None:
+            found = self.candidates.search(queries, top_k=RESCORED_CANDIDATES, **options)
+            top_ranked = {query: list(documents) for query, documents in found.items()}
+        return self.originals.search(queries, top_k=top_k, top_ranked=top_ranked, **options)
 
 
 class PromptedModel(StoredModel):

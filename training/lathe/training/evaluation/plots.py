@@ -1,76 +1,51 @@
 """Figures of findings, as SVG text for an HTML page."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from lathe.training.evaluation.findings import Findings
-from lathe.training.evaluation.grid import Grid
-from lathe.training.evaluation.run import Results
-from lathe.training.reporting.figures import (
-    draw_figures,
-    new_panels,
-    plot_curves,
-    plot_heat_map,
-    plot_intervals,
-    write_numbers,
-)
+from lathe.training.evaluation.reduction import Retention
+from lathe.training.reporting.figures import draw_figures, new_panels, plot_curves, plot_intervals
 
-Plot = Callable[[Results, Findings], Any]
-"""Function that plots results and findings as a Matplotlib figure, or returns None if there is nothing to plot."""
+MAX_COMPARISONS = 40
+"""Maximum number of comparisons in the figure; all are in the table."""
+
+Plot = Callable[[Findings], Any]
+"""Function that plots findings as a Matplotlib figure, or returns None if there is nothing to plot."""
 
 
-def draw_all(results: Results, findings: Findings) -> dict[str, str]:
+def draw_all(findings: Findings) -> dict[str, str]:
     """Draw every figure for which the findings have data; return SVG text by title."""
-    return draw_figures(PLOTS, results, findings)
+    return draw_figures(PLOTS, findings)
 
 
-def plot_differences(results: Results, findings: Findings) -> Any:
-    """Plot a heat map of mean differences to raw vectors, encoders by methods; return None without cells."""
-    encoders = list(dict.fromkeys(cell.encoder for cell in findings.cells))
-    if not encoders:
+def plot_differences(findings: Findings) -> Any:
+    """Plot the difference of each comparison with its interval; return None without comparisons."""
+    comparisons = findings.comparisons[:MAX_COMPARISONS]
+    if not comparisons:
         return None
-    values = np.full((len(encoders), len(findings.labels)), np.nan)
-    for cell in findings.cells:
-        values[encoders.index(cell.encoder), findings.labels.index(cell.label)] = cell.difference.value
-    figure, (axis,) = new_panels(1, size=(2.5 + 0.85 * len(findings.labels), 1 + 0.32 * len(encoders)))
-    limit = max(1.0, float(np.nanquantile(np.abs(values), 0.9)))
-    plot_heat_map(axis, values, encoders, findings.labels, limit)
-    write_numbers(axis, values, "+.2f", limit)
-    return figure
-
-
-def plot_gain_by_norm(results: Results, findings: Findings) -> Any:
-    """Plot R2's mean difference against ‖μ‖, a point for each encoder; return None with fewer than three."""
-    grid = Grid(results)
-    cells = [c for c in findings.cells if c.label == "R2" and grid.encoders[c.encoder].mean_norm is not None]
-    if len(cells) < 3:
-        return None
-    figure, (axis,) = new_panels(1)
-    for family in dict.fromkeys(grid.encoders[cell.encoder].member.family for cell in cells):
-        some = [cell for cell in cells if grid.encoders[cell.encoder].member.family == family]
-        x = [grid.encoders[cell.encoder].mean_norm for cell in some]
-        plot_intervals(axis, x, [cell.difference for cell in some], label=family, fmt="o")
+    figure, (axis,) = new_panels(1, size=(2.5 + 0.6 * len(comparisons), 4))
+    plot_intervals(axis, range(len(comparisons)), [one.verdict.difference for one in comparisons], "", "o")
     axis.axhline(0, color="grey", linewidth=0.8)
-    axis.set_xlabel("‖μ‖")
-    axis.set_ylabel("R2 less raw, points")
-    axis.legend(fontsize=8)
+    names = [f"{one.name} –\n{one.baseline_name}" for one in comparisons]
+    axis.set_xticks(range(len(comparisons)), names, rotation=60, ha="right", fontsize=8)
+    axis.set_xlim(-0.7, len(comparisons) - 0.3)
+    axis.set_ylabel("difference, points")
     return figure
 
 
-def plot_retention(results: Results, findings: Findings) -> Any:
+def plot_retention(retentions: Sequence[Retention]) -> Any:
     """Plot the retained share of the score against the share of dimensions, over all tasks and by type.
 
     Return None if no reduction was measured.
     """
-    if not findings.retentions:
+    if not retentions:
         return None
-    kinds = ["all tasks", *dict.fromkeys(kind for one in findings.retentions for kind in one.types)]
+    kinds = ["all tasks", *dict.fromkeys(kind for one in retentions for kind in one.types)]
     figure, axes = new_panels(len(kinds), 3, (4, 3))
     for axis, kind in zip(axes, kinds, strict=True):
-        by_kind = ({"all tasks": one.mean, **one.types} for one in findings.retentions)
-        pairs = zip(findings.retentions, by_kind, strict=True)
+        by_kind = ({"all tasks": one.mean, **one.types} for one in retentions)
+        pairs = zip(retentions, by_kind, strict=True)
         plot_curves(axis, ((one.label, one.share, means[kind]) for one, means in pairs if kind in means))
         axis.set_title(kind, fontsize=10)
         axis.set_xlabel("share of the dimensions")
@@ -79,28 +54,8 @@ def plot_retention(results: Results, findings: Findings) -> Any:
     return figure
 
 
-def plot_geometry_and_scores(results: Results, findings: Findings) -> Any:
-    """Plot the mean score of each reduction against its local Spearman; return None if not measured."""
-    grid = Grid(results)
-    if not findings.intrinsic:
-        return None
-    figure, (axis,) = new_panels(1)
-    for encoder, result in grid.encoders.items():
-        names = list(result.intrinsic)
-        tasks = grid.complete_tasks(encoder, [result.methods[name] for name in names])
-        if names and tasks:
-            x = [result.intrinsic[name]["local_spearman"] for name in names]
-            axis.scatter(x, [100 * grid.scores(encoder, name, tasks).mean() for name in names], s=14, label=encoder)
-    axis.set_xlabel("local Spearman on sentences kept aside")
-    axis.set_ylabel("mean score × 100")
-    axis.legend(fontsize=8)
-    return figure
-
-
 PLOTS: dict[str, Plot] = {
-    "Differences to raw vectors, in points": plot_differences,
-    "R2's gain and the norm of the mean": plot_gain_by_norm,
-    "What reducers keep": plot_retention,
-    "What is kept of the geometry, and scores": plot_geometry_and_scores,
+    "Differences in points, with 95 % intervals": plot_differences,
+    "What reducers keep": lambda findings: plot_retention(findings.retentions),
 }
 """Plot functions by title of the figure."""

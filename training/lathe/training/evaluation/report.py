@@ -5,6 +5,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from lathe.training.evaluation.comparison import Comparison
+from lathe.training.evaluation.decision import describe_comparison
 from lathe.training.evaluation.findings import Findings, compute_findings, summarize
 from lathe.training.evaluation.plots import draw_all
 from lathe.training.evaluation.run import Results
@@ -28,22 +30,23 @@ JSON, CSV, HTML = "evaluation.json", "scores.csv", "report.html"
 def write_report(results: Results) -> tuple[Findings, list[Path]]:
     """Compute the findings and write evaluation.json, scores.csv and report.html to the output folder.
 
-    Existing files are replaced atomically.
+    The page's heading is the answer. Existing files are replaced atomically.
 
     Returns:
         the findings, and the paths of the files.
     """
     findings = compute_findings(results)
+    answer, *sentences = summarize(findings)
     section = Section(
-        title=f"Evaluation: {results.request.suite.title}",
-        sentences=summarize(findings),
-        figures=draw_all(results, findings),
+        title=answer,
+        sentences=sentences,
+        figures=draw_all(findings),
         tables=build_tables(results, findings),
         problems=list(list_problems(results)),
     )
     page = render_page(
         [section],
-        about=describe_evaluation(results),
+        about=f"Evaluation of {results.request.suite.title}: {describe_evaluation(results)}",
         files=f"{JSON} and {CSV}",
         reference=results.request.suite.reference,
     )
@@ -59,11 +62,25 @@ def describe_evaluation(results: Results) -> str:
     parts = [f"{len(usable)} of {len(results.tasks)} data sets, {rows}", format_count(len(results.encoders), "encoder")]
     if results.corpus_rows:
         parts.append(f"methods fitted on {results.corpus_rows:,} sentences of {Path(request.corpus).name}")
-    return "; ".join(parts) + f"; metrics of mteb {version('mteb')}; 95 % intervals by resampling the tasks."
+    return "; ".join(parts) + f"; metrics of mteb {version('mteb')}; intervals of 95 %."
 
 
 def as_json(results: Results, findings: Findings) -> dict[str, Any]:
-    """Return the request, all scores with all metrics, and all statistics as a dict that orjson can serialize."""
+    """Return the answer, the request, all comparisons and all scores as a dict that orjson can serialize."""
+    return {
+        "decision": findings.decision.to_fields(),
+        **describe_results(results),
+        "sentences": summarize(findings),
+        "comparisons": [_describe(comparison) for comparison in findings.comparisons],
+        "retentions": findings.retentions,
+    }
+
+
+def describe_results(results: Results) -> dict[str, Any]:
+    """Return the request, the environment, tasks, encoders and all scores with all metrics of mteb, without findings.
+
+    The values of units are in the results log only.
+    """
     request = results.request
     return {
         "suite": request.suite.title,
@@ -77,22 +94,31 @@ def as_json(results: Results, findings: Findings) -> dict[str, Any]:
             | {"mean_norm": result.mean_norm, "intrinsic": result.intrinsic, "problems": result.problems}
             for result in results.encoders
         ],
-        "sentences": summarize(findings),
-        "findings": findings,
         "scores": build_score_records(results, metrics=True),
     }
 
 
+def _describe(comparison: Comparison) -> dict[str, Any]:
+    verdicts = [comparison.between, *comparison.within] if comparison.between else comparison.within
+    return {
+        "baseline": comparison.baseline,
+        "compared": comparison.compared,
+        "sentence": describe_comparison(comparison),
+        "verdicts": [asdict(verdict) | {"outcome": verdict.outcome} for verdict in verdicts],
+    }
+
+
 def format_report(results: Results, findings: Findings) -> str:
-    """Format the main tables, sentences and problems as plain text for a terminal."""
-    differences = "Differences to raw vectors in points (half the 95 % interval), over tasks complete for all"
+    """Format the main tables, the problems and the sentences as plain text for a terminal; the answer is the last."""
+    answer, *sentences = summarize(findings)
     tables = {
         "Mean score of the raw vectors × 100, by type of task (number of tasks)": build_raw_score_table(results),
-        differences: build_difference_table(results, findings),
-        "Share of the score that is kept, in per cent": build_retention_table(findings),
+        "Differences in points, with half the 95 % interval": build_difference_table(findings.comparisons),
+        "Share of the score that is kept, in per cent": build_retention_table(findings.retentions),
     }
     sections = [
-        Section("", summarize(findings), tables={title: table for title, table in tables.items() if table}),
+        Section("", sentences, tables={title: table for title, table in tables.items() if table}),
         Section("", problems=list(list_problems(results))),
+        Section("", [answer]),
     ]
     return "\n\n".join(text for section in sections if (text := format_text(section)))

@@ -79,6 +79,7 @@ class Request:
         return [
             build_control_method(),
             *self.chains,
+            *(chain.rescored() for chain in self.chains if chain.compresses),
             *cut,
             *debiasing,
             *list_reducer_methods(sizes),
@@ -235,7 +236,7 @@ class Evaluation:
         store = self.open_store(member)
         self.encode(encoder, store, [*asked, *((None, sentence) for sentence in self.sentences)])
         result, fitted = self.fit(member, store)
-        self.score(member, store, fitted, {one.key for one in usable}, workers)
+        self.score(result, store, fitted, {one.key: one.type for one in usable}, workers)
         return result
 
     def open_store(self, member: Member) -> VectorStore:
@@ -248,6 +249,7 @@ class Evaluation:
             self.log.has_score((trial.key, member.output, method.key_on(member.output, self.digest)))
             for method in self.request.methods(member.dimensions)
             if method.unsuited_reason(member.fingerprint, member.dimensions) is None
+            and method.suits_task(self.tasks[trial.key].type)
         )
 
     def list_tasks(self) -> list[TaskDescription]:
@@ -307,7 +309,7 @@ class Evaluation:
         asked = self.request.methods(member.dimensions)
         reasons = {method.name: method.unsuited_reason(member.fingerprint, member.dimensions) for method in asked}
         methods = [method for method in asked if reasons[method.name] is None]
-        problems = {name: reason for name, reason in reasons.items() if reason}
+        problems = {m.name: reason for m in asked if (reason := reasons[m.name]) and m.group != "rescored"}
         for size in (size for size in self.request.sizes if resolve_size(size, member.dimensions) is None):
             problems[f"size {size}"] = f"it is not below the {member.dimensions} dimensions there are"
         fitted, measures = [], {}
@@ -329,7 +331,12 @@ class Evaluation:
         return EncoderResult(member, norm, working, measures, problems), fitted
 
     def score(
-        self, member: Member, store: VectorStore, fitted: Sequence[FittedMethod], usable: set[str], workers: Workers
+        self,
+        result: EncoderResult,
+        store: VectorStore,
+        fitted: Sequence[FittedMethod],
+        usable: Mapping[str, str],
+        workers: Workers,
     ) -> None:
         """Score every cell that the results log lacks in the worker processes, and append the scores to the log.
 
@@ -337,17 +344,19 @@ class Evaluation:
         other, so that a process loads the task once.
 
         Args:
-            member: the encoder.
+            result: the encoder with its methods.
             store: its vectors.
             fitted: its fitted methods.
-            usable: keys of the tasks that can be evaluated.
+            usable: types of the tasks that can be evaluated, by key.
             workers: process pool.
         """
+        member = result.member
         prompts = dict(member.prompts), member.default_prompt
         raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
         jobs = []
         for trial in (trial for trial in self.trials if trial.key in usable):
-            todo = [m for m in fitted if not self.log.has_score((trial.key, member.output, m.key))]
+            suited = [m for m in fitted if result.methods[m.name].suits_task(usable[trial.key])]
+            todo = [m for m in suited if not self.log.has_score((trial.key, member.output, m.key))]
             if todo:
                 jobs.append((score_methods, (trial, raw, todo)))
         for done, (index, result) in enumerate(workers.run(jobs), 1):

@@ -25,6 +25,8 @@ class Score:
         metrics: all metrics that mteb computed, by name.
         seconds: duration.
         error: reason why there is no score; None if there is one.
+        units: number of queries, texts or pairs of the data set, see units.py; 0 without their values.
+        values: values of the units in their order, or of groups of them.
     """
 
     task: str
@@ -37,6 +39,8 @@ class Score:
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     error: str | None = None
+    units: int = 0
+    values: list[float] = field(default_factory=list)
 
     @property
     def cell(self) -> tuple[str, str, str]:

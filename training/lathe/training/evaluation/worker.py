@@ -10,11 +10,12 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing import parent_process
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lathe.training.datasets.records import Warnings
 from lathe.training.errors import EvaluationError
@@ -22,6 +23,9 @@ from lathe.training.evaluation.scores import Score, TaskDescription
 from lathe.training.evaluation.store import VECTORS, VectorStore
 from lathe.training.evaluation.suites import Entry
 from lathe.transforms.chain import Chain
+
+if TYPE_CHECKING:
+    from lathe.training.evaluation.units import UnitValues
 
 
 @dataclass(frozen=True)
@@ -48,12 +52,14 @@ class FittedMethod:
         key: hash of the fitted map.
         folder: folder of its artifact; None for raw vectors.
         dimensions: dimensions to cut a nested chain to; None for its own.
+        rescored: whether a search ranks the chain's candidates again by the raw vectors.
     """
 
     name: str
     key: str
     folder: Path | None = None
     dimensions: int | None = None
+    rescored: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,13 +156,12 @@ def collect_texts(trial: Trial, prompts: Mapping[str, str]) -> TaskDescription:
 
 def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> list[Score]:
     """Return a task's score for each method on one encoder's vectors; an exception becomes the error of a score."""
-    from lathe.training.evaluation.model import StoredModel
+    from lathe.training.evaluation.model import RescoringModel, StoredModel
 
     found = []
     for method in methods:
         begun = time.monotonic()
-        value: float | None = None
-        metrics: dict[str, float] = {}
+        measured: Measurement | None = None
         problem: str | None = None
         try:
             task, _ = load_trial(trial)
@@ -171,12 +176,17 @@ def score_methods(trial: Trial, raw: Raw, methods: Sequence[FittedMethod]) -> li
                 chain,
                 method.dimensions,
             )
-            value, metrics = measure(model, task)
+            measured = measure(RescoringModel(model) if method.rescored else model, task, with_units=True)
         except Exception as error:  # one cell must not stop the others
             problem = f"{type(error).__name__}: {error}"
-        seconds = time.monotonic() - begun
+        seconds = round(time.monotonic() - begun, 3)
         cell = (trial.entry.name, trial.key, raw.name, raw.fingerprint, method.name, method.key)
-        found.append(Score(*cell, value, metrics, round(seconds, 3), problem))
+        if measured is None:
+            found.append(Score(*cell, None, seconds=seconds, error=problem))
+            continue
+        units = measured.units
+        values = [] if units is None else [round(float(value), 6) for value in units.values]
+        found.append(Score(*cell, measured.score, measured.metrics, seconds, None, units.units if units else 0, values))
     return found
 
 
@@ -193,12 +203,33 @@ def open_store(raw: Raw) -> VectorStore:
     return _STORES[raw.folder][1]
 
 
-def measure(model: Any, task: Any) -> tuple[float, dict[str, float]]:
-    """Evaluate a model on a task with mteb; return the main score, and all scalar metrics by name.
+@dataclass(frozen=True)
+class Measurement:
+    """Result of a model on a task.
+
+    Attributes:
+        score: mteb's main score.
+        metrics: all scalar metrics of mteb by name, without NaN and without those named nauc. With several splits or
+            subsets, names begin with `SPLIT.SUBSET.`.
+        units: values of the single queries, texts or pairs; None if not asked for or if the task has none, see
+            units.py.
+    """
+
+    score: float
+    metrics: dict[str, float]
+    units: "UnitValues | None"
+
+
+def measure(model: Any, task: Any, with_units: bool = False) -> Measurement:
+    """Evaluate a model on a task with mteb.
 
     The task's random state is reset to its seed first. mteb's cache of results is off, because `scores.py` keeps the
-    results. Metrics that are NaN, or named nauc, are left out. With several splits or subsets, names begin with
-    `SPLIT.SUBSET.`.
+    results.
+
+    Args:
+        model: model of mteb.
+        task: task of mteb, with its data.
+        with_units: whether to compute the values of units.
 
     Raises:
         EvaluationError: if the main score is NaN.
@@ -207,17 +238,23 @@ def measure(model: Any, task: Any) -> tuple[float, dict[str, float]]:
 
     from lathe.training.evaluation.model import BATCH_ROWS
     from lathe.training.evaluation.tasks import reset_random_state
+    from lathe.training.evaluation.units import UnitRecorder
 
     reset_random_state(task)
-    results = mteb.evaluate(
-        model,
-        task,
-        cache=None,
-        co2_tracker=False,
-        show_progress_bar=False,
-        encode_kwargs={"batch_size": BATCH_ROWS, "show_progress_bar": False},
-    )
-    result = results.task_results[0]
+    recorder = UnitRecorder(task)
+    with recorder.record() if with_units else nullcontext() as predictions:
+        results = mteb.evaluate(
+            model,
+            task,
+            cache=None,
+            co2_tracker=False,
+            show_progress_bar=False,
+            encode_kwargs={"batch_size": BATCH_ROWS, "show_progress_bar": False},
+            prediction_folder=predictions,
+        )
+        result = results.task_results[0]
+        subsets = [subset for found in result.scores.values() for subset in found]
+        units = recorder.compute(subsets[0], predictions) if with_units and len(subsets) == 1 else None
     score = float(result.get_score())
     if score != score:
         raise EvaluationError(
@@ -228,4 +265,5 @@ def measure(model: Any, task: Any) -> tuple[float, dict[str, float]]:
         for subset in subsets:
             place = "" if len(result.scores) == len(subsets) == 1 else f"{split}.{subset['hf_subset']}."
             metrics |= {f"{place}{key}": value for key, value in subset.items() if type(value) in (int, float)}
-    return score, {key: value for key, value in metrics.items() if value == value and "nauc" not in key}
+    metrics = {key: value for key, value in metrics.items() if value == value and "nauc" not in key}
+    return Measurement(score, metrics, units)

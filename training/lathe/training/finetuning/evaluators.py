@@ -151,7 +151,7 @@ class TaskEvaluator:
             limit_rows(self.task, settings.limit)
         collector = Collector({})
         with preserve_random_state():
-            _, metrics = measure(collector, self.task)
+            metrics = measure(collector, self.task).metrics
         if settings.metric is not None and settings.metric not in metrics:
             known = ", ".join(sorted(metrics))
             raise JobError(f"evaluate.metric: mteb measures no {settings.metric!r} on {data.name}, but {known}")
@@ -173,8 +173,8 @@ class TaskEvaluator:
 
         model = PromptedModel(MemoryStore(self.texts, encode(self.texts)), self.prompts)
         with preserve_random_state():
-            value, metrics = measure(model, self.task)
-        return metrics[self.settings.metric] if self.settings.metric else value
+            measured = measure(model, self.task)
+        return measured.metrics[self.settings.metric] if self.settings.metric else measured.score
 
 
 def open_evaluation_data(settings: EvaluatorSettings, target: FolderDataSet | None) -> FolderDataSet:

@@ -1,0 +1,275 @@
+import csv
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from research.paper_findings.findings import compute_findings, summarize
+from research.paper_findings.report import format_report, write_report
+
+TASKS = {f"r{i}": "Retrieval" for i in range(5)} | {"stsb": "STS", "stsb_de": "STS", "clusters, or not": "Clustering"}
+REFERENCE = "https://example.org/paper?a=1&b=2"
+
+
+def build_all_scores(table):
+    """Return scores of three encoders with methods of every group, one of them failed."""
+    raw, values = np.linspace(0.3, 0.8, 8), {}
+    for place, encoder in enumerate(["one", "two", "<script>three"]):
+        gains = {"control": 0, "R1": 0.01, "R2": 0.02, "random, seed 42": -0.001, "random, seed 2": 0.002}
+        gains |= {f"{kind}:{size}": -0.1 / size for kind in ("pca", "geopres", "truncation") for size in (2, 4)}
+        gains |= {"compact": -0.15 if place else 0.15}
+        scores = {name: raw + gain * (1 + place + np.arange(8) / 8) for name, gain in gains.items()}
+        values |= table(encoder, TASKS, **{name: [float(s) for s in some] for name, some in scores.items()})
+    values["two", "R1", "r0"] = None
+    return values
+
+
+@pytest.fixture(scope="module")
+def results(build, table, tmp_path_factory):
+    """Return results with something for every part of the report."""
+    values = build_all_scores(table)
+    cells = [(encoder, method) for encoder, method, task in values if ":" in method and task == "r0"]
+    measures = ("local_spearman", "positional", "angular", "recall_at_10")
+    return build(
+        values,
+        TASKS,
+        {"stsb_de": "de"},
+        families={"one": "<i>kin", "two": "<i>kin"},
+        norms={"one": 0.2, "two": 0.5, "<script>three": 0.8},
+        intrinsic={cell: {name: 0.1 * place + 0.01 for name in measures} for place, cell in enumerate(cells)},
+        problems={"one": {"other@1": "it was fitted on another encoder's vectors"}},
+        broken={"torn": "test.jsonl: row 3 has no 'text'"},
+        title="Ours <b>& theirs",
+        out=tmp_path_factory.mktemp("evaluation"),
+        corpus="/private/sentences.txt",
+    )
+
+
+@pytest.fixture(scope="module")
+def written(results):
+    """Write the three files of the report; return their text by name."""
+    _, paths = write_report(results)
+    assert [path.name for path in paths] == ["evaluation.json", "scores.csv", "report.html"]
+    assert sorted(path.name for path in results.request.out.iterdir()) == sorted(path.name for path in paths)
+    return {path.name: path.read_text() for path in paths}
+
+
+class Elements(HTMLParser):
+    """Tags of an HTML page with attributes, tags still open, and its text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.open, self.text = [], [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def elements(written):
+    return Elements(written["report.html"])
+
+
+def test_the_json_holds_every_score_with_its_metrics(results, written):
+    found = {
+        (row["encoder"], row["method"], row["task"]): row for row in json.loads(written["evaluation.json"])["scores"]
+    }
+    assert len(found) == len(results.scores)
+    for score in results.scores:
+        row = found[score.encoder, score.method, score.task]
+        assert (row["score"], row["metrics"], row["error"]) == (score.score, score.metrics, score.error)
+    row = found["one", "geopres:4", "stsb_de"]
+    assert (row["type"], row["family"], row["language"], row["size"], row["mean_norm"]) == (
+        "STS",
+        "Other",
+        "de",
+        4,
+        0.2,
+    )
+    control = found["one", "control", "stsb_de"]["score"]
+    assert row["retention"] == pytest.approx(row["score"] / control)
+    assert row["difference_points"] == pytest.approx(100 * (row["score"] - control))
+
+
+def test_the_json_holds_every_finding(results, written):
+    whole, findings = json.loads(written["evaluation.json"]), compute_findings(results)
+    found = whole["findings"]
+    assert len(found["cells"]) == len(findings.cells) == 3 * 4
+    assert [cell["test"]["t"] for cell in found["cells"]] == [cell.test.t for cell in findings.cells]
+    assert found["overall"]["R2"]["low"] == findings.overall["R2"].low
+    assert [one["mean"]["value"] for one in found["retentions"]] == [one.mean.value for one in findings.retentions]
+    assert all(found.values())  # no part of it is empty
+    assert whole["sentences"] == summarize(findings)
+    assert whole["tasks"][-1]["error"] == "test.jsonl: row 3 has no 'text'"
+
+
+def test_reports_hold_no_texts_and_no_local_paths(results, written):
+    for name in ("evaluation.json", "report.html"):
+        assert "sentences.txt" in written[name]
+        assert not any(place in written[name] for place in ("/private", str(results.request.out), str(Path.cwd())))
+    tasks = json.loads(written["evaluation.json"])["tasks"]
+    assert [task["texts"] for task in tasks] == [1] * len(TASKS) + [0]
+    assert not any("asked" in task for task in tasks)
+
+
+def test_the_csv_has_a_row_for_each_score(results, written):
+    rows = list(csv.DictReader(written["scores.csv"].splitlines()))
+    found = {(row["encoder"], row["method"], row["task"]): row for row in rows}
+    assert len(rows) == len(found) == len(results.scores)
+    assert not any(None in row or None in row.values() for row in rows)
+    for score in results.scores:
+        row = found[score.encoder, score.method, score.task]
+        assert row["score"] == ("" if score.score is None else repr(score.score))
+        assert row["error"] == (score.error or "")
+
+
+def test_the_page_loads_nothing_and_has_no_scripts_or_links(elements, written):
+    tags = {tag for tag, _ in elements.found}
+    assert not tags & {"script", "link", "iframe", "object", "base", "a"}
+    places = [attrs[name] for _, attrs in elements.found for name in ("src", "href", "xlink:href") if name in attrs]
+    assert places
+    assert not [place for place in places if not place.startswith(("#", "data:image/png;base64,"))]
+    assert not re.findall(r"@import|url\((?!#)", written["report.html"])
+
+
+def test_the_suites_reference_is_the_only_link_of_the_page(build, table, tmp_path):
+    results = build(table("e", "ab", control=[0.5, 0.6]), out=tmp_path)
+    suite = replace(results.request.suite, reference=REFERENCE)
+    write_report(replace(results, request=replace(results.request, suite=suite)))
+    page = Elements((tmp_path / "report.html").read_text())
+    assert [attrs["href"] for _, attrs in page.found if "href" in attrs] == [REFERENCE]
+
+
+def test_titles_names_and_errors_are_escaped_on_the_page(elements):
+    """Text from users opens no tag, in tables and figures, and every tag of the page is closed."""
+    text = "".join(elements.text)
+    assert elements.open == []
+    assert not {"b", "i", "script"} & {tag for tag, _ in elements.found}
+    assert "Ours <b>& theirs" in text
+    assert "<script>three" in text
+    assert 'RuntimeError: out, of "memory"' in text
+
+
+def test_the_page_of_a_full_evaluation_has_four_figures(elements):
+    assert sum(tag == "svg" for tag, _ in elements.found) == 4
+
+
+def test_failures_are_listed_as_problems_on_the_page_and_the_terminal(results, written):
+    problems = [
+        "torn was not evaluated: test.jsonl: row 3 has no 'text'",
+        "one: other@1 was not compared: it was fitted on another encoder's vectors",
+        'r0 on two with R1 failed: RuntimeError: out, of "memory"',
+    ]
+    listed = Elements(written["report.html"].partition("<h2>Problems</h2>")[2].partition("<footer>")[0])
+    assert [text for text in listed.text if text.strip()] == problems
+    assert format_report(results, compute_findings(results)).endswith("\n\nProblems\n" + "\n".join(problems))
+
+
+def test_format_report_shows_aligned_tables_the_summary_and_the_problems(results):
+    shown = format_report(results, compute_findings(results)).split("\n\n")
+    assert [part.split("\n")[0].split(" ")[0] for part in shown] == ["Mean", "Differences", "Share", "R1", "Problems"]
+    for part in shown[:3]:
+        lines = part.split("\n")[1:]
+        assert len({len(line) for line in lines}) == 1
+    assert shown[3].split("\n") == summarize(compute_findings(results))
+
+
+def summarize_scores(build, table, **scores):
+    """Return the summary of one encoder's scores by method, for tasks of one type."""
+    tasks = [f"task {i}" for i in range(len(scores["control"]))]
+    return summarize(compute_findings(build(table("e", tasks, **scores))))
+
+
+@pytest.mark.parametrize(
+    ("gains", "told"),
+    [
+        ([1, 2, 3, 4, 5], r"\+3\.00 points \[\+1\.\d\d, \+4\.\d\d\]: a gain; better on 1, worse on 0 of 1 encoder"),
+        ([-1, -2, -3, -4, -5], r"-3\.00 points \[-4\.\d\d, -1\.\d\d\]: a loss; better on 0, worse on 1 of 1 encoder"),
+        (
+            [5, -5, 4, -4, 1],
+            r"\+0\.20 points \[-3\.\d\d, \+3\.\d\d\]: not told from zero; better on 0, worse on 0 of 1 encoder",
+        ),
+        ([1], r"\+1\.00 points: not told from zero; better on 0, worse on 0 of 1 encoder"),
+    ],
+)
+def test_the_summary_calls_a_difference_a_gain_or_loss_only_if_its_interval_excludes_0(build, table, gains, told):
+    first, *_ = summarize_scores(build, table, control=[0.5] * len(gains), R2=[0.5 + gain / 100 for gain in gains])
+    assert re.fullmatch(rf"R2 changes the score by {told} \(\|t\| > 2\)\.", first)
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"),
+    [
+        ([0.40, 0.41, 0.42], "keeps 82.0 % [80.0, 84.0] of the score, above PCA in STS."),
+        ([0.20, 0.21, 0.22], "keeps 42.0 % [40.0, 44.0] of the score, below PCA in STS."),
+        ([0.20, 0.32, 0.42], "of the score, no type of task beyond the interval from PCA."),
+    ],
+)
+def test_the_summary_puts_a_reducer_above_or_below_pca_only_if_the_interval_excludes_0(build, table, kept, told):
+    scores = {"control": [0.5] * 3, "geopres:4": kept, "pca:4": [0.30, 0.31, 0.32]}
+    found = summarize_scores(build, table, **scores)
+    assert found[0].startswith("geopres at 1/2 of the dimensions keeps ")
+    assert found[0].endswith(told)
+    assert found[1] == "pca at 1/2 of the dimensions keeps 62.0 % [60.0, 64.0] of the score."
+
+
+@pytest.mark.parametrize(("sign", "told"), [(1, "it grows with ‖μ‖"), (-1, "it falls with ‖μ‖")])
+def test_the_summary_says_whether_the_gain_grows_or_falls_with_the_mean_norm(build, table, sign, told):
+    values, norms = {}, {f"e{i}": 0.1 * i for i in range(1, 9)}
+    for name, norm in norms.items():
+        values |= table(name, "ab", control=[0.5, 0.6], R2=[0.5 + sign * norm / 10, 0.6 + sign * norm / 9])
+    found = [one for one in summarize(compute_findings(build(values, norms=norms))) if "‖μ‖" in one]
+    assert len(found) == 1  # nothing was classified
+    assert f"R2's mean difference against ‖μ‖ over 8 encoders: r = {sign:.2f}" in found[0]
+    assert told in found[0]
+
+
+@pytest.mark.parametrize(
+    ("german", "told"), [(0.45, "10.0 points of retention more"), (0.3, "20.0 points of retention less")]
+)
+def test_the_summary_compares_retention_in_other_languages_with_english(build, table, german, told):
+    values = table("e", ["set", "set_de"], control=[0.5, 0.5], **{"pca:4": [0.4, german]})
+    found = summarize(compute_findings(build(values, languages={"set_de": "de"})))[-1]
+    assert found.startswith(f"pca keeps {told} in other languages than in English")
+
+
+SMALL = {
+    "one score": {"control": [0.5]},
+    "one method on one task": {"control": [0.5], "R2": [0.6]},
+    "raw vectors alone": {"control": [0.5, 0.6, 0.7]},
+    "one reduction": {"control": [0.5, 0.6], "pca:4": [0.4, 0.5]},
+    "no method worked": {"control": [0.5, 0.6], "R2": [None, None], "pca:4": [None, None]},
+    "not even raw vectors": {"control": [None, None], "R2": [0.6, 0.7]},
+    "nothing changed": {"control": [0.5, 0.6], "R1": [0.5, 0.6], "R2": [0.5, 0.6], "pca:4": [0.5, 0.6]},
+    "all scores are zero": {"control": [0.0, 0.0], "R2": [0.0, 0.0], "pca:4": [0.0, 0.0]},
+}
+
+
+@pytest.mark.parametrize("scores", SMALL.values(), ids=SMALL)
+def test_reports_of_small_or_failed_evaluations_are_complete(build, table, tmp_path, scores):
+    results = build(table("e", "abc"[: len(scores["control"])], **scores), out=tmp_path, broken={"torn": "no rows"})
+    findings, _ = write_report(results)
+    found = json.loads((tmp_path / "evaluation.json").read_text())
+    assert [row["score"] for row in found["scores"]] == [
+        score.score for score in sorted(results.scores, key=lambda s: s.task)
+    ]
+    assert Elements((tmp_path / "report.html").read_text()).open == []
+    assert "torn was not evaluated: no rows" in format_report(results, findings)
+    worked = [name for name in ("R1", "R2") if None not in [*scores["control"], *scores.get(name, [None])]]
+    assert [cell.label for cell in findings.cells] == worked

@@ -1,0 +1,201 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from lathe.training.evaluation.statistics import Interval
+from research.paper_findings.statistics import (
+    PairedTest,
+    bootstrap,
+    correlate,
+    is_large,
+    leave_one_out,
+    outlier_shares,
+    paired_test,
+)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(7)
+
+
+@pytest.fixture
+def pairs(rng):
+    """Return two measures of 40 things that are related, but not linearly."""
+    x = rng.normal(size=40)
+    return x, x**3 + rng.normal(size=40)
+
+
+@pytest.mark.parametrize("tasks", [2, 5, 182])
+def test_paired_test_equals_scipys_ttest_rel(rng, tasks):
+    control = rng.uniform(0.2, 0.9, tasks)
+    scores = control + rng.normal(0.003, 0.01, tasks)
+    found, theirs = paired_test(scores, control), stats.ttest_rel(scores, control)
+    assert (found.t, found.p) == pytest.approx((theirs.statistic, theirs.pvalue))
+    assert found.n == tasks
+    assert found.mean == pytest.approx(100 * (scores.mean() - control.mean()))
+
+
+def test_sigma_cell_is_the_summed_difference_divided_by_the_deviation_of_the_raw_scores():
+    found = paired_test(np.array([0.3, 0.4, 0.8]), np.array([0.2, 0.4, 0.6]))
+    assert found.sigma_cell == pytest.approx(3 * 10 / 20)  # Eq. 12 of the mean-bias paper, in points
+
+
+def test_sigma_cell_grows_with_n_and_t_with_its_root(rng):
+    """Appendix B of the mean-bias paper: more tasks of the same kind amplify sigma_cell, whatever the pairs do."""
+    control, gain = rng.uniform(size=20), rng.normal(0.01, 0.02, 20)
+    few, many = paired_test(control + gain, control), paired_test(np.tile(control + gain, 100), np.tile(control, 100))
+    assert many.sigma_cell / few.sigma_cell == pytest.approx(100, rel=0.03)
+    assert many.t / few.t == pytest.approx(10, rel=0.03)
+
+
+def test_paired_test_of_exchanged_scores_has_opposite_signs(rng):
+    one, other = rng.uniform(size=9), rng.uniform(size=9)
+    there, back = paired_test(one, other), paired_test(other, one)
+    assert (there.t, there.mean, there.p) == pytest.approx((-back.t, -back.mean, back.p))
+
+
+def test_paired_test_of_one_task_has_a_mean_and_no_t():
+    found = paired_test(np.array([0.75]), np.array([0.5]))
+    assert found == PairedTest(n=1, mean=25.0, t=None, p=None, sigma_cell=None)
+
+
+def test_paired_test_of_equal_scores_is_a_tie_without_t():
+    same = np.array([0.1, 0.5, 0.7])
+    found = paired_test(same, same)
+    assert (found.mean, found.t, found.p, found.verdict) == (0.0, None, None, "tie")
+
+
+@pytest.mark.parametrize(
+    ("t", "verdict"), [(2.0, "tie"), (2.001, "win"), (-2.0, "tie"), (-2.001, "loss"), (0.0, "tie"), (None, "tie")]
+)
+def test_a_paired_test_is_a_win_or_loss_beyond_t_of_2(t, verdict):
+    assert PairedTest(5, 1.0, t, None, None).verdict == verdict
+
+
+def test_bootstrap_depends_on_its_seed_only(rng):
+    values = rng.normal(size=30)
+    assert bootstrap(values) == bootstrap(values.copy())
+    assert bootstrap(values) != bootstrap(values, seed=1)
+
+
+@pytest.mark.parametrize("rows", [20, 400])
+def test_a_bootstrap_interval_is_near_that_of_the_normal_distribution(rng, rows):
+    values = rng.normal(3, 1, rows)
+    found, error = bootstrap(values), values.std() / np.sqrt(rows)
+    assert found.value == pytest.approx(values.mean())
+    assert (found.low, found.high) == pytest.approx((found.value - 1.96 * error, found.value + 1.96 * error), abs=0.05)
+
+
+def test_bootstrap_of_equal_values_has_width_0():
+    assert bootstrap(np.full(6, 0.5)) == Interval(0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize("values", [np.array([2.5]), np.array([[1.0, 4.0]])])
+def test_bootstrap_of_one_row_has_no_interval(values):
+    assert bootstrap(values) == Interval(2.5, None, None)
+
+
+def test_bootstrap_resamples_rows_and_not_columns(rng):
+    """Rows are tasks and columns encoders: a second encoder that behaves as the first is no new evidence."""
+    values = rng.normal(size=(25, 3))
+    assert bootstrap(values) == bootstrap(values.mean(axis=1))
+    assert bootstrap(np.repeat(values, 10, axis=1)).low == pytest.approx(bootstrap(values).low)
+    assert bootstrap(np.repeat(values, 10, axis=0)).low > bootstrap(values).low
+
+
+def test_correlate_equals_scipys_pearson_and_spearman(pairs):
+    found = correlate(*pairs)
+    assert found.n == 40
+    assert found.pearson.value == pytest.approx(stats.pearsonr(*pairs).statistic)
+    theirs = stats.spearmanr(*pairs)
+    assert (found.spearman.value, found.p) == pytest.approx((theirs.statistic, theirs.pvalue))
+
+
+def test_the_interval_of_correlate_does_not_depend_on_the_order_of_pairs(pairs):
+    """An outlier pair changes the interval equally at any position."""
+    x, y = (np.append(each, 50) for each in pairs)
+    one, other = correlate(x, y).pearson, correlate(x[::-1], y[::-1]).pearson
+    assert (one.value, one.low, one.high) == pytest.approx((other.value, other.low, other.high), abs=0.05)
+
+
+def test_pearsons_interval_is_near_that_of_fishers_transformation(rng):
+    x = rng.normal(size=200)
+    y = x + rng.normal(size=200)
+    found, theirs = correlate(x, y).pearson, stats.pearsonr(x, y).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=0.03)
+
+
+def test_correlate_gives_ties_the_average_rank(rng):
+    x, y = rng.integers(0, 4, 30).astype(float), rng.integers(0, 4, 30).astype(float)
+    assert correlate(x, y).spearman.value == pytest.approx(stats.spearmanr(x, y).statistic)
+
+
+def test_spearman_of_correlate_depends_on_ranks_only(pairs):
+    x, y = pairs
+    one, other = correlate(x, y), correlate(x, np.exp(y))
+    assert other.spearman == one.spearman
+    assert other.pearson.value < one.pearson.value
+    assert correlate(x, np.exp(x)).spearman == Interval(pytest.approx(1), pytest.approx(1), pytest.approx(1))
+
+
+def test_correlate_of_the_negated_measure_has_the_negated_interval(pairs):
+    x, y = pairs
+    there, back = correlate(x, y).spearman, correlate(x, -y).spearman
+    assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low), abs=1e-3)
+
+
+def test_intervals_of_correlate_shrink_with_more_pairs(rng):
+    x = rng.normal(size=200)
+    y = x + rng.normal(size=200)
+    for name in ("pearson", "spearman"):
+        few, many = (getattr(correlate(x[:n], y[:n]), name) for n in (20, 200))
+        assert few.low < many.low < many.value < many.high < few.high
+
+
+@pytest.mark.parametrize(("x", "y"), [([1, 1, 1, 1], [1, 2, 3, 4]), ([1, 2, 3, 4], [5, 5, 5, 5]), ([1, 2], [3, 4])])
+def test_correlate_of_constant_values_or_two_pairs_is_none(x, y):
+    assert correlate(np.array(x, float), np.array(y, float)) is None
+
+
+@pytest.mark.parametrize(
+    ("score", "control", "large"),
+    [
+        (0.65, 0.5, True),
+        (0.35, 0.5, True),
+        (0.59, 0.5, False),  # less than .1, though far more than 2 %
+        (10.15, 10.0, False),  # more than .1, but less than 2 %: scores that do not end at 1
+        (10.25, 10.0, True),
+        (-10.15, -10.0, False),
+        (-10.25, -10.0, True),
+        (0.15, 0.0, True),
+    ],
+)
+def test_is_large_requires_a_difference_over_0_1_and_over_2_percent(score, control, large):
+    assert is_large(score, control) == large
+
+
+def test_outlier_shares_counts_differences_over_two_deviations_from_the_mean():
+    usual = np.resize([1.0, -1.0], 38)
+    assert outlier_shares(np.append(usual, [20.0, 20.0])) == (2 / 40, 0)
+    assert outlier_shares(np.append(usual, [20.0, -20.0])) == (1 / 40, 1 / 40)
+    assert outlier_shares(np.append(usual, [20.0, -20.0]) + 50) == (1 / 40, 1 / 40)
+
+
+@pytest.mark.parametrize("differences", [[], [3.0], [3.0, 3.0, 3.0]])
+def test_outlier_shares_of_equal_differences_are_0(differences):
+    assert outlier_shares(np.array(differences)) == (0, 0)
+
+
+def test_leave_one_out_yields_each_name_once_with_the_mask_of_the_others():
+    found = {name: list(rest) for name, rest in leave_one_out(["b", "a", "b", "c"])}
+    assert list(found) == ["b", "a", "c"]
+    assert found["b"] == [False, True, False, True]
+    assert found["a"] == [True, False, True, True]
+
+
+def test_correlate_of_four_pairs_has_no_interval():
+    x = np.arange(4.0)
+    found = correlate(x, x)
+    assert (found.pearson.value, found.pearson.low, found.spearman.sign) == (pytest.approx(1), None, 0)
+    assert correlate(np.arange(5.0), np.arange(5.0)).pearson.low is not None

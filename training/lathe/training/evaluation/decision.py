@@ -1,0 +1,160 @@
+"""The answer of an evaluation in one sentence, as a heading, in JSON and on the terminal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lathe.training.evaluation.comparison import (
+    METRIC_NAMES,
+    OUTCOMES,
+    UNIT_NAMES,
+    Comparison,
+    System,
+    Verdict,
+    estimate_score,
+)
+from lathe.training.evaluation.grid import Grid
+from lathe.training.evaluation.methods import CONTROL
+from lathe.training.evaluation.run import Results
+from lathe.training.evaluation.statistics import Interval
+from lathe.training.reporting.text import format_count, format_half_width
+
+MAX_NAMED = 6
+"""Maximum number of comparisons that the sentence names."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Answer of an evaluation.
+
+    Attributes:
+        sentence: the answer.
+        choice: the system to take: the best one that is better than the first, or else the first.
+        comparison: comparison that the answer rests on: of the choice, or of the next best system if the choice is the
+            first; None if nothing was compared.
+    """
+
+    sentence: str
+    choice: System
+    comparison: Comparison | None
+
+    def to_fields(self) -> dict[str, object]:
+        """Return the answer as fields of JSON; those of the comparison are missing if nothing was compared."""
+        fields: dict[str, object] = {"sentence": self.sentence, "choice": self.choice}
+        if self.comparison is None:
+            return fields
+        verdict = self.comparison.verdict
+        return fields | {
+            "baseline": self.comparison.baseline,
+            "compared": self.comparison.compared,
+            "outcome": verdict.outcome,
+            "difference_points": verdict.difference.value,
+            "low": verdict.difference.low,
+            "high": verdict.difference.high,
+            "data_set": verdict.data_set,
+            "metric": verdict.metric,
+            "unit": verdict.unit,
+            "units": verdict.units,
+        }
+
+
+def decide(results: Results, comparisons: Sequence[Comparison]) -> Decision:
+    """Answer which system to take.
+
+    Counted are the comparisons with the first system: the raw vectors of the first encoder that has any comparison. One
+    comparison is a sentence of its own; of several, the sentence names `MAX_NAMED` at most, the best ones.
+    """
+    if not comparisons:
+        return _describe_scores(results)
+    first = comparisons[0].baseline
+    chosen = sorted(
+        (one for one in comparisons if one.baseline == first), key=lambda one: -one.verdict.difference.value
+    )
+    better = [one for one in chosen if one.verdict.outcome == "better"]
+    leading = max(better, key=lambda one: one.verdict.difference.low or 0.0) if better else chosen[0]
+    sentence = describe_comparison(leading) if len(chosen) == 1 else _describe_several(chosen)
+    return Decision(sentence, leading.compared if better else first, leading)
+
+
+def describe_comparison(comparison: Comparison) -> str:
+    """Write a comparison as a sentence: what is better, by how much, on what, and how sure that is."""
+    verdict, name, baseline = comparison.verdict, comparison.name, comparison.baseline_name
+    data = _describe_data(verdict)
+    metric = f" of {verdict.metric}" if verdict.metric else ""
+    points = f"{_format_points(verdict.difference)} points{metric}"
+    if verdict.outcome != "undecided":
+        sentence = f"{name} is {verdict.outcome} than {baseline} by {points} {data}"
+    elif verdict.difference.low is not None:
+        sentence = f"Whether {name} is better than {baseline} is not decided {data}: {points}"
+    elif verdict.difference.value:
+        sentence = f"Whether {name} is better than {baseline} is not decided {data}: {points}, without an interval"
+    else:
+        sentence = f"{name} scores the same as {baseline} {data}"
+    return f"{sentence}; {_count_outcomes(comparison)}." if comparison.between else f"{sentence}."
+
+
+def _describe_several(comparisons: Sequence[Comparison]) -> str:
+    """Write the best comparisons with one baseline as a sentence, that with the highest difference first."""
+    common = comparisons[0].verdict
+    parts = []
+    for comparison in comparisons[:MAX_NAMED]:
+        verdict, points = comparison.verdict, _format_points(comparison.verdict.difference)
+        same = (verdict.data_set, verdict.units) == (common.data_set, common.units)
+        where = "" if same else f" {_describe_data(verdict)}"
+        if verdict.outcome == "undecided":
+            parts.append(f"{comparison.name} shows no difference ({points}{where})")
+        else:
+            parts.append(f"{comparison.name} is {verdict.outcome} by {points}{where}")
+    if len(comparisons) > MAX_NAMED:
+        parts.append(f"{format_count(len(comparisons) - MAX_NAMED, 'other')} scored lower")
+    metric = f" of {common.metric}" if common.metric else ""
+    against = comparisons[0].baseline_name
+    if comparisons[0].baseline.encoder == comparisons[0].compared.encoder:
+        against += f" of {comparisons[0].baseline.encoder}"
+    data = _describe_data(common)
+    return f"{data[0].upper()}{data[1:]}, in points{metric} against {against}: {', '.join(parts)}."
+
+
+def _describe_data(verdict: Verdict) -> str:
+    if verdict.data_set is None:
+        return f"on average over {format_count(verdict.units, 'data set')}"
+    return f"on {verdict.data_set}" + (f" ({count_units(verdict.units, verdict.unit)})" if verdict.units else "")
+
+
+def count_units(count: int, unit: str) -> str:
+    """Format a number of units with their name, as "400 queries"."""
+    return f"{count:,} queries" if unit == "query" and count != 1 else f"{count:,} {unit}{'' if count == 1 else 's'}"
+
+
+def _count_outcomes(comparison: Comparison) -> str:
+    counts = [(comparison.count(outcome), outcome) for outcome in OUTCOMES]
+    return "by each data set's own units, " + ", ".join(f"{outcome} on {count}" for count, outcome in counts if count)
+
+
+def _format_points(difference: Interval) -> str:
+    """Format a difference as "1.9 ± 0.8"; with its sign if it is not decided, so that better or worse is not said."""
+    shown = Interval(abs(difference.value), difference.low, difference.high) if difference.sign else difference
+    return format_half_width(shown, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")
+
+
+def _describe_scores(results: Results) -> Decision:
+    """Return the score of the first encoder, to which nothing was compared, with its interval on a single data set."""
+    grid = Grid(results)
+    encoder = next(iter(grid.encoders))
+    tasks = [task for task in grid.tasks if (encoder, CONTROL, task) in grid.values]
+    system, nothing = System(encoder), "Nothing was compared with it: name another encoder or a chain."
+    if not tasks:
+        return Decision(f"{encoder} has no score.", system, None)
+    mean = 100 * float(np.mean(grid.control_scores(encoder, tasks)))
+    if len(tasks) > 1:
+        sentence = f"{encoder} scores {mean:.1f} points on average over {len(tasks)} data sets. {nothing}"
+        return Decision(sentence, system, None)
+    task = grid.tasks[tasks[0]]
+    score = next(s for s in results.scores if (s.encoder, s.method, s.task) == (encoder, CONTROL, task.task))
+    points, units = f"{mean:.1f}", ""
+    if len(score.values):
+        points = format_half_width(estimate_score(np.asarray(score.values), mean), ".1f", " ± ")
+        units = f" ({count_units(score.units, UNIT_NAMES.get(task.type, 'text'))})"
+    metric = METRIC_NAMES.get(task.main_score, task.main_score)
+    return Decision(f"{encoder} scores {points} points of {metric} on {task.task}{units}. {nothing}", system, None)

@@ -1,0 +1,203 @@
+"""Values of single queries, texts or pairs, so that methods can be compared within one data set.
+
+mteb returns one score for a data set. A difference of two scores needs an interval over what the data set consists of,
+its units, and two methods are compared on the same ones. What is computed for a unit depends on the type of the task:
+
+    Retrieval, Reranking   query   its own metric, from mteb (pytrec_eval)
+    Classification         text    share of the ten classifiers that are right
+    BitextMining           pair    F1 of its translation
+    STS                    pair    jackknife of Spearman's ρ of the cosines
+    PairClassification     pair    jackknife of the average precision
+    Clustering             text    the ten samples of texts that mteb draws with replacement, as a bootstrap
+
+The mean of the values is the score, for the last three up to a bias of order 1/n, and their variance divided by their
+number is the sampling variance of the score. So the differences of two methods' values are tested alike for all types.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+MAX_JACKKNIFE_GROUPS = 1000
+"""Maximum number of groups of pairs that a jackknife leaves out one by one; with at most as many pairs, a group is one
+pair. The metric is computed once for each group."""
+TOLERANCE = 1e-4
+"""Maximum difference between mteb's score and that of the values; mteb rounds scores to five decimals."""
+TREC_METRICS = {"ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall", "precision": "P", "hit_rate": "success"}
+"""Names of pytrec_eval's metrics, by the first part of mteb's, such as ndcg of ndcg_at_10."""
+
+
+@dataclass(frozen=True)
+class UnitValues:
+    """Values of a data set's units under one method.
+
+    Attributes:
+        score: score of the whole data set that follows from them.
+        units: number of units.
+        values: `(n,)`, in the order of the units; n is smaller than `units` if these are in groups.
+    """
+
+    score: float
+    units: int
+    values: Array
+
+
+class UnitRecorder:
+    """Recorder of the values of a task's units while mteb evaluates a model on it.
+
+    Args:
+        task: task of mteb, with its data.
+    """
+
+    def __init__(self, task: Any) -> None:
+        self.task = task
+        self.metric: str = task.metadata.main_score
+        self.by_query: list[dict[str, dict[str, float]]] = []
+
+    @contextmanager
+    def record(self) -> Iterator[Path | None]:
+        """Yield the folder for mteb's predictions, or None for a search, whose metrics of each query are recorded.
+
+        The folder is deleted after the block.
+        """
+        from mteb.abstasks import AbsTaskRetrieval
+
+        if not isinstance(self.task, AbsTaskRetrieval):
+            with TemporaryDirectory(prefix="lathe-") as folder:
+                yield Path(folder)
+            return
+        original = self.task.task_specific_scores
+
+        def record_queries(scores: dict[str, dict[str, float]], *arguments: Any, **options: Any) -> dict[str, float]:
+            self.by_query.append(scores)
+            return original(scores, *arguments, **options)
+
+        self.task.task_specific_scores = record_queries  # type: ignore[method-assign]  # mteb calls it with all queries
+        try:
+            yield None
+        finally:
+            del self.task.task_specific_scores
+
+    def compute(self, scores: dict[str, Any], predictions: Path | None) -> UnitValues | None:
+        """Compute the values of the units; None if the task has no such values.
+
+        This is so for other types and metrics than those above, and for tasks of several splits, subsets or levels.
+
+        Args:
+            scores: mteb's scores of the only subset of the only split.
+            predictions: folder of mteb's predictions, or None for a search.
+        """
+        found: UnitValues | None
+        if predictions is None:
+            found = self._compute_queries()
+        else:
+            compute = _BY_TYPE.get((self.task.metadata.type, self.metric))
+            if compute is None:
+                return None
+            (subset,), (split,) = self.task.hf_subsets, self.task.eval_splits
+            data = self.task.dataset[subset] if subset in self.task.dataset else self.task.dataset
+            saved = json.loads((predictions / self.task.prediction_file_name).read_text())[subset][split]
+            found = compute(self.task, saved, data[split], scores)
+        # Values of another metric than mteb's score would give a wrong interval; without values there is none.
+        if found is None or abs(found.score - float(scores["main_score"])) > TOLERANCE:
+            return None
+        return found
+
+    def _compute_queries(self) -> UnitValues | None:
+        name, _, cut = self.metric.partition("_at_")
+        key = f"{TREC_METRICS.get(name, name)}_{cut}"
+        if len(self.by_query) != 1 or not all(key in found for found in self.by_query[0].values()):
+            return None
+        values = np.array([self.by_query[0][query][key] for query in sorted(self.by_query[0])])
+        return UnitValues(float(values.mean()), len(values), values)
+
+
+def _score_texts(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
+    """Return the share of the classifiers that are right on each test text."""
+    labels = np.asarray(rows[task.label_column_name][:])
+    right = np.array([np.asarray(one) == labels for one in predictions], dtype=float).mean(axis=0)
+    return UnitValues(float(right.mean()), len(right), right)
+
+
+def _score_translations(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
+    """Return F1 of each sentence as a class of its own, whose weighted mean is mteb's F1."""
+    from sklearn.metrics import f1_score
+
+    if len(predictions) != 1 or "gold" in rows.column_names:
+        return None
+    (nearest,) = predictions.values()
+    labels = list(range(len(nearest)))
+    values = f1_score(labels, [one["corpus_id"] for one in nearest], labels=labels, average=None, zero_division=0)
+    return UnitValues(float(values.mean()), len(labels), values)
+
+
+def _jackknife_spearman(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
+    from scipy.stats import rankdata
+
+    def spearman(chosen: NDArray[np.bool_]) -> float:
+        return float(np.corrcoef(rankdata(cosines[chosen]), rankdata(gold[chosen]))[0, 1])
+
+    gold, cosines = np.asarray(rows["score"][:], float), np.asarray(predictions["cosine_scores"], float)
+    return jackknife(spearman, len(gold))
+
+
+def _jackknife_precision(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues:
+    """Return the jackknife of average precision under the similarity where it is highest, as mteb's `max_ap`."""
+    from sklearn.metrics import average_precision_score
+
+    labels = np.asarray(rows[task.label_column_name][:])
+    similarities = [
+        (-1 if name.endswith("distances") else 1) * np.asarray(found, float) for name, found in predictions.items()
+    ]
+    best = max(similarities, key=lambda found: float(average_precision_score(labels, found)))
+    return jackknife(lambda chosen: float(average_precision_score(labels[chosen], best[chosen])), len(labels))
+
+
+def _bootstrap_clusterings(task: Any, predictions: Any, rows: Any, scores: Any) -> UnitValues | None:
+    """Return the V-measures of mteb's samples of texts, spread so that their standard error is that of a bootstrap.
+
+    Each sample draws as many texts as there are with replacement, so the standard deviation over samples is the
+    standard error of the score.
+    """
+    levels = scores["v_measures"]
+    if len(levels) != 1 or task.max_documents_per_cluster != len(rows):
+        return None
+    (found,) = (np.asarray(one, float) for one in levels.values())
+    values = found.mean() + np.sqrt(len(found)) * (found - found.mean())
+    return UnitValues(float(found.mean()), len(rows), values)
+
+
+_BY_TYPE: dict[tuple[str, str], Callable[[Any, Any, Any, Any], UnitValues | None]] = {
+    ("Classification", "accuracy"): _score_texts,
+    ("BitextMining", "f1"): _score_translations,
+    ("STS", "cosine_spearman"): _jackknife_spearman,
+    ("PairClassification", "max_ap"): _jackknife_precision,
+    ("Clustering", "v_measure"): _bootstrap_clusterings,
+}
+"""Functions by type of task and main score; their arguments are task, predictions, rows of the test and mteb's
+scores."""
+
+
+def jackknife(metric: Callable[[NDArray[np.bool_]], float], units: int) -> UnitValues:
+    """Compute a metric of all units and its pseudo-values `g·θ − (g − 1)·θ₋ᵢ`, leaving out one of g groups each time.
+
+    A group is one unit, or every g-th if there are more units than `MAX_JACKKNIFE_GROUPS`.
+
+    Args:
+        metric: returns the metric of the units that a mask `(units,)` selects.
+        units: number of units.
+    """
+    groups = min(units, MAX_JACKKNIFE_GROUPS)
+    whole = metric(np.ones(units, bool))
+    numbers = np.arange(units) % groups
+    without = np.array([metric(numbers != group) for group in range(groups)])
+    return UnitValues(whole, units, groups * whole - (groups - 1) * without)
