@@ -89,7 +89,9 @@ class RescoringModel:
         original = copy(model)
         original.chain, original.dimensions = leading_query_maps(model.chain), None
         self.mteb_model_meta = model.mteb_model_meta
-        self.candidates, self.originals = SearchEncoderWrapper(model), SearchEncoderWrapper(original)
+        # mypy: mteb's protocol wants metadata that its own base class may lack.
+        self.candidates = SearchEncoderWrapper(model)  # type: ignore[arg-type]
+        self.originals = SearchEncoderWrapper(original)  # type: ignore[arg-type]
 
     def index(self, corpus: Any, **options: Any) -> None:
         """Take the documents to search."""

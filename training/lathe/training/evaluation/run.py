@@ -332,7 +332,7 @@ class Evaluation:
 
     def score(
         self,
-        result: EncoderResult,
+        encoder: EncoderResult,
         store: VectorStore,
         fitted: Sequence[FittedMethod],
         usable: Mapping[str, str],
@@ -344,18 +344,18 @@ class Evaluation:
         other, so that a process loads the task once.
 
         Args:
-            result: the encoder with its methods.
+            encoder: the encoder with its methods.
             store: its vectors.
             fitted: its fitted methods.
             usable: types of the tasks that can be evaluated, by key.
             workers: process pool.
         """
-        member = result.member
+        member = encoder.member
         prompts = dict(member.prompts), member.default_prompt
         raw = Raw(member.name, member.output, member.dimensions, *prompts, store.folder)
         jobs = []
         for trial in (trial for trial in self.trials if trial.key in usable):
-            suited = [m for m in fitted if result.methods[m.name].suits_task(usable[trial.key])]
+            suited = [m for m in fitted if encoder.methods[m.name].suits_task(usable[trial.key])]
             todo = [m for m in suited if not self.log.has_score((trial.key, member.output, m.key))]
             if todo:
                 jobs.append((score_methods, (trial, raw, todo)))

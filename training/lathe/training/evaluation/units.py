@@ -15,7 +15,7 @@ number is the sampling variance of the score. So the differences of two methods'
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +87,7 @@ class UnitRecorder:
         finally:
             del self.task.task_specific_scores
 
-    def compute(self, scores: dict[str, Any], predictions: Path | None) -> UnitValues | None:
+    def compute(self, scores: Mapping[str, Any], predictions: Path | None) -> UnitValues | None:
         """Compute the values of the units; None if the task has no such values.
 
         This is so for other types and metrics than those above, and for tasks of several splits, subsets or levels.
