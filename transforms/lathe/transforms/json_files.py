@@ -1,7 +1,10 @@
 """Parsing of Lathe's own JSON files, which may be damaged, or come from somebody else."""
 
 import json
+from pathlib import Path
 from typing import Any
+
+from lathe.transforms.files import read_plain_file
 
 MAX_DEPTH = 64
 """Maximum nesting depth of lists and objects; what Lathe writes has fewer than ten levels."""
@@ -32,6 +35,16 @@ def parse_json_object(content: bytes | str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError("it holds no JSON object")
     return found
+
+
+def read_json_file(path: Path) -> Any:
+    """Read a file as `read_plain_file` does, parse it as `parse_json` does, and return what it holds.
+
+    Raises:
+        OSError: if it cannot be read, or is no regular file.
+        ValueError: if it is no such JSON.
+    """
+    return parse_json(read_plain_file(path))
 
 
 def _require_portable(value: Any, depth: int = 0) -> None:

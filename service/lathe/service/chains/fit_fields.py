@@ -5,8 +5,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from lathe.transforms.artifact import Manifest, display_name
+from lathe.transforms.artifact import Manifest, display_name, require_field_types
 from lathe.transforms.errors import ArtifactError
+
+OBJECTS = {"encoder": dict, "target_encoder": dict, "provenance": dict, "certificate": dict}
+"""Fields that are JSON objects."""
 
 Figure = float | None
 """A measure; None if there were too few rows for it."""
@@ -79,6 +82,7 @@ def require_fit_fields(folder: Path, manifest: Manifest) -> None:
 
     `folder` is for the message.
     """
+    require_field_types(folder, manifest, OBJECTS)  # its message is for people, pydantic's is for programmers
     given = {name: value for name, value in manifest.items() if name in _FitFields.model_fields}
     try:
         _FitFields.model_validate(given)
