@@ -1,6 +1,6 @@
 # make serve   set up and serve on 127.0.0.1:8080      make test    the tests
 # make lint    ruff, mypy, import-linter               make bench   quick measurements
-# make test-services   the tests with a real Redis, nginx, Chromium and Node, which must be installed
+# make test-services   the tests with a real Redis, nginx, Chromium, Node and Java, which must be installed
 # make test-cpus   the tests that compare numbers, as older CPUs would run them
 # make fuzz EXAMPLES=100000   what is read from outside, fed with what makes no sense, other than in make test
 # make research   the tests of the experiments in research/, which are no part of the product
@@ -27,8 +27,12 @@ COMPILE := $(BIN)/python -P -W ignore -m lathe.service.processes.precompile
 # Processes are started by the hundred, and none should compile again what another one has.
 unexport PYTHONDONTWRITEBYTECODE
 
-NEED_SERVICES = @for tool in redis-server nginx chromium node; do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
- { echo "make $@ takes $$tool: apt-get install redis-server nginx chromium nodejs"; exit 2; }; done
+TOOLS := redis-server nginx chromium node npm java curl
+NEED_SERVICES = @for tool in $(TOOLS); do PATH="$$PATH:/usr/sbin" command -v $$tool >/dev/null || \
+ { echo "make $@ takes $$tool: apt-get install redis-server nginx chromium nodejs npm default-jdk-headless curl"; exit 2; }; done
+
+# A client in the tests; it has no dependencies.
+OPENAI_FOR_NODE = npm install --silent --no-audit --no-fund --prefix $(VENV)/node openai@7.57.0
 
 PYTEST := OMP_NUM_THREADS=1 PATH="$$PATH:/usr/sbin" $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile
 
@@ -47,6 +51,7 @@ test: $(VENV)/dev.stamp
 # The files in their order: by default those of the fewest tests come last, which here are the longest.
 test-services: $(VENV)/dev.stamp
 	$(NEED_SERVICES)
+	$(OPENAI_FOR_NODE)
 	$(PYTEST) -m "services and not trial" --no-loadscope-reorder $(SERVICE_TESTS)
 
 test-trials: $(VENV)/dev.stamp

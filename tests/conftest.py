@@ -169,16 +169,16 @@ def kept_scoring_process(scoring_process) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def start_nginx(tmp_path_factory) -> Iterator[Callable[..., int]]:
-    """Return a function that starts nginx with the shipped configuration, with replacements, and returns its port."""
+def run_nginx(tmp_path_factory) -> Iterator[Callable[..., int]]:
+    """Return a function that starts nginx with a configuration for a folder and a port, and returns the port."""
     program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
     assert program, "nginx is missing: apt-get install nginx, or `make test` for the tests that take no services"
     running = []
 
-    def start(api: list[int], index: int, replaced: dict[str, str] | None = None) -> int:
+    def start(write: Callable[[Path, int], None]) -> int:
         folder = tmp_path_factory.mktemp("nginx")
         port = find_free_port()
-        write_configuration(folder, port, api, index, replaced or {})
+        write(folder, port)
         root = ["-g", "user root;"] if os.geteuid() == 0 else []  # else its workers could not enter the folder
         words = [program, "-e", "stderr", "-c", str(folder / "nginx.conf"), *root]
         tried = subprocess.run([*words, "-t"], capture_output=True, text=True)
@@ -192,6 +192,16 @@ def start_nginx(tmp_path_factory) -> Iterator[Callable[..., int]]:
     for process in running:
         process.terminate()
         process.wait(START_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def start_nginx(run_nginx) -> Callable[..., int]:
+    """Return a function that starts nginx with the shipped configuration, with replacements, and returns its port."""
+
+    def start(api: list[int], index: int, replaced: dict[str, str] | None = None) -> int:
+        return run_nginx(lambda folder, port: write_configuration(folder, port, api, index, replaced or {}))
+
+    return start
 
 
 def write_configuration(folder: Path, port: int, api: list[int], index: int, replaced: dict[str, str]) -> None:

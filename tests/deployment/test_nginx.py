@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from lathe.service.settings import Settings
 from tests.helpers import eventually
 
 pytestmark = pytest.mark.services
@@ -311,6 +313,12 @@ def test_replicas_get_forwarded_headers_and_a_request_id(proxy, instances):
     assert (named["x-forwarded-for"], named["x-forwarded-proto"]) == ("127.0.0.1", "http")
     assert len(unnamed["x-request-id"]) == 32
     assert (unnamed["x-forwarded-for"], unnamed["x-forwarded-proto"]) == ("192.0.2.1, 127.0.0.1", "https")
+
+
+def test_nginx_closes_idle_connections_before_the_service_does(root):
+    seconds = re.findall(r"keepalive_timeout (\d+)s;", (root / "docker/nginx/upstreams.conf").read_text())
+    assert len(seconds) == 2
+    assert all(int(number) < Settings.model_fields["keep_alive_seconds"].default for number in seconds)
 
 
 def test_health_proxy_is_answered_without_a_replica(proxy, instances):

@@ -1,5 +1,8 @@
 import json
 import logging
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from starlette.applications import Starlette
@@ -178,3 +181,35 @@ def test_log_level_setting_ignores_case_and_rejects_unknown_levels(monkeypatch):
     monkeypatch.setenv("LATHE_LOG_LEVEL", "loud")
     with pytest.raises(ValueError, match="LATHE_LOG_LEVEL.*debug"):
         read_settings()
+
+
+def test_lines_that_nobody_reads_are_dropped_and_counted_and_nothing_waits(configured):
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream, os.fdopen(reader, "rb") as read:
+        handler = logs.LineHandler(stream)
+        handler.setFormatter(logs.JsonFormatter())
+        log = logging.Logger("lathe.service.test")
+        log.addHandler(handler)
+        begun = time.monotonic()
+        for number in range(5000):
+            log.info("line %d %s", number, "x" * 100)
+        log.info("long %s", "y" * 200_000)
+        assert time.monotonic() - begun < 5
+        assert handler.dropped > 3000
+        os.set_blocking(reader, False)
+        written = read.read()
+        dropped = handler.dropped
+        log.info("after")
+        notice, after = read.read().splitlines()
+    assert f"{dropped:,} lines of this log were dropped" in json.loads(notice)["event"]
+    assert json.loads(after)["event"] == "after"
+    assert [json.loads(line)["event"].split()[1] for line in written.splitlines()[:10]] == [*map(str, range(10))]
+
+
+def test_a_long_line_is_whole_while_somebody_reads():
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream, os.fdopen(reader, "rb") as read, ThreadPoolExecutor(1) as pool:
+        found = pool.submit(read.readline)
+        handler = logs.LineHandler(stream)
+        handler.handle(logging.makeLogRecord({"msg": "y" * 300_000 + "é"}))
+        assert found.result(10).decode() == "y" * 300_000 + "é\n"

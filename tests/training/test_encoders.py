@@ -13,7 +13,7 @@ from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.fingerprint import compute_fingerprint
 from lathe.training.encoder.loading import locate_model
 from lathe.training.encoder.spec import DEFAULT_ENCODER, DEFAULT_MODEL, EncoderSpec
-from lathe.training.errors import EncoderError, NotFiniteError, TooLongError
+from lathe.training.errors import EncoderError, NotFiniteError, TextError, TooLongError
 
 TEXTS = [
     "The cat sat on the mat.",
@@ -189,6 +189,11 @@ def test_encode_without_truncation_refuses_240_characters_of_over_256_tokens(enc
 def test_an_unknown_prompt_name_is_refused_and_the_known_ones_are_listed(encoder):
     with pytest.raises(EncoderError, match=r"'poem'.*document, query"):
         encoder.encode(["x"], prompt_name="poem")
+
+
+def test_a_text_with_half_of_a_surrogate_pair_is_named_by_its_position(encoder):
+    with pytest.raises(TextError, match=r"input 1: character 4 is \\ud83d, half of a surrogate pair"):
+        encoder.encode(["whole \U0001f600", "cut \ud83d"])
 
 
 def test_a_prompt_is_put_before_the_text(variant):

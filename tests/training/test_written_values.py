@@ -70,9 +70,13 @@ def test_other_texts_in_brackets_are_texts(tmp_path, text):
         ('{"text": "a", "score": NaN}', "line 1: NaN or Infinity in 'score', which JSON does not have: write null"),
         ('{"vector": [1, Infinity], "text": "a"}', "in 'vector'"),
         ('{"text": "a"', "line 1: not JSON"),
+        (
+            r'{"text": "a\ud800"}',
+            "line 1: a text with half of a surrogate pair, which is not Unicode: .* at character 11",
+        ),
     ],
 )
-def test_a_number_that_json_lacks_is_named_by_its_field(tmp_path, line, reason):
+def test_what_json_lacks_is_named_by_its_line_and_field(tmp_path, line, reason):
     with pytest.raises(SourceError, match=reason):
         read(write(tmp_path / "a.jsonl", line.encode()))
 

@@ -11,6 +11,7 @@ import pytest
 from lathe_client import (
     AsyncClient,
     Client,
+    InvalidTextError,
     NoAnswerError,
     Retries,
     SearchEmbedder,
@@ -301,6 +302,32 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(connect):
             call()
     with pytest.raises(ValueError, match="batch_size is 0"):
         connect(server, batch_size=0)
+    assert not server.requests
+
+
+HALF = "cut \ud83d"
+
+
+def test_a_text_that_is_not_unicode_is_named_by_its_position_and_nothing_is_sent(connect):
+    server = Server()
+    client = connect(server, batch_size=2)
+    for call, name in [
+        (lambda: client.embed(["a", "b", "c", HALF]), "texts[3]"),
+        (lambda: client.embed(HALF), "texts[0]"),
+        (lambda: client.embed("x", model=HALF), "model"),
+        (lambda: client.search("docs", ["a", "b", HALF]), "texts[2]"),
+        (lambda: client.search("docs", "x", filter={"year": {"in": ["a", HALF]}}), "filter.year.in[1]"),
+        (lambda: client.search("docs", "x", filter={HALF: 1}), "a key of filter"),
+        (lambda: client.search(HALF, "x"), "the name of the index"),
+        (lambda: client.upsert("docs", ["a", HALF], ["x", "y"]), "ids[1]"),
+        (lambda: client.upsert("docs", ["a"], ["x"], metadata=[{"note": HALF}]), "metadata[0].note"),
+        (lambda: client.delete_items("docs", ["a", "b", HALF]), "ids[2]"),
+    ]:
+        with pytest.raises(InvalidTextError) as raised:
+            call()
+        problem = "is no Unicode text: character 4 is \\ud83d, half of a surrogate pair"
+        assert str(raised.value) == f"{name} {problem}"
+        assert raised.value.__cause__ is None
     assert not server.requests
 
 

@@ -31,6 +31,7 @@ from lathe.service.http.body_memory import BodyMemoryMiddleware
 from lathe.service.http.load_shedding import SheddingMiddleware
 from lathe.service.http.middleware import RequestMiddleware
 from lathe.service.http.origins import OriginMiddleware, allow_origins
+from lathe.service.http.root_path import RootPathMiddleware, require_distinct
 from lathe.service.http.routes import (
     advice,
     api_pages,
@@ -95,7 +96,7 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
 
     Raises:
         ValueError: if the server would be reachable by others without keys being required, a setting needs a package
-            that is not installed, or others can write to the state folder.
+            that is not installed, a route begins as the root path does, or others can write to the state folder.
     """
     settings.require_safe()
     services = _build_services(settings, processes or create_process_starter(settings.device))
@@ -122,7 +123,11 @@ def create_app(settings: Settings, processes: ProcessStarter | None = None) -> F
     if settings.tracing:
         add_tracing(app)
     if settings.cors_origins:
-        allow_origins(app, settings.cors_origins)  # around all other middleware, so that pages can read every error
+        allow_origins(app, settings.cors_origins)  # around the middleware above, so that pages can read every error
+    if settings.root_path:
+        routes = [getattr(route, "path", "/") for router in (embed.router, *ROUTERS) for route in router.routes]
+        require_distinct(settings.root_path, routes)
+        app.add_middleware(RootPathMiddleware, root_path=settings.root_path)
     return app
 
 
@@ -286,7 +291,16 @@ async def _answer_validation_error(request: Request, error: Exception) -> Respon
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     message = f"{request.method} {request.url.path}: {getattr(error, 'detail', '')}"
+    if status == 404 and (meant := _find_route(request.url.path)):
+        message += f"; did you mean {meant}?"
     code = None if status == 405 else "no_route"
     response = await _answer_error(request, ServiceError(message, code=code, status=status))
     response.headers.update(getattr(error, "headers", None) or {})
     return response
+
+
+def _find_route(path: str) -> str | None:
+    """Return the route without parameters whose last part is that of a path: clients put addresses together wrongly."""
+    last = path.rstrip("/").rpartition("/")[2]
+    routes = [getattr(route, "path", "") for router in (embed.router, *ROUTERS) for route in router.routes]
+    return next((route for route in routes if last and "{" not in route and route.endswith(f"/{last}")), None)

@@ -6,14 +6,19 @@ Code logs through the standard library, as uvicorn and other libraries do; one f
 
 import json
 import logging
+import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 import orjson
+
+LONG_LINE_SECONDS = 0.1
+"""Seconds to wait for the reader within a line that is too long to be written at once."""
 
 RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 """Attributes of every log record; others are a record's `extra`."""
@@ -24,9 +29,10 @@ CONTEXT: ContextVar[dict[str, Any]] = ContextVar("context", default={})  # noqa:
 def configure(level: str) -> None:
     """Write this process's logs to stdout as JSON: the service's from `level` on, other libraries' from warning on.
 
-    The root logger's handlers are replaced. Below warning, some libraries quote addresses and headers.
+    A line is dropped, and counted in the next one, if whoever reads stdout does not: no request waits for a log. The
+    root logger's handlers are replaced. Below warning, some libraries quote addresses and headers.
     """
-    handler = logging.StreamHandler(sys.stdout)
+    handler = LineHandler(sys.stdout)
     handler.setFormatter(JsonFormatter())
     number = logging.getLevelNamesMapping()[level.upper()]
     root = logging.getLogger()
@@ -43,6 +49,64 @@ def log_context(**fields: Any) -> Iterator[None]:
         yield
     finally:
         CONTEXT.reset(token)
+
+
+class LineHandler(logging.Handler):
+    """Handler that writes lines to a stream only while that takes them at once.
+
+    A full pipe, which nobody reads, would stop the thread that logs, which is the event loop for most lines.
+
+    Attributes:
+        dropped: number of lines that were dropped since the last that was written.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self.stream = stream
+        self.dropped = 0
+        self.in_line = False  # whether only the beginning of the last line was written
+        self.writable = select.poll()
+        try:
+            self.descriptor: int | None = stream.fileno()
+            self.writable.register(self.descriptor, select.POLLOUT)
+        except (OSError, ValueError):  # a stream in memory
+            self.descriptor = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record as a line, or drop it; before the line, write how many were dropped."""
+        try:
+            line = self.format(record)
+            if self.dropped:
+                line = f"{self._build_notice()}\n{line}"
+            if self._write(f"{line}\n"):
+                self.dropped = 0
+            else:
+                self.dropped += 1
+        except Exception:
+            self.handleError(record)
+
+    def _build_notice(self) -> str:
+        notice = f"{self.dropped:,} lines of this log were dropped, because nobody read them"
+        return self.format(logging.makeLogRecord({"name": __name__, "levelname": "WARNING", "msg": notice}))
+
+    def _write(self, text: str) -> bool:
+        """Write a text and return True, or return False if the stream takes none or only a part of it."""
+        if self.descriptor is None:
+            self.stream.write(text)
+            return True
+        if self.in_line:
+            text = f"\n{text}"
+        content = memoryview(text.encode("utf-8", "backslashreplace"))
+        seconds = 0.0
+        while content:
+            if not self.writable.poll(seconds * 1000):
+                return False
+            self.in_line = True
+            # A pipe that can be written to takes so much without a wait.
+            content = content[os.write(self.descriptor, content[: select.PIPE_BUF]) :]
+            seconds = LONG_LINE_SECONDS
+        self.in_line = False
+        return True
 
 
 class JsonFormatter(logging.Formatter):

@@ -64,7 +64,9 @@ class Services:
         engine_problems = [engine.problem or engine.find_warning() for engine in engines]
         engine_problems += [engine.info.warning for engine in engines if engine.info is not None]
         problems = [self.state_problem, self.state_monitor.damage, *self.indexes.warnings(), *engine_problems]
-        problems.append(self.residency.find_problem())
+        problems += [self.residency.find_problem(), self.state_monitor.unexpected.message]
+        if self.embedder.live_vectors is not None:
+            problems.append(self.embedder.live_vectors.unexpected.message)
         shared = self.replica.warnings() if self.replica else []
         return [problem for problem in problems if problem] + shared + self.jobs.warnings() + self.drift.warnings()
 

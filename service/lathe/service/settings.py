@@ -18,7 +18,7 @@ from lathe.service.key_file import KeyFile
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.precision import Dtype
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings
-from lathe.transforms.files import read_plain_file
+from lathe.transforms.files import expand_home, read_plain_file
 from lathe.transforms.suggestions import find_similar
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -31,6 +31,7 @@ MAX_CPU_WORKERS = 4
 """Maximum default number of worker processes per encoder on a CPU; a small model takes half a gigabyte in each."""
 
 HOST = re.compile(r"\*|[0-9a-f:]+|[^\s:/?#@*\[\]]+")
+ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 
 
@@ -43,6 +44,8 @@ class Settings(BaseSettings):
     """State folder: chains, indexes, jobs, the admin key."""
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    root_path: str = ""
+    """Path below which a proxy offers the server, such as /lathe; the proxy may strip it from requests or not."""
     encoders: Annotated[tuple[EncoderSettings, ...], NoDecode] = ()
     """A JSON list, or a file with one; the first encoder is the default. Unset: all-MiniLM-L6-v2. Encoders added to the
     state folder come after them."""
@@ -124,6 +127,9 @@ class Settings(BaseSettings):
     times LATHE_MAX_BODY_BYTES."""
     body_seconds: Annotated[float, Field(gt=0)] = 120.0
     """Maximum seconds from the end of a request's headers to the end of its body; past that, 408."""
+    keep_alive_seconds: Annotated[int, Field(ge=1)] = 75
+    """Seconds without a request after which a connection is closed; more than the proxy or balancer in front keeps one,
+    which might otherwise send a request at the moment of closing."""
     max_connections: Annotated[int, Field(ge=1)] = 4096
     """Maximum open connections; past that, or near the system's limit of open files, 503."""
     max_queued_texts: Annotated[int, Field(ge=1)] = 16_384
@@ -135,7 +141,7 @@ class Settings(BaseSettings):
     @classmethod
     def expand_path(cls, path: Path | None) -> Path | None:
         """Return the path with ~ expanded, made absolute, so that later changes of directory do not matter."""
-        return None if path is None else path.expanduser().absolute()
+        return None if path is None else expand_home(path).absolute()
 
     @field_validator("index_url")
     @classmethod
@@ -148,7 +154,16 @@ class Settings(BaseSettings):
             is_http = False
         if url and not is_http and ("://" in url or not re.search(r"[^/]\.db$", url)):
             raise ValueError("it must be http://HOST:19530[/DATABASE] of a Milvus, or FILE.db for Milvus Lite")
-        return url if "://" in url or not url else str(Path(url).expanduser().absolute())
+        return url if "://" in url or not url else str(expand_home(url).absolute())
+
+    @field_validator("root_path")
+    @classmethod
+    def check_root_path(cls, path: str) -> str:
+        """Return the path without a slash at its end; raise `ValueError` if it is no path that begins with a slash."""
+        path = path.rstrip("/")
+        if path and not ROOT_PATH.fullmatch(path):
+            raise ValueError(f"{path} is not a path: write /lathe, of letters, digits and -._~ between slashes")
+        return path
 
     @field_validator("redis_url")
     @classmethod
@@ -195,7 +210,7 @@ class Settings(BaseSettings):
     @classmethod
     def read_key_file(cls, value: Any) -> Any:
         """Read the key file at a path, only once, as it may be a pipe; return other values unchanged."""
-        return KeyFile.read(Path(value).expanduser().absolute()) if isinstance(value, str | Path) else value
+        return KeyFile.read(expand_home(value).absolute()) if isinstance(value, str | Path) else value
 
     @field_validator("api_keys", "admin_keys")
     @classmethod
@@ -228,7 +243,7 @@ class Settings(BaseSettings):
         """Parse the encoders from a JSON list, or from a file that holds one; return what is no string unchanged."""
         if not isinstance(value, str) or not value.strip():
             return value or ()
-        text = value if value.lstrip().startswith("[") else read_plain_file(Path(value).expanduser()).decode()
+        text = value if value.lstrip().startswith("[") else read_plain_file(expand_home(value)).decode()
         return orjson.loads(text)
 
     @model_validator(mode="after")

@@ -100,14 +100,20 @@ def test_requests_unfinished_at_the_shutdown_deadline_are_answered_503(serving, 
         assert server.process.wait(20) == 0
 
 
-def test_sigterm_lets_a_server_finish_accepted_requests(server):
+def test_a_server_that_lost_its_fork_server_and_its_terminal_finishes_accepted_requests(server):
+    (worker,) = server.workers()
+    (fork_server,) = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    os.kill(int(fork_server), signal.SIGKILL)
+    for number in range(20):
+        assert embed(server, f"text {number}").status_code == 200
+        time.sleep(0.05)
+    assert Path(f"/proc/{worker}").exists()
     with ThreadPoolExecutor(4) as pool:
-        (worker,) = server.workers()
         texts = [f"text {number} " * 40 for number in range(16)]
         sent = [pool.submit(httpx.post, f"{server.url}/embed", json={"inputs": texts}, timeout=60) for _ in range(4)]
         queued = 'lathe_queue_texts{encoder="all-MiniLM-L6-v2"} 64.0'
         eventually(lambda: queued in server.client.get("/metrics").text)
-        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGHUP)  # as SIGTERM, which other tests send
         assert [answer.result().status_code for answer in sent] == [200] * 4
         assert server.process.wait(40) == 0
         with pytest.raises(httpx.ConnectError):

@@ -1,4 +1,6 @@
+import codecs
 import json
+import time
 
 import numpy as np
 import pytest
@@ -111,6 +113,76 @@ def test_an_invalid_body_is_answered_with_its_status_and_an_error(client, case):
 @pytest.mark.parametrize("case", MALFORMED)
 def test_malformed_json_is_answered_400(client, path, case):
     check_error(client.post(path, content=MALFORMED[case]), 400)
+
+
+PAIR = "half of a surrogate pair without the other"
+DAMAGED = {
+    "a high surrogate": (
+        "/embed",
+        rb'{"inputs": ["\ud83d\ude00", "a\ud800b"]}',
+        "inputs[1] is",
+        rf"1 is \ud800, {PAIR}",
+    ),
+    "a low surrogate": ("/embed", rb'{"inputs": "\udce9"}', "inputs is", rf"0 is \udce9, {PAIR}"),
+    "two of a kind": ("/v1/embeddings", rb'{"input": ["\ud800\ud800"]}', "input[0] is", rf"0 is \ud800, {PAIR}"),
+    "latin-1": ("/embed", b'{"inputs": ["ok", "caf\xe9"]}', "inputs[1] is", "3 is the byte 0xe9, which is not UTF-8"),
+    "CESU-8": ("/embed", b'{"inputs": "\xed\xa0\x80"}', "inputs is", "0 is the byte 0xed, which is not UTF-8"),
+    "a key": ("/reduce", rb'{"vectors": [{"\ud800": 1}]}', "a key of vectors[0] is", rf"0 is \ud800, {PAIR}"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_text_that_is_not_unicode_is_named_by_its_index(client, case):
+    path, body, subject, damage = DAMAGED[case]
+    answer = client.post(path, content=body, headers=AS_JSON)
+    check_error(answer, 400)
+    assert answer.json()["error"]["message"] == f"{subject} no Unicode text: character {damage}"
+
+
+@pytest.mark.parametrize("body", ['{"inputs": "x"}'.encode("utf-16"), b"\x1f\x8b\x08\x00", b'{"inputs": "\xff"'])
+def test_of_a_body_that_is_not_utf_8_at_all_the_byte_is_named(client, body):
+    message = client.post("/embed", content=body, headers=AS_JSON).json()["error"]["message"]
+    position = next(position for position, byte in enumerate(body) if byte > 0x7F)
+    assert message == f"the body is not JSON: byte 0x{body[position]:02x} at {position} is not UTF-8"
+
+
+def test_a_byte_order_mark_before_a_body_is_ignored(client):
+    body = b'{"inputs": "x"}'
+    answers = [client.post("/embed", content=bom + body, headers=AS_JSON).json() for bom in (b"", codecs.BOM_UTF8)]
+    assert answers[0] == answers[1]
+    check_error(client.post("/embed", content=2 * codecs.BOM_UTF8 + body, headers=AS_JSON), 400)
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/embeddings", "/v1/embeddings"),
+        ("/v1/v1/embeddings", "/v1/embeddings"),
+        ("/v1//embeddings", "/v1/embeddings"),
+        ("http://localhost//embed", "/embed"),
+        ("/v1/embed", "/embed"),
+        ("/models", "/v1/models"),
+        ("/rerank", None),
+        ("/", None),
+        ("/" + "embed" * 1000, None),
+    ],
+)
+def test_an_unknown_path_names_the_route_with_the_same_end(client, path, meant):
+    answer = client.request("PROPFIND" if path == "/" else "GET" if path == "/models" else "POST", path)
+    message = answer.json()["error"]["message"]
+    assert answer.status_code in (404, 405)
+    assert message.endswith(f"; did you mean {meant}?") if meant else "did you mean" not in message
+
+
+def test_a_damaged_text_is_searched_in_linear_time_and_only_in_bodies_of_some_size(client):
+    for texts, named in ((100_000, True), (300_000, False)):
+        body = b'{"inputs": [' + b'"a text",' * texts + rb'"\ud800"]}'
+        begun = time.perf_counter()
+        message = client.post("/embed", content=body, headers=AS_JSON).json()["error"]["message"]
+        assert time.perf_counter() - begun < 2
+        assert message.startswith(f"inputs[{texts}] is" if named else "the body is not JSON")
+    both = rb'{"inputs": ["\ud800", }'
+    assert "not JSON" in client.post("/embed", content=both, headers=AS_JSON).json()["error"]["message"]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from starlette.requests import Request
 
 from lathe.service.errors import OverloadedError, TooLargeError
 from lathe.service.http.body_memory import FREE_BYTES, BodyMemoryMiddleware
-from lathe.service.http.json_body import read_body
+from lathe.service.http.request_body import read_body
 from lathe.service.settings import read_settings
 
 LIMITS = read_settings(max_body_bytes=200_000, body_memory_bytes=300_000)

@@ -1,20 +1,19 @@
 """The HTTP protocol over a real socket; time is advanced by passing a later time to its check."""
 
 import asyncio
-import json
+import gc
 import logging
 import os
-import re
+import socket
+import struct
+import weakref
 from contextlib import suppress
-from functools import partial
 
 import pytest
-import uvicorn
-import uvloop
-from uvicorn.server import ServerState
 
 from lathe.service.http import connection
-from lathe.service.http.connection import HEADERS, LINE_BYTES, MAX_PIPELINED, Connection, Limits, check_connections
+from lathe.service.http.connection import HEADERS, LINE_BYTES, MAX_PIPELINED
+from tests.service.http.connections import serving, status
 
 HEAD = b"POST /x HTTP/1.1\r\nhost: localhost\r\n"
 ENDLESS = {
@@ -26,79 +25,6 @@ ENDLESS = {
     "trailers": (HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n" * 10_000),
     "an extension of a chunk": (HEAD + b"transfer-encoding: chunked\r\n\r\n5;", b"x" * 60_000),
 }
-
-
-class Served:
-    """Connections to an application that counts its requests and answers with the headers and body it got."""
-
-    def __init__(self):
-        self.requests, self.answer, self.release = 0, b"", asyncio.Event()
-        self.release.set()
-        self.state, self.writers = ServerState(), []
-
-    async def app(self, scope, receive, send):
-        self.requests += 1
-        body, message = b"", await receive()
-        while message.get("more_body") and message["type"] == "http.request":
-            body, message = body + message["body"], await receive()
-        if message["type"] == "http.disconnect":
-            return
-        await self.release.wait()
-        said = self.answer or b"%d headers, %d bytes" % (len(scope["headers"]), len(body + message["body"]))
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
-        await send({"type": "http.response.body", "body": said})
-
-    async def connect(self, sent=b""):
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        self.writers.append(writer)
-        writer.write(sent)
-        await asyncio.sleep(0.02)
-        return reader, writer
-
-    async def say(self, sent):
-        """What is answered on a connection of its own, until the server closes it."""
-        reader, writer = await self.connect(sent)
-        said = await asyncio.wait_for(reader.read(), 10)
-        writer.close()
-        return said
-
-    def pass_seconds(self, seconds):
-        check_connections(self.state.connections, asyncio.get_running_loop().time() + seconds)
-
-
-def serving(test, **limits):
-    """Run a test's coroutine against a server with these limits."""
-
-    async def run():
-        served = Served()
-        shared = Limits(**{"connections": 1000, "body_seconds": 120.0} | limits)
-        config = uvicorn.Config(
-            served.app, http=partial(Connection, limits=shared), interface="asgi3", log_config=None, lifespan="off"
-        )
-        config.load()
-        make = partial(config.http_protocol_class, config=config, server_state=served.state, app_state={})
-        server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
-        served.port = server.sockets[0].getsockname()[1]
-        try:
-            await test(served)
-        finally:
-            for transport in [one.transport for one in (*served.writers, *served.state.connections)]:
-                transport.abort()
-            server.close()
-            await asyncio.sleep(0.01)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the loop that serves
-        runner.run(run())
-
-
-def status(said):
-    """Return the status of an answer; assert that an error is in the service's shape."""
-    head, _, body = said.partition(b"\r\n\r\n")
-    number = int(head[9:12])
-    if number != 200:
-        assert b"connection: close" in head and re.search(rb"content-length: (\d+)", head)[1] == b"%d" % len(body)
-        assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
-    return number
 
 
 @pytest.mark.parametrize("case", ENDLESS)
@@ -234,6 +160,42 @@ def test_connections_over_the_limit_are_answered_503_and_logged_once(caplog):
         assert status(await served.say(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")) == 200
 
     serving(test, connections=3)
+
+
+def test_at_the_limit_the_connection_that_is_idle_for_longest_gives_way_to_a_new_one():
+    async def test(served):
+        silent, _ = await served.connect()
+        first, writer = await served.connect(b"GET / HTTP/1.1\r\n\r\n")
+        second, _ = await served.connect(b"GET / HTTP/1.1\r\n\r\n")
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")  # the first is idle again, for less than the second
+        await asyncio.sleep(0.02)
+        assert status(await served.say(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")) == 200
+        assert (await asyncio.wait_for(second.read(), 10)).count(b"200 OK") == 1
+        assert not first.at_eof() and not silent.at_eof()
+
+        served.release.clear()
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await served.connect(b"GET / HTTP/1.1\r\n\r\n")
+        assert status(await served.say(b"GET / HTTP/1.1\r\n\r\n")) == 503  # nobody is idle
+        served.release.set()
+        assert (await asyncio.wait_for(first.readuntil(b"0 bytes"), 10)).startswith(b"HTTP/1.1 200")
+
+    serving(test, connections=3)
+
+
+def test_a_connection_that_its_client_resets_while_it_is_idle_is_freed_at_once():
+    async def test(served):
+        _, writer = await served.connect(b"GET / HTTP/1.1\r\n\r\n")
+        (held,) = map(weakref.ref, served.state.connections)
+        reset = struct.pack("ii", 1, 0)  # linger for 0 seconds: RST instead of FIN
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        writer.transport.abort()
+        await asyncio.sleep(0.05)
+        assert not served.state.connections
+        gc.collect()
+        assert held() is None
+
+    serving(test)
 
 
 def test_connections_near_the_limit_of_open_files_are_answered_503():

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lathe.service.http.connection import JoinedWrites
+from lathe.service.http.joined_writes import JoinedWrites
 
 
 class Recorder:

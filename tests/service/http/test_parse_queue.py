@@ -9,8 +9,9 @@ import pytest
 from starlette.requests import Request
 
 from lathe.service.http.body_memory import BodyMemoryMiddleware
-from lathe.service.http.json_body import estimate_parsed_bytes, read_body, release_parse_memory, reserve_parse_memory
+from lathe.service.http.json_body import estimate_parsed_bytes, release_parse_memory, reserve_parse_memory
 from lathe.service.http.parse_queue import ParseMemory, ParseQueue, ParseReservation
+from lathe.service.http.request_body import read_body
 from lathe.service.settings import read_settings
 
 PAGE = mmap.PAGESIZE

@@ -270,3 +270,11 @@ def test_a_filter_over_ten_values_per_row_is_allowed_with_a_work_limit_of_zero(m
     made.generation.filters.steps = 0
     labels, _ = made.generation.search(Query(vectors[:1], 3, wanted=parse_filter({"x": {"gte": 0}})))
     assert labels[0, 0] == 1
+
+
+def test_a_condition_on_a_field_whose_name_takes_megabytes_is_not_kept(make):
+    made, vectors = make(), normal(20)
+    made.put(names(20), vectors, [{"x": 1}] * 20)
+    for field in ("x", "y" * 1_000_000):
+        made.generation.search(Query(vectors[:1], 3, wanted=parse_filter({field: 1})))
+    assert [condition.field for condition in made.generation.filters.cached] == ["x"]

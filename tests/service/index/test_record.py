@@ -308,3 +308,20 @@ def test_an_index_on_a_full_disk_serves_and_writes_again_once_there_is_space(rec
     index.upsert(many, vectors(2000, 1), [{"x": 1}] * 2000, None).result()
     assert index.get_serving().search(Query(vectors(2000, 1)[-1:], 1))[0][0]["id"] == "1999"
     index.close()
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced", "moved with its folder"])
+def test_a_record_whose_file_is_gone_takes_no_more_writes(record, path, how):
+    put(record, ["a"])
+    if how == "deleted":
+        path.unlink()
+    elif how == "replaced":
+        copy = path.with_name("copy")
+        shutil.copy(path, copy)
+        copy.replace(path)
+    else:
+        path.parent.rename(path.parent.with_name("elsewhere"))
+    with pytest.raises(UnavailableError, match="was deleted or replaced while the server has it open"):
+        put(record, ["b"])
+    with record.writing:
+        assert record.writer.execute("SELECT count(*) FROM items").fetchone() == (1,)

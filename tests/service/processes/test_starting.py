@@ -173,15 +173,19 @@ def test_a_missing_module_fails_its_own_program_only(tmp_path):
             assert started.end() == 0
 
 
-def test_a_killed_fork_server_is_started_again(forks):
+def test_programs_go_on_without_a_killed_fork_server_and_another_one_is_started(forks):
     first = Started(forks)
     with first.socket:
         first.about()
         server = forks._server.pid
         os.kill(server, signal.SIGKILL)
-        assert first.process.wait(SECONDS) == LOST
-        first.process.kill()  # it may still run, so it can still be killed
+        forks._server.wait(SECONDS)
+        with pytest.raises(subprocess.TimeoutExpired):
+            first.process.wait(0.2)
+        assert first.process.poll() is None
+        first.process.kill()
         assert first.socket.recv(1) == b""
+        assert first.process.wait(SECONDS) == LOST
         second = Started(forks)
         with second.socket:
             second.about()

@@ -50,6 +50,14 @@ def test_vectors_of_every_protocol_are_those_of_the_api_in_the_order_of_the_text
     assert encoder.dimensions == WIDTH
 
 
+def test_a_text_that_is_not_unicode_is_named_and_not_sent(connect, embeddings_server):
+    with connect("openai") as encoder:
+        sent = len(embeddings_server.bodies)
+        with pytest.raises(TextError, match=r"input 1: character 0 is \\udc00, half of a surrogate pair"):
+            encoder.encode(["a", "\udc00"])
+    assert len(embeddings_server.bodies) == sent
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_dimensions_are_asked_for_and_other_widths_than_those_are_refused(connect, embeddings_server, protocol):
     with connect(protocol, dimensions=5) as encoder:
@@ -176,8 +184,8 @@ def test_openai_vectors_are_placed_by_their_index_and_taken_as_lists_where_base6
         ((404, {}, b'{"error": "no model m"}'), UpstreamError, "it answered 404: no model m"),
         ((302, {"location": "http://a/"}, b""), UpstreamError, "a redirect, which is not followed"),
         ((400, {}, b'{"error": "too long"}'), TextError, ": it answered 400: too long"),
-        (answer_openai([[None] * 8]), NotFiniteError, "input 0: far gives NaN or inf for this text"),
-        (answer_openai([[1e39] * 8]), NotFiniteError, "input 0: far gives NaN or inf for this text"),
+        (answer_openai([[None] * 8]), NotFiniteError, "input 0: far gives NaN, inf or only zeros for this text"),
+        (answer_openai([[1e39] * 8]), NotFiniteError, "input 0: far gives NaN, inf or only zeros for this text"),
     ],
 )
 def test_an_answer_that_is_none_is_an_error_of_its_kind_and_nothing_is_stored(

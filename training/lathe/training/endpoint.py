@@ -1,6 +1,7 @@
 """What is common to HTTP endpoints that users configure: their address, the key for them, and their Retry-After."""
 
 import ipaddress
+import math
 import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -9,6 +10,9 @@ from urllib.parse import SplitResult, urlsplit
 
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 """Name of an environment variable, in capitals, so that a key written in its place is recognized."""
+
+MAX_RETRY_SECONDS = 86_400.0
+"""Maximum seconds to wait that a Retry-After header is taken to ask for."""
 
 
 def split_address(url: str, setting: str, example: str) -> SplitResult:
@@ -70,15 +74,21 @@ def read_key(variable: str, setting: str) -> str:
 
 
 def parse_retry_after(header: str | None) -> float | None:
-    """Parse a Retry-After header, seconds or a date; return the seconds from now, at least 0, or None if malformed."""
+    """Parse a Retry-After header, seconds or a date, and return the seconds from now; None if it is malformed.
+
+    They are at least 0 and at most `MAX_RETRY_SECONDS`.
+    """
     if header is None:
         return None
     try:
-        return max(0.0, float(header))
+        seconds = float(header)
     except ValueError:
-        pass
-    try:
-        until = parsedate_to_datetime(header)
-    except ValueError:
-        return None
-    return max(0.0, ((until if until.tzinfo else until.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())
+        try:
+            seconds = _count_seconds_until(parsedate_to_datetime(header))
+        except (ValueError, OverflowError):  # a year of twenty digits
+            return None
+    return None if math.isnan(seconds) else min(max(seconds, 0.0), MAX_RETRY_SECONDS)
+
+
+def _count_seconds_until(moment: datetime) -> float:
+    return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds()

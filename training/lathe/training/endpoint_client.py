@@ -39,14 +39,18 @@ class Received:
         return self.status in (RATE_LIMIT, REQUEST_TIMEOUT) or self.status >= SERVER_ERRORS
 
 
+FailureKind = Literal["time-out", "no connection", "cut connection", "too large", "encoded"]
+"""What went wrong with a request that got no whole response."""
+
+
 class NoResponseError(Exception):
     """Error of a request without a whole response.
 
     Attributes:
-        kind: what went wrong, by which failures are told apart.
+        kind: what went wrong.
     """
 
-    def __init__(self, kind: Literal["time-out", "no connection", "cut connection", "too large"], message: str) -> None:
+    def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
@@ -57,13 +61,16 @@ class EndpointClient:
     Args:
         key: API key, sent as a bearer token; None for none.
         timeout: maximum time of a whole response, in seconds.
-        limit: maximum size of a response, in bytes.
         kept: maximum number of idle connections to keep; None for no limit.
     """
 
-    def __init__(self, key: str | None, timeout: float, limit: int, kept: int | None = None) -> None:
-        self.key, self.timeout, self.limit = key, timeout, limit
-        headers = {"accept": "application/json", "content-type": "application/json"}
+    def __init__(self, key: str | None, timeout: float, kept: int | None = None) -> None:
+        self.key, self.timeout = key, timeout
+        headers = {
+            "accept": "application/json",
+            "accept-encoding": "identity",  # decompressed, a small response can be of any size
+            "content-type": "application/json",
+        }
         self.client = httpx2.AsyncClient(
             headers=headers | ({"authorization": f"Bearer {key}"} if key else {}),
             timeout=httpx2.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
@@ -76,8 +83,13 @@ class EndpointClient:
         """Close the connections."""
         await self.client.aclose()
 
-    async def post(self, url: str, content: bytes) -> Received:
+    async def post(self, url: str, content: bytes, limit: int) -> Received:
         """Send a JSON body to a URL of the endpoint and return the whole response, whatever its status.
+
+        Args:
+            url: URL of the endpoint.
+            content: JSON body.
+            limit: maximum size of the response, in bytes.
 
         Raises:
             NoResponseError: if there is none within the time limit, or it is too large.
@@ -87,11 +99,14 @@ class EndpointClient:
                 asyncio.timeout(self.timeout),  # of the whole response: httpx2 limits only each read
                 self.client.stream("POST", url, content=content) as response,
             ):
+                encoding = response.headers.get("content-encoding", "identity")
+                if encoding != "identity":
+                    raise NoResponseError("encoded", f"a response in {self.redact(encoding)}, not plain, came back")
                 payload = bytearray()
-                async for part in response.aiter_bytes():
+                async for part in response.aiter_raw():
                     payload += part
-                    if len(payload) > self.limit:
-                        raise NoResponseError("too large", f"more than {self.limit:,} bytes came back")
+                    if len(payload) > limit:
+                        raise NoResponseError("too large", f"more than {limit:,} bytes came back")
         except (TimeoutError, httpx2.TimeoutException) as error:
             raise NoResponseError("time-out", f"no answer within {self.timeout:g} s") from error
         except (httpx2.ConnectError, httpx2.InvalidURL) as error:

@@ -4,7 +4,7 @@ TrainingError (Exception)
 ├── EncoderError     a model that cannot be loaded, an unknown prompt
 │   ├── TooLongError   a text with more tokens than the encoder reads, while truncation is off
 │   ├── NotFiniteError   a text whose vector holds NaN or inf
-│   └── TextError      a text that an embeddings API refuses
+│   └── TextError      a text that is not Unicode, or that an embeddings API refuses
 ├── UpstreamError    an embeddings API that does not give the vectors asked for: a revoked key, a malformed answer
 │   ├── UpstreamBusyError          a rate limit
 │   ├── UpstreamUnavailableError   no connection, a time-out, a failing server
@@ -21,6 +21,19 @@ TrainingError (Exception)
 ├── AdviceError      a source on which no advice can be given
 └── ExportError      a chain that cannot be exported to other software, or gives other results there
 """
+
+import traceback
+from pathlib import PurePath
+
+
+def locate_error(error: Exception) -> str:
+    """Return kind and place of an exception, such as "KeyError in protocols.py line 97", for a log or a warning.
+
+    The message is left out, as it may quote a key, or what a user or another server sent.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" in {PurePath(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{place}"
 
 
 class TrainingError(Exception):
@@ -56,10 +69,10 @@ class NotFiniteError(EncoderError):
 
 
 class TextError(EncoderError):
-    """Error for a text that an embeddings API refuses.
+    """Error for a text that is not Unicode, or that an embeddings API refuses.
 
     Args:
-        reason: what the API says.
+        reason: what is wrong with the text, or what the API says.
         position: position of the text in the input.
     """
 

@@ -26,6 +26,18 @@ def permissions_in(folder: Path) -> int:
     return PRIVATE_FOLDER | (folder.stat().st_mode & 0o077)
 
 
+def expand_home(path: str | Path) -> Path:
+    """Return the path with a leading `~` or `~USER` replaced by the home directory.
+
+    Raises:
+        ValueError: if the home directory is unknown: the user does not exist, or a container's has no `HOME`.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{path} is in a home directory that is unknown here; name a path without ~") from None
+
+
 def create_file(path: Path, private: bool = False) -> BufferedRandom:
     """Create an empty file and return it open for reading and writing; an existing file or link is deleted first.
 

@@ -3,7 +3,14 @@
 from lathe_client.async_client import AsyncClient
 from lathe_client.client import Client
 from lathe_client.embeddings import Embeddings
-from lathe_client.errors import LatheError, NoAnswerError, ServerError, SpaceMismatchError, UnexpectedAnswerError
+from lathe_client.errors import (
+    InvalidTextError,
+    LatheError,
+    NoAnswerError,
+    ServerError,
+    SpaceMismatchError,
+    UnexpectedAnswerError,
+)
 from lathe_client.retries import Retries
 from lathe_client.search_embedder import SearchEmbedder
 from lathe_client.search_results import Hit, SearchResults
@@ -13,6 +20,7 @@ __all__ = [
     "Client",
     "Embeddings",
     "Hit",
+    "InvalidTextError",
     "LatheError",
     "NoAnswerError",
     "Retries",

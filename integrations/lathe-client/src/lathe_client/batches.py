@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from lathe_client.text_encoding import encode_text
+
 DEFAULT_BATCH_SIZE = 256
 """Default of the maximum number of texts in a request: it fills the server's batches; the server takes up to 2,048."""
 MAX_BODY_BYTES = 16_000_000
@@ -21,9 +23,16 @@ def require_batch_size(batch_size: int) -> int:
 
 
 def require_ids(ids: Sequence[str]) -> Sequence[str]:
-    """Return the ids; raise `TypeError` for a single string, each of whose characters would be taken as an id."""
+    """Return the ids.
+
+    Raises:
+        TypeError: for a single string, each of whose characters would be taken as an id.
+        InvalidTextError: for an id that is not Unicode; it is named by its position.
+    """
     if isinstance(ids, str):
         raise TypeError(f"ids is the text {ids!r}; it must be a list of ids")
+    for position, name in enumerate(ids):
+        encode_text(str(name), f"ids[{position}]")
     return ids
 
 
@@ -47,8 +56,12 @@ def split_texts(texts: Sequence[str], max_texts: int) -> list[slice]:
     """Divide texts into consecutive parts of at most `max_texts` texts and `MAX_BODY_BYTES` bytes.
 
     A text of more bytes is a part of its own.
+
+    Raises:
+        InvalidTextError: for a text that is not Unicode; it is named by its position.
     """
-    return list(_iterate_parts([len(text.encode()) for text in texts], max_texts))
+    sizes = [len(encode_text(text, f"texts[{position}]")) for position, text in enumerate(texts)]
+    return list(_iterate_parts(sizes, max_texts))
 
 
 def split_rows(rows: NDArray[np.float32]) -> list[slice]:

@@ -3,7 +3,6 @@
 arguments ─► build_…_call ─► Call ─► Client or AsyncClient sends it, and retries ─► Call.read ─► result
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, get_type_hints
@@ -11,6 +10,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import httpx
 
 from lathe_client.errors import NoAnswerError, UnexpectedAnswerError, build_server_error
+from lathe_client.text_encoding import encode_json
 
 Result = TypeVar("Result", covariant=True)
 
@@ -79,9 +79,15 @@ def build_json_call(
     accept: str = JSON,
     changes_state: bool = False,
 ) -> Call[Result]:
-    """Build a call with a JSON body."""
-    body = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-    return Call(method, path, read_answer, body, {"accept": accept, "content-type": JSON}, changes_state=changes_state)
+    """Build a call with a JSON body; raise `InvalidTextError` if a text in it is not Unicode."""
+    return Call(
+        method,
+        path,
+        read_answer,
+        encode_json(fields),
+        {"accept": accept, "content-type": JSON},
+        changes_state=changes_state,
+    )
 
 
 def select_fields(options: Mapping[str, Any], known: type) -> dict[str, Any]:

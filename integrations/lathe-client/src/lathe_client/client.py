@@ -23,7 +23,8 @@ Answer = TypeVar("Answer")
 class Client:
     """Client of a Lathe server; threads may share one.
 
-    All calls raise a `LatheError`: `ServerError` for an answer with an error status, `NoAnswerError` without an answer.
+    All calls raise a `LatheError`: `ServerError` for an answer with an error status, `NoAnswerError` without an answer,
+    `InvalidTextError` for a text that is not Unicode.
     A server that is busy (429, 503) is asked again later, as it says in `Retry-After`. After a broken connection, calls
     that change nothing are sent again.
 

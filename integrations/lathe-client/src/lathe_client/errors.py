@@ -4,6 +4,7 @@ LatheError (Exception)
 ├── ServerError           the server answered with an error status
 ├── NoAnswerError         no answer arrived: no connection, a broken one, or a timeout
 ├── UnexpectedAnswerError an answer that a Lathe server does not give
+├── InvalidTextError      a text that cannot be sent, as it is not Unicode
 └── SpaceMismatchError    vectors of different spaces, which must not be compared
 """
 
@@ -58,6 +59,10 @@ class NoAnswerError(LatheError):
 
 class UnexpectedAnswerError(LatheError):
     """An answer with a success status whose content is not that of a Lathe server."""
+
+
+class InvalidTextError(LatheError):
+    """A text that cannot be sent: it holds half of a surrogate pair, such as a cut emoji, and is not Unicode."""
 
 
 class SpaceMismatchError(LatheError):

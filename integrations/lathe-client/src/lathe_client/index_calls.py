@@ -14,6 +14,7 @@ from lathe_client.calls import Call, build_json_call, read_object, select_fields
 from lathe_client.embeddings import Embeddings
 from lathe_client.options import IndexOptions, SearchOptions, UpsertOptions
 from lathe_client.search_results import Hit, SearchResults
+from lathe_client.text_encoding import encode_text
 
 
 def build_create_index_call(name: str, options: IndexOptions) -> Call[dict[str, Any]]:
@@ -150,7 +151,7 @@ def _slice_field(name: str, values: Sequence[Any] | None, part: slice) -> dict[s
 
 def _index_path(name: str) -> str:
     """Return the path of an index on the server, with its name quoted."""
-    return f"/indexes/{quote(name, safe='')}"
+    return f"/indexes/{quote(encode_text(name, 'the name of the index'), safe='')}"
 
 
 def _read_results(response: httpx.Response) -> SearchResults:

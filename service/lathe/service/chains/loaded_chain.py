@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from lathe.service.chains.chain_ref import ChainRef
 from lathe.service.chains.file_stamp import get_file_stamp
 from lathe.service.chains.fit_fields import require_fit_fields
+from lathe.service.chains.folded_forms import FoldedForms
 from lathe.transforms.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class LoadedChain:
-    """A version of a chain in memory, with a cache of its folded forms by size: affine steps multiplied into one.
+    """A version of a chain in memory, with its folded forms.
 
     Each request asks for the chain's dimensions, which the steps tell in a hundred calls: they are stored too.
 
@@ -34,7 +35,7 @@ class LoadedChain:
         self.version = version
         self.chain = chain
         self.digest: str = chain.metadata["tensors_sha256"]
-        self.folded: dict[tuple[int | None, bool, Side], Chain] = {}
+        self.forms = FoldedForms(chain)
 
     @property
     def ref(self) -> str:
@@ -79,21 +80,18 @@ class LoadedChain:
             return error
 
     def fold(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> "Chain":
-        """Return the chain with its affine steps multiplied into one, cut to a size; cached by its arguments.
+        """Return the chain with its affine steps multiplied into one, cut to a size; see `FoldedForms`.
 
         Args:
             dimensions: output dimensions; None for all.
             normalize: whether unit vectors are wanted; ignored where the chain does not normalize, or quantizes.
             side: side of a search that is transformed; queries are not quantized.
         """
-        key = (dimensions, self.is_normalized(normalize), side)
-        if key not in self.folded:
-            self.folded[key] = self.chain.fold(*key)
-        return self.folded[key]
+        return self.forms.get(dimensions, self.is_normalized(normalize), side)
 
     def is_folded(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> bool:
-        """Return whether `fold` with the same arguments was called before, so that it returns at once."""
-        return (dimensions, self.is_normalized(normalize), side) in self.folded
+        """Return whether `fold` with the same arguments returns at once, since its result is kept."""
+        return self.forms.find(dimensions, self.is_normalized(normalize), side) is not None
 
     def build_ref(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> ChainRef:
         """Return the reference from which a worker process loads and folds the same chain; arguments as in `fold`."""

@@ -11,6 +11,7 @@ from lathe.service.cli.options import SERVE_DIMENSIONS, describe_served, flag, l
 from lathe.service.errors import BadValueError
 from lathe.training.reporting.text import MISSING, align_columns, format_number
 from lathe.transforms.errors import ArtifactError
+from lathe.transforms.files import expand_home
 
 if TYPE_CHECKING:
     from lathe.service.chains.size_routes import SizeRoutes
@@ -121,7 +122,7 @@ def import_chains(folder: Annotated[Path, typer.Argument(help="Another state fol
     from lathe.service.chains.registry import Registry
     from lathe.service.home import Home
 
-    home = Home(folder.expanduser())
+    home = Home(expand_home(folder))
     source = Registry(home.chains)
     if not source.names():
         raise BadValueError(f"{folder} holds no chains: name a state folder, such as ~/.lathe")

@@ -16,6 +16,7 @@ from lathe.training.encoder.precision import resolve_dtype
 from lathe.training.encoder.spec import DEFAULT_MODEL, EncoderSpec, UpstreamSpec
 from lathe.training.endpoint import read_key
 from lathe.transforms.errors import ArtifactError
+from lathe.transforms.files import expand_home
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -127,7 +128,7 @@ def _locate_encoder(spec: EncoderSpec) -> tuple[str, bool]:
 
     if locate_model(spec.model) != spec.model:
         return "from its offline package", True
-    if Path(spec.model).expanduser().is_dir():
+    if expand_home(spec.model).is_dir():
         return "a folder", True
     try:
         cached = try_to_load_from_cache(spec.model, "config.json", revision=spec.revision)
@@ -146,7 +147,7 @@ def _read_model_file(spec: EncoderSpec, name: str) -> bytes | None:
 
     from lathe.training.encoder.loading import locate_model
 
-    folder = Path(locate_model(spec.model)).expanduser()
+    folder = expand_home(locate_model(spec.model))
     if folder.is_dir():
         file = folder / name
         return file.read_bytes() if file.is_file() else None

@@ -1,7 +1,6 @@
 """`lathe encoders`: listing, adding and removing the encoders that servers may host."""
 
 import shlex
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +8,7 @@ import typer
 from lathe.service.cli.options import load_state, load_writable_state, parse_pairs
 from lathe.service.errors import BadValueError, ConflictError
 from lathe.training.reporting.text import align_columns
+from lathe.transforms.files import expand_home
 
 app = typer.Typer(help="Show, add and remove the encoders that may be served.", no_args_is_help=True)
 
@@ -139,7 +139,7 @@ def _resolve_folder(model: str | None) -> str | None:
 
     A hub id, or None, is returned unchanged.
     """
-    folder = None if model is None else Path(model).expanduser()
+    folder = None if model is None else expand_home(model)
     return str(folder.absolute()) if folder is not None and folder.is_dir() else model
 
 

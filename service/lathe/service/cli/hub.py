@@ -7,6 +7,7 @@ import typer
 
 from lathe.service.cli.options import flag, open_chains
 from lathe.service.errors import BadValueError
+from lathe.transforms.files import expand_home
 
 MAX_BYTES = 2_000_000_000
 """Default of the maximum bytes that a pull downloads."""
@@ -32,7 +33,7 @@ def push(
     """
     from lathe.service.chains.sharing import DESCRIPTION, push_chain, push_model
 
-    folder = Path(name).expanduser()
+    folder = expand_home(name)
     if (folder / DESCRIPTION).is_file():
         if statistics:
             raise BadValueError("--statistics is for chains: an export holds none")

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from lathe.service.settings import Settings
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.precision import CPU_BFLOAT16, has_bfloat16, read_cpu_flags
+from lathe.transforms.files import expand_home
 
 DISTRIBUTIONS = ("lathe-transforms", "lathe-training", "lathe-service")
 """Names of Lathe's distributions on the package index."""
@@ -109,7 +110,7 @@ def read_machine(settings: Settings, include: Path = INCLUDE) -> Machine:
 
 def find_existing_folder(path: Path) -> Path:
     """Return the folder, or its nearest parent that exists."""
-    folder = path.expanduser()
+    folder = expand_home(path)
     while not folder.exists():
         folder = folder.parent
     return folder

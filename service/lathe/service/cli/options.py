@@ -2,6 +2,8 @@
 
 import shlex
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,9 @@ SOURCE = (
 )
 """Help text of options that take a source."""
 
+
+LINE_SECONDS = 5.0
+"""Seconds between two lines of progress where stderr is no terminal."""
 
 SERVE_DIMENSIONS = (
     "Let requests for its dimensions get it from now on: for its output dimensions, and if it is nested for all sizes "
@@ -195,7 +200,7 @@ def parse_numbers(values: list[str] | None, option: str) -> dict[str, float]:
 
 
 class ProgressBar:
-    """A progress bar on stderr; shows nothing if stderr is not a terminal."""
+    """Progress on stderr: a bar on a terminal, elsewhere a line every `LINE_SECONDS`, so that no log is silent."""
 
     def __init__(self) -> None:
         from tqdm import tqdm
@@ -203,16 +208,28 @@ class ProgressBar:
         self.bar = tqdm(
             total=100, bar_format="{percentage:3.0f}% |{bar:30}| {desc}", file=sys.stderr, disable=None, leave=False
         )
+        self.begun = time.monotonic()
+        self.percent, self.message = 0.0, ""
+        self.ended = threading.Event()
 
     def __enter__(self) -> Self:
+        if self.bar.disable:
+            threading.Thread(target=self._print_lines, name="progress", daemon=True).start()
         return self
 
     def __exit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        self.ended.set()
         self.bar.close()
 
     def __call__(self, fraction: float, message: str) -> None:
         """Show the fraction of the work that is done, in [0, 1], and a message."""
-        self.bar.n = round(100 * fraction, 1)
+        self.percent, self.message = round(100 * fraction, 1), message
+        self.bar.n = self.percent
         self.bar.set_description_str(message)
+
+    def _print_lines(self) -> None:
+        while not self.ended.wait(LINE_SECONDS):
+            seconds = time.monotonic() - self.begun
+            typer.echo(f"{self.percent:3.0f}% after {seconds:,.0f} s: {self.message}", err=True)

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Annotated
 
 from lathe.service.cli.options import flag
@@ -31,20 +31,31 @@ def serve(
 def bind(host: str, port: int) -> list[socket.socket]:
     """Return a socket bound to each address of a host; none listens yet, so that clients are refused until then.
 
+    The host `::` stands for all addresses, those of IPv4 included. Port 0 is one free port, the same for each address.
+
     Raises:
-        OSError: if the host has no address or the port is in use.
+        ValueError: if the host has no address.
+        OSError: if an address is not one of this machine, or the port is in use.
     """
-    sockets = []
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    for family, *_, address in dict.fromkeys(addresses):
-        bound = socket.socket(family, socket.SOCK_STREAM)
-        sockets.append(bound)
-        bound.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # connections from before a restart still hold the address
-        if family == socket.AF_INET6:  # the IPv4 address of the same port is bound beside it
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        bound.bind(address[:2])
+    try:
+        addresses = socket.getaddrinfo(
+            None if host == "::" else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except socket.gaierror as error:
+        raise ValueError(f"LATHE_HOST is {host!r}, which has no address: {error.strerror}") from None
+
+    sockets: list[socket.socket] = []
+    with ExitStack() as opened:
+        for family, *_, address in dict.fromkeys(addresses):
+            bound = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            sockets.append(bound)
+            # Connections from before a restart still hold the address.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:  # the IPv4 address of the same port is bound beside it
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            chosen_port = sockets[0].getsockname()[1] or port
+            bound.bind((address[0], chosen_port, *address[2:]))
+        opened.pop_all()
     return sockets
 
 

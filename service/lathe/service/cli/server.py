@@ -91,6 +91,7 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
         ws="none",
         backlog=limits.backlog,
         log_config=None,
+        timeout_keep_alive=settings.keep_alive_seconds,
         access_log=False,  # the service logs requests itself, without their paths
         timeout_graceful_shutdown=settings.shutdown_seconds + EXTRA_SHUTDOWN_SECONDS,
         server_header=False,
@@ -98,6 +99,8 @@ def run_server(settings: Settings, processes: ProcessStarter, sockets: list[sock
     server = Server(config, app.state.services)
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn shuts down in order, then raises them again
         signal.signal(number, lambda *_: sys.exit(0))
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # the terminal is closed; nohup has it ignored
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:  # uvloop, if it is installed
         runner.run(serve_and_greet(server, sockets, settings, app.state.services))
     if not server.started:
@@ -143,7 +146,7 @@ def _format_greeting(settings: Settings, services: Services, port: int) -> str:
 
     Keys that only the user knows are the placeholders `API_KEY` and `ADMIN_KEY`.
     """
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     key_file = shlex.quote(str(services.home.admin_key))
     if settings.admin_keys or services.home_problem:
         admin, key = "Administration needs a key of LATHE_ADMIN_KEYS.", "ADMIN_KEY"

@@ -2,17 +2,16 @@
 
 import logging
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import Counter
 
 from lathe.service.chains.loaded_chain import LoadedChain
+from lathe.service.thread_problem import ThreadProblem
 
 MAX_WAITING = 64
 """Default maximum number of requests whose vectors are queued: 2,048 rows of 384 dimensions each are 200 MB."""
@@ -54,6 +53,7 @@ class LiveVectors:
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self.max_waiting = max_waiting
         self.observer: Observer | None = None
+        self.unexpected = ThreadProblem("observing live vectors")
         self.waiting: deque[Work] = deque()
         self.wakeup, self.stopping = threading.Event(), threading.Event()
         self.thread: threading.Thread | None = None
@@ -76,7 +76,10 @@ class LiveVectors:
         """Call the observer with a request's vectors, if there is one; its error is logged, not raised."""
         observer = self.observer
         if observer is not None:
-            _run_safely(partial(observer, seen))
+            try:
+                observer(seen)
+            except Exception as error:
+                self.unexpected.record(error)
 
     def submit(self, work: Work) -> bool:
         """Queue work for the thread; return False, and drop it, if the queue is full."""
@@ -95,13 +98,6 @@ class LiveVectors:
             self.wakeup.clear()  # before the work, so that no later wakeup is lost
             ended = self.stopping.is_set()
             while self.waiting:
-                _run_safely(self.waiting.popleft())
-
-
-def _run_safely(work: Work) -> None:
-    """Do a piece of work and log any exception, so that no request fails."""
-    try:
-        work()
-    except Exception as error:
-        frames = "".join(traceback.format_tb(error.__traceback__))
-        log.error("an observer failed", extra={"error": type(error).__name__, "frames": frames})
+                work = self.waiting.popleft()
+                with self.unexpected.watch():
+                    work()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from lathe.service.encoders.engine.engine import Engine
+from lathe.service.thread_problem import ThreadProblem
 
 CHECK_SECONDS = 1.0
 """Longest time between two checks."""
@@ -27,6 +28,7 @@ class Residency:
         self.list_engines = list_engines
         self.max_bytes = max_bytes
         self.stopping = threading.Event()
+        self.unexpected = ThreadProblem("unloading encoders")
         self.guard = threading.Lock()
         self.thread = threading.Thread(target=self._run, name="residency", daemon=True)
 
@@ -43,7 +45,9 @@ class Residency:
             self.thread.join(timeout=2 * CHECK_SECONDS)
 
     def find_problem(self) -> str | None:
-        """Return a warning if the weights of the loaded encoders exceed the limit; None if they do not."""
+        """Return why encoders are not unloaded, or that the loaded ones exceed the limit; None if neither is so."""
+        if self.unexpected.message is not None:
+            return self.unexpected.message
         total = sum(engine.model_bytes for engine in self.list_engines() if engine.ready_dispatchers)
         if not self.max_bytes or total <= self.max_bytes:
             return None
@@ -51,11 +55,9 @@ class Residency:
 
     def _run(self) -> None:
         while not self.stopping.wait(self._choose_pause()):
-            try:
+            with self.unexpected.watch():
                 self.unload_idle()
                 self.unload_beyond_limit()
-            except Exception:
-                log.exception("unloading of encoders failed; continuing")
 
     def _choose_pause(self) -> float:
         """Return the seconds until the next check: a tenth of the shortest time that an encoder may be idle."""

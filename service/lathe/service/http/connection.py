@@ -1,6 +1,6 @@
 """Limits on a connection, checked before the application sees a request.
 
-accepted ──► head of a request ──► its body ─────► answer ─────────► next head, or closed after 5 s
+accepted ──► head of a request ──► its body ─────► answer ─────────► next head, or closed after KEEP_ALIVE_SECONDS
   │ 503        │ 408 414 431         │ 408           │ closed
   too many     HEAD_SECONDS          body_seconds    a client that takes less than SENT_BYTES
   connections  HEAD_BYTES                            of it in SENT_SECONDS
@@ -10,7 +10,6 @@ Seconds count for the whole head or body: sending a byte now and then does not e
 second (`check_connections`), so that requests set no timers.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Iterable
@@ -24,6 +23,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from lathe.service.codec import dump_json
 from lathe.service.errors import BadValueError, ServiceError, UnavailableError, error_body
+from lathe.service.http.joined_writes import JoinedWrites
+from lathe.service.http.upgrade_offers import Parser
 
 HEAD_BYTES = 65_536
 """Maximum bytes of the request line and headers, of one parsed piece, and between two pieces of a body."""
@@ -61,12 +62,14 @@ class Limits:
         body_seconds: maximum seconds from the end of a request's head to the end of its body.
         descriptors: maximum number of open files and sockets of this process; None if unknown.
         logged_at: time of the last log line about refused connections, in seconds of `time.monotonic`.
+        idle: connections between two requests, the one that is idle for longest first.
     """
 
     connections: int
     body_seconds: float
     descriptors: int | None = None
     logged_at: float = field(default=-LOG_SECONDS, repr=False)
+    idle: "dict[Connection, None]" = field(default_factory=dict, repr=False)
 
     @property
     def spare(self) -> int:
@@ -92,6 +95,16 @@ class Limits:
         """Return whether fewer than `spare` descriptors are free above this one; False if the limit is unknown."""
         return self.descriptors is not None and descriptor >= self.descriptors - spare
 
+    def close_an_idle_connection(self) -> bool:
+        """Close the connection that is idle for longest; return False if none is idle."""
+        if not self.idle:
+            return False
+        connection = next(iter(self.idle))
+        del self.idle[connection]
+        REFUSED.labels("idle").inc()
+        connection.transport.close()
+        return True
+
     def log_refusal(self, connections: int) -> None:
         """Log that connections are refused, at most once per `LOG_SECONDS`."""
         now = time.monotonic()
@@ -112,6 +125,7 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, *arguments: Any, limits: Limits, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
+        self.parser: Parser = Parser(self)
         self.limits = limits
         self.deadline: float | None = None
         self.unread = 0
@@ -121,15 +135,15 @@ class Connection(HttpToolsProtocol):
         self.unsent, self.unsent_since = 0, 0.0
 
     def connection_made(self, transport: Any) -> None:
-        """Accept a connection and start the time limit of its first head; answer 503 and log it if there are too many.
+        """Accept a connection and start the time limit of its first head.
 
-        A refused connection is closed after `LINGER_SECONDS`, or at once if descriptors are nearly used up. Writes go
-        through `JoinedWrites`, which sends the head and the body of a response together.
+        If there are too many, close an idle one. If none is idle, answer 503 and log it; the connection is closed after
+        `LINGER_SECONDS`, or at once if descriptors are nearly used up.
         """
         super().connection_made(JoinedWrites(transport, self.loop))  # type: ignore[arg-type]
         self.deadline = self.loop.time() + HEAD_SECONDS
         descriptor = transport.get_extra_info("socket").fileno()
-        if self.limits.are_reached(len(self.connections), descriptor):
+        if self.limits.are_reached(len(self.connections), descriptor) and not self.limits.close_an_idle_connection():
             self.limits.log_refusal(len(self.connections))
             self.refuse(
                 UnavailableError(
@@ -145,6 +159,7 @@ class Connection(HttpToolsProtocol):
 
         The first bytes after a request start the time limit of the next head. After a refusal, bytes are dropped.
         """
+        self.limits.idle.pop(self, None)
         if self.deadline is None:
             self.deadline = self.loop.time() + HEAD_SECONDS
         for piece in _split(data):
@@ -180,6 +195,8 @@ class Connection(HttpToolsProtocol):
             )
         if self.refusal is not None:
             raise self.refusal
+        if self.parser.has_offer:  # the head comes again without it
+            return
         super().on_headers_complete()
         self.headers = []  # the request has its own; those that follow a chunked body must not join them
         self.deadline = self.loop.time() + self.limits.body_seconds
@@ -192,8 +209,22 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """End a request, and clear the deadline until the next request begins."""
         self.progressed = True
+        if self.parser.has_offer:
+            return
         self.deadline = None
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Begin the next request that was sent ahead, or become idle."""
+        super().on_response_complete()
+        if self.timeout_keep_alive_task is not None and self.deadline is None:
+            self.limits.idle[self] = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the request in progress as if its client had disconnected, and free the connection's memory."""
+        self.limits.idle.pop(self, None)
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # after a reset, uvicorn's timer would hold the connection until it fires
 
     def send_400_response(self, msg: str) -> None:
         """Refuse a request that cannot be parsed (400) or exceeded a limit, with the error of that limit."""
@@ -297,48 +328,3 @@ def get_descriptor_limit() -> int | None:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return None if soft == resource.RLIM_INFINITY else soft
     return None
-
-
-class JoinedWrites:
-    """A transport that sends the first bytes written to it together with the next, in one system call.
-
-    Bytes that none follow are sent when the event loop's iteration ends. A response that is larger than the socket's
-    buffer still takes several calls. Everything but writing is left to the transport.
-    """
-
-    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
-        self._unsent: list[bytes] = []
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the transport."""
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Keep the bytes if none are kept, else send both in one call; kept bytes go alone when the iteration ends."""
-        self._unsent.append(data)
-        if len(self._unsent) > 1:
-            self._send()
-        else:
-            self._loop.call_soon(self._send)
-
-    def write_eof(self) -> None:
-        """Send what is kept, and close the writing side."""
-        self._send()
-        self._transport.write_eof()
-
-    def close(self) -> None:
-        """Send what is kept, and close the connection."""
-        self._send()
-        self._transport.close()
-
-    def get_write_buffer_size(self) -> int:
-        """Return the number of bytes that were written but not sent."""
-        return sum(map(len, self._unsent)) + int(self._transport.get_write_buffer_size())
-
-    def _send(self) -> None:
-        """Send the kept bytes, or drop them if the connection is closing."""
-        unsent, self._unsent = self._unsent, []
-        if unsent and not self._transport.is_closing():
-            self._transport.writelines(unsent)

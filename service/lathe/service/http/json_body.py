@@ -1,16 +1,17 @@
-"""Reading, parsing and validation of JSON request bodies, within limits of size and memory.
+"""Parsing and validation of JSON request bodies, within limits of size and memory.
 
 `read_json`, on the event loop:                      `validate_json`, in the thread where the route uses the body:
-bytes in ──► whole body ──► memory to parse it ──►   parse ──► validate
-413 429 499  `body_memory`  `parse_queue`            400 413   400 422
+whole body ──► memory to parse it ──►                parse ──► validate
+`request_body` `parse_queue`                         400 413   400 422
 """
 
+import codecs
 from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 from pydantic import ValidationError
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from lathe.service.codec import JSON
 from lathe.service.errors import (
@@ -19,14 +20,11 @@ from lathe.service.errors import (
     TooLargeError,
     WrongShapeError,
 )
-from lathe.service.http.body_memory import HeldBody
+from lathe.service.http.damaged_text import find_damaged_text
 from lathe.service.http.parse_queue import ParseReservation
+from lathe.service.http.request_body import read_body
 from lathe.service.http.schemas import UNKNOWN_FIELD, Body
 from lathe.service.settings import Settings
-
-DRAINED_BODIES = 8
-"""Multiple of the size limit up to which an oversized body is read and discarded: a client that is still sending would
-otherwise see its connection cut instead of the 413."""
 
 FREE_CONTAINERS = 131_072
 BYTES_PER_CONTAINER = 32
@@ -57,8 +55,7 @@ async def read_json(request: Request, settings: Settings, any_content_type: bool
         any_content_type: whether to accept other content types than JSON; only for requests that change no state.
 
     Raises:
-        ServiceError: 413 if too large, 415 for another content type, 429 without memory for it, 499 if the client
-            disconnected.
+        ServiceError: those of `read_body`; 415 for another content type.
     """
     if not any_content_type:
         require_json_type(request)
@@ -76,36 +73,6 @@ def require_json_type(request: Request) -> None:
     content_type = request.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != JSON:
         raise ServiceError(f"the content-type must be {JSON}, not {content_type[:80] or 'missing'}", status=415)
-
-
-async def read_body(request: Request, settings: Settings) -> bytes:
-    """Read the whole request body and return its bytes, counting them against the memory for all bodies.
-
-    Raises:
-        TooLargeError: if the body is over the size limit; up to `DRAINED_BODIES` times the limit is read and discarded.
-        OverloadedError: if the bodies of all requests together would exceed their memory limit.
-        ServiceError: 499 if the client disconnected before the body was complete.
-    """
-    limit = settings.max_body_bytes
-    held: HeldBody = request.scope["held_body"]
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size <= limit:
-                held.resize(size)
-                chunks.append(chunk)
-            elif size > limit * DRAINED_BODIES:
-                break
-            else:
-                chunks.clear()
-                held.resize(0)
-    except ClientDisconnect:
-        raise ServiceError("the client disconnected", status=499) from None
-    if size > limit:
-        raise TooLargeError(f"the body is larger than {limit} bytes")
-    return b"".join(chunks)
 
 
 async def reserve_parse_memory(request: Request, body: bytes) -> None:
@@ -143,18 +110,30 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse a JSON body; if a key is repeated, its last value counts.
+    """Parse a JSON body; if a key is repeated, its last value counts. A byte order mark before it is ignored.
 
     Raises:
         BadValueError: if the body is not valid JSON; NaN and Infinity are not.
         TooLargeError: if the body has so many lists and objects that it would take many times its size in memory.
     """
     _require_few_containers(body)
+    body = body.removeprefix(codecs.BOM_UTF8)  # editors and .NET write it, and RFC 8259 lets it be ignored
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        message = f"the body is not JSON: {error.msg} at character {error.pos}"
-        raise BadValueError(message, code="malformed_body") from None
+        # In what the parser says of bytes that are not UTF-8, too.
+        damaged = find_damaged_text(body) if "surrogate" in error.msg else None
+        message = f"the body is not JSON: {_explain_json_error(error, body)}"
+        raise damaged or BadValueError(message, code="malformed_body") from None
+
+
+def _explain_json_error(error: orjson.JSONDecodeError, body: bytes) -> str:
+    """Return the parser's words and where it stopped, or the first byte that is not UTF-8, for which it has none."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as problem:
+        return f"byte 0x{body[problem.start]:02x} at {problem.start} is not UTF-8"
+    return f"{error.msg} at character {error.pos}"
 
 
 def _require_few_containers(body: bytes) -> None:

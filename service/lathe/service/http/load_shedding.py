@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lathe.service.encoders.embedder import Embedder
 from lathe.service.errors import OverloadedError
 from lathe.service.http.middleware import send_error
+from lathe.service.http.root_path import get_path_below_root
 
 DRAINED_BYTES = 256_000_000
 """Maximum bytes of a refused request's body that are read and discarded, so that the client can read the response."""
@@ -31,14 +32,14 @@ class SheddingMiddleware:
         The body of a refused request is first read and discarded, up to `DRAINED_BYTES`. The response says when to try
         again.
         """
-        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in TAKES_TEXTS:
+        if scope["type"] != "http" or scope["method"] != "POST" or get_path_below_root(scope) not in TAKES_TEXTS:
             await self.app(scope, receive, send)
             return
         queues = [engine.queue for engine in self.embedder.engines.values()]
         if not all(queue.full for queue in queues):
             await self.app(scope, receive, send)
             return
-        scope["route"] = SimpleNamespace(path=scope["path"])  # what metrics and logs call it
+        scope["route"] = SimpleNamespace(path=get_path_below_root(scope))  # what metrics and logs call it
         left = DRAINED_BYTES
         while left > 0 and (message := await receive()).get("more_body"):  # else the client sees its connection cut
             left -= len(message["body"])

@@ -48,7 +48,7 @@ class RequestMiddleware:
         exchange = Exchange(scope, send)
         with log_context(request_id=exchange.request_id):
             try:
-                await self.app(scope, receive, exchange.send)
+                await self.app(scope, exchange.watch(receive), exchange.send)
             except Exception as error:
                 _log_failure(error)
                 if exchange.status == 0:
@@ -63,6 +63,7 @@ class Exchange:
     Attributes:
         request_id: id the client sent, if valid, else a random one.
         status: status of the response; 0 until it begins.
+        holds_body_back: whether the client waits for `100 Continue` before it sends its body.
     """
 
     def __init__(self, scope: Scope, send: Send) -> None:
@@ -73,13 +74,31 @@ class Exchange:
         client_id = self.request_headers.get(b"x-request-id", b"")
         self.request_id = client_id.decode() if REQUEST_ID.fullmatch(client_id) else _generate_id()
         self.status = 0
+        self.holds_body_back = self.request_headers.get(b"expect", b"").lower() == b"100-continue"
         self.begun = time.perf_counter()
 
+    def watch(self, receive: Receive) -> Receive:
+        """Return a `receive` that notes when the body is asked for, which makes the server send `100 Continue`."""
+        if not self.holds_body_back:
+            return receive
+
+        async def receive_body() -> Message:
+            self.holds_body_back = False
+            return await receive()
+
+        return receive_body
+
     async def send(self, message: Message) -> None:
-        """Send a response message on, adding the header `x-request-id` and making redirects relative to this server."""
+        """Send a response message on, adding the header `x-request-id` and making redirects relative to this server.
+
+        If the client still holds its body back, the connection is closed: it need not send the body any more, and what
+        it sends next could not be told from it.
+        """
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [*message.get("headers", []), (b"x-request-id", self.request_id.encode())]
+            if self.holds_body_back:
+                headers.append((b"connection", b"close"))
             if 300 <= self.status < 400:
                 headers = [(name, _remove_host(value) if name == b"location" else value) for name, value in headers]
             self.response_headers = dict(headers)

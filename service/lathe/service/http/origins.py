@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lathe.service.errors import ForbiddenError
 from lathe.service.http.middleware import is_health, send_error
 from lathe.service.http.openapi import VECTOR_HEADERS
+from lathe.service.http.root_path import get_path_below_root
 from lathe.service.settings import Settings
 
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]?#]+)(?::\d+)?")
@@ -47,7 +48,7 @@ class OriginMiddleware:
             await self.app(scope, receive, send)
             return
         hosts = [value for name, value in scope["headers"] if name == b"host"]
-        if not is_health(scope["path"]) and not all(map(self.hosts.allow, hosts)):
+        if not is_health(get_path_below_root(scope)) and not all(map(self.hosts.allow, hosts)):
             names = ", ".join(host.decode("latin-1")[:100] for host in hosts)
             message = f"this server does not answer to the Host {names!r}; LATHE_ALLOWED_HOSTS names allowed hosts"
             await send_error(ForbiddenError(message, code="host_not_allowed"), send)

@@ -15,6 +15,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lathe.service.http.middleware import get_route, is_probe
+from lathe.service.http.root_path import get_path_below_root
 from lathe.service.logs import log_context
 
 MISSING = "LATHE_TRACING needs packages that are not installed: pip install 'lathe-service[otel]'"
@@ -50,7 +51,7 @@ class TraceMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Trace an HTTP request with path and query hidden; pass others on, and export spans at shutdown."""
-        if scope["type"] == "http" and not is_probe(scope["path"]):
+        if scope["type"] == "http" and not is_probe(get_path_below_root(scope)):
             hidden: Scope = {**scope, "path": "", "query_string": b"", "original": scope}
             await self.traced(hidden, receive, send)
             return

@@ -11,6 +11,7 @@ from lathe.service.jobs.jobs import ResultFile
 from lathe.service.jobs.requests import JobRequest, parse_request
 from lathe.service.jobs.store import Job, JobStore
 from lathe.service.processes.program import Process, ProcessStarter, Program
+from lathe.service.thread_problem import ThreadProblem
 from lathe.transforms.beneath import OutsideError, open_beneath
 from lathe.transforms.files import continue_file
 
@@ -36,6 +37,7 @@ class LocalJobs:
         self.active: list[str] = []
         self.guard = threading.Lock()
         self.stopping = threading.Event()
+        self.unexpected = ThreadProblem("managing the jobs")
         self.thread = threading.Thread(target=self.run, name="jobs", daemon=True)
 
     def start(self) -> None:
@@ -55,8 +57,8 @@ class LocalJobs:
         return None
 
     def warnings(self) -> list[str]:
-        """Return an empty list: a job that cannot be started fails with the reason."""
-        return []
+        """Return what keeps jobs from being managed; a job that cannot be started fails with the reason instead."""
+        return [self.unexpected.message] if self.unexpected.message else []
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:
         """Write a job to disk and queue it; return it."""
@@ -103,12 +105,10 @@ class LocalJobs:
         return job
 
     def run(self) -> None:
-        """Manage the jobs at intervals until the thread is stopped; log errors and go on."""
+        """Manage the jobs at intervals until the thread is stopped, whatever goes wrong."""
         while not self.stopping.wait(POLL_SECONDS):
-            try:
+            with self.unexpected.watch():
                 self.manage_jobs()
-            except Exception:
-                log.exception("managing the jobs failed; trying again")
 
     def manage_jobs(self) -> None:
         """Remove ended jobs from the queue, and start the first job if it is queued and not started yet."""

@@ -113,7 +113,9 @@ def resolve_allowed_path(written: str, data_root: Path | None) -> str:
     try:
         return open_source(str(RootedFile(data_root, _make_relative(data_root, written)))).written
     except OutsideSourceError as error:
-        raise ForbiddenError(f"{written[:80]!r} lies outside the server's data folder: {error}", "source.path") from None
+        raise ForbiddenError(
+            f"{written[:80]!r} lies outside the server's data folder: {error}", "source.path"
+        ) from None
     except SourceError:
         raise UnknownNameError(
             f"there is no source {written[:80]!r} in the server's data folder", param="source.path"

@@ -8,6 +8,7 @@ import threading
 
 from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.home import Home
+from lathe.service.thread_problem import ThreadProblem
 
 CHECK_SECONDS = 10.0
 """Seconds between two checks."""
@@ -30,6 +31,7 @@ class StateMonitor:
         self.damage: str | None = None
         self._check_size_routes()
         self.stopping = threading.Event()
+        self.unexpected = ThreadProblem("checking the state folder")
         self.thread = threading.Thread(target=self.run, name="state-monitor", daemon=True)
 
     def start(self) -> None:
@@ -43,7 +45,8 @@ class StateMonitor:
     def run(self) -> None:
         """Check at intervals until the thread is asked to end."""
         while not self.stopping.wait(CHECK_SECONDS):
-            self.check()
+            with self.unexpected.watch():
+                self.check()
 
     def check(self) -> None:
         """Check the folder and the size routes once, update `problem` and `damage`, and log what changed."""

@@ -114,18 +114,26 @@ class ForkServer:
 
 
 class ForkedProcess:
-    """A program that a fork server runs or will run, with the methods of `subprocess.Popen` in `Process`."""
+    """A program that a fork server runs or will run, with the methods of `subprocess.Popen` in `Process`.
+
+    The program is observed by a socket, to which the fork server writes its exit status, and, once the fork server is
+    gone, by a descriptor of the process.
+    """
 
     def __init__(self, status: socket.socket) -> None:
         """Observe a fork."""
         self._status = status
         self._guard = threading.Lock()
         self._pid: int | None = None
+        self._process: int | None = None  # descriptor, which is readable once the process has ended
+        self._orphaned = False
         self._returncode: int | None = None
 
     def __del__(self) -> None:
-        """Close the socket, which is still open if the exit status was not read."""
+        """Close what is still open if the exit status was not read."""
         self._status.close()
+        if self._process is not None:
+            os.close(self._process)
 
     @property
     def pid(self) -> int:
@@ -137,9 +145,17 @@ class ForkedProcess:
     def poll(self) -> int | None:
         """Return the exit status; None while the process runs or is about to."""
         with self._guard:
-            while self._returncode is None and select.select([self._status], [], [], 0)[0]:
-                self._store_message(self._status.recv(NUMBER.size, socket.MSG_WAITALL))
+            while self._returncode is None and select.select([self._observed], [], [], 0)[0]:
+                if self._orphaned:
+                    self._returncode = LOST  # only the parent learns the status
+                else:
+                    self._store_message(self._status.recv(NUMBER.size, socket.MSG_WAITALL))
             return self._returncode
+
+    @property
+    def _observed(self) -> socket.socket | int:
+        """What becomes readable when there is something to learn of the process."""
+        return self._process if self._orphaned and self._process is not None else self._status
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end and return the exit status; raise `subprocess.TimeoutExpired` after `timeout` seconds."""
@@ -164,22 +180,32 @@ class ForkedProcess:
         if self.poll() is None and self._pid is None:
             with suppress(OSError):
                 self._status.shutdown(socket.SHUT_WR)  # the fork server then does not start the program
-        elif self._pid and self._returncode in (None, LOST):
+        elif self._process is not None and self._returncode is None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._process, number)
+        elif self._process is None and self._pid and self._returncode in (None, LOST):
             with suppress(ProcessLookupError):
                 os.kill(self._pid, number)
 
     def _wait_for_message(self, seconds: float | None) -> None:
         with suppress(ValueError, OSError):  # another thread has just closed the socket
-            select.select([self._status], [], [], seconds)
+            select.select([self._observed], [], [], seconds)
 
     def _store_message(self, number: bytes) -> None:
         """Store what the fork server wrote: first the process id, then the exit status, which closes the socket.
 
-        The exit status is `LOST` if the server is gone, or if the fork failed, which is logged.
+        The exit status is `LOST` if the fork failed, which is logged, or if the fork server is gone and the process
+        has ended.
         """
         found = NUMBER.unpack(number)[0] if len(number) == NUMBER.size else None
         if self._pid is None and found is not None and found > 0:
             self._pid = found
+            with suppress(OSError):  # it has ended, or the kernel is older than Linux 5.3
+                self._process = os.pidfd_open(found)
+            return
+        if found is None and self._process is not None:
+            self._orphaned = True
+            self._status.close()
             return
         if self._pid is None and found is not None:
             log.error("the system cannot start a process: %s", os.strerror(-found))

@@ -21,6 +21,7 @@ from redis import exceptions as redis_errors
 from lathe.service.encoders.cache import CachedVector
 from lathe.service.redis.connection import RedisConnection, as_unavailable, connect
 from lathe.service.redis.damage import note_damage
+from lathe.service.thread_problem import ThreadProblem
 
 COSINE = 0.9999998
 """Lower bound of the cosine of a unit vector and its restored copy, which is normalized. float16 rounds each number by
@@ -82,6 +83,7 @@ class SharedCache:
         self.script = self.client.register_script(PUT)
         self.waiting: Queue[Batch] = Queue(MAX_WAITING)
         self.stopping = threading.Event()
+        self.unexpected = ThreadProblem("writing to the shared cache")
         self.paused_until = 0.0
         self.thread = threading.Thread(target=self.run, name="shared cache", daemon=True)
 
@@ -160,13 +162,12 @@ class SharedCache:
                 batch = self.waiting.get(timeout=0.5)
             except Empty:
                 continue
-            try:
-                if self.available:
-                    self.write_batch(*batch)
-            except redis_errors.RedisError as error:
-                self._note_failure("write", error)
-            except Exception:
-                log.exception("writing to the shared cache failed; continuing")
+            with self.unexpected.watch():
+                try:
+                    if self.available:
+                        self.write_batch(*batch)
+                except redis_errors.RedisError as error:
+                    self._note_failure("write", error)
 
     def write_batch(
         self,

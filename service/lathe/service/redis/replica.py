@@ -82,4 +82,5 @@ class Replica:
         problem = self.connection.problem
         outage = [f"{problem}; fits, jobs and administration wait for it"] if problem else []
         danger = [self.connection.danger] if self.connection.danger else []
-        return [*outage, *danger, *self.replicator.warnings(), *self.registry.refused.values()]
+        unexpected = [self.cache.unexpected.message] if self.cache and self.cache.unexpected.message else []
+        return [*outage, *danger, *unexpected, *self.replicator.warnings(), *self.registry.refused.values()]

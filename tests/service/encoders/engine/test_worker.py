@@ -152,17 +152,22 @@ class TestWorkerInThisProcess:
         found = self.answer(work_of(["a"], compact(digest="0" * 64)))
         assert found[0][0] == "ArtifactError" and "replaced" in found[0][1]
 
-    def test_the_most_recently_used_chains_are_cached(self):
+    def test_the_most_recently_used_chains_are_kept_whatever_their_dimensions(self, tmp_path):
         worker = Worker(Double())
-        asked = [build_message(whole(work_of(["a"], compact(size))))["chain"] for size in range(1, MAX_CHAINS + 2)]
+        whole_chain = build_message(whole(work_of(["a"], compact())))["chain"]
+        copies = [tmp_path / str(number) for number in range(MAX_CHAINS + 1)]
+        for copy in copies:
+            copy.symlink_to(whole_chain["folder"])
+        asked = [whole_chain | {"folder": str(copy), "dimensions": 8} for copy in copies]
         first = worker.load_chain(asked[0])
         for chain in asked[1:-1]:
             worker.load_chain(chain)
         assert worker.load_chain(asked[0]) is first
-        worker.load_chain(asked[-1])
+        for dimensions in range(1, 100):
+            worker.load_chain(asked[-1] | {"dimensions": dimensions})
         assert len(worker.chains) == MAX_CHAINS
-        kept = worker.chains.keys()
-        assert tuple(asked[0].values()) in kept and tuple(asked[1].values()) not in kept
+        kept = {folder for folder, _ in worker.chains}
+        assert str(copies[0]) in kept and str(copies[1]) not in kept
 
     def test_worker_tokenizes_requests_together_and_each_alone_if_that_fails(self):
         worker = Worker(Double())

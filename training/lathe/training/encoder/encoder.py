@@ -42,6 +42,7 @@ from lathe.training.encoder.parallel import map_in_threads
 from lathe.training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side
 from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
+from lathe.training.encoder.texts import require_unicode
 from lathe.training.encoder.unpadding import split_flat_batches, try_unpadding
 from lathe.training.errors import EncoderError, NotFiniteError, TooLongError
 
@@ -230,11 +231,13 @@ class Encoder(PromptedEncoder):
 
         Raises:
             TooLongError: for a text that is too long, if `long_text` is "error".
+            TextError: for a text that is not Unicode.
             NotFiniteError: for a text whose vector holds NaN or inf.
             EncoderError: for an unknown prompt, or one string in place of a list.
         """
         if isinstance(texts, str):
             raise EncoderError(f"texts are a list of strings, not one string: [{texts!r:.80}]")
+        require_unicode(texts)
         prompt = self.prompt(prompt_name)
         pieces = self.divide(texts, prompt, long_text or self.spec.long_text)
         vectors = np.empty((len(pieces.texts), self.dimensions), dtype=np.float32)

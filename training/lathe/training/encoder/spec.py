@@ -64,7 +64,7 @@ class UpstreamSpec:
         requests_per_minute: maximum calls a minute, of each process; None for no limit.
         tokens_per_minute: maximum tokens a minute, of each process; None for no limit.
         timeout: seconds for a whole answer.
-        provider: name of who answers, a part of the space's id; None for the host of `url`.
+        provider: name of who answers, a part of the space's id; None for host and path of `url`.
         price: price of a million tokens, to count the cost; None if unknown.
         probe_seconds: seconds after which a call first compares the vectors of a few probe texts with earlier ones.
     """
@@ -87,6 +87,12 @@ class UpstreamSpec:
     def provider_name(self) -> str:
         """`provider`, or the host of `url` with its port if it names one."""
         return self.provider or urlsplit(self.url).netloc.lower()
+
+    @property
+    def identity(self) -> str:
+        """`provider`, or host and path of `url`: behind one host, paths can lead to the models of different tenants."""
+        parts = urlsplit(self.url)
+        return self.provider or f"{parts.netloc.lower()}{parts.path.rstrip('/')}"
 
     def describe(self) -> dict[str, Any]:
         """Return what may be shown to users of the encoder: who answers with which model, without address and key."""

@@ -37,6 +37,7 @@ from lathe.training.datasets.folder import META, UNLABELLED, FolderDataSet, read
 from lathe.training.datasets.hub import HubDataSet
 from lathe.training.datasets.layouts import LAYOUTS
 from lathe.training.errors import EvaluationError
+from lathe.transforms.files import expand_home
 
 SHIPPED = Path(__file__).parent / "suites"
 """Folder of the suites that come with Lathe."""
@@ -141,7 +142,7 @@ def open_suite(written: str) -> Suite:
         if not names:
             raise EvaluationError("mteb: names no task; write mteb:STSBenchmark,Banking77Classification")
         return Suite(written, written, tuple(_expand_mteb_names(names)))
-    path = Path(written).expanduser()
+    path = expand_home(written)
     if path.is_dir():
         return open_folder_suite(written, path)
     shipped = SHIPPED / f"{written.removesuffix('.yaml')}.yaml"

@@ -32,6 +32,7 @@ from lathe.training.errors import JobError
 from lathe.training.finetuning.extras import EvaluatorSettings, LoraSettings, NegativeSettings
 from lathe.training.finetuning.regularizers.settings import RegularizerSettings
 from lathe.training.settings import Count, Fraction, NotNegative, Positive, Prompts, Seed, Settings
+from lathe.transforms.files import expand_home
 
 Overlap = Literal["refuse", "drop", "allow"]
 Precision = Literal["auto", "float32", "bfloat16"]
@@ -265,7 +266,7 @@ def _make_absolute(item: Any, beside: Path) -> Any:
     if not isinstance(item, dict):
         return item
     paths = {name: item[name] for name in _PATHS if isinstance(item.get(name), str)}
-    return item | {name: str(beside / Path(path).expanduser()) for name, path in paths.items()}
+    return item | {name: str(beside / expand_home(path)) for name, path in paths.items()}
 
 
 def _format_validation_error(error: ValidationError, kind: type[BaseModel]) -> str:

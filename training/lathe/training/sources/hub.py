@@ -21,6 +21,7 @@ from lathe.training.sources.kinds import Kind, detect_batch_kind, validate_rows
 from lathe.training.sources.parquet import count_parquet
 from lathe.training.sources.raw import WHOLE, RawBatch, Span
 from lathe.training.sources.remote import RemoteFile, is_remote
+from lathe.transforms.files import expand_home
 
 HUB = "hf:"
 """Beginning of a source that is a data set of the hub."""
@@ -208,7 +209,7 @@ def _find_dataset(written: str) -> tuple[str, str, str | None]:
         SourceError: if there is no such data set.
     """
     if written.startswith(("/", ".", "~")):
-        folder, config = _find_folder(Path(written).expanduser().resolve())
+        folder, config = _find_folder(expand_home(written).resolve())
         return folder, "", config
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError

@@ -158,13 +158,15 @@ def _parse_json_line(file: Readable, number: int, line: bytes, field: str) -> Re
 
 
 def _explain_json(line: bytes, error: orjson.JSONDecodeError) -> str:
-    """Return why a line is not JSON: its encoding, the fields with NaN or Infinity, or else the parser's reason."""
+    """Return why a line is not JSON: encoding, half of a surrogate pair, NaN or Infinity, or the parser's reason."""
     try:
         found = json.loads(line.decode())
     except UnicodeDecodeError as problem:
         return explain_encoding(line, problem)
     except (ValueError, RecursionError):
         return f"not JSON: {error}"
+    if "surrogate" in error.msg:
+        return f"a text with half of a surrogate pair, which is not Unicode: {error.msg} at character {error.pos}"
     fields = [name for name, value in found.items() if _holds_no_number(value)] if isinstance(found, dict) else []
     return f"NaN or Infinity in {', '.join(map(repr, fields)) or 'it'}, which JSON does not have: write null"
 

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from lathe.training.errors import OutsideSourceError, SourceError
 from lathe.training.sources.readers import BUILT_IN
 from lathe.transforms.beneath import OutsideError, list_beneath, open_beneath
+from lathe.transforms.files import expand_home
 
 MARK = "/./"
 """Separator between ROOT and PATH in a path that is restricted to ROOT."""
@@ -32,7 +33,7 @@ class RootedFile:
     def parse(cls, written: str) -> "RootedFile | None":
         """Parse `ROOT/./PATH`; return None for a plain path."""
         root, mark, path = written.partition(MARK)
-        return cls(Path(root or "/").expanduser(), path) if mark else None
+        return cls(expand_home(root or "/"), path) if mark else None
 
     def __str__(self) -> str:
         """Return the path in the form `ROOT/./PATH`."""
@@ -82,11 +83,11 @@ def list_local(place: str) -> tuple[bool, list[str]]:
             rooted.open().close()
     except OutsideError as error:
         raise OutsideSourceError(f"{error.filename!r} leads out of the folder that may be read") from error
-    except (OSError, ValueError, RuntimeError):  # missing, no name at all, the home of a user there is not
+    except (OSError, ValueError):  # missing, no name at all, the home of a user there is not
         known = " and ".join(BUILT_IN)
         raise SourceError(f"there is no file or folder {display_path(place)!r}; built in are {known}") from None
     if found is None:
-        return False, [str(rooted or Path(place).expanduser())]
+        return False, [str(rooted or expand_home(place))]
     if rooted is not None:
         inside = [path for path in found if not _is_hidden(PurePosixPath(path).relative_to(PurePosixPath(rooted.path)))]
         return True, [str(RootedFile(rooted.root, path)) for path in inside]
@@ -99,7 +100,7 @@ def _list_path(place: str) -> list[str] | None:
     Raises:
         FileNotFoundError: if there is neither a file nor a folder.
     """
-    path = Path(place).expanduser()
+    path = expand_home(place)
     if place and path.is_file():
         return None
     if not place or not path.is_dir():

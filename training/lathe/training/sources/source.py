@@ -21,6 +21,7 @@ from lathe.training.sources.raw import RawBatch, Span
 from lathe.training.sources.readers import BUILT_IN, FORMATS, detect_kind, file_format, read_rows
 from lathe.training.sources.remote import RemoteFile, is_remote, list_remote
 from lathe.training.sources.shards import BATCH_ROWS, Shard, inspect_file, open_for_inspection, open_local_copy
+from lathe.transforms.files import expand_home
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Source:
             return HubFile.parse(self.files[0]).location
         if is_remote(place):
             return place.rstrip("/")
-        path = Path(place).expanduser()
+        path = expand_home(place)
         return str(path.parent.resolve() / path.name if path.is_file() else path.resolve())
 
     @property
@@ -270,11 +271,11 @@ def split_field(written: str) -> tuple[str, str]:
     """
     place, _, field = written.partition("#")
     if field and not is_hub(place) and not is_remote(place):
-        with suppress(OSError, ValueError, RuntimeError):  # no name at all, or the home of a user there is not
-            if Path(written).expanduser().exists():
+        with suppress(OSError, ValueError):  # no name at all, or the home of a user there is not
+            if expand_home(written).exists():
                 return written, ""
             longer, _, last = written.rpartition("#")
-            if Path(longer).expanduser().exists():
+            if expand_home(longer).exists():
                 return longer, last
     return place, field
 

@@ -114,7 +114,7 @@ class Chat(AbstractAsyncContextManager["Chat"]):
 
     def __init__(self, endpoint: Endpoint, settings: EndpointSettings) -> None:
         self.endpoint, self.settings = endpoint, settings
-        self.client = EndpointClient(endpoint.key, settings.timeout, MAX_ANSWER_BYTES)
+        self.client = EndpointClient(endpoint.key, settings.timeout)
 
     async def __aexit__(self, *_: object) -> None:
         """Close the connection."""
@@ -128,9 +128,11 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         """
         body = {"model": model, "messages": [{"role": "user", "content": prompt}], **parameters}
         try:
-            received = await self.client.post(f"{self.endpoint.url}/chat/completions", orjson.dumps(body))
+            received = await self.client.post(
+                f"{self.endpoint.url}/chat/completions", orjson.dumps(body), MAX_ANSWER_BYTES
+            )
         except NoResponseError as error:
-            kind = "not JSON" if error.kind == "too large" else error.kind
+            kind = "not JSON" if error.kind in ("too large", "encoded") else error.kind
             raise ChatError(kind, str(error), retryable=True) from error
         if received.status >= REDIRECTS:
             raise self._build_status_error(received)
@@ -145,11 +147,9 @@ class Chat(AbstractAsyncContextManager["Chat"]):
         try:
             found = orjson.loads(received.payload)
         except orjson.JSONDecodeError as error:
-            kind = received.headers.get("content-type", "nothing it names")
-            message = (
-                f"not JSON but {kind} came back: {self.client.redact(received.payload.decode('utf-8', 'replace'))!r}"
-            )
-            raise ChatError("not JSON", message, retryable=True) from error
+            kind = self.client.redact(received.headers.get("content-type", "nothing it names"))
+            said = self.client.redact(received.payload.decode("utf-8", "replace"))
+            raise ChatError("not JSON", f"not JSON but {kind} came back: {said!r}", retryable=True) from error
         if isinstance(found, dict) and found.get("error"):
             raise ChatError(
                 "other JSON", f"an error came back: {self.client.redact(extract_message(found))}", retryable=True

@@ -38,7 +38,7 @@ from lathe.transforms.chain.folding import fold_primitives
 from lathe.transforms.chain.steps import build_steps
 from lathe.transforms.codes import Quantizer
 from lathe.transforms.errors import ArtifactError, InputError, NotFittedError, StepError
-from lathe.transforms.linear import Normalize, Selection
+from lathe.transforms.linear import Affine, Normalize, Selection
 from lathe.transforms.progress import Progress, no_progress
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import Vectors, as_vectors, require_matrix
@@ -413,6 +413,20 @@ class Chain(nn.Module):
         dtype = next((buffer.dtype for buffer in self.buffers() if buffer.is_floating_point()), None)
         # `Module.to` casts float buffers only, so the columns of a selection stay integers.
         return chain if like is None else chain.to(dtype=dtype, device=like.device)
+
+    def cut_folded(self, dimensions: int) -> "Chain | None":
+        """Return a folded chain cut to its first dimensions, sharing the tensors; None if its last map is not affine.
+
+        The result equals `fold(dimensions)` of the chain that this one was folded from, and takes no memory.
+
+        Args:
+            dimensions: number of leading dimensions to output, of a chain that is nested.
+        """
+        last = self.transforms[-1] if self.transforms else None
+        if not isinstance(last, Affine) or self.quantizer is not None or self.normalize:
+            return None
+        bias = None if last.bias is None else last.bias[:dimensions]
+        return Chain([*self.transforms[:-1], Affine(last.weight[:dimensions], bias, last.normalize)], normalize=False)
 
     def as_module(self) -> EncoderModule:
         """Return the chain as a module to append to a `SentenceTransformer`: `model.append(chain.as_module())`.

@@ -101,8 +101,10 @@ class Engine:
             self.queue.close(self._build_stop_error)
             self.wanted.set()  # for supervisors that wait for it
         self.fail_unfinished()
+        for supervisor in self.supervisors:  # all before waiting for one: together they close what they share
+            supervisor.stop_worker()
         for supervisor in self.supervisors:
-            supervisor.stop()
+            supervisor.join()
 
     def wake(self) -> None:
         """Note that the encoder is used, and have it loaded again if it is unloaded; return at once."""
@@ -236,11 +238,14 @@ class Supervisor:
         self.worker: EncoderWorker | None = None
         self.thread = threading.Thread(target=self.run, name=f"{engine.spec.name}-{number}", daemon=True)
 
-    def stop(self) -> None:
-        """Kill the worker and wait up to 10 s for the thread to end."""
+    def stop_worker(self) -> None:
+        """End the worker."""
         worker = self.worker
         if worker is not None:
             worker.stop()
+
+    def join(self) -> None:
+        """Wait up to 10 s for the thread to end."""
         if self.thread.is_alive():
             self.thread.join(timeout=10)
 

@@ -3,6 +3,7 @@
 admission queue ──► Dispatcher (a thread for each call at once) ──► UpstreamWorker ──► the encoder's `UpstreamEncoder`
 """
 
+import logging
 import threading
 import time
 from collections import deque
@@ -12,12 +13,13 @@ import numpy as np
 from lathe.service.encoders.engine import metrics
 from lathe.service.encoders.engine.encoder_info import EncoderInfo
 from lathe.service.encoders.engine.work import EncodeOptions, Part, PartResult, Reply
+from lathe.service.errors import UnavailableError
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings
 from lathe.training.encoder.upstream.calls import Usage
 from lathe.training.encoder.upstream.encoder import UpstreamEncoder, place_error
 from lathe.training.encoder.upstream.space import normalize_rows
 from lathe.training.encoder.upstream.store import StoredVector
-from lathe.training.errors import TrainingError
+from lathe.training.errors import EncoderError, TrainingError, locate_error
 
 PATIENCE_SECONDS = 10.0
 """Seconds in which a failing call is tried again while its requests wait; after that they are answered with the
@@ -26,18 +28,29 @@ error."""
 DEVICE = "upstream"
 """Name of the device in descriptions of an encoder behind an API."""
 
+log = logging.getLogger(__name__)
+
 
 class UpstreamConnection:
-    """The `UpstreamEncoder` that all workers of an encoder share."""
+    """The `UpstreamEncoder` that all workers of an encoder share, open while one of them uses it.
+
+    Attributes:
+        unexpected: exception of the latest request that nothing expects; None if there was none since an answer.
+    """
 
     def __init__(self, spec: EncoderSpec, store: StoreSettings | None) -> None:
         self.spec, self.store = spec, store
         self.guard = threading.Lock()
+        self.workers: set[UpstreamWorker] = set()
         self.encoder: UpstreamEncoder | None = None
+        self.unexpected: str | None = None
 
     def start_worker(self, _spec: EncoderSpec) -> "UpstreamWorker":
         """Return a worker that encodes by this connection."""
-        return UpstreamWorker(self)
+        worker = UpstreamWorker(self)
+        with self.guard:
+            self.workers.add(worker)
+        return worker
 
     def open(self) -> UpstreamEncoder:
         """Return the encoder, opened if it is not.
@@ -50,15 +63,28 @@ class UpstreamConnection:
                 self.encoder = UpstreamEncoder(self.spec, self.store, PATIENCE_SECONDS, self._count)
             return self.encoder
 
-    def close(self) -> None:
-        """Close the encoder, whose calls are cancelled; do nothing if it is not open."""
+    def release(self, worker: "UpstreamWorker") -> None:
+        """Note that a worker has ended; close the encoder, whose calls are cancelled, after the last one."""
         with self.guard:
+            self.workers.discard(worker)
+            if self.workers:
+                return
             encoder, self.encoder = self.encoder, None
         if encoder is not None:
             encoder.close()
 
+    def record_unexpected(self, error: Exception) -> str:
+        """Set `unexpected` to kind and place of an exception, log it if it is new, and return it."""
+        found = locate_error(error)
+        if self.unexpected != found:
+            log.error("the encoder %s failed on a request: %s", self.spec.name, found)
+        self.unexpected = found
+        return found
+
     def find_warning(self) -> str | None:
         """Return what is wrong with the API or the stored vectors; None if nothing is."""
+        if self.unexpected is not None:
+            return f"the encoder {self.spec.name} failed on its latest request: {self.unexpected}"
         encoder = self.encoder
         return None if encoder is None else encoder.problem
 
@@ -80,8 +106,14 @@ class UpstreamWorker:
         Raises:
             TrainingError: if that cannot be found out.
         """
-        encoder = self.encoder = self.connection.open()
-        encoder.identify()
+        try:
+            encoder = self.encoder = self.connection.open()
+            encoder.identify()
+        except TrainingError:
+            raise
+        except Exception as error:
+            kind = self.connection.record_unexpected(error)
+            raise EncoderError(f"the encoder {self.connection.spec.name} cannot be opened: unexpected {kind}") from None
         return EncoderInfo(
             spec=encoder.spec,
             fingerprint=encoder.fingerprint,
@@ -127,6 +159,11 @@ class UpstreamWorker:
             )
         except TrainingError as error:
             return [error] * len(parts)
+        except Exception as error:  # whatever it is, it fails these requests and leaves the connection open
+            kind, name = self.connection.record_unexpected(error), self.connection.spec.name
+            failure = UnavailableError(f"the encoder {name} failed on this request ({kind})", code="encoder_failed")
+            return [failure] * len(parts)
+        self.connection.unexpected = None
         results, start = [], 0
         for part in parts:
             results.append(_build_result(part, found[start : start + len(part.rows)], options.normalize))
@@ -138,8 +175,8 @@ class UpstreamWorker:
         return self.encoder is not None and self.encoder is self.connection.encoder
 
     def stop(self) -> None:
-        """Close the connection, and so end the calls of all workers of the encoder."""
-        self.connection.close()
+        """Release the connection, which the last worker closes; that ends the calls of all of them."""
+        self.connection.release(self)
 
 
 def _build_result(part: Part, found: list[StoredVector | Exception], normalize: bool) -> PartResult | Exception:

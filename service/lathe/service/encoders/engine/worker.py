@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -25,9 +24,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from lathe.service import logs
+from lathe.service.chains.folded_forms import FoldedForms
 from lathe.service.encoders.engine import framing
 from lathe.training.encoder.batching import Batch
 from lathe.training.encoder.encoder import Encoder
@@ -72,7 +73,7 @@ class Worker:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
         self.tokenizing = threading.Lock()
-        self.chains: OrderedDict[tuple[Any, ...], Chain] = OrderedDict()
+        self.chains: LRUCache[tuple[str, str], FoldedForms] = LRUCache(MAX_CHAINS)
 
     def tokenize(self, parts: list[dict[str, Any]]) -> list[Tokenized]:
         """Tokenize a message's parts, grouped by equal options; if a group fails, each of its parts on its own.
@@ -203,23 +204,21 @@ class Worker:
         return results
 
     def load_chain(self, ref: dict[str, Any]) -> Chain:
-        """Return a chain, folded and on the device, from the cache or else from disk, which adds it to the cache.
+        """Return a chain, folded and on the device; read it from disk unless it is kept.
 
         `ref` has the fields of a `ChainRef`. Over `MAX_CHAINS`, the least recently used chain is dropped.
 
         Raises:
             ArtifactError: if the folder is missing, damaged, or holds another chain.
         """
-        key = tuple(ref.values())
-        if key not in self.chains:
+        key = ref["folder"], ref["digest"]
+        forms = self.chains.get(key)
+        if forms is None:
             chain = Chain.load(Path(ref["folder"]))
             if chain.metadata["tensors_sha256"] != ref["digest"]:
                 raise ArtifactError("the chain was replaced by another while this request waited; send it again")
-            self.chains[key] = chain.fold(ref["dimensions"], ref["normalize"], ref["side"]).to(self.encoder.device)
-        self.chains.move_to_end(key)
-        while len(self.chains) > MAX_CHAINS:
-            self.chains.popitem(last=False)
-        return self.chains[key]
+            forms = self.chains[key] = FoldedForms(chain, self.encoder.device)
+        return forms.get(ref["dimensions"], ref["normalize"], ref["side"])
 
 
 def _build_reply(

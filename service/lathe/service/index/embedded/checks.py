@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from lathe.service.index.embedded.schema import find_damage
+from lathe.training.errors import locate_error
 
 STOP_SECONDS = 5.0
 """Number of seconds to wait for a running check to stop; it notices within milliseconds, but for a slow disk."""
@@ -71,7 +72,10 @@ class RecordChecks:
                 if self.stopping:
                     return
                 name, path = next(iter(self.waiting.items()))
-            damage = self.check(path, partial(self._is_obsolete, name, path))
+            try:
+                damage = self.check(path, partial(self._is_obsolete, name, path))
+            except Exception as error:  # or the thread would end, and no record would be checked any more
+                damage = f"its record cannot be checked: an unexpected {locate_error(error)}"
             with self.changed:
                 if self._is_obsolete(name, path):
                     continue

@@ -12,6 +12,8 @@ from lathe.service.index.filters import Condition, Filter, Mask, evaluate_filter
 
 MASKS_KEPT = 32
 """Number of filter conditions whose masks are cached."""
+MAX_FIELD_CHARACTERS = 1_000
+"""Maximum length of a field's name in a condition that is cached. Clients may send names of megabytes."""
 
 
 class FilterMasks:
@@ -49,6 +51,8 @@ class FilterMasks:
             matching = self.record.find_matching(condition, after, int(view.labels[-1]), work)
             old = np.concatenate([old, np.zeros(view.count - known, np.bool_)])
             old[view.find_rows(matching)] = True
+        if len(condition.field) > MAX_FIELD_CHARACTERS:
+            return old[: view.count]
         with self.guard:
             self.cached[condition] = old
             self.cached.move_to_end(condition)  # the last in the dictionary was used last

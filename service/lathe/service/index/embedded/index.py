@@ -28,6 +28,7 @@ from lathe.service.index.items import get_text, serialize_metadata
 from lathe.service.index.protocol import Artifact, Change, Payload, SpaceMovedError
 from lathe.service.index.reducer import Reducer, Vectors, require_float16
 from lathe.service.index.spec import IndexSpec, require_originals
+from lathe.service.thread_problem import ThreadProblem
 from lathe.transforms.progress import Progress
 
 POLL_SECONDS = 0.1
@@ -103,6 +104,7 @@ class EmbeddedIndex:
         self.rows_added = threading.Event()
         self.stopping = threading.Event()
         self.maintenance: threading.Thread | None = None
+        self.maintenance_problem = ThreadProblem(f"maintenance of the index {name}")
 
     def start(self, maintain: Callable[[], None]) -> None:
         """Start the maintenance thread, which runs `maintain`; that must return soon after `stopping` is set."""

@@ -1,6 +1,7 @@
 """Indexes stored in the state folder."""
 
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -21,12 +22,15 @@ from lathe.service.index.embedded.maintenance import Maintainer
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.protocol import Artifact, Capabilities
 from lathe.service.index.spec import IndexSpec
+from lathe.training.errors import locate_error
 from lathe.training.locks import lock_file
 from lathe.transforms.files import create_file, make_folder, make_root, sync_folder
 from lathe.transforms.json_files import read_json_file
 
 SWEPT_SECONDS = 3600.0
 """Age in seconds at which leftovers of a killed operation are deleted."""
+
+log = logging.getLogger(__name__)
 
 
 class EmbeddedIndexes:
@@ -62,7 +66,10 @@ class EmbeddedIndexes:
 
     def open_all(self) -> None:
         """Delete leftovers, open every index that can be opened, set `ready`, and start checking records for damage."""
-        _delete_leftovers(self.root)
+        try:
+            _delete_leftovers(self.root)
+        except Exception as error:  # they are deleted next time; without `ready`, no request would be answered
+            log.error("leftovers of indexes cannot be deleted: %s", locate_error(error))
         self.unopened |= {name: "its record.db is missing" for name in list_folders_without_record(self.root)}
         for name in self.names():
             with suppress(Exception):
@@ -73,7 +80,9 @@ class EmbeddedIndexes:
     def warnings(self) -> list[str]:
         """Return messages about unopened and damaged indexes, from the last check; nothing is read now."""
         damaged = [f"the index {name} is damaged: {damage}" for name, damage in self.checks.list_damaged().items()]
-        return [f"the index {name} cannot be opened: {why}" for name, why in self.unopened.copy().items()] + damaged
+        unexpected = [index.maintenance_problem.message for index in self.opened.copy().values()]
+        unopened = [f"the index {name} cannot be opened: {why}" for name, why in self.unopened.copy().items()]
+        return unopened + damaged + [message for message in unexpected if message]
 
     def count_states(self) -> dict[str, int]:
         """Return the number of open, damaged and unavailable indexes."""

@@ -29,13 +29,11 @@ class Maintainer:
         self.next_snapshot = 0.0
 
     def run(self) -> None:
-        """Do maintenance steps until the index is closed, waiting for rows when idle; log errors and retry."""
+        """Do maintenance steps until the index is closed, waiting for rows when idle, whatever goes wrong."""
         while not self.index.stopping.is_set():
-            try:
+            more = 0
+            with self.index.maintenance_problem.watch():
                 more = self.run_step()
-            except Exception:
-                log.exception("maintenance of the index %s failed; trying again", self.index.name)
-                more = 0
             if not more:
                 self.index.rows_added.wait(IDLE_SECONDS)
                 self.index.rows_added.clear()

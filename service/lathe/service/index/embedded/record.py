@@ -76,6 +76,8 @@ class IndexRecord:
         self.closed = False
         require_readable(path)
         self.writer = self.connect()
+        status = path.stat()
+        self.identity = status.st_dev, status.st_ino
         if not read_only:
             self.writer.execute("PRAGMA journal_mode = WAL")  # a restored copy is in no mode yet
 
@@ -145,16 +147,35 @@ class IndexRecord:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the block as the only writer: commit at the end, durably on disk; roll back on any exception."""
+        """Run the block as the only writer: commit at the end, durably on disk; roll back on any exception.
+
+        Raises:
+            UnavailableError: if the file was deleted or replaced since it was opened: what is written to the open file
+                would be lost.
+        """
         with self.writing:
             self.writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self.writer
+                self._require_in_place()
                 self.writer.execute("COMMIT")
             except BaseException:
                 if self.writer.in_transaction:  # SQLite itself rolls back when the disk is full
                     self.writer.execute("ROLLBACK")
                 raise
+
+    def _require_in_place(self) -> None:
+        """Raise `UnavailableError` unless the path still leads to the file that is open."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != self.identity:
+            raise UnavailableError(
+                f"the record of the index {self.path.parent.name} was deleted or replaced while the server has it "
+                "open: nothing is written to it any more; restore it, then start the server again",
+                code="state_unwritable",
+            )
 
     # ── settings and counters ────────────────────────────────────────────────────────────────
 

@@ -19,6 +19,7 @@ from lathe.service.jobs.store import Job, create_job
 from lathe.service.processes.program import Process, ProcessStarter, Program
 from lathe.service.redis.connection import RedisConnection
 from lathe.service.redis.damage import note_damage
+from lathe.service.thread_problem import ThreadProblem
 
 POLL_SECONDS = 1.0
 """Seconds between two checks of the jobs."""
@@ -57,6 +58,7 @@ class SharedJobs:
         self.trouble: str | None = None
         self.seen: tuple[int, int] | None = None
         self.stopping = threading.Event()
+        self.unexpected = ThreadProblem("managing the jobs")
         self.thread = threading.Thread(target=self.run, name="jobs", daemon=True)
 
     def start(self) -> None:
@@ -75,11 +77,12 @@ class SharedJobs:
         return self.seen[1] if self.seen and self.connection.up else None
 
     def warnings(self) -> list[str]:
-        """Return a warning if jobs wait and no worker is alive; an empty list otherwise, or without Redis."""
+        """Return warnings if managing jobs fails, or if they wait, no worker is alive and Redis is up."""
+        unexpected = [self.unexpected.message] if self.unexpected.message else []
         waiting, workers = self.seen or (0, 0)
         if not waiting or workers or not self.connection.up:
-            return []
-        return [
+            return unexpected
+        return unexpected + [
             f"jobs wait ({waiting}) and no worker of Lathe {version('lathe-service')} is there: start `lathe worker`"
         ]
 
@@ -136,15 +139,18 @@ class SharedJobs:
             if not self.connection.up:
                 self.patient_until = time.monotonic() + LOST_SECONDS  # workers could send no heartbeat either
                 continue
-            try:
-                self.manage_jobs()
-                self.trouble = None
-            except redis_errors.RedisError as error:
-                if self.trouble != str(error):
-                    log.warning("managing the jobs failed: %s", error)
-                self.trouble = str(error)
-            except Exception:
-                log.exception("managing the jobs failed; trying again")
+            with self.unexpected.watch():
+                self._manage_or_log()
+
+    def _manage_or_log(self) -> None:
+        """Manage the jobs; log an error of Redis unless it is the same as last time."""
+        try:
+            self.manage_jobs()
+            self.trouble = None
+        except redis_errors.RedisError as error:
+            if self.trouble != str(error):
+                log.warning("managing the jobs failed: %s", error)
+            self.trouble = str(error)
 
     def manage_jobs(self) -> None:
         """Count waiting jobs and workers, requeue jobs of dead workers, and start the own worker if needed.

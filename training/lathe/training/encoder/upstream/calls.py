@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from lathe.training.encoder.batching import estimate_tokens
@@ -23,7 +24,11 @@ from lathe.training.rate_limiter import RateLimiter
 FIRST_PAUSE, MAX_PAUSE = 0.25, 20.0
 """Seconds of the first pause between two tries of a call, and of the longest that the API does not ask for."""
 
+MAX_ASKED_PAUSE = 600.0
+"""Maximum seconds of a pause that the API asks for; afterwards one call finds out whether it still refuses."""
 MILLION = 1_000_000
+MODEL_TOKENS = 64
+"""Maximum tokens that a model adds to a text."""
 
 Usage = Literal["calls", "retries", "failures", "texts", "tokens", "cost"]
 """Counters of the use of an API: calls, retries among them, calls without an answer, texts and tokens in answers, and
@@ -73,7 +78,8 @@ class UpstreamCalls:
                 await self._wait_for_slot(estimate)
                 self.on_usage("calls", 1)
                 self.on_usage("retries", min(tries, 1))
-                return self._record_answer(await self.client.embed(texts, options), len(texts), estimate)
+                answer = _bound_tokens(await self.client.embed(texts, options), texts, options)
+                return self._record_answer(answer, len(texts), estimate)
             except CallError as error:
                 self.on_usage("failures", 1)
                 if error.blames_text:  # the API works
@@ -118,7 +124,7 @@ class UpstreamCalls:
         else:
             self.breaker.abandon()
         pause = random.uniform(0.5, 1) * min(FIRST_PAUSE * 2**tries, MAX_PAUSE)  # noqa: S311
-        seconds: float = max(pause, error.retry_after or 0.0)
+        seconds: float = max(pause, min(error.retry_after or 0.0, MAX_ASKED_PAUSE))
         if error.limited:
             self.limiter.hold(seconds)
         return seconds
@@ -149,3 +155,13 @@ class UpstreamCalls:
         if self.spec.price:
             self.on_usage("cost", used * self.spec.price / MILLION)
         return answer
+
+
+def _bound_tokens(answer: Answer, texts: Sequence[str], options: CallOptions) -> Answer:
+    """Return the answer, without its number of tokens if the texts cannot have so many.
+
+    A token covers at least a byte. Tokens of the model around each text, such as [CLS] and [SEP], come on top.
+    """
+    most = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    most += len(texts) * (len((options.prompt or "").encode()) + MODEL_TOKENS)
+    return answer if answer.tokens is None or answer.tokens <= most else replace(answer, tokens=None)

@@ -6,6 +6,7 @@ CallError (Exception)
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -23,8 +24,16 @@ from lathe.training.endpoint_client import (
     extract_message,
 )
 
-MAX_ANSWER_BYTES = 256_000_000
-"""Maximum size of an answer; a larger one is refused. 2,048 vectors of 4,096 numbers take 180 MB as JSON."""
+NUMBER_BYTES = 32
+"""Maximum bytes of a number in an answer: a double has up to 24 characters, with a comma and white space."""
+OTHER_BYTES = 1_000_000
+"""Maximum bytes of an answer besides the numbers of its vectors."""
+OTHER_VALUES = 10_000
+"""Maximum JSON values of an answer besides those of its vectors."""
+MAX_CALL_BYTES = 64_000_000
+"""Maximum bytes of all numbers of an answer; a call has no more texts than that allows."""
+MAX_DIMENSIONS = 16_384
+"""Maximum dimensions of an API's vectors, which are not known before its first answer."""
 KEY_STATUSES = (401, 403)
 """HTTP statuses of a refused key, whose messages are not repeated: some quote a part of the key."""
 TEXT_STATUSES = (400, 413, 422)
@@ -55,8 +64,15 @@ class CallError(Exception):
         return self.status in TEXT_STATUSES
 
 
+def count_call_texts(dimensions: int) -> int:
+    """Return the maximum number of texts of a call whose vectors have so many dimensions."""
+    return max(1, MAX_CALL_BYTES // (dimensions * NUMBER_BYTES))
+
+
 class UpstreamClient:
     """Connections to an embeddings API; used by one event loop.
+
+    What the API says of its model or of an error has no key in it and is cut, here, before anyone else sees it.
 
     Args:
         spec: the API.
@@ -64,13 +80,15 @@ class UpstreamClient:
 
     Attributes:
         base64: whether the OpenAI protocol asks for base64, which some servers refuse.
+        dimensions: maximum dimensions of the vectors in an answer.
     """
 
     def __init__(self, spec: UpstreamSpec, key: str | None) -> None:
         self.spec, self.key = spec, key
         self.protocol = PROTOCOLS[spec.protocol]
         self.base64 = True
-        self.client = EndpointClient(key, spec.timeout, MAX_ANSWER_BYTES, spec.concurrency)
+        self.dimensions = spec.dimensions or MAX_DIMENSIONS
+        self.client = EndpointClient(key, spec.timeout, spec.concurrency)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -85,24 +103,38 @@ class UpstreamClient:
         body = self.protocol.build_body(self.spec, texts, options)
         if not self.base64:
             body.pop("encoding_format", None)
-        received = await self._post(orjson.dumps(body))
+        received = await self._post(orjson.dumps(body), OTHER_BYTES + len(texts) * self.dimensions * NUMBER_BYTES)
+        self._require_plausible(received.payload, len(texts))
         found = self._parse_json(received)
         try:
-            return self.protocol.read_answer(found, received.headers, len(texts))
+            answer = self.protocol.read_answer(found, received.headers, len(texts))
         except MalformedAnswerError as error:
-            said = self.client.redact(extract_message(found)) if isinstance(found, dict) and "error" in found else ""
-            raise CallError(f"it answered {error}{said and f': {said}'}", retryable=False) from None
+            said = f": {extract_message(found)}" if isinstance(found, dict) and "error" in found else ""
+            raise CallError(self.client.redact(f"it answered {error}{said}"), retryable=False) from None
+        return replace(answer, stated={name: self.client.redact(value) for name, value in answer.stated.items()})
 
-    async def _post(self, content: bytes) -> Received:
-        """Send the body of a call and return the whole response, within the time limit.
+    def _require_plausible(self, payload: bytes, texts: int) -> None:
+        """Raise `CallError` for an answer with far more JSON values than the vectors of `texts` texts need.
+
+        Parsed, 60 MB of empty lists would take gigabytes, and seconds in which this process does nothing else.
+        """
+        containers = payload.count(b"[") + payload.count(b"{")
+        values = payload.count(b",")
+        if containers > OTHER_VALUES + 8 * texts or values > OTHER_VALUES + texts * (self.dimensions + 16):
+            raise CallError(
+                f"it answered {values:,} values in {containers:,} lists and objects for {texts} texts", retryable=False
+            )
+
+    async def _post(self, content: bytes, limit: int) -> Received:
+        """Send the body of a call and return the whole response of at most `limit` bytes, within the time limit.
 
         Raises:
             CallError: if no response comes, it is too large, or its status is not a success.
         """
         try:
-            received = await self.client.post(f"{self.spec.url.rstrip('/')}{self.protocol.path}", content)
+            received = await self.client.post(f"{self.spec.url.rstrip('/')}{self.protocol.path}", content, limit)
         except NoResponseError as error:
-            raise CallError(str(error), retryable=error.kind != "too large") from None
+            raise CallError(str(error), retryable=error.kind not in ("too large", "encoded")) from None
         if received.status >= REDIRECTS:
             raise self._build_status_error(received)
         return received

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from lathe.training.encoder.batching import estimate_tokens
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side, StoreSettings
 from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
+from lathe.training.encoder.texts import require_unicode
 from lathe.training.encoder.upstream.calls import OnUsage, UpstreamCalls, Usage
-from lathe.training.encoder.upstream.client import CallError, UpstreamClient
+from lathe.training.encoder.upstream.client import CallError, UpstreamClient, count_call_texts
 from lathe.training.encoder.upstream.protocols import PROTOCOLS, Answer, CallOptions
-from lathe.training.encoder.upstream.space import UpstreamSpace, normalize_rows
+from lathe.training.encoder.upstream.space import UpstreamSpace, find_usable, normalize_rows
 from lathe.training.encoder.upstream.store import StoredVector, UpstreamStore
 from lathe.training.endpoint import read_key
 from lathe.training.errors import (
@@ -27,6 +28,7 @@ from lathe.training.errors import (
     TextError,
     UpstreamError,
     UpstreamUnavailableError,
+    locate_error,
 )
 
 T = TypeVar("T")
@@ -54,6 +56,9 @@ class UpstreamEncoder(PromptedEncoder):
         fingerprint: hash of provider, model, revision, what the API states of them, dimensions, length and prompts.
         usage: calls, texts, tokens and cost of this process by counter; see `Usage`.
         store: stored vectors; None if vectors are not stored.
+        unexpected: exception of the latest call that nothing expects; None if there was none since an answer.
+        read_problem: why stored vectors cannot be read; None if they can.
+        write_problem: why the latest vectors were not stored; None if they were.
         space: the space of its vectors.
     """
 
@@ -86,7 +91,9 @@ class UpstreamEncoder(PromptedEncoder):
         key = self._read_key()
         self.usage: Counter[Usage] = Counter()
         self.store = UpstreamStore(store) if store is not None and store.max_bytes else None
-        self.store_problem: str | None = None
+        self.unexpected: str | None = None
+        self.read_problem: str | None = None
+        self.write_problem: str | None = None
         self.closing = False
         self.guard = threading.Lock()
         self.in_flight: dict[bytes, asyncio.Future[StoredVector | Exception]] = {}
@@ -165,9 +172,11 @@ class UpstreamEncoder(PromptedEncoder):
         """Why some texts get no vectors, or are not stored; None if nothing is wrong."""
         if self.space.problem is not None:
             return f"{self.space.problem}; until then, {self.name} answers for stored texts only"
+        if self.unexpected is not None:
+            return f"the encoder {self.name} failed on a call: {self.unexpected}"
         if self.calls.problem is not None:
             return f"the latest call of the encoder {self.name} to {self.upstream.provider_name}: {self.calls.problem}"
-        return self.store_problem
+        return self.read_problem or self.write_problem
 
     def describe(self) -> dict[str, Any]:
         """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata.
@@ -200,12 +209,13 @@ class UpstreamEncoder(PromptedEncoder):
         The API truncates long texts. `on_batch` is called once, when all texts are done.
 
         Raises:
-            TextError: for the first text that the API refuses.
+            TextError: for the first text that is not Unicode or that the API refuses.
             NotFiniteError: for the first text for which it returns NaN or inf.
             EncoderError: for an unknown prompt, texts that should be cut at an end that the API does not cut, or a
                 `long_text` of "mean".
             UpstreamError: if the API gives no vectors.
         """
+        require_unicode(texts)
         prompt = self.prompt(prompt_name)
         found = self.encode_each(texts, self.build_options(prompt, long_text or self.spec.long_text, truncation_side))
         vectors = np.empty((len(texts), self.dimensions), np.float32)
@@ -248,7 +258,7 @@ class UpstreamEncoder(PromptedEncoder):
         if options.truncation_side == "left" and not self.protocol.cuts_left:
             raise EncoderError(f"{self.name} cuts long texts at their end only: leave truncation_direction at right")
         keys = [self._compute_key(text, options) for text in texts]
-        stored = self.store.get(keys) if self.store is not None else [None] * len(keys)
+        stored = self._read_stored(keys)
         found: dict[bytes, StoredVector | Exception] = {
             key: one for key, one in zip(keys, stored, strict=True) if one is not None
         }
@@ -257,6 +267,22 @@ class UpstreamEncoder(PromptedEncoder):
             found |= self._run(self._ask(missing, options))
         each = [found[key] for key in keys]
         return [place_error(one, position) if isinstance(one, Exception) else one for position, one in enumerate(each)]
+
+    def _read_stored(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
+        """Return the stored vector of each key, None where there is none; set `read_problem`.
+
+        Raises:
+            UpstreamError: if stored vectors cannot be read.
+        """
+        if self.store is None:
+            return [None] * len(keys)
+        try:
+            stored = self.store.get(keys)
+        except UpstreamError as error:
+            self.read_problem = str(error)
+            raise
+        self.read_problem = None
+        return stored
 
     def _compute_key(self, text: str, options: CallOptions) -> bytes:
         context = repr((self.fingerprint, options.prompt, options.truncation_side))
@@ -268,11 +294,13 @@ class UpstreamEncoder(PromptedEncoder):
         try:
             await self.space.check()
         except UpstreamError as error:
-            return dict.fromkeys(texts, error)
+            return dict.fromkeys(texts, _strip_frames(error))
+        except Exception as error:  # whatever it is, it fails these texts alone
+            return dict.fromkeys(texts, self._record_unexpected(error))
         waiting = {key: self.in_flight.get(key) or self.loop.create_future() for key in texts}
         own = [key for key in texts if key not in self.in_flight]
         self.in_flight |= {key: waiting[key] for key in own}
-        size = self.upstream.batch_size
+        size = min(self.upstream.batch_size, count_call_texts(self.dimensions))
         batches = [own[start : start + size] for start in range(0, len(own), size)]
         try:
             await asyncio.gather(*(self._ask_batch({key: texts[key] for key in batch}, options) for batch in batches))
@@ -293,6 +321,7 @@ class UpstreamEncoder(PromptedEncoder):
             async with self.slots:
                 answer = await self.calls.send(list(texts.values()), options, self.max_length)
             outcomes = self._accept(texts, answer)
+            self.unexpected = None
         except CallError as error:
             if len(keys) > 1:
                 for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
@@ -300,12 +329,24 @@ class UpstreamEncoder(PromptedEncoder):
                 return
             outcomes = [TextError(f"{self.upstream.provider_name}: {error}")]
         except UpstreamError as error:
-            outcomes = [error] * len(keys)
+            outcomes = [_strip_frames(error)] * len(keys)
+        except Exception as error:  # whatever an answer causes, it fails the texts of this call alone
+            outcomes = [self._record_unexpected(error)] * len(keys)
         for key, outcome in zip(keys, outcomes, strict=True):
             self.in_flight[key].set_result(outcome)
 
+    def _record_unexpected(self, error: Exception) -> UpstreamError:
+        """Set `unexpected`, log it if it is new, and return the error for the texts that it concerns."""
+        found = f"an unexpected {locate_error(error)}, from a call or its answer"
+        if self.unexpected != found:
+            log.error("the encoder %s: %s", self.name, found)
+        self.unexpected = found
+        return UpstreamError(f"{self.upstream.provider_name}: {found}")
+
     def _accept(self, texts: Mapping[bytes, str], answer: Answer) -> list[StoredVector | Exception]:
-        """Check an answer, and store and return its vectors; a row with NaN or inf is an error, and not stored.
+        """Check an answer, and store and return its vectors.
+
+        A row with NaN, inf or only zeros has no direction: it is an error, and not stored.
 
         Raises:
             SpaceChangedError: if the API states another model than before.
@@ -319,26 +360,28 @@ class UpstreamEncoder(PromptedEncoder):
             )
         estimates = [estimate_tokens(text, self.max_length) for text in texts.values()]
         tokens = share_tokens(estimates, answer.tokens)
-        good = np.asarray(np.isfinite(answer.vectors).all(axis=1))
+        good = find_usable(answer.vectors)
         if self.store is not None:
             keys = [key for key, is_good in zip(texts, good, strict=True) if is_good]
             counts = [count for count, is_good in zip(tokens, good, strict=True) if is_good]
             self._store(keys, answer.vectors[good], counts)  # a millisecond; a thread of its own would cost two
         return [
-            StoredVector(vector, count) if is_good else NotFiniteError(f"{self.name} gives NaN or inf for this text")
+            StoredVector(vector, count)
+            if is_good
+            else NotFiniteError(f"{self.name} gives NaN, inf or only zeros for this text")
             for vector, count, is_good in zip(answer.vectors, tokens, good, strict=True)
         ]
 
     def _store(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int]) -> None:
-        """Store vectors; if that fails, as on a full disk, log it and set `store_problem`: the vectors are valid."""
+        """Store vectors; if that fails, as on a full disk, log it and set `write_problem`: the vectors are valid."""
         assert self.store is not None
         try:
             self.store.put(keys, vectors, tokens, self.fingerprint)
-            self.store_problem = None
+            self.write_problem = None
         except UpstreamError as error:
-            if self.store_problem is None:
+            if self.write_problem is None:
                 log.warning("%s", error)
-            self.store_problem = str(error)
+            self.write_problem = str(error)
 
     def identify(self) -> None:
         """Set fingerprint, dimensions and space from the vectors of the probe texts; do nothing if they are set.
@@ -353,6 +396,13 @@ class UpstreamEncoder(PromptedEncoder):
         """
         self._run(self.space.identify())
         self.fingerprint, self.dimensions = self.space.known.fingerprint, self.space.known.probes.shape[1]
+        self.client.dimensions = self.dimensions
+
+
+def _strip_frames(error: UpstreamError) -> UpstreamError:
+    """Return an error without traceback and causes, whose frames would keep a whole answer in memory."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
 
 
 def place_error(error: Exception, position: int) -> Exception:

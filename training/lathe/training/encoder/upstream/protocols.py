@@ -99,7 +99,7 @@ class OpenAIProtocol:
         rows: list[Any] = [None] * count
         for position, item in enumerate(items):
             index = item.get("index", position) if isinstance(item, dict) else position
-            if not isinstance(index, int) or not 0 <= index < count or rows[index] is not None:
+            if type(index) is not int or not 0 <= index < count or rows[index] is not None:  # False is no index
                 raise MalformedAnswerError(f"an index of {index!r:.40} in an answer for {count} texts")
             rows[index] = get_field(item, "embedding")
         usage = found.get("usage")

@@ -59,7 +59,7 @@ class UpstreamSpace:
         assert spec.upstream is not None
         self.name, self.upstream, self.max_length = spec.name, spec.upstream, max_length
         self.asked = digest(
-            self.upstream.provider_name,
+            self.upstream.identity,
             self.upstream.model,
             spec.revision,
             self.upstream.dimensions,
@@ -113,8 +113,21 @@ class UpstreamSpace:
             return
         if known is not None:
             log.warning("%s states another model; its vectors belong to another space now", self.name)
+        self._require_shared(found)
         self.found = found
         self._write()
+
+    def _require_shared(self, found: StoredSpace) -> None:
+        """Raise `UpstreamError` if the fingerprint is that of another address whose stored vectors differ.
+
+        That happens if `provider` gives two addresses one name, and they answer by different models.
+        """
+        other = None if self.store is None else self.store.find_fingerprint(found.fingerprint)
+        if other is not None and _find_cosine(other.probes, found.probes) < MIN_COSINE:
+            raise UpstreamError(
+                f"{self.upstream.provider_name} answers other vectors at this address than at another one under the "
+                f"name {self.upstream.model}: give the encoder {self.name} another provider, or another revision"
+            )
 
     async def check(self) -> None:
         """Compare the probe texts' vectors with earlier ones, if that was `probe_seconds` ago or more.
@@ -176,13 +189,15 @@ class UpstreamSpace:
 
     def _describe_difference(self, probes: NDArray[np.float32]) -> str | None:
         """Return how far the probe texts' vectors differ from earlier ones, and what to do; None if not."""
-        cosines = (normalize_rows(self.known.probes) * normalize_rows(probes)).sum(axis=1)
-        if cosines.min() >= MIN_COSINE:
+        before, now = self.known.probes.shape[1], probes.shape[1]
+        cosine = _find_cosine(self.known.probes, probes)
+        if cosine >= MIN_COSINE:
             return None
+        difference = f"cosine {cosine:.3f} for the same text" if before == now else f"{now} dimensions, not {before}"
         return (
             f"{self.upstream.provider_name} answers other vectors under the name {self.upstream.model} than before "
-            f"(cosine {cosines.min():.3f} for the same text): set another revision of {self.name} in its settings, "
-            "and fit its chains and reindex its indexes again"
+            f"({difference}): set another revision of {self.name} in its settings, and fit its chains and reindex its "
+            "indexes again"
         )
 
     async def _probe(self) -> StoredSpace:
@@ -197,8 +212,8 @@ class UpstreamSpace:
         except CallError as error:
             raise UpstreamError(f"{provider}: {error}") from None
         stated = dict(answer.stated)
-        if not np.isfinite(answer.vectors).all():
-            raise UpstreamError(f"{provider}: it answers NaN or inf for the probe texts")
+        if not find_usable(answer.vectors).all():
+            raise UpstreamError(f"{provider}: it answers NaN, inf or only zeros for the probe texts")
         width = answer.vectors.shape[1]
         if self.upstream.dimensions not in (None, width):
             raise UpstreamError(
@@ -218,6 +233,18 @@ class UpstreamSpace:
                 raise
             self.client.base64 = False
             return await self.calls.send(PROBE_TEXTS, options, self.max_length)
+
+
+def find_usable(vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Return which rows are finite and not zero `(n,)`: only those have a direction."""
+    return np.asarray(np.isfinite(vectors).all(axis=1) & vectors.any(axis=1))
+
+
+def _find_cosine(before: NDArray[np.float32], now: NDArray[np.float32]) -> float:
+    """Return the lowest cosine of two vectors of the same text; -1 if their dimensions differ."""
+    if before.shape != now.shape:
+        return -1.0
+    return float((normalize_rows(before) * normalize_rows(now)).sum(axis=1).min())
 
 
 def normalize_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

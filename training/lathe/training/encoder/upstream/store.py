@@ -141,19 +141,30 @@ class UpstreamStore:
                 self._delete_oldest()
 
     def read_space(self, asked: str) -> StoredSpace | None:
-        """Return the space that was last compared for `asked`, a digest of address and request, or None."""
+        """Return the space that was last compared for `asked`, a digest of address and request, or None.
+
+        Raises:
+            UpstreamError: if its row, or the file, is damaged.
+        """
+        return self._select_space("asked = ?", asked)
+
+    def find_fingerprint(self, fingerprint: str) -> StoredSpace | None:
+        """Return the space of a fingerprint as it was last compared at any address, or None; raise as `read_space`."""
+        return self._select_space("fingerprint = ?", fingerprint)
+
+    def _select_space(self, condition: str, argument: str) -> StoredSpace | None:
         with self.guard, self._translate_errors():
             row = self.connection.execute(
-                "SELECT fingerprint, stated, width, probes, checked_at FROM spaces WHERE asked = ? "
+                f"SELECT fingerprint, stated, width, probes, checked_at FROM spaces WHERE {condition} "
                 "ORDER BY checked_at DESC LIMIT 1",
-                (asked,),
+                (argument,),
             ).fetchone()
-        if row is None:
-            return None
-        fingerprint, stated, width, probes, checked_at = row
-        return StoredSpace(
-            fingerprint, orjson.loads(stated), np.frombuffer(probes, "<f4").reshape(-1, width), checked_at
-        )
+            if row is None:
+                return None
+            try:
+                return _parse_space(*row)
+            except (ValueError, TypeError, AttributeError) as error:
+                raise sqlite3.DatabaseError(f"a row of spaces: {error}") from None
 
     def write_space(self, space: StoredSpace, asked: str) -> None:
         """Store a space, or the time of its last comparison if it is stored; the first probe vectors are kept."""
@@ -238,6 +249,15 @@ class UpstreamStore:
                 f"{what} are damaged ({error}): restore the file from a backup, or move it away, and its vectors are "
                 "asked for again"
             ) from None
+
+
+def _parse_space(fingerprint: str, stated: str, width: int, probes: bytes, checked_at: float) -> StoredSpace:
+    """Build a space from the values of its row; raise `ValueError`, `TypeError` or `AttributeError` if damaged."""
+    described = {str(name): str(value) for name, value in orjson.loads(stated).items()}
+    vectors = np.frombuffer(probes, "<f4").reshape(-1, width)
+    if not vectors.size or not np.isfinite(vectors).all() or not math.isfinite(checked_at):
+        raise ValueError("its vectors or its time are no numbers")
+    return StoredSpace(str(fingerprint), described, vectors, float(checked_at))
 
 
 def _digest_row(key: bytes, vector: bytes, tokens: int) -> bytes:

@@ -29,6 +29,10 @@ class FaissGraph:
     decoded vectors are also stored as bytes; few are linked by comparing codes, which takes five times as long.
     Searches compare float queries with codes by inner products. FAISS leaves norms out of these, so each candidate's
     score is then corrected by two factors of its row.
+
+    Attributes:
+        bytes: memory of codes, links, factors, and of the storage and tables that link rows. It is counted after each
+            addition, because meanwhile FAISS's structures are not those that anyone else may read.
     """
 
     def __init__(self, spec: IndexSpec, scoring: RowScoring, threads: int) -> None:
@@ -42,6 +46,7 @@ class FaissGraph:
         self.index: Any = None
         self.links: LinkBytes | None = None  # while many rows are added
         self.factors = np.empty((0, 2), np.float32)  # of the covered rows, and space for more
+        self.bytes = 0
         self.lock = GraphLock(lambda _: None)  # FAISS takes the effort with each search
 
     def extend(self, rows: NDArray[Any], threads: int, lacking: int) -> None:
@@ -59,15 +64,17 @@ class FaissGraph:
                 try:
                     self._add(codes, vectors)
                     self._append_factors(factors)
+                    self.bytes = self._count_bytes()
                 except BaseException:  # codes without links, or links without codes, would shift all later rows
                     self._clear()
                     raise
-        if len(rows) == lacking:
+        if len(rows) == lacking and self.links is not None:
             self.links = None
+            self.bytes = self._count_bytes()
 
     def _clear(self) -> None:
         """Drop all rows, so that the graph is built again from the first one."""
-        self.index, self.links, self.covered = None, None, 0
+        self.index, self.links, self.covered, self.bytes = None, None, 0, 0
         self.factors = np.empty((0, 2), np.float32)
 
     def _create_links(self) -> LinkBytes | None:
@@ -163,17 +170,15 @@ class FaissGraph:
         file.seek(-8 * covered, 2)
         factors = np.frombuffer(file.read(), np.float32).reshape(covered, 2)
         self.index, self.links, self.factors, self.covered = index, None, factors, covered
+        self.bytes = self._count_bytes()
 
     def estimate_bytes(self, rows: int) -> int:
         """Return the bytes of codes, factors and links of so many rows: 2 m links, and m more on each higher level."""
         m = self.spec.m
         return rows * (self.scoring.code_bytes + 8 + 4 * (2 * m + m // (m - 1)) + 12)
 
-    @property
-    def bytes(self) -> int:
-        """Memory of codes, links, factors, and of the storage and tables that link rows, in bytes; 0 while empty."""
-        if self.index is None:
-            return 0
+    def _count_bytes(self) -> int:
+        """Count `bytes` of a graph that has rows; no other thread may add any meanwhile."""
         hnsw = self.index.hnsw
         graph = 4 * hnsw.neighbors.size() + 8 * hnsw.offsets.size() + 4 * hnsw.levels.size()
         linking = self.scoring.comparison_bytes(self.faiss.downcast_index(self.index.storage))

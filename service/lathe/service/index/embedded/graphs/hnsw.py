@@ -35,6 +35,10 @@ class HnswGraph:
 
     Args:
         decode: converts rows of the row file to floats `(n, d)`.
+
+    Attributes:
+        bytes: memory of vectors and links for the whole capacity. hnswlib would count it in structures that an addition
+            may replace meanwhile.
     """
 
     engine = "hnsw"
@@ -47,6 +51,7 @@ class HnswGraph:
         self.index = self._create_index()
         self.lock = GraphLock(self._set_ef)
         self.started = False
+        self.bytes = 0
 
     def _create_index(self) -> Any:
         """Return an hnswlib index without rows."""
@@ -73,6 +78,7 @@ class HnswGraph:
                 self.index.resize_index(max(wanted, int(GROWTH * self.index.get_max_elements())))
             self.index.add_items(vectors, np.arange(self.covered, wanted), num_threads=threads)
             self.covered = wanted
+            self.bytes = self.estimate_bytes(self.index.get_max_elements())
 
     def search(self, queries: Vectors, k: int, ef: int) -> Found | None:
         """Return the k nearest rows with scores and the row count; None if it has or reaches fewer than k rows."""
@@ -102,12 +108,8 @@ class HnswGraph:
         if index.get_current_count() != covered:
             raise ValueError(f"the graph has {index.get_current_count()} rows, not {covered}")
         self.index, self.covered, self.started = index, covered, True
+        self.bytes = self.estimate_bytes(index.get_max_elements())
 
     def estimate_bytes(self, rows: int) -> int:
         """Return an estimate of the bytes of floats and links of this number of rows."""
         return estimate_float_graph(rows, self.spec.dimensions, self.spec.m)
-
-    @property
-    def bytes(self) -> int:
-        """Memory of vectors and lowest-level links for the whole capacity, in bytes; 0 while empty."""
-        return int(self.index.index_file_size()) if self.covered else 0

@@ -1,0 +1,80 @@
+"""Folded forms of a chain: its affine steps multiplied into one, for the dimensions and side that a request names."""
+
+import threading
+from typing import TYPE_CHECKING
+
+from cachetools import LRUCache
+
+if TYPE_CHECKING:
+    from lathe.transforms.base import Side
+    from lathe.transforms.chain import Chain
+
+MAX_SHORT_BYTES = 16_000_000
+"""Maximum bytes of the forms of a chain with fewer than all dimensions. Clients choose these, in any number."""
+FORM_BYTES = 4_096
+"""Bytes that a form takes besides its tensors, roughly."""
+
+
+class FoldedForms:
+    """Folded forms of one chain, kept in bounded memory; usable from several threads.
+
+    The forms with all dimensions are at most four. A form with fewer dimensions shares their tensors if it can, and is
+    folded separately if not.
+
+    Args:
+        chain: chain to fold.
+        device: torch device of the forms; None leaves them on that of the chain.
+    """
+
+    def __init__(self, chain: "Chain", device: str | None = None) -> None:
+        self.chain = chain
+        self.device = device
+        self.guard = threading.Lock()
+        self.whole: dict[tuple[bool, Side], Chain] = {}
+        self.short: LRUCache[tuple[int, bool, Side], tuple[Chain, int]] = LRUCache(
+            MAX_SHORT_BYTES, getsizeof=lambda entry: entry[1]
+        )
+
+    def find(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain | None":
+        """Return a form if it is kept; arguments as in `get`."""
+        with self.guard:
+            if dimensions is None:
+                return self.whole.get((normalize, side))
+            entry = self.short.get((dimensions, normalize, side))
+        return None if entry is None else entry[0]
+
+    def get(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain":
+        """Return a form, which is folded unless it is kept.
+
+        Args:
+            dimensions: output dimensions; None for all.
+            normalize: whether outputs are unit vectors.
+            side: side of a search that the form is for; queries are not quantized.
+
+        Raises:
+            InputError: for dimensions that the chain cannot serve.
+        """
+        found = self.find(dimensions, normalize, side)
+        if found is not None:
+            return found
+        if dimensions is None:
+            whole = self._place(self.chain.fold(None, normalize, side))
+            with self.guard:
+                return self.whole.setdefault((normalize, side), whole)
+        short, own_bytes = self._cut(dimensions, normalize, side)
+        if own_bytes <= MAX_SHORT_BYTES:
+            with self.guard:
+                self.short[dimensions, normalize, side] = short, own_bytes
+        return short
+
+    def _cut(self, dimensions: int, normalize: bool, side: "Side") -> "tuple[Chain, int]":
+        """Return a form with fewer dimensions, and the bytes that it does not share."""
+        self.chain.require_dimensions(dimensions)
+        cut = self.get(None, normalize, side).cut_folded(dimensions)
+        if cut is not None:
+            return cut, FORM_BYTES
+        form = self._place(self.chain.fold(dimensions, normalize, side))
+        return form, FORM_BYTES + sum(tensor.nbytes for tensor in form.buffers())
+
+    def _place(self, form: "Chain") -> "Chain":
+        return form if self.device is None else form.to(self.device)

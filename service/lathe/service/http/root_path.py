@@ -1,0 +1,47 @@
+"""A server below a path of another: https://example.org/lathe/embed for /embed.
+
+proxy that passes the path on ── /lathe/embed ──┐
+                                                ├──► the path with `root_path`, which Starlette takes off for routing
+proxy that strips the prefix ─── /embed ────────┘    and keeps in redirects and in the OpenAPI document
+"""
+
+from collections.abc import Iterable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class RootPathMiddleware:
+    """Middleware that puts a prefix before the path of each request that does not begin with it."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self.app = app
+        self.root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the app with `root_path` in the scope, and a path that begins with it."""
+        if scope["type"] == "http":
+            path = scope["path"]
+            if not (path == self.root_path or path.startswith(f"{self.root_path}/")):
+                path = self.root_path + path
+            scope = {**scope, "path": path, "root_path": self.root_path}
+        await self.app(scope, receive, send)
+
+
+def get_path_below_root(scope: Scope) -> str:
+    """Return the path of a request without the prefix in `root_path`, which Ray Serve sets too."""
+    path: str = scope["path"]
+    root_path = scope.get("root_path", "")
+    return path.removeprefix(root_path) if root_path and path.startswith(f"{root_path}/") else path
+
+
+def require_distinct(root_path: str, routes: Iterable[str]) -> None:
+    """Raise `ValueError` if a route begins as the prefix does: with such a prefix, a request could mean two routes.
+
+    Args:
+        root_path: the prefix, such as `/lathe`.
+        routes: paths of the server's routes.
+    """
+    first = root_path.split("/")[1]
+    taken = {route.split("/")[1] for route in routes}
+    if first in taken:
+        raise ValueError(f"LATHE_ROOT_PATH is {root_path}, and the server has routes that begin with /{first}")

@@ -1,0 +1,103 @@
+"""A server below a path of a proxy, which strips the path from requests or passes it on."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from lathe.service.app import create_app
+from lathe.service.http.load_shedding import SheddingMiddleware
+from lathe.service.http.root_path import get_path_below_root
+from lathe.service.settings import read_settings
+
+ROOT = "/team/lathe"
+
+
+@pytest.fixture(scope="module")
+def app(start_app, tmp_path_factory):
+    """Start an app below a path."""
+    with start_app(home=tmp_path_factory.mktemp("root") / "home", root_path=ROOT) as app:
+        yield app
+
+
+@pytest.fixture(params=["stripped", "passed on"])
+def prefix(request):
+    """Return what a proxy puts before the paths that the server sees."""
+    return "" if request.param == "stripped" else ROOT
+
+
+def test_routes_answer_with_and_without_the_prefix(app, prefix):
+    assert app.client.post(f"{prefix}/embed", json={"inputs": "x"}).status_code == 200
+    assert app.client.post(f"{prefix}/v1/embeddings", json={"input": "x"}).status_code == 200
+    assert app.client.get(f"{prefix}/health/ready").status_code == 200
+    assert app.client.get(f"{prefix}/").text.startswith("<!doctype html>")
+    assert app.client.get(f"{prefix}/dashboard/main.js").status_code == 200
+    assert app.client.get(f"{prefix}/chains/compact").json()["name"] == "compact"
+    assert app.client.get(f"{prefix}/nothing").status_code == 404
+
+
+def test_redirects_keep_the_prefix(app, prefix):
+    for path in ("/embed/", "/health/", "/chains/compact/"):
+        answer = app.client.get(f"{prefix}{path}", follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (307, ROOT + path.rstrip("/"))
+    root = app.client.get(ROOT, follow_redirects=False)
+    assert root.headers["location"] == f"{ROOT}/"  # the dashboard's page loads what lies beside it
+
+
+def test_the_api_pages_and_their_files_keep_the_prefix(app, prefix):
+    schema = app.client.get(f"{prefix}/openapi.json").json()
+    assert schema["servers"] == [{"url": ROOT}] and "/embed" in schema["paths"]
+    for page in ("/docs", "/redoc"):
+        assert f"{ROOT}/openapi.json" in app.client.get(prefix + page).text
+    pages = "".join(app.client.get(prefix + page).text for page in ("/docs", "/redoc"))
+    for file in ("swagger-ui-bundle.js", "swagger-ui.css", "redoc.standalone.js"):
+        assert f"{ROOT}/static-offline-docs/{file}" in pages
+        assert app.client.get(f"{prefix}/static-offline-docs/{file}").status_code == 200
+
+
+def test_what_goes_by_the_path_goes_by_the_path_below_the_prefix(app, prefix):
+    other = {"host": "some.example.org"}
+    assert app.client.get(f"{prefix}/health/live", headers=other).status_code == 200
+    assert app.client.get(f"{prefix}/chains", headers=other).status_code == 403
+    app.client.get(f"{prefix}/chains/compact")
+    metrics = app.client.get(f"{prefix}/metrics").text
+    assert 'route="/chains/{name}"' in metrics and ROOT not in metrics
+
+
+def test_texts_are_shed_below_the_prefix():
+    scope = {"type": "http", "method": "POST", "path": f"{ROOT}/embed", "root_path": ROOT, "headers": []}
+    full = SimpleNamespace(full=True, estimate_retry_seconds=lambda: 3)
+    embedder, sent = SimpleNamespace(engines={"mini": SimpleNamespace(queue=full)}), []
+
+    async def send(message):
+        sent.append(message)
+
+    async def receive():
+        return {"type": "http.request", "body": b""}
+
+    asyncio.run(SheddingMiddleware(None, embedder)(scope, receive, send))
+    assert sent[0]["status"] == 429 and scope["route"].path == "/embed"
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "below"),
+    [("/embed", "", "/embed"), ("/a/embed", "/a", "/embed"), ("/ab", "/a", "/ab"), ("/embed", "/a", "/embed")],
+)
+def test_the_path_below_the_root_is_the_path_without_the_prefix(path, root, below):
+    assert get_path_below_root({"path": path, "root_path": root}) == below
+
+
+def test_slashes_at_the_end_of_a_root_path_do_not_matter():
+    assert [read_settings(root_path=path).root_path for path in ("/", "/lathe/", ROOT)] == ["", "/lathe", ROOT]
+
+
+@pytest.mark.parametrize("path", ["lathe", "/a b", "/a?b", "/a//b", "https://example.org/lathe"])
+def test_a_root_path_that_is_no_path_is_refused(path):
+    with pytest.raises(ValueError, match="^LATHE_ROOT_PATH: .*is not a path: write /lathe"):
+        read_settings(root_path=path)
+
+
+@pytest.mark.parametrize("path", ["/embed", "/v1", "/indexes/docs", "/docs"])
+def test_a_root_path_that_begins_as_a_route_is_refused(tmp_path, path):
+    with pytest.raises(ValueError, match="LATHE_ROOT_PATH is .*, and the server has routes that begin with /"):
+        create_app(read_settings(home=tmp_path, root_path=path))
