@@ -356,13 +356,15 @@ def test_a_worker_answers_errors_for_any_chain_it_cannot_apply_or_send_and_other
             return None
 
     loaded = forge("pca:8").registry.load("mine@1")
-    refs = [loaded.build_ref(size, normalize=True) for size in (None, 8)]
-    messages = [
-        build_message(whole(work)) for work in (work_of(["a"], refs[0]), work_of(["b"], refs[1]), work_of(["c"]))
-    ]
-    worker = Worker(Encoder())
-    for message, chain in zip(messages, (Bad(loaded.chain.transforms), Mute()), strict=False):
-        worker.chains[tuple(message["chain"].values())] = chain
+    chains = {None: Bad(loaded.chain.transforms), 8: Mute()}
+
+    class WorkerWithBadChains(Worker):
+        def load_chain(self, ref):
+            return chains[ref["dimensions"]]
+
+    works = [work_of(["a"], loaded.build_ref(None, True)), work_of(["b"], loaded.build_ref(8, True)), work_of(["c"])]
+    messages = [build_message(whole(work)) for work in works]
+    worker = WorkerWithBadChains(Encoder())
     head, arrays = worker.encode_message(worker.tokenize(messages))
     assert [result.get("error") for result in head["results"]] == ["TypeError", "AttributeError", None]
     assert arrays[0].shape == (1, WIDTH)
@@ -393,11 +395,12 @@ def test_requests_through_a_bad_chain_leave_the_encoders_process_alive(lathe, ad
     """Its files were changed in place: the server's memory has the good chain, and the process reads the bad one."""
     engine = lathe.services.embedder.default
     version = add_version("replaced", real_rows, "r2,pca:8")
-    assert lathe.client.post("/embed", json={"inputs": ["one"], "chain": f"replaced@{version}"}).status_code == 200
+    body = {"vectors": real_rows[:1].tolist(), "chain": f"replaced@{version}"}
+    assert lathe.client.post("/reduce", json=body).status_code == 200
     forged = Forger(lathe.services.registry, "replaced")
     forged.change_tensors(cast_all(torch.bfloat16))
     for number in range(5):
-        body = {"inputs": [f"text {number}"], "chain": f"replaced@{version}", "normalize": False}  # read anew
+        body = {"inputs": [f"text {number}"], "chain": f"replaced@{version}"}
         answer = lathe.client.post("/embed", json=body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "corrupt_artifact"), answer.text
         assert "dtype torch.bfloat16" in answer.json()["error"]["message"]
