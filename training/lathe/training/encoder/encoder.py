@@ -35,11 +35,11 @@ from lathe.training.encoder.cutting import (
 )
 from lathe.training.encoder.fingerprint import compute_fingerprint
 from lathe.training.encoder.finite import require_finite
-from lathe.training.encoder.loading import choose_attention, load_with_chat_template
+from lathe.training.encoder.loading import choose_attention, convert_load_errors, load_with_chat_template
 from lathe.training.encoder.long_texts import MARGIN_TOKENS, Pieces, split_texts
 from lathe.training.encoder.packing import try_packing, unpack_linear_layers
 from lathe.training.encoder.parallel import map_in_threads
-from lathe.training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
+from lathe.training.encoder.precision import PROBES, Agreement, convert_dtype, measure_agreement, resolve_dtype
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side
 from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
 from lathe.training.encoder.unpadding import split_flat_batches, try_unpadding
@@ -56,6 +56,10 @@ SLACK_TOKENS = 100
 """Cost of a forward pass on a CPU besides that of its tokens, in tokens (MiniLM: 86 to 140); less padding than that is
 accepted."""
 
+MAX_BATCH_DIFFERENCE = 1e-3
+"""Maximum difference between entries of the unit vectors, in float32, of a text alone and among longer ones. Some
+models read padding, such as those with a CNN behind the transformer."""
+
 COMPARED_PARAMETERS = 1_000_000_000
 """Maximum number of parameters of a model that is also run in float32 for comparison; a larger one may not fit."""
 
@@ -64,6 +68,9 @@ WINDOW_BATCHES = 4
 
 UNLIMITED = 1_000_000
 """`max_length` of static models, which look each token up and have no limit of their own."""
+
+LIBRARY = "sentence_transformers."
+"""Beginning of the names of the library's own modules."""
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +82,9 @@ class Encoder(PromptedEncoder):
         model: the `SentenceTransformer`.
         device: name of its device.
         spec: the spec it was loaded from, with `auto` replaced by the dtype in use.
+        given: the spec as it was given.
+        transformer: the first module of the model, which runs in the spec's dtype.
+        heads: the modules after it, which run in float32.
         dimensions: dimensions of its vectors.
         max_length: tokens that it reads of a text, special tokens included.
         prompts: prompts by name.
@@ -102,15 +112,21 @@ class Encoder(PromptedEncoder):
         """
         keep_freed_blocks()
         self.model = load_with_chat_template(spec, device)
+        with convert_load_errors(spec):
+            self._prepare(spec, device, batch_tokens)
+
+    def _prepare(self, spec: EncoderSpec, device: str | None, batch_tokens: int | None) -> None:
+        """Set up the loaded model, in the dtype of the spec, and run it once."""
         wrapped = uses_chat_template(self.model)
         if spec.chat_template == "off":
             remove_chat_template(self.model, spec.name)
         self.template_tokens = count_template_tokens(self.model)
-        self.warning = None
+        self.warning: str | None = None
         if wrapped and spec.chat_template is None:
             self.warning = describe_chat_template(spec.name, self.template_tokens)
             log.warning(self.warning)
         self.device = str(self.model.device)
+        self.given = spec
         self.spec = replace(spec, dtype=resolve_dtype(spec.dtype, self.device))
         self.dimensions = int(self.model.get_embedding_dimension() or 0)
         self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
@@ -125,7 +141,13 @@ class Encoder(PromptedEncoder):
         if self.flash:
             self.batch_tokens = max(1, self.batch_tokens // WINDOW_BATCHES)  # flattened windows are one batch
         self.slack_tokens = SLACK_TOKENS if self.device == "cpu" else self.batch_tokens // 4
-        self.transformer = next(iter(self.model))
+        self.transformer, *self.heads = self.model
+        for module in self.heads:
+            module.float()
+        if not self.static and all(type(module).__module__.startswith(LIBRARY) for module in self.heads):
+            # With padding on the left, positions depend on the other texts of a batch. A module of a model's own may
+            # take the last token from the end, and keeps its side.
+            self.model.tokenizer.padding_side = "right"
         self.cutter = self.make_cutter()
         self.first_position = 0
         self.padded_attention: str | None = None
@@ -164,21 +186,26 @@ class Encoder(PromptedEncoder):
     def _convert_and_compare(self) -> Agreement | None:
         """Convert the transformer to the spec's dtype, without padding if possible; return the agreement with float32.
 
-        On a CPU, with `attention` at `auto`, padding is left out if the vectors stay the same; `first_position` and
-        `padded_attention` are then set. Large models and those with flash attention are only converted, and None is
+        If padding changes the vectors, batches will hold texts of equal lengths only. On a CPU, with `attention` at
+        `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention` are then set.
+        Large models and those with flash attention are only converted, and None is
         returned.
         """
         large = sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS
         if large or self.flash:  # neither can run in float32
-            self.transformer.to(getattr(torch, self.spec.dtype))
+            convert_dtype(self.transformer, getattr(torch, self.spec.dtype))
             return None
         self.transformer.float()
-        reference = self.encode(PROBES).vectors
+        reference = padded = self.encode(PROBES).vectors
+        if not self.static:
+            reference = np.concatenate([self.encode([probe]).vectors for probe in PROBES])
+        if np.abs(padded - reference).max() > MAX_BATCH_DIFFERENCE:
+            self.slack_tokens = 0
         if self.device == "cpu" and self.spec.attention == "auto":
             found = try_unpadding(self.model, PROBES)
             if found is not None:
                 self.first_position, self.padded_attention = found
-        self.transformer.to(getattr(torch, self.spec.dtype))
+        convert_dtype(self.transformer, getattr(torch, self.spec.dtype))
 
         def compare() -> Agreement:
             return measure_agreement(self.encode(PROBES).vectors, reference)
@@ -200,12 +227,16 @@ class Encoder(PromptedEncoder):
             self.padded_attention = None
 
     def describe(self) -> dict[str, Any]:
-        """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata."""
+        """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata.
+
+        Where the model completes the spec, `given` holds what the spec says.
+        """
         return self.spec.to_json() | {
             "fingerprint": self.fingerprint,
             "dimensions": self.dimensions,
             "max_length": self.max_length,
             "prompts": self.prompts,
+            "given": {"max_length": self.given.max_length, "prompts": dict(self.given.prompts)},
         }
 
     def encode(
@@ -409,7 +440,7 @@ class Encoder(PromptedEncoder):
         No gradients are recorded.
         """
         features = self.run_transformer(batch)
-        for module in list(self.model)[1:]:
+        for module in self.heads:
             features = module(features)
 
         # A flattened batch has one text more, which only fills it up.
@@ -421,8 +452,9 @@ class Encoder(PromptedEncoder):
         device = self.model.device
         on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
         features: dict[str, Any] = self.transformer(on_device)
-        if "token_embeddings" in features:  # pooling in bfloat16 would leave norms off by 1e-3
-            features["token_embeddings"] = features["token_embeddings"].float()
+        for name in ("token_embeddings", "sentence_embedding"):
+            if name in features:  # pooling in bfloat16 would leave norms off by 1e-3
+                features[name] = features[name].float()
         return features
 
     def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:
