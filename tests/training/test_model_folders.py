@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import (
@@ -19,13 +20,30 @@ from sentence_transformers.sentence_transformer.modules import (
     WordEmbeddings,
 )
 from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
-from transformers import AutoConfig, AutoModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    CLIPConfig,
+    CLIPImageProcessor,
+    CLIPModel,
+    CLIPProcessor,
+    PreTrainedTokenizerFast,
+)
 
 from lathe.training.encoder.encoder import UNLIMITED, Encoder
 from lathe.training.encoder.positions import count_positions
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import EncoderError, TooLongError
-from tests.training.tiny_models import AXES, HIDDEN, POSITIONS, TinyModel, build_tokenizer, choose_models
+from tests.training.tiny_models import (
+    AXES,
+    HIDDEN,
+    IDS,
+    POSITIONS,
+    SPECIAL,
+    TinyModel,
+    build_tokenizer,
+    choose_models,
+)
 
 TEXTS = [
     "one",
@@ -197,6 +215,26 @@ def test_a_truncate_dim_that_is_no_number_of_dimensions_is_refused(tmp_path, val
         Encoder(EncoderSpec("tiny", str(folder)), "cpu")
 
 
+def test_a_clip_model_gives_the_vectors_of_its_texts(tmp_path):
+    pytest.importorskip("PIL")
+    sides = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    text = sides | {"max_position_embeddings": 40, "vocab_size": 400, **IDS}
+    vision = sides | {"image_size": 16, "patch_size": 8}
+    torch.manual_seed(0)
+    folder = tmp_path / "clip" / "0_CLIPModel"
+    CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=12)).save_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=build_tokenizer(), model_input_names=["input_ids", "attention_mask"], **SPECIAL
+    )
+    CLIPProcessor(CLIPImageProcessor(), tokenizer).save_pretrained(folder)
+    listed = [{"idx": 0, "name": "0", "path": folder.name, "type": "sentence_transformers.models.CLIPModel"}]
+    (folder.parent / "modules.json").write_text(json.dumps(listed))
+    encoder = Encoder(EncoderSpec("clip", str(folder.parent)), "cpu")
+    assert encoder.max_length == 40
+    expected = vectors_of_sentence_transformers(folder.parent, TEXTS, 40)
+    np.testing.assert_allclose(encoder.encode(TEXTS).vectors, expected, atol=1e-5)
+
+
 def word_embeddings() -> list[torch.nn.Module]:
     words = WhitespaceTokenizer(vocab=["PADDING", "cat", "mat"])
     return [WordEmbeddings(words, np.random.default_rng(0).random((3, 8))), Pooling(8)]
@@ -229,3 +267,145 @@ def test_modules_that_do_not_fit_together_are_refused(tmp_path):
     (folder / "modules.json").write_text(json.dumps([*listed, listed[-1] | {"idx": 3, "name": "3", "path": "3"}]))
     with pytest.raises(EncoderError, match="the encoder tiny .* cannot be loaded: mat1 and mat2"):
         Encoder(EncoderSpec("tiny", str(folder)), "cpu")
+
+
+def change_settings(folder: Path, file: str, **settings) -> Path:
+    """Change settings in a JSON file of a folder of a model; return the folder."""
+    known = json.loads((folder / file).read_text()) if (folder / file).is_file() else {}
+    (folder / file).write_text(json.dumps(known | settings))
+    return folder
+
+
+def lack_weights(folder: Path, lacking: str) -> Path:
+    """Remove the weights with a word in their names from a folder's file; return the folder."""
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if lacking not in name}
+    assert len(kept) < len(weights)
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("backbone", "lacking"), [("bert", "layer.1.attention"), ("modernbert", "layers.1"), ("qwen3", "weight")]
+)
+def test_a_model_whose_files_lack_weights_is_refused_as_others_would_be_random(tmp_path, backbone, lacking):
+    folder = lack_weights(TinyModel(backbone).write(tmp_path / "model"), lacking)
+    with pytest.raises(EncoderError, match=r"tiny lacks \d+ of the \d+ weights of its model in its files, such as"):
+        Encoder(EncoderSpec("tiny", str(folder)), "cpu")
+
+
+def test_a_pooler_that_no_pooling_reads_may_be_missing(tmp_path):
+    folder = lack_weights(TinyModel().write(tmp_path / "model"), "pooler")
+    whole = TinyModel().write(tmp_path / "whole")
+    found, expected = (Encoder(EncoderSpec("tiny", str(one)), "cpu").encode(TEXTS).vectors for one in (folder, whole))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_an_adapter_is_loaded_onto_its_base_with_what_it_was_trained_to(tmp_path):
+    from peft import LoraConfig
+
+    model = SentenceTransformer(str(TinyModel().write(tmp_path / "base")), device="cpu")
+    model.add_adapter(LoraConfig(r=4, target_modules=["query", "value"]))
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.5)
+    model.save(str(tmp_path / "adapter"), create_model_card=False)
+    expected = np.concatenate([model.encode([text], normalize_embeddings=True) for text in TEXTS])
+    adapted = Encoder(EncoderSpec("adapted", str(tmp_path / "adapter")), "cpu")
+    base = Encoder(EncoderSpec("base", str(tmp_path / "base")), "cpu")
+    np.testing.assert_allclose(adapted.encode(TEXTS).vectors, expected, atol=1e-5)
+    assert adapted.fingerprint != base.fingerprint
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_token_that_the_model_has_no_vector_for_is_an_error_of_its_text_alone(tmp_path, static):
+    """Tokenizers have special tokens that were added without a row of the model's table."""
+    if static:
+        modules = [StaticEmbedding(build_tokenizer(), embedding_dim=8)]
+        SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "model"), create_model_card=False)
+        folder = tmp_path / "model"
+    else:
+        folder = TinyModel().write(tmp_path / "model")
+    tokens = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    new = tokens[0] | {"id": 400, "content": "[NEW]"}
+    assert Encoder(EncoderSpec("tiny", str(folder)), "cpu").vocabulary is None
+    change_settings(folder, "tokenizer.json", added_tokens=[*tokens, new])
+    encoder = Encoder(EncoderSpec("tiny", str(folder)), "cpu")
+    assert encoder.encode([*TEXTS, ""]).vectors.shape == (5, encoder.dimensions)
+    with pytest.raises(EncoderError, match=r"a text has the token '\[NEW\]', for which tiny has no vector"):
+        encoder.encode(["one", "see [NEW] here"])
+
+
+def test_a_static_model_whose_table_is_too_short_for_ordinary_texts_is_refused(tmp_path):
+    modules = [StaticEmbedding(build_tokenizer(), embedding_weights=torch.randn(50, 8))]
+    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "model"), create_model_card=False)
+    with pytest.raises(EncoderError, match="a text has the token .*, for which tiny has no vector"):
+        Encoder(EncoderSpec("tiny", str(tmp_path / "model")), "cpu")
+
+
+@pytest.mark.parametrize("kind", ["SparseEncoder", "CrossEncoder", "MultiVectorEncoder", "ColBERT"])
+def test_models_that_give_no_single_vector_for_a_text_are_refused_by_their_type(tmp_path, kind):
+    folder = TinyModel().write(tmp_path / "model")
+    change_settings(folder, "config_sentence_transformers.json", model_type=kind)
+    with pytest.raises(EncoderError, match=f"tiny is a {kind}, which is not supported; models may be a Sentence"):
+        Encoder(EncoderSpec("tiny", str(folder)), "cpu")
+
+
+def test_a_folder_that_says_nothing_of_pooling_is_served_with_a_warning(tmp_path):
+    folder = TinyModel().write(tmp_path / "model")
+    assert Encoder(EncoderSpec("tiny", str(folder)), "cpu").warning is None
+    (folder / "modules.json").unlink()
+    warning = Encoder(EncoderSpec("tiny", str(folder)), "cpu").warning
+    assert "tiny has no modules.json" in warning and "their mean is taken; set pooling of this encoder" in warning
+    assert Encoder(EncoderSpec("tiny", str(folder), pooling="cls"), "cpu").warning is None
+
+
+def test_a_model2vec_folder_that_does_not_say_how_it_is_read_is_refused(tmp_path):
+    change_settings(tmp_path, "config.json", model_type="model2vec", architectures=["StaticModel"])
+    build_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    save_file({"embeddings": torch.randn(400, 8)}, tmp_path / "model.safetensors")
+    with pytest.raises(EncoderError, match="tiny is a model2vec folder without modules.json"):
+        Encoder(EncoderSpec("tiny", str(tmp_path)), "cpu")
+    listed = [{"idx": 0, "name": "0", "path": ".", "type": "sentence_transformers.models.StaticEmbedding"}]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    assert Encoder(EncoderSpec("tiny", str(tmp_path)), "cpu").encode(TEXTS).vectors.shape == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "message"),
+    [
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "tiny has max_seq_length 0 in its settings; allowed are"),
+        ("sentence_bert_config.json", {"max_seq_length": "128"}, "tiny has max_seq_length '128' in its settings"),
+        ("config_sentence_transformers.json", {"prompts": {"query": ["a"]}}, "tiny has a prompt query of"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "none"}, "'none' not found in the configured"),
+        ("config.json", {"model_type": "novel"}, "model type `novel` but Transformers does not recognize"),
+    ],
+)
+def test_settings_of_a_folder_that_make_no_sense_are_refused_when_it_is_loaded(tmp_path, file, settings, message):
+    folder = change_settings(TinyModel().write(tmp_path / "model"), file, **settings)
+    with pytest.raises(EncoderError, match=message):
+        Encoder(EncoderSpec("tiny", str(folder)), "cpu")
+
+
+def test_a_prompt_that_is_null_is_empty(tmp_path):
+    folder = TinyModel().write(tmp_path / "model")
+    change_settings(folder, "config_sentence_transformers.json", prompts={"query": None, "passage": "keep: "})
+    encoder = Encoder(EncoderSpec("tiny", str(folder)), "cpu")
+    assert (encoder.prompts["query"], encoder.prompts["passage"]) == ("", "keep: ")
+    np.testing.assert_allclose(encoder.encode(["a"], "query").vectors, encoder.encode(["a"]).vectors, atol=1e-6)
+
+
+def test_a_tokenizer_that_pads_and_truncates_by_itself_changes_nothing(tmp_path):
+    plain, padded = (TinyModel().write(tmp_path / name) for name in ("plain", "padded"))
+    change_settings(
+        padded,
+        "tokenizer.json",
+        padding={
+            "strategy": {"Fixed": 40}, "direction": "Right", "pad_to_multiple_of": None,
+            "pad_id": 1, "pad_type_id": 0, "pad_token": "<pad>",
+        },
+        truncation={"direction": "Right", "max_length": 10, "strategy": "LongestFirst", "stride": 0},
+    )  # fmt: skip
+    encoders = [Encoder(EncoderSpec("tiny", str(folder)), "cpu") for folder in (plain, padded)]
+    np.testing.assert_array_equal(*(encoder.encode(TEXTS).vectors for encoder in encoders))
+    assert encoders[1].encode(TEXTS).tokens.tolist() == encoders[0].encode(TEXTS).tokens.tolist()

@@ -145,9 +145,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 @pytest.mark.parametrize("stored", [False, True])
-def test_an_api_that_knows_no_base64_is_asked_for_lists_once_that_is_known(
-    connect, embeddings_server, refusal, stored
-):
+def test_an_api_that_knows_no_base64_is_asked_for_lists_once_that_is_known(connect, embeddings_server, refusal, stored):
     """Also in a process that asks for no probe texts, as the space is known."""
 
     def answer(server, number, body):

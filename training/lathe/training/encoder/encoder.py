@@ -35,15 +35,21 @@ from lathe.training.encoder.cutting import (
 )
 from lathe.training.encoder.fingerprint import compute_fingerprint
 from lathe.training.encoder.finite import require_finite
-from lathe.training.encoder.loading import choose_attention, convert_load_errors, load_with_chat_template
+from lathe.training.encoder.loading import (
+    choose_attention,
+    convert_load_errors,
+    load_with_chat_template,
+    locate_model,
+)
 from lathe.training.encoder.long_texts import MARGIN_TOKENS, Pieces, split_texts
+from lathe.training.encoder.model_checks import describe_default_pooling, find_smaller_vocabulary
 from lathe.training.encoder.packing import try_packing, unpack_linear_layers
 from lathe.training.encoder.parallel import map_in_threads
 from lathe.training.encoder.precision import PROBES, Agreement, convert_dtype, measure_agreement, resolve_dtype
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side
 from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
 from lathe.training.encoder.unpadding import split_flat_batches, try_unpadding
-from lathe.training.errors import EncoderError, NotFiniteError, TooLongError
+from lathe.training.errors import EncoderError, NotFiniteError, TooLongError, UnknownTokenError
 
 BATCH_TOKENS = {"float32": 1024, "bfloat16": 2048, "float16": 2048}
 """Tokens of a forward pass on a CPU by dtype, padding included: what its caches hold. Measured with MiniLM on real
@@ -92,6 +98,7 @@ class Encoder(PromptedEncoder):
         fingerprint: see `lathe.training.encoder.fingerprint`.
         batch_tokens: tokens of one forward pass, padding included.
         template_tokens: tokens that the model's chat template adds to each text; 0 without one.
+        vocabulary: number of tokens that the model has vectors for, if its tokenizer has more; else None.
         warning: why its vectors may be poor; None if nothing is known.
         agreement: cosine of its vectors with those in float32; None if it cannot run in float32, because the model is
             too large or uses flash attention.
@@ -112,35 +119,44 @@ class Encoder(PromptedEncoder):
         """
         keep_freed_blocks()
         self.model = load_with_chat_template(spec, device)
-        with convert_load_errors(spec):
-            self._prepare(spec, device, batch_tokens)
-
-    def _prepare(self, spec: EncoderSpec, device: str | None, batch_tokens: int | None) -> None:
-        """Set up the loaded model, in the dtype of the spec, and run it once."""
-        wrapped = uses_chat_template(self.model)
-        if spec.chat_template == "off":
-            remove_chat_template(self.model, spec.name)
-        self.template_tokens = count_template_tokens(self.model)
-        self.warning: str | None = None
-        if wrapped and spec.chat_template is None:
-            self.warning = describe_chat_template(spec.name, self.template_tokens)
-            log.warning(self.warning)
         self.device = str(self.model.device)
         self.given = spec
         self.spec = replace(spec, dtype=resolve_dtype(spec.dtype, self.device))
-        self.dimensions = int(self.model.get_embedding_dimension() or 0)
-        self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
-        self.prompts: dict[str, str] = dict(self.model.prompts)
-        self.default_prompt_name: str | None = self.model.default_prompt_name
-        self.fingerprint = compute_fingerprint(
-            self.model, self.max_length, self.prompts, without_chat_template=wrapped and spec.chat_template == "off"
-        )
         on_cpu = BATCH_TOKENS[self.spec.dtype]
         self.flash = choose_attention(spec, device) == "flash_attention_2"
         self.batch_tokens = batch_tokens or (on_cpu if self.device == "cpu" else DEVICE_BATCH_TOKENS)
         if self.flash:
             self.batch_tokens = max(1, self.batch_tokens // WINDOW_BATCHES)  # flattened windows are one batch
         self.slack_tokens = SLACK_TOKENS if self.device == "cpu" else self.batch_tokens // 4
+        with convert_load_errors(spec):
+            self._describe_model()
+            self._prepare_model()
+
+    def _describe_model(self) -> None:
+        """Set what is known of the loaded model without running it, and log what its vectors may suffer from."""
+        wrapped = uses_chat_template(self.model)
+        if self.spec.chat_template == "off":
+            remove_chat_template(self.model, self.name)
+        self.template_tokens = count_template_tokens(self.model)
+        warnings = [describe_default_pooling(self.spec, self.model, locate_model(self.spec.model))]
+        if wrapped and self.spec.chat_template is None:
+            warnings.append(describe_chat_template(self.name, self.template_tokens))
+        self.warning = "; ".join(filter(None, warnings)) or None
+        if self.warning:
+            log.warning(self.warning)
+        self.dimensions = int(self.model.get_embedding_dimension() or 0)
+        self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
+        self.prompts: dict[str, str] = dict(self.model.prompts)
+        self.default_prompt_name: str | None = self.model.default_prompt_name
+        self.fingerprint = compute_fingerprint(
+            self.model,
+            self.max_length,
+            self.prompts,
+            without_chat_template=wrapped and self.spec.chat_template == "off",
+        )
+
+    def _prepare_model(self) -> None:
+        """Convert the loaded model to the dtype of the spec, choose how its batches are padded, and run it once."""
         self.transformer, *self.heads = self.model
         for module in self.heads:
             module.float()
@@ -148,6 +164,7 @@ class Encoder(PromptedEncoder):
             # With padding on the left, positions depend on the other texts of a batch. A module of a model's own may
             # take the last token from the end, and keeps its side.
             self.model.tokenizer.padding_side = "right"
+        self.vocabulary = find_smaller_vocabulary(self.model)
         self.cutter = self.make_cutter()
         self.first_position = 0
         self.padded_attention: str | None = None
@@ -155,9 +172,9 @@ class Encoder(PromptedEncoder):
             self.agreement = self._convert_and_compare()
         except NotFiniteError as error:
             raise error.at(
-                f"the encoder {spec.name} cannot be used, as {PROBES[error.position or 0]!r} shows"
+                f"the encoder {self.name} cannot be used, as {PROBES[error.position or 0]!r} shows"
             ) from None
-        if spec.compile:
+        if self.spec.compile:
             model = self.transformer.auto_model  # its forward is called by name, past what Module.compile sets
             model.forward = torch.compile(model.forward, dynamic=True)
 
@@ -188,8 +205,7 @@ class Encoder(PromptedEncoder):
 
         If padding changes the vectors, batches will hold texts of equal lengths only. On a CPU, with `attention` at
         `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention` are then set.
-        Large models and those with flash attention are only converted, and None is
-        returned.
+        Large models and those with flash attention are only converted, and None is returned.
         """
         large = sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS
         if large or self.flash:  # neither can run in float32
@@ -264,6 +280,7 @@ class Encoder(PromptedEncoder):
         Raises:
             TooLongError: for a text that is too long, if `long_text` is "error".
             NotFiniteError: for a text whose vector holds NaN or inf.
+            UnknownTokenError: for a text with a token that the model has no vector for.
             EncoderError: for an unknown prompt, or one string in place of a list.
         """
         if isinstance(texts, str):
@@ -389,14 +406,26 @@ class Encoder(PromptedEncoder):
         """Tokenize texts that are cut to what the model reads, and divide them into batches; see `tokenize`."""
         if self.static:  # it takes its tokens in a row
             features = self._tokenize_pieces(texts, prompt)
+            self._require_known_tokens(features)
             ends = [*features["offsets"][1:].tolist(), len(features["input_ids"])]
             tokens = np.diff([0, *ends]).astype(np.int64)
             return [Batch(np.arange(len(texts)), features, tokens, int(tokens.sum()))]
         self.model.tokenizer.truncation_side = truncation_side
         features = self.model.preprocess(texts, prompt=prompt)
+        self._require_known_tokens(features)
         if self.unpadded:
             return list(split_flat_batches(features, self.batch_tokens, self.first_position))
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
+
+    def _require_known_tokens(self, features: Features) -> None:
+        """Raise `UnknownTokenError` for a token that the tokenizer has, but the model no vector for."""
+        if self.vocabulary is None or not features["input_ids"].numel():
+            return
+        highest = int(features["input_ids"].max())
+        if highest >= self.vocabulary:
+            tokenizer = self.model.tokenizer
+            token = tokenizer.id_to_token(highest) if self.static else tokenizer.convert_ids_to_tokens(highest)
+            raise UnknownTokenError(f"a text has the token {token!r}, for which {self.name} has no vector")
 
     def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
         """Return the part of a text that the model reads, as a `Cut`; short texts are returned whole.

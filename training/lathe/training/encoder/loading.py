@@ -11,6 +11,7 @@ import torch
 
 from lathe.training.encoder.chat_template import remove_chat_template
 from lathe.training.encoder.devices import best_device
+from lathe.training.encoder.model_checks import require_loadable, require_supported
 from lathe.training.encoder.positions import count_positions
 from lathe.training.encoder.precision import resolve_dtype
 from lathe.training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec
@@ -54,9 +55,10 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     attention = choose_attention(spec, device)
     with convert_load_errors(spec):
-        _require_loadable(spec)
+        located = locate_model(spec.model)
+        require_loadable(spec, located)
         model = SentenceTransformer(
-            locate_model(spec.model),
+            located,
             device=device,
             revision=spec.revision,
             prompts=dict(spec.prompts) or None,
@@ -65,7 +67,7 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
             config_kwargs=None if spec.layer is None else {"num_hidden_layers": spec.layer},
             model_kwargs=None if attention is None else {"attn_implementation": attention},
         )
-        _require_supported(spec, model)
+        require_supported(spec, model)
         _limit_length(spec, model)
         if spec.pooling is not None:
             for index, module in enumerate(model):
@@ -88,24 +90,6 @@ def convert_load_errors(spec: EncoderSpec) -> Iterator[None]:
         raise EncoderError(_describe_failure(spec, error)) from error
 
 
-def _require_supported(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError`, which names the module, unless a model begins with one whose texts can be read here."""
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-
-    first = next(iter(model))
-    kind = type(first).__name__
-    if kind == "Router":
-        raise EncoderError(f"{spec.name} reads queries and documents by different modules, which is not supported")
-    if not isinstance(first, StaticEmbedding) and not hasattr(first, "auto_model"):
-        raise EncoderError(
-            f"{spec.name} begins with the module {kind}, which is not supported; models may begin with a Transformer "
-            "or a StaticEmbedding"
-        )
-    modalities = getattr(first, "modality_config", {"text": None})
-    if not {"text", "message"} & set(modalities):
-        raise EncoderError(f"{spec.name} reads {', '.join(map(str, modalities))}, and no texts")
-
-
 def _limit_length(spec: EncoderSpec, model: Any) -> None:
     """Set the maximum length of a model, in place: that of the spec or its own, within the positions that it knows.
 
@@ -115,6 +99,8 @@ def _limit_length(spec: EncoderSpec, model: Any) -> None:
     first = next(iter(model))
     positions = count_positions(first.auto_model) if hasattr(first, "auto_model") else None
     own = model.max_seq_length
+    if own is not None and (not isinstance(own, int | float) or own <= 2):
+        raise EncoderError(f"{spec.name} has max_seq_length {own!r} in its settings; allowed are numbers above 2")
     if positions is not None and (own is None or own > positions):
         model.max_seq_length = positions
     if spec.max_length is None:
@@ -176,25 +162,6 @@ def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
     on_gpu = (device or best_device()).startswith("cuda")
     flash = on_gpu and resolve_dtype(spec.dtype, "cuda") != "float32" and find_spec("flash_attn") is not None
     return "flash_attention_2" if flash else None
-
-
-def _require_loadable(spec: EncoderSpec) -> None:
-    """Raise `EncoderError` if the model lacks the spec's layer, which transformers would fill with random weights.
-
-    Also if the spec is of an embeddings API, and so has no model to load. The model's configuration is read for the
-    layer, perhaps from the Hub, unless the spec has none.
-    """
-    if spec.upstream is not None:
-        raise EncoderError(f"{spec.name} is behind an embeddings API: this takes a model that is loaded here")
-    if spec.layer is None:
-        return
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(
-        locate_model(spec.model), revision=spec.revision, trust_remote_code=spec.trust_remote_code
-    )
-    if not 1 <= spec.layer <= config.num_hidden_layers:
-        raise EncoderError(f"{spec.name} has layers 1 to {config.num_hidden_layers}, not {spec.layer}")
 
 
 def locate_model(model: str) -> str:
