@@ -85,6 +85,23 @@ def test_an_index_that_does_not_keep_the_vectors_is_refused(tmp_path, vectors, k
         rows_of(open_source(written(tmp_path / "a.faiss", kind, vectors)))
 
 
+@pytest.mark.parametrize("present", [True, False])
+def test_lists_in_another_file_are_not_read_wherever_that_is(tmp_path, vectors, present):
+    index = faiss.index_factory(8, "IVF4,Flat")
+    index.train(vectors)
+    index.add(vectors[:100])
+    (tmp_path / "elsewhere").mkdir()
+    lists = faiss.OnDiskInvertedLists(index.nlist, index.code_size, str(tmp_path / "elsewhere" / "lists"))
+    lists.merge_from_1(index.invlists)
+    index.replace_invlists(lists)
+    faiss.write_index(index, str(tmp_path / "a.faiss"))
+    if present:
+        (tmp_path / "lists").write_bytes((tmp_path / "elsewhere" / "lists").read_bytes())
+    message = "a.faiss has its vectors in another file" if present else "a.faiss is not a FAISS index that can be read"
+    with pytest.raises(SourceError, match=message):
+        rows_of(open_source(str(tmp_path / "a.faiss")))
+
+
 @pytest.mark.parametrize("kind", ["HNSW8", "IVF4,Flat", "NSG8"])
 def test_a_file_that_claims_more_than_it_holds_is_refused_without_the_memory(tmp_path, vectors, kind):
     """Each eight bytes in turn are taken for a count, and made a billion."""

@@ -94,7 +94,7 @@ class _ListedVectors:
     """
 
     def __init__(self, faiss: Any, index: Any) -> None:
-        self.count, self.dimensions = int(index.ntotal), int(index.d)
+        self.dimensions = int(index.d)
         lists, sizes = index.invlists, [index.invlists.list_size(number) for number in range(index.nlist)]
         self.ids = np.zeros(0, np.int64)
         self.tables = []
@@ -104,6 +104,7 @@ class _ListedVectors:
             if size:
                 self.ids = np.concatenate([self.ids, faiss.rev_swig_ptr(lists.get_ids(number), size)])
 
+        self.count = len(self.ids)
         order = np.argsort(self.ids, kind="stable")
         self.ids = self.ids[order]
         self.lists = np.repeat(np.arange(len(sizes)), sizes)[order]
@@ -121,7 +122,7 @@ def _require_keeping(path: Readable) -> int:
     """Return the bytes of a file if its header is that of an index which keeps vectors, and it can hold its vectors.
 
     FAISS allocates memory by the header before it reads further: a file of 15 kB whose header claims a billion vectors
-    would take terabytes.
+    would take terabytes. What indexes other than flat ones claim is limited by `_limit_claims`.
 
     Raises:
         SourceError: if the index is of another kind, or the file too small.
@@ -130,11 +131,11 @@ def _require_keeping(path: Readable) -> int:
         size = stored.seek(0, io.SEEK_END)
         stored.seek(0)
         header = _read_inner_header(stored)
-        counted = int.from_bytes(stored.read(8), "little") if header[:4] in FLAT else 0
+        counted = int.from_bytes(stored.read(8), "little")
     if header[:4] not in KEEPING:
         raise SourceError(f"{path.name} is not a FAISS index whose vectors can be read; {KEPT}")
     width, rows = int.from_bytes(header[4:8], "little"), int.from_bytes(header[8:16], "little")
-    if max(width * rows, counted) * 4 > size:
+    if header[:4] in FLAT and max(width * rows, counted) * 4 > size:
         raise SourceError(f"{path.name} is not a FAISS index that can be read: it is truncated")
     require_dimensions(path, width)
     return size
@@ -180,7 +181,8 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
     try:
         size = _require_keeping(path)
         with native_path(path) as here, _limit_claims(faiss, size):
-            whole = faiss.read_index(here)
+            # A file may name another one for its lists, anywhere: it is looked for in the same folder.
+            whole = faiss.read_index(here, faiss.IO_FLAG_ONDISK_SAME_DIR)
     except (RuntimeError, OSError) as error:
         raise SourceError(f"{path.name} is not a FAISS index that can be read") from error
 
@@ -188,8 +190,12 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
     if isinstance(index, faiss.IndexIDMap):
         mapped, index = faiss.vector_to_array(index.id_map), faiss.downcast_index(index.index)
     if isinstance(index, faiss.IndexIVFFlat):
+        if not isinstance(faiss.downcast_InvertedLists(index.invlists), faiss.ArrayInvertedLists):
+            raise SourceError(f"{path.name} has its vectors in another file: write the index with its lists in memory")
         listed = _ListedVectors(faiss, index)
-        ids = listed.ids if mapped is None else mapped[listed.ids]
+        if mapped is not None and not np.array_equal(listed.ids, np.arange(len(mapped))):
+            raise SourceError(f"{path.name} is not a FAISS index that can be read: it maps other ids than it has")
+        ids = listed.ids if mapped is None else mapped
         yield listed, None if np.array_equal(ids, np.arange(listed.count)) else ids
         return
     if isinstance(index, faiss.IndexHNSWFlat | faiss.IndexNSGFlat):
@@ -198,6 +204,8 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
         index = faiss.downcast_index(index.refine_index)
     if not isinstance(index, faiss.IndexFlat):
         raise SourceError(f"{path.name} is a {type(index).__name__}; {KEPT}")
+    if mapped is not None and len(mapped) != index.ntotal:
+        raise SourceError(f"{path.name} is not a FAISS index that can be read: it has other ids than vectors")
     yield _FlatVectors(index), mapped
 
 
