@@ -1,5 +1,7 @@
 """Positions that a model knows: a model with a vector for each position cannot read a text that has more tokens."""
 
+from typing import Any
+
 import torch
 
 TABLES = ("position_embeddings", "position_embedding", "embed_positions", "wpe")
@@ -18,7 +20,7 @@ def find_first_position(model: torch.nn.Module) -> int:
     return 0
 
 
-def count_positions(model: torch.nn.Module) -> int | None:
+def count_positions(model: Any) -> int | None:
     """Return how many tokens of a text a transformer has position vectors for; None if it needs none.
 
     Models with rotary or relative positions need none. RoBERTa, MPNet and XLM-R have vectors for `padding_idx` + 1

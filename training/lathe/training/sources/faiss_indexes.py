@@ -186,7 +186,8 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
     except (RuntimeError, OSError) as error:
         raise SourceError(f"{path.name} is not a FAISS index that can be read") from error
 
-    mapped, index = None, faiss.downcast_index(whole)
+    mapped: NDArray[np.int64] | None = None
+    index: Any = faiss.downcast_index(whole)
     if isinstance(index, faiss.IndexIDMap):
         mapped, index = faiss.vector_to_array(index.id_map), faiss.downcast_index(index.index)
     if isinstance(index, faiss.IndexIVFFlat):
