@@ -190,24 +190,41 @@ def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | 
     index: Any = faiss.downcast_index(whole)
     if isinstance(index, faiss.IndexIDMap):
         mapped, index = faiss.vector_to_array(index.id_map), faiss.downcast_index(index.index)
+    yield _find_vectors(path.name, faiss, index, mapped)
+
+
+def _find_vectors(
+    name: str, faiss: Any, index: Any, mapped: NDArray[np.int64] | None
+) -> tuple[_Vectors, NDArray[np.int64] | None]:
+    """Return the vectors that an index keeps, and their ids `(n,)`, None if these are row numbers.
+
+    Args:
+        name: name of the file, for messages.
+        faiss: the imported faiss module.
+        index: index of one of the kinds of `KEEPING`.
+        mapped: ids in place of the index's own; None for none.
+
+    Raises:
+        SourceError: if the index does not keep the vectors, or has other ids than vectors.
+    """
     if isinstance(index, faiss.IndexIVFFlat):
         if not isinstance(faiss.downcast_InvertedLists(index.invlists), faiss.ArrayInvertedLists):
-            raise SourceError(f"{path.name} has its vectors in another file: write the index with its lists in memory")
+            raise SourceError(f"{name} has its vectors in another file: write the index with its lists in memory")
         listed = _ListedVectors(faiss, index)
         if mapped is not None and not np.array_equal(listed.ids, np.arange(len(mapped))):
-            raise SourceError(f"{path.name} is not a FAISS index that can be read: it maps other ids than it has")
+            raise SourceError(f"{name} is not a FAISS index that can be read: it maps other ids than it has")
         ids = listed.ids if mapped is None else mapped
-        yield listed, None if np.array_equal(ids, np.arange(listed.count)) else ids
-        return
+        return listed, None if np.array_equal(ids, np.arange(listed.count)) else ids
+
     if isinstance(index, faiss.IndexHNSWFlat | faiss.IndexNSGFlat):
         index = faiss.downcast_index(index.storage)
     elif isinstance(index, faiss.IndexRefineFlat):
         index = faiss.downcast_index(index.refine_index)
     if not isinstance(index, faiss.IndexFlat):
-        raise SourceError(f"{path.name} is a {type(index).__name__}; {KEPT}")
+        raise SourceError(f"{name} is a {type(index).__name__}; {KEPT}")
     if mapped is not None and len(mapped) != index.ntotal:
-        raise SourceError(f"{path.name} is not a FAISS index that can be read: it has other ids than vectors")
-    yield _FlatVectors(index), mapped
+        raise SourceError(f"{name} is not a FAISS index that can be read: it has other ids than vectors")
+    return _FlatVectors(index), mapped
 
 
 @contextmanager
