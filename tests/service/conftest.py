@@ -395,11 +395,19 @@ def finish(lathe):
     return wait
 
 
+def find_library_files(*names):
+    """Return the source of modules of the standard library; of a package, as some are in later Pythons, its longest."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    return [
+        max([*library.glob(f"{name}.py"), *library.glob(f"{name}/*.py")], key=lambda file: file.stat().st_size)
+        for name in names
+    ]
+
+
 @pytest.fixture(scope="session")
 def paragraphs():
     """Some 200 short texts of the standard library; a fit on few of them takes seconds."""
-    library = Path(sysconfig.get_paths()["stdlib"])
-    files = [library / f"{name}.py" for name in ("turtle", "_pydecimal", "statistics", "pathlib", "argparse")]
+    files = find_library_files("turtle", "_pydecimal", "statistics", "pathlib", "argparse")
     return [
         text
         for text in distinct_paragraphs(text for file in files for text in read_docstrings(file))
@@ -435,6 +443,8 @@ def run(home, monkeypatch, capsys):
         for name, value in cli.ENVIRONMENT.items():  # which the command leaves to the processes of later tests
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("LATHE_HOME", str(home))
+        # Whether a command takes long enough to print lines of progress depends on the machine.
+        monkeypatch.setattr("lathe.service.cli.options.LINE_SECONDS", 3600.0)
         for name, value in environment.items():
             monkeypatch.setenv(name, str(value))
         monkeypatch.setattr(sys, "argv", ["lathe", *map(str, arguments)])
@@ -449,8 +459,7 @@ def run(home, monkeypatch, capsys):
 @pytest.fixture(scope="session")
 def real_rows(client):
     """Return raw vectors `(270, 384)` of real texts."""
-    library = Path(sysconfig.get_paths()["stdlib"])
-    files = [library / f"{name}.py" for name in ("turtle", "statistics", "pathlib", "argparse", "datetime", "random")]
+    files = find_library_files("turtle", "statistics", "pathlib", "argparse", "datetime", "random")
     texts = sorted(distinct_paragraphs(text for file in files for text in read_docstrings(file)), key=len)[:270]
     return np.array(client.post("/embed", json={"inputs": texts}).json(), np.float32)
 

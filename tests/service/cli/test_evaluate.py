@@ -54,9 +54,7 @@ def test_evaluate_compares_chains_with_raw_vectors_in_a_table_and_three_files(ru
     """A data set that cannot be read is named, and no file contains an absolute path."""
     status, printed, err = run(*comparing(suite, out))
     assert status == 0, err
-    *progress, empty, first, second, third = ["", *err.splitlines()]
-    assert [first, second, third] == [str(out / name) for name in ("evaluation.json", "scores.csv", "report.html")]
-    assert empty == "" and all("% after" in line for line in progress if line)
+    assert err.split() == [str(out / name) for name in ("evaluation.json", "scores.csv", "report.html")]
 
     found = json.loads((out / "evaluation.json").read_text())
     assert (found["suite"], found["limit"]) == ("tiny", 20)
