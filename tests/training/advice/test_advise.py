@@ -48,13 +48,13 @@ def test_list_warnings_is_empty_for_a_chain_that_retains_enough_and_for_no_chain
 
 def test_list_warnings_names_what_just_misses_the_share_to_keep():
     (halves,) = list_given_warnings(replace(SIZE, loss=Interval(-2, -3, -1)))
-    assert "just misses the 95 %" in halves and "96.0 % [94.0, 98.0] of what halves of texts find" in halves
+    assert "just misses the 95 %" in halves and "96.0 % [94.0, 98.0] of the score in split-half retrieval" in halves
     assert "neighbours" not in halves
     (neighbours,) = list_given_warnings(replace(SIZE, rescored_4x=Interval(0.952, 0.948, 0.956)))
     assert "95.2 % [94.8, 95.6] of the ten nearest neighbours with rescoring" in neighbours
-    assert "halves" not in neighbours
+    assert "split-half" not in neighbours
     (both,) = list_given_warnings(SIZE, keep=0.97)
-    assert "of the ten nearest neighbours with rescoring and 98.0 % [96.0, 100.0] of what halves" in both
+    assert "of the ten nearest neighbours with rescoring and 98.0 % [96.0, 100.0] of the score in split-half" in both
 
 
 def test_list_warnings_names_methods_and_reducers_that_could_not_be_fitted():

@@ -60,7 +60,7 @@ def test_recommend_judges_by_neighbours_alone_without_halves():
     found = sizes(replace(trial("PCA", 96), retrieval=None, loss=None), full=full)
     best, second = recommend(debiasing(), found, 0.95)
     assert best.steps == "pca:96,center=none" and second is None
-    assert not any("halves of texts" in sentence for sentence in (*best.reasons[1:], best.cost))
+    assert not any("split-half" in sentence for sentence in (*best.reasons[1:], best.cost))
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_summary_compares_split_half_retrieval_on_out_of_domain_text_with_interv
         build_transfer_result(OUT_OF_DOMAIN, Interval(-5.0, -6.0, -4.0)),
     ]
     assert find_sentences(TRANSFER, transfer=places) == [
-        "Among as many rows the chain keeps 90.0 % [88.0, 92.0] of what halves of texts find of each other on "
+        "Among as many rows the chain keeps 90.0 % [88.0, 92.0] of the score in split-half retrieval on "
         "out-of-domain text, 99.0 % [98.0, 100.0] here: it is made for text like this source."
     ]
 
@@ -181,8 +181,8 @@ def test_the_summary_names_the_fewest_bytes_with_their_command():
     )
     said = find_sentences("codes of|not compared|finds more", budgets=budgets, fewest_bytes=codes[1])
     assert said == [
-        "Fewest bytes: codes of 96 bytes a vector keep 95 % of the ten nearest neighbours with rescoring and of what "
-        "halves of texts find of each other, by the lower bounds of their intervals; recall@10 without rescoring is "
+        "Fewest bytes: codes of 96 bytes a vector keep 95 % of the ten nearest neighbours with rescoring and of the "
+        "score in split-half retrieval, by the lower bounds of their intervals; recall@10 without rescoring is "
         "0.900 [0.890, 0.910]. Fit them by: lathe fit --steps r2 --bytes 96",
         "At 48 bytes RaBitQ finds more of the neighbours than the best chain.",
         "OPQ+PQ was not compared by bytes: slow.",
@@ -212,7 +212,7 @@ def test_the_table_of_bytes_has_the_best_chain_and_the_best_setting_of_each_data
     )  # fmt: skip
     (table,) = (table for title, table in build_tables(found).items() if title.startswith("Bytes a vector"))
     assert table.cells == [
-        ["bytes", "chain", "recall@10", "rescored 4×", "halves, points", "RaBitQ"],
+        ["bytes", "chain", "recall@10", "rescored 4×", "split-half, points", "RaBitQ"],
         ["48", "codes at 48", "0.700 ±0.010", "0.700 ±0.010", "–", "0.600"],
         ["96", "codes at 96 ←", "0.900 ±0.010", "0.900 ±0.010", "–", "–"],
     ]

@@ -25,7 +25,7 @@ def describe_cost(sizes: SizeComparison, own: SizeTrial, debiasing: str) -> str:
         "ranked again by these, which must stay for that"
     )
     if own.loss is not None:
-        lost += f"; mean reciprocal rank of halves of texts {own.loss.value:+.2f} points"
+        lost += f"; mean reciprocal rank in split-half retrieval {own.loss.value:+.2f} points"
     return (
         f"{own.bytes:,} bytes to search instead of {full.bytes:,} ({100 * (1 - own.bytes / full.bytes):.0f} % less), "
         f"similarities about {full.gemm_ms / own.gemm_ms:.0f}× as fast; {lost}."

@@ -175,10 +175,10 @@ def choose_by_halves(ranks: dict[str, NDArray[np.float64]]) -> tuple[str, str]:
     if not better:
         worse = [method for method, gain in gains.items() if gain.sign < 0]
         harm = f"; harm is done by {_join_names(worse)}" if worse else ""
-        return NOTHING, f"no method helps the halves of a text to find each other beyond its interval{harm}"
+        return NOTHING, f"no method gains in split-half retrieval beyond its interval{harm}"
     best = max(better, key=lambda method: gains[method].value)
     chosen = next(method for method in better if estimate_gain(ranks[method], ranks[best]).sign >= 0)
-    why = f"it helps the halves of a text to find each other, by {gains[chosen].value:.2f} points"
+    why = f"it gains {gains[chosen].value:.2f} points in split-half retrieval"
     if chosen != best:
         why += f"; {best} is less simple, and not better beyond the interval"
     return chosen, why

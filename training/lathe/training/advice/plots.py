@@ -10,7 +10,7 @@ MEASURES = {
     "local_spearman": "local Spearman",
     "recall_at_10": "recall@10",
     "rescored_4x": "recall@10, rescored 4×",
-    "retrieval": "MRR of halves",
+    "retrieval": "split-half retrieval, MRR",
 }
 """Title of the panel of each measure, by field name of `SizeTrial`."""
 
@@ -18,7 +18,7 @@ MEASURES = {
 def draw_all(advice: Advice) -> dict[str, str]:
     """Draw every figure for which the advice has data; return SVG text by title."""
     plots = {
-        "Debiasing: points gained in halves finding each other": plot_gains,
+        "Debiasing: points gained in split-half retrieval": plot_gains,
         "Fewer dimensions: what is kept": plot_sizes,
         "Bytes a vector: what is kept": plot_budgets,
         "Where the variance lies": plot_spectrum,

@@ -90,7 +90,7 @@ def compute_preserved_shares(trial: SizeTrial | BudgetTrial, full: SizeTrial) ->
     """
     found = {"the ten nearest neighbours with rescoring": trial.rescored_4x}
     if trial.loss is not None and full.retrieval:
-        found["what halves of texts find of each other"] = compute_retained_share(full.retrieval, trial.loss)
+        found["the score in split-half retrieval"] = compute_retained_share(full.retrieval, trial.loss)
     return found
 
 
@@ -138,7 +138,7 @@ def _explain_size(sizes: SizeComparison, trial: SizeTrial | None, keep: float) -
         return f"The full width: among {sizes.rows:,} held-out rows it cannot be told what a size keeps."
     floors = f"{100 * keep:g} % of the ten nearest neighbours with rescoring"
     if any(one.retrieval is not None for one in sizes.trials):
-        floors += " and of what halves of texts find of each other"
+        floors += " and of the score in split-half retrieval"
     if trial is None:
         return f"The full width: no size that was tried keeps {floors}."
     if not _preserves_enough(trial, sizes.full, keep):

@@ -23,7 +23,9 @@ def build_tables(advice: Advice) -> dict[str, Table]:
     """Build every table for which the advice has data; return tables by title."""
     tables = {
         "Mean direction": _build_mean_direction_table(advice),
-        "Debiasing: do halves of a text find each other": build_debiasing_table(advice),
+        "Debiasing: split-half retrieval, where each half of a text searches for the other": build_debiasing_table(
+            advice
+        ),
         "Fewer dimensions": _build_size_table(advice),
         "Bytes a vector: recall@10, and that of what databases do by themselves": _build_budget_table(advice),
         "Do the first coordinates hold more: recall@10 in per cent": _build_first_coordinate_table(advice),
@@ -122,12 +124,12 @@ def _build_budget_table(advice: Advice) -> Table:
                 "chain": one.setting + (" ←" if one == advice.fewest_bytes else ""),
                 "recall@10": one.recall_at_10,
                 "rescored 4×": one.rescored_4x,
-                "halves, points": one.loss,
+                "split-half, points": one.loss,
             }
             | {method: rival.recall_at_10.value for method, rival in rivals.items()}
         )
     formats: dict[str, Format] = {"bytes": "d", "recall@10": of_three, "rescored 4×": of_three}
-    return Table.from_records(records, formats | {"halves, points": format_half_width}, ".3f")
+    return Table.from_records(records, formats | {"split-half, points": format_half_width}, ".3f")
 
 
 def _build_first_coordinate_table(advice: Advice) -> Table:
