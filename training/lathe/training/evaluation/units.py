@@ -166,7 +166,8 @@ def _bootstrap_clusterings(task: Any, predictions: Any, rows: Any, scores: Any) 
     """Return the V-measures of mteb's samples of texts, spread so that their standard error is that of a bootstrap.
 
     Each sample draws as many texts as there are with replacement, so the standard deviation over samples is the
-    standard error of the score.
+    standard error of the score. It also contains the noise of k-means, so intervals are up to twice as wide as needed.
+    Under a row limit mteb draws more texts than there are, whose deviations are mostly that noise: None.
     """
     levels = scores["v_measures"]
     if len(levels) != 1 or task.max_documents_per_cluster != len(rows):
