@@ -51,7 +51,16 @@ class FitResult:
 
 @dataclass(frozen=True)
 class Results(evaluation.Results):
-    """Results of an evaluation, with the answer to which encoder or chain is better."""
+    """Results of an evaluation, with the answer to which encoder or chain is better.
+
+    Attributes:
+        request: the request.
+        tasks: description of each task; failed ones have an error.
+        encoders: results by encoder, in the order requested.
+        scores: scores of the requested tasks, encoders and methods.
+        corpus_rows: number of sentences of the corpus, including held-out ones.
+        problems: messages on encoders that could not be used.
+    """
 
     @property
     def decision(self) -> Decision:
