@@ -395,11 +395,19 @@ def finish(lathe):
     return wait
 
 
+def find_library_files(*names):
+    """Return the source of modules of the standard library; of a package, as some are in later Pythons, its longest."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    return [
+        max([*library.glob(f"{name}.py"), *library.glob(f"{name}/*.py")], key=lambda file: file.stat().st_size)
+        for name in names
+    ]
+
+
 @pytest.fixture(scope="session")
 def paragraphs():
     """Some 200 short texts of the standard library; a fit on few of them takes seconds."""
-    library = Path(sysconfig.get_paths()["stdlib"])
-    files = [library / f"{name}.py" for name in ("turtle", "_pydecimal", "statistics", "pathlib", "argparse")]
+    files = find_library_files("turtle", "_pydecimal", "statistics", "pathlib", "argparse")
     return [
         text
         for text in distinct_paragraphs(text for file in files for text in read_docstrings(file))
@@ -449,8 +457,7 @@ def run(home, monkeypatch, capsys):
 @pytest.fixture(scope="session")
 def real_rows(client):
     """Return raw vectors `(270, 384)` of real texts."""
-    library = Path(sysconfig.get_paths()["stdlib"])
-    files = [library / f"{name}.py" for name in ("turtle", "statistics", "pathlib", "argparse", "datetime", "random")]
+    files = find_library_files("turtle", "statistics", "pathlib", "argparse", "datetime", "random")
     texts = sorted(distinct_paragraphs(text for file in files for text in read_docstrings(file)), key=len)[:270]
     return np.array(client.post("/embed", json={"inputs": texts}).json(), np.float32)
 

@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.positions import find_first_position
 from lathe.training.encoder.precision import PROBES, measure_agreement
 from lathe.training.encoder.spec import DEFAULT_ENCODER
 from lathe.training.encoder.unpadding import (
@@ -17,7 +18,6 @@ from lathe.training.encoder.unpadding import (
     ROUND_TOKENS,
     CannotUnpadError,
     attend_within_texts,
-    find_first_position,
     flatten,
     split_flat_batches,
     try_unpadding,

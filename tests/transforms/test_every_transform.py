@@ -22,6 +22,7 @@ from lathe.transforms import (
 )
 from lathe.transforms.base import QueryPairs
 from lathe.transforms.chain import deserialize_chain, serialize_chain
+from lathe.transforms.kinds import KINDS
 
 WIDTH = 24
 PAIRED = ("procrustes", "low_rank_affine")
@@ -102,6 +103,14 @@ def has_an_inverse(spec):
 def specs_where(condition):
     """Parametrize a test over the specs that meet a condition."""
     return pytest.mark.parametrize("spec", [spec for spec in SPECS if condition(spec)], ids=name_of)
+
+
+def test_every_kind_declares_the_shapes_of_its_buffers():
+    """What is not declared is not checked when a chain of somebody else is loaded."""
+    named = {short["kind"]: short for short in SHORT}
+    for kind in KINDS:
+        buffers = {name for name, _ in make(named[kind]).named_buffers() if "." not in name}
+        assert buffers <= set(TRANSFORMS[kind].shapes), kind
 
 
 every = specs_where(lambda spec: True)

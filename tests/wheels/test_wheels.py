@@ -41,6 +41,7 @@ MODULES = (
         "redis",
         "pydantic",
         "sentence_transformers",
+        "setproctitle",
     ),
 )
 """Names of files in the working directory, each of which says so if it is imported."""

@@ -25,7 +25,7 @@ from lathe.training.encoder.spec import (
 )
 from lathe.training.endpoint import is_loopback, require_variable_name, split_address
 from lathe.training.locks import lock_file
-from lathe.transforms.files import replace_synced
+from lathe.transforms.files import read_plain_file, replace_synced
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 """Pattern of the name of a chain or an index."""
@@ -157,7 +157,7 @@ class AddedEncoders:
             ValueError: if the file is damaged.
         """
         try:
-            return [EncoderSettings(**item) for item in orjson.loads(self.path.read_bytes())]
+            return [EncoderSettings(**item) for item in orjson.loads(read_plain_file(self.path))]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except (ValueError, TypeError, ValidationError) as error:

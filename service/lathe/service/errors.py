@@ -14,6 +14,7 @@ from lathe.training.errors import (
     TextError,
     TooLongError,
     TrainingError,
+    UnknownTokenError,
     UpstreamBusyError,
     UpstreamError,
     UpstreamUnavailableError,
@@ -201,7 +202,7 @@ def _convert_encoder_error(error: EncoderError) -> ServiceError:
     match error:
         case TooLongError():
             return TooLargeError(str(error), param="inputs")
-        case TextError():
+        case TextError() | UnknownTokenError():
             return BadValueError(str(error), param="inputs", code="text_refused")
         case NotFiniteError():
             return ServiceError(str(error), param="inputs", code="not_finite", status=422)

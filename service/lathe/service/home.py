@@ -25,10 +25,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lathe.transforms.files import make_folder, write_synced
+from lathe.transforms.files import make_folder, read_plain_file, write_synced
 
 PROBE = bytes(4096)
 """Content of the file that tests the disk: on a full disk, an empty file could still be created."""
+
+MAX_KEY_BYTES = 1000
+"""Maximum bytes of the files `admin.key` and `id`."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,7 @@ def _read_or_create(path: Path, content: str) -> str:
             pass
         finally:
             staging.unlink()
-    return path.read_text().strip()
+    return read_plain_file(path, MAX_KEY_BYTES).decode().strip()
 
 
 def _describe_write_error(error: OSError) -> str:

@@ -1,10 +1,23 @@
 """Files that hold keys, as secrets are mounted into containers."""
 
+import errno
+import os
+import select
+import stat
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lathe.transforms.files import NO_WAIT, read_plain_file
+
 KEY_VARIABLES = frozenset({"LATHE_API_KEYS", "LATHE_API_KEYS_FILE", "LATHE_ADMIN_KEYS", "LATHE_ADMIN_KEYS_FILE"})
 """Environment variables that hold keys or name files with keys; processes that a server starts do not get them."""
+
+MAX_BYTES = 1_000_000
+"""Maximum bytes of a file of keys, which are 20,000 keys of 43 characters."""
+
+WAIT_SECONDS = 5.0
+"""Maximum number of seconds to wait for keys that come through a pipe."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +33,20 @@ class KeyFile:
     keys: tuple[str, ...] = field(repr=False)
 
     @classmethod
-    def read(cls, path: Path) -> "KeyFile":
+    def read(cls, path: Path, seconds: float = WAIT_SECONDS) -> "KeyFile":
         """Read a file of keys and close it.
+
+        It may be a pipe that another process fills now, as of `--api-keys-file <(command)`; devices are refused.
+
+        Args:
+            path: path of the file.
+            seconds: maximum time to wait for what comes through a pipe.
 
         Raises:
             ValueError: if the file cannot be read or holds no key; the message quotes nothing of its content.
         """
         try:
-            lines = path.read_text(encoding="utf-8-sig").split("\n")
+            lines = _read_keys(path, seconds).decode("utf-8-sig").split("\n")
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
@@ -36,3 +55,30 @@ class KeyFile:
         if not keys:
             raise ValueError(f"{path} holds no key: write one key on each line")
         return cls(path, keys)
+
+
+def _read_keys(path: Path, seconds: float) -> bytes:
+    """Return the bytes of a file, or of a pipe until its writer closes it.
+
+    Raises:
+        OSError: if it cannot be read, is neither a file nor a pipe, is too large, or nothing more comes in time.
+    """
+    if not stat.S_ISFIFO(path.stat().st_mode):
+        return read_plain_file(path, MAX_BYTES)
+    descriptor = os.open(path, os.O_RDONLY | NO_WAIT)  # else opening would wait for a writer
+    try:
+        return _read_pipe(descriptor, time.monotonic() + seconds)
+    finally:
+        os.close(descriptor)
+
+
+def _read_pipe(descriptor: int, deadline: float) -> bytes:
+    found = b""
+    while select.select([descriptor], [], [], max(deadline - time.monotonic(), 0))[0]:
+        part = os.read(descriptor, MAX_BYTES + 1)
+        found += part
+        if not part:
+            return found
+        if len(found) > MAX_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {MAX_BYTES:,} bytes")
+    raise OSError(errno.ETIMEDOUT, "it is a pipe that its writer does not close")

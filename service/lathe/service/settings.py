@@ -18,7 +18,7 @@ from lathe.service.key_file import KeyFile
 from lathe.training.encoder.devices import best_device
 from lathe.training.encoder.precision import Dtype
 from lathe.training.encoder.spec import EncoderSpec, StoreSettings
-from lathe.transforms.files import expand_home
+from lathe.transforms.files import expand_home, read_plain_file
 from lathe.transforms.suggestions import find_similar
 
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -243,7 +243,7 @@ class Settings(BaseSettings):
         """Parse the encoders from a JSON list, or from a file that holds one; return what is no string unchanged."""
         if not isinstance(value, str) or not value.strip():
             return value or ()
-        text = value if value.lstrip().startswith("[") else expand_home(value).read_text()
+        text = value if value.lstrip().startswith("[") else read_plain_file(expand_home(value)).decode()
         return orjson.loads(text)
 
     @model_validator(mode="after")

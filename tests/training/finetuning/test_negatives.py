@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from lathe.training.encoder.loading import load_model
+from lathe.training.encoder.positions import find_first_position
 from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
-from lathe.training.encoder.unpadding import enable_unpadded, find_first_position
+from lathe.training.encoder.unpadding import enable_unpadded
 from lathe.training.errors import DataSetError, JobError
 from lathe.training.finetuning.candidates import Candidates
 from lathe.training.finetuning.extras import NegativeSettings

@@ -142,19 +142,45 @@ def test_a_call_has_at_most_batch_size_texts_and_no_more_run_at_once_than_concur
     assert most == 3 and max(len(body["input"]) for body in embeddings_server.bodies) == 4
 
 
-def test_openai_vectors_are_placed_by_their_index_and_taken_as_lists_where_base64_is_refused(
-    connect, embeddings_server
-):
+REFUSALS = {
+    "400": (400, {}, b'{"error": "unknown field"}'),
+    "422": (422, {}, b'{"error": {"message": "encoding_format must be float"}}'),
+    "500": (500, {}, b"Internal Server Error"),
+    "no vectors": (200, {}, b'{"data": [{"index": 0, "embedding": null}]}'),
+}
+"""How servers answer that know no base64."""
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+@pytest.mark.parametrize("stored", [False, True])
+def test_an_api_that_knows_no_base64_is_asked_for_lists_once_that_is_known(connect, embeddings_server, refusal, stored):
+    """Also in a process that asks for no probe texts, as the space is known."""
+
     def answer(server, number, body):
         if "encoding_format" in body:
-            return 422, {}, b'{"error": {"message": "encoding_format must be float"}}'
+            return refusal
         rows = rows_of(body["input"])
         data = [{"index": index, "embedding": row.tolist()} for index, row in enumerate(rows)]
         return 200, {}, json.dumps({"data": data[::-1]}).encode()
 
     embeddings_server.script = answer
+    if stored:
+        with connect():
+            embeddings_server.bodies.clear()
     with connect() as encoder:
         np.testing.assert_allclose(encoder.encode(TEXTS, normalize=False).vectors, rows_of(TEXTS), rtol=1e-6)
+        embeddings_server.bodies.clear()
+        encoder.encode(["another text"])
+        assert embeddings_server.bodies and not any("encoding_format" in body for body in embeddings_server.bodies)
+
+
+def test_an_api_that_answered_once_is_not_asked_otherwise_when_it_fails(connect, embeddings_server):
+    with connect(patience=0.0) as encoder:
+        embeddings_server.script = lambda *_: REFUSALS["500"]
+        embeddings_server.bodies.clear()
+        with pytest.raises(UpstreamUnavailableError):
+            encoder.encode(["a text"])
+        assert [body["encoding_format"] for body in embeddings_server.bodies] == ["base64"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ TrainingError (Exception)
 ├── EncoderError     a model that cannot be loaded, an unknown prompt
 │   ├── TooLongError   a text with more tokens than the encoder reads, while truncation is off
 │   ├── NotFiniteError   a text whose vector holds NaN or inf
+│   ├── UnknownTokenError   a text with a token that the model has no vector for
 │   └── TextError      a text that is not Unicode, or that an embeddings API refuses
 ├── UpstreamError    an embeddings API that does not give the vectors asked for: a revoked key, a malformed answer
 │   ├── UpstreamBusyError          a rate limit
@@ -66,6 +67,10 @@ class NotFiniteError(EncoderError):
     def at(self, place: str) -> "NotFiniteError":
         """Return the same error with other words that name the text, such as a row of a file."""
         return NotFiniteError(self.reason, self.position, place)
+
+
+class UnknownTokenError(EncoderError):
+    """Error for a text with a token that the tokenizer has, but the model no vector for."""
 
 
 class TextError(EncoderError):

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 
-from lathe.transforms.files import NO_LINK, NO_WAIT
+from lathe.transforms.files import NO_LINK, NO_WAIT, read_within, require_plain
 
 MAX_LINKS = 40
 """Maximum number of links followed on the way to one file, as in Linux."""
@@ -45,19 +45,18 @@ def open_beneath(root: Path, name: str) -> BufferedReader:
         FileNotFoundError, IsADirectoryError, OSError: as `open`; also for pipes and devices, and for too many links.
     """
     with _open_descriptor(root, name) as descriptor:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is not a plain file", name)
+        require_plain(descriptor, name)
         # Duplicated, because leaving the block closes `descriptor`, and the file must stay open.
         return os.fdopen(os.dup(descriptor), "rb")
 
 
-def read_beneath(root: Path, name: str) -> bytes:
-    """Read the regular file `root/name` and return its bytes; raises what `open_beneath` does."""
+def read_beneath(root: Path, name: str, max_bytes: int | None = None) -> bytes:
+    """Read the regular file `root/name` and return its bytes; raises what `open_beneath` does.
+
+    A file of more than `max_bytes` is an `OSError`; None takes any number.
+    """
     with open_beneath(root, name) as file:
-        return file.read()
+        return read_within(file, max_bytes)
 
 
 def list_beneath(root: Path, name: str) -> list[str] | None:

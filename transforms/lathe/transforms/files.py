@@ -11,6 +11,7 @@ import stat
 from contextlib import suppress
 from io import BufferedRandom
 from pathlib import Path
+from typing import BinaryIO
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 """Permission bits that give access to the owner only."""
@@ -74,6 +75,44 @@ def continue_file(path: Path, append: bool = False) -> BufferedRandom:
         file.close()
         raise OSError(errno.EMLINK, "it is not a plain file with one name", path.name)
     return file
+
+
+def read_plain_file(path: Path, max_bytes: int | None = None) -> bytes:
+    """Read a regular file, following links, and return its bytes; a pipe or device is rejected without waiting for it.
+
+    Args:
+        path: path of the file.
+        max_bytes: maximum bytes of the file; None for any number.
+
+    Raises:
+        OSError: if it cannot be read, is no regular file, or is larger.
+    """
+    descriptor = os.open(path, os.O_RDONLY | NO_WAIT)
+    try:
+        require_plain(descriptor, path.name)
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            return read_within(file, max_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def require_plain(descriptor: int, name: str) -> None:
+    """Raise `OSError` unless an open file is a regular one; `name` is for the message."""
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is not a plain file", name)
+
+
+def read_within(file: BinaryIO, max_bytes: int | None) -> bytes:
+    """Read an open file to its end, and return the bytes; raise `OSError` for more than `max_bytes`."""
+    if max_bytes is None:
+        return file.read()
+    content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes:,} bytes")
+    return content
 
 
 def make_folder(path: Path, private: bool = False) -> None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from cachetools import LRUCache
 
 from lathe.service.chains.file_stamp import MISSING, FileStamp, get_file_stamp
-from lathe.service.chains.loaded_chain import LoadedChain, load_chain, require_fit_fields
+from lathe.service.chains.fit_fields import require_fit_fields
+from lathe.service.chains.loaded_chain import LoadedChain, load_chain
 from lathe.service.chains.names import is_name, parse_number, split_ref
 from lathe.service.chains.pointer import Pointer
 from lathe.service.errors import UnknownNameError

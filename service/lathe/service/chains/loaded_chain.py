@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from lathe.service.chains.chain_ref import ChainRef
 from lathe.service.chains.file_stamp import get_file_stamp
+from lathe.service.chains.fit_fields import require_fit_fields
 from lathe.service.chains.folded_forms import FoldedForms
-from lathe.transforms.artifact import Manifest, display_name, require_field_types
 from lathe.transforms.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from lathe.transforms.artifact import FitDistribution
     from lathe.transforms.base import Side
     from lathe.transforms.chain import Chain
-
-FIT_FIELDS = {"encoder": dict, "target_encoder": dict, "provenance": dict, "certificate": dict}
-"""Fields that a fit adds to a chain's manifest, with their JSON types."""
 
 
 class LoadedChain:
@@ -130,15 +127,3 @@ def load_chain(folder: Path, root: Path | None) -> "Chain":
     chain = Chain.load(folder, root)
     require_fit_fields(folder, chain.metadata)
     return chain
-
-
-def require_fit_fields(folder: Path, manifest: Manifest) -> None:
-    """Raise `ArtifactError` unless the manifest fields in `FIT_FIELDS`, and the gates in `provenance`, are objects.
-
-    Fields may be missing, but each encoder that is given needs a fingerprint. `folder` is for the message.
-    """
-    require_field_types(folder, manifest, FIT_FIELDS)
-    require_field_types(folder, manifest.get("provenance") or {}, {"gates": dict})
-    for name in ("encoder", "target_encoder"):
-        if manifest.get(name) and not isinstance(manifest[name].get("fingerprint"), str):
-            raise ArtifactError(f"the manifest of {display_name(folder)} cannot be read: {name} has no fingerprint")

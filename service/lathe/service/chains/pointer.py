@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from lathe.service.errors import ConflictError
 from lathe.transforms.errors import ArtifactError
+from lathe.transforms.json_files import parse_json
 
 MAX_VERSIONS = 10**9
 """Upper bound of version numbers: `parse_number` parses at most nine digits."""
@@ -38,12 +39,12 @@ class Pointer:
             ArtifactError: if the content is damaged.
         """
         try:
-            found = json.loads(content)
+            found = parse_json(content)
             forced = {int(version): tuple(gates) for version, gates in found.get("forced", {}).items()}
             pointer = cls(found["live"], tuple(found["earlier"]), found["last"], forced)
             pointer._require_types()
             return pointer
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(f"the live pointer of the chain {name} cannot be read: {error!r}") from error
 
     def _require_types(self) -> None:

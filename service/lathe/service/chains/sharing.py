@@ -9,7 +9,6 @@ Nothing that is pulled is executed or unpickled. A pull takes the files named he
 """
 
 import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -36,6 +35,7 @@ from lathe.transforms.artifact import (
     require_field_types,
 )
 from lathe.transforms.errors import ArtifactError
+from lathe.transforms.json_files import read_json_file
 
 CARD, DESCRIPTION, SUMS = "README.md", "lathe.json", "SHA256SUMS"
 """Names of the model card, of an export's metadata, and of the digests of its files."""
@@ -108,7 +108,10 @@ def push_model(folder: Path, repo: str, private: bool | None, license_id: str | 
         BadValueError: if the folder holds a file that exports do not have, or its lathe.json names no chain.
         ServiceError: as `push_files` does.
     """
-    described = json.loads((folder / DESCRIPTION).read_text())
+    try:
+        described = read_json_file(folder / DESCRIPTION)
+    except ValueError as error:
+        raise BadValueError(f"{DESCRIPTION} in {folder} cannot be read: {error}") from None
     if not isinstance(described, dict) or "chain" not in described:
         raise BadValueError(f"{DESCRIPTION} in {folder} is not one of an export: it names no chain")
     paths = sorted(path for path in folder.rglob("*") if path.is_file() or path.is_symlink())

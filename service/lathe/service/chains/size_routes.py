@@ -20,6 +20,7 @@ from lathe.service.errors import BadValueError, UnknownNameError, shorten
 from lathe.training.locks import lock_file
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import make_root, replace_synced
+from lathe.transforms.json_files import read_json_file
 
 NESTED = "nested"
 
@@ -51,11 +52,11 @@ class SizeRoutes:
             ArtifactError: if the file is damaged.
         """
         try:
-            found = json.loads(self.path.read_bytes())
+            found = read_json_file(self.path)
             return {str(encoder): parse_size_routes(size_routes) for encoder, size_routes in found.items()}
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise ArtifactError(f"{self.path.name} cannot be read: {error!r}") from error
 
     def get_current(self) -> dict[str, dict[str, str]]:

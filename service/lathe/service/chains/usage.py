@@ -16,6 +16,7 @@ from lathe.service.errors import ConflictError
 from lathe.training.locks import lock_file
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import replace_synced
+from lathe.transforms.json_files import read_json_file
 
 
 def record_use(path: Path, chain: str, use: str) -> None:
@@ -44,11 +45,11 @@ def read_recorded_uses(path: Path) -> dict[str, list[str]]:
         ArtifactError: if the file is damaged.
     """
     try:
-        found = json.loads(path.read_bytes())
+        found = read_json_file(path)
         return {str(chain): [str(use) for use in uses] for chain, uses in found.items()}
     except FileNotFoundError:
         return {}
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise ArtifactError(
             f"{path} cannot be read: {error!r}; delete it to delete chains without this check"
         ) from error

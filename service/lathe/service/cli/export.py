@@ -129,4 +129,4 @@ def _build_recorded_spec(recorded: dict[str, Any]) -> EncoderSpec:
             f"the chain was fitted for {recorded['name']}, which is behind an embeddings API and not in the settings"
         )
     fields = {name: recorded[name] for name in EncoderSpec.__dataclass_fields__ if name in recorded}
-    return EncoderSpec(**(fields | {"trust_remote_code": False}))
+    return EncoderSpec(**(fields | recorded.get("given", {}) | {"trust_remote_code": False}))

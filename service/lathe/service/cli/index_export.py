@@ -1,6 +1,5 @@
 """`lathe index export`: an index's items in a file, or in a table of PostgreSQL."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -102,5 +101,7 @@ def _export_to_table(
 
 
 def _build_row(item: str, metadata: bytes | None, columns: bool) -> dict[str, Any]:
-    content = (metadata or b"{}").decode()
-    return {"id": item, "metadata": content if columns else json.loads(content)}
+    from lathe.service.index.items import parse_metadata
+
+    content = metadata or b"{}"
+    return {"id": item, "metadata": content.decode() if columns else parse_metadata(item, content)}

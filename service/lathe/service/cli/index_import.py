@@ -165,7 +165,7 @@ def import_rows(
 
 def _find_metric(source: "Source") -> "Metric":
     """Return the metric of a source that is one FAISS index, else cosine."""
-    from lathe.training.sources.flat_faiss import read_faiss_metric
+    from lathe.training.sources.faiss_indexes import read_faiss_metric
 
     files = [Path(file) for file in source.files if file.endswith(".faiss")]
     return (read_faiss_metric(files[0]) if len(files) == 1 else None) or "cosine"

@@ -20,6 +20,7 @@ from lathe.training.encoder.cutting import build_too_long_error, cut_by_words
 from lathe.training.encoder.long_texts import MAX_LONG_CHARACTERS, MAX_LONG_TOKENS
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import TooLongError
+from lathe.transforms.errors import ArtifactError
 
 CHAIN_TEXTS = Counter("lathe_chain_texts", "Texts answered through a chain", ["encoder", "chain"])
 
@@ -91,14 +92,18 @@ class Pending:
         """Wait for the encoder if texts were missing, and return the vectors of all texts in order.
 
         Caches the new vectors, counts the texts by chain, and passes the raw vectors to their observer.
+
+        Raises:
+            ArtifactError: if the chain maps a text to NaN or inf.
         """
         done = None if self.work is None else self.work.future.result()
         CHAIN_TEXTS.labels(self.encoder, self.target.chain).inc(len(self.found))
         cached = self._stack_cached()
         if done is None:
             tokens, cut = self._count_tokens(None)
+            vectors = self._require_finite(self.target.apply(cached))
             self._notify_observer(cached)
-            return Answer(self.target.apply(cached), self.target, tokens, cut_tokens=cut)
+            return Answer(vectors, self.target, tokens, cut_tokens=cut)
         timings = {"queue": done.queue_ms, "inference": done.inference_ms}
         raw = done.vectors if done.raw is None else done.raw
         if self.keys:
@@ -109,8 +114,18 @@ class Pending:
             vectors[self.missing] = encoded
             vectors[[index for index, entry in enumerate(self.found) if entry is not None]] = self.target.apply(cached)
         tokens, cut = self._count_tokens(done)
+        vectors = self._require_finite(vectors)
         self._notify_observer(cached, raw)
         return Answer(vectors, self.target, tokens, timings, cut_tokens=cut)
+
+    def _require_finite(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the vectors; raise `ArtifactError` if a chain made NaN or inf of the encoder's finite vectors.
+
+        Loading a chain tries two rows; its weights may be such that only others overflow.
+        """
+        if self.target.loaded is not None and not np.isfinite(vectors).all():
+            raise ArtifactError(f"the chain {self.target.chain} maps a text to numbers that float32 cannot hold")
+        return vectors
 
     def _stack_cached(self) -> NDArray[np.float32]:
         """Return the cached vectors before the chain, `(n, d)`, in text order; `(0, 0)` if there are none."""

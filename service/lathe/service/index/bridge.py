@@ -13,6 +13,7 @@ from lathe.service.index.reducer import Vectors
 from lathe.service.index.spec import IndexSpec, parse_spec
 from lathe.transforms.chain import Chain
 from lathe.transforms.files import replace_synced
+from lathe.transforms.json_files import read_json_file
 from lathe.transforms.linear import LowRankAffine
 from lathe.transforms.quality import cross_recall_at_k
 from lathe.transforms.vectors import FloatArray
@@ -93,7 +94,7 @@ def load_bridge(folder: Path) -> Bridge | None:
         ValueError, KeyError: if the JSON file beside them is.
     """
     try:
-        content = json.loads((folder / f"{ALIGNMENT_FOLDER}.json").read_bytes())
+        content = read_json_file(folder / f"{ALIGNMENT_FOLDER}.json")
     except FileNotFoundError:
         return None
     chain = Chain.load(folder / ALIGNMENT_FOLDER).fold()

@@ -1,13 +1,12 @@
 """Validation of ids and metadata of items."""
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from lathe.service.errors import BadValueError, ConflictError, TooLargeError
+from lathe.service.errors import BadValueError, ConflictError, TooLargeError, UnavailableError
 from lathe.training.sources.raw import find_rounded_number
 
 ID_CHARACTERS = 512
@@ -59,13 +58,31 @@ def serialize_metadata(position: int, metadata: Mapping[str, Any] | None) -> byt
     return found
 
 
+def parse_metadata(item: str, metadata: bytes) -> dict[str, Any]:
+    """Parse the stored metadata of an item.
+
+    Raises:
+        UnavailableError: if it is damaged.
+    """
+    try:
+        found = orjson.loads(metadata)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise UnavailableError(
+            f"the stored metadata of the item {item!r} is damaged: write or delete the item", code="corrupt_index"
+        )
+    return found
+
+
 def get_text(item: str, metadata: bytes | None, text_field: str) -> str:
     """Return the text of an item from its metadata.
 
     Raises:
         ConflictError: if the field is missing, not a text, or blank.
+        UnavailableError: if the metadata is damaged.
     """
-    text = json.loads(metadata).get(text_field) if metadata else None
+    text = parse_metadata(item, metadata).get(text_field) if metadata else None
     if not isinstance(text, str) or not text.strip():
         raise ConflictError(
             f"the item {item!r} has no text in its metadata field {text_field!r} to encode with the new encoder",

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from lathe.service.errors import BadValueError
 from lathe.service.index.spec import IndexSpec, Metric
-from lathe.transforms.artifact import MANIFEST, TENSORS
-from lathe.transforms.chain import Chain, leading_query_maps
+from lathe.transforms.artifact import MANIFEST, TENSORS, read_file
+from lathe.transforms.chain import Chain, leading_query_maps, serves_dimensions
 from lathe.transforms.codes import Quantizer
+from lathe.transforms.errors import ArtifactError
 from lathe.transforms.linear import Normalize
 from lathe.transforms.statistics import MIN_ORDINARY_NORM, row_norms, unit_rows, without_direction
 
@@ -39,6 +40,9 @@ class Reducer:
         quantizer: the chain's quantizer; None without one.
         unit: whether the chain's floats have length 1.
         only_normalizes: whether reduced queries are the originals, of length 1 for cosine.
+
+    Raises:
+        ArtifactError: if the chain is damaged, or of other dimensions than the index.
     """
 
     def __init__(self, spec: IndexSpec, artifact: tuple[bytes, bytes] | None) -> None:
@@ -50,7 +54,7 @@ class Reducer:
         self.unit = False
         self.only_normalizes = artifact is None
         if artifact is not None:
-            chain = _load_chain(artifact)
+            chain = _load_chain(spec, artifact)
             cut = spec.dimensions if chain.nested else None
             self.quantizer = chain.quantizer
             self.queries = chain.fold(cut, side="query")
@@ -151,17 +155,31 @@ def _require_finite(vectors: Vectors) -> Vectors:
     return vectors
 
 
-def _load_chain(artifact: tuple[bytes, bytes]) -> Chain:
-    """Load a chain from the bytes of its manifest and tensors, by way of a temporary folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name, payload in zip((MANIFEST, TENSORS), artifact, strict=True):
-            (Path(folder) / name).write_bytes(payload)
-        return Chain.load(folder)
+def _load_chain(spec: IndexSpec, artifact: tuple[bytes, bytes]) -> Chain:
+    """Load an index's chain from the bytes of its manifest and tensors, by way of a temporary folder.
+
+    Raises:
+        ArtifactError: if they are damaged, or the chain does not map the index's vectors to its dimensions.
+    """
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, payload in zip((MANIFEST, TENSORS), artifact, strict=True):
+                (Path(folder) / name).write_bytes(payload)
+            chain = Chain.load(folder)
+    except (ArtifactError, TypeError) as error:  # a TypeError if the record holds text in place of bytes
+        raise ArtifactError(f"the index's chain {spec.chain[:80]}: {error}") from error
+    full = chain.output_dimensions or spec.width
+    if chain.input_dimensions not in (None, spec.width) or not serves_dimensions(full, chain.nested, spec.dimensions):
+        raise ArtifactError(
+            f"the index's chain {spec.chain[:80]} maps {chain.input_dimensions} dimensions to "
+            f"{chain.describe_dimensions()}, the index {spec.width} to {spec.dimensions}"
+        )
+    return chain
 
 
 def read_artifact_files(folder: Path) -> tuple[bytes, bytes]:
     """Read manifest and tensors of a chain saved in a folder, as bytes."""
-    return (folder / MANIFEST).read_bytes(), (folder / TENSORS).read_bytes()
+    return read_file(folder, MANIFEST), read_file(folder, TENSORS)
 
 
 def normalize_rows(vectors: Vectors) -> Vectors:

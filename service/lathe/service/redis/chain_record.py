@@ -14,6 +14,7 @@ from lathe.service.errors import UnavailableError
 from lathe.transforms.artifact import DISTRIBUTION, MANIFEST, TENSORS, FitStatistics, read_file
 from lathe.transforms.chain import Chain
 from lathe.transforms.errors import ArtifactError
+from lathe.transforms.json_files import parse_json
 
 SCHEMA = 1
 IDENTITY = "lathe:registry"
@@ -76,8 +77,8 @@ class ChainRecord:
         pointer = Pointer.parse(name, content[POINTER]) if content else Pointer()
         numbers = {key: key.removeprefix(VERSION).decode(errors="replace") for key in content if key != POINTER}
         try:
-            stamps = {int(number): VersionStamp(**json.loads(content[key])) for key, number in numbers.items()}
-        except (ValueError, TypeError, RecursionError) as error:
+            stamps = {int(number): VersionStamp(**parse_json(content[key])) for key, number in numbers.items()}
+        except (ValueError, TypeError) as error:
             raise ArtifactError(f"the record of the chain {name} in Redis cannot be read: {error!r}") from error
         return cls(pointer, stamps)
 
@@ -127,9 +128,9 @@ def parse_identity(content: bytes) -> str:
         UnavailableError: if the record cannot be read, or is of a newer version of Lathe.
     """
     try:
-        found = json.loads(content)
+        found = parse_json(content)
         schema, identity = int(found["schema"]), str(found["id"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         raise UnavailableError(f"Redis holds something else under {IDENTITY}", code="redis_foreign") from None
     if schema > SCHEMA:
         raise UnavailableError(

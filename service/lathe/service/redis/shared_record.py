@@ -26,7 +26,7 @@ from lathe.service.redis.chain_record import (
     write_version,
 )
 from lathe.service.redis.connection import RedisConnection
-from lathe.transforms.files import make_root, replace_synced
+from lathe.transforms.files import make_root, read_plain_file, replace_synced
 
 IDENTITY_FILE = ".identity"
 TOKEN_SECONDS = 60
@@ -51,7 +51,7 @@ class SharedRecord:
     def identity(self) -> str | None:
         """Id of the record that the local folder is a copy of; None before its first copy."""
         try:
-            return (self.root / IDENTITY_FILE).read_text()
+            return read_plain_file(self.root / IDENTITY_FILE).decode()
         except FileNotFoundError:
             return None
 

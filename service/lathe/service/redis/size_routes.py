@@ -13,6 +13,7 @@ from lathe.service.redis.damage import convert_wrong_type_errors, note_damage
 from lathe.service.redis.shared_record import SharedRecord
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.files import replace_synced
+from lathe.transforms.json_files import parse_json
 
 SIZE_ROUTES = "lathe:places"
 ROUTES_NAME = "which chain answers which size"
@@ -115,6 +116,6 @@ def _queue_routes(pipe: Pipeline, fingerprint: str, size_routes: dict[str, str])
 
 def _parse_routes(content: bytes | None) -> dict[str, str]:
     try:
-        return parse_size_routes(json.loads(content or b"{}"))
-    except (ValueError, AttributeError, RecursionError) as error:
+        return parse_size_routes(parse_json(content or b"{}"))
+    except (ValueError, AttributeError) as error:
         raise ArtifactError(f"the size routes in Redis cannot be read: {error!r}") from error

@@ -78,5 +78,5 @@ def _parse(content: bytes | None) -> Any:
     """Parse the content of a JSON file; return None if there is none or it is damaged, which loading reports."""
     try:
         return None if content is None else json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

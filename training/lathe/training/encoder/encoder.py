@@ -35,16 +35,22 @@ from lathe.training.encoder.cutting import (
 )
 from lathe.training.encoder.fingerprint import compute_fingerprint
 from lathe.training.encoder.finite import require_finite
-from lathe.training.encoder.loading import choose_attention, load_with_chat_template
+from lathe.training.encoder.loading import (
+    choose_attention,
+    convert_load_errors,
+    load_with_chat_template,
+    locate_model,
+)
 from lathe.training.encoder.long_texts import MARGIN_TOKENS, Pieces, split_texts
+from lathe.training.encoder.model_checks import describe_default_pooling, find_smaller_vocabulary
 from lathe.training.encoder.packing import try_packing, unpack_linear_layers
 from lathe.training.encoder.parallel import map_in_threads
-from lathe.training.encoder.precision import PROBES, Agreement, measure_agreement, resolve_dtype
+from lathe.training.encoder.precision import PROBES, Agreement, convert_dtype, measure_agreement, resolve_dtype
 from lathe.training.encoder.spec import EncoderSpec, LongText, Side
 from lathe.training.encoder.text_encoder import Encoding, PromptedEncoder
 from lathe.training.encoder.texts import require_unicode
 from lathe.training.encoder.unpadding import split_flat_batches, try_unpadding
-from lathe.training.errors import EncoderError, NotFiniteError, TooLongError
+from lathe.training.errors import EncoderError, NotFiniteError, TooLongError, UnknownTokenError
 
 BATCH_TOKENS = {"float32": 1024, "bfloat16": 2048, "float16": 2048}
 """Tokens of a forward pass on a CPU by dtype, padding included: what its caches hold. Measured with MiniLM on real
@@ -57,6 +63,10 @@ SLACK_TOKENS = 100
 """Cost of a forward pass on a CPU besides that of its tokens, in tokens (MiniLM: 86 to 140); less padding than that is
 accepted."""
 
+MAX_BATCH_DIFFERENCE = 1e-3
+"""Maximum difference between entries of the unit vectors, in float32, of a text alone and among longer ones. Some
+models read padding, such as those with a CNN behind the transformer."""
+
 COMPARED_PARAMETERS = 1_000_000_000
 """Maximum number of parameters of a model that is also run in float32 for comparison; a larger one may not fit."""
 
@@ -65,6 +75,9 @@ WINDOW_BATCHES = 4
 
 UNLIMITED = 1_000_000
 """`max_length` of static models, which look each token up and have no limit of their own."""
+
+LIBRARY = "sentence_transformers."
+"""Beginning of the names of the library's own modules."""
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +89,9 @@ class Encoder(PromptedEncoder):
         model: the `SentenceTransformer`.
         device: name of its device.
         spec: the spec it was loaded from, with `auto` replaced by the dtype in use.
+        given: the spec as it was given.
+        transformer: the first module of the model, which runs in the spec's dtype.
+        heads: the modules after it, which run in float32.
         dimensions: dimensions of its vectors.
         max_length: tokens that it reads of a text, special tokens included.
         prompts: prompts by name.
@@ -83,6 +99,7 @@ class Encoder(PromptedEncoder):
         fingerprint: see `lathe.training.encoder.fingerprint`.
         batch_tokens: tokens of one forward pass, padding included.
         template_tokens: tokens that the model's chat template adds to each text; 0 without one.
+        vocabulary: number of tokens that the model has vectors for, if its tokenizer has more; else None.
         warning: why its vectors may be poor; None if nothing is known.
         agreement: cosine of its vectors with those in float32; None if it cannot run in float32, because the model is
             too large or uses flash attention.
@@ -103,30 +120,52 @@ class Encoder(PromptedEncoder):
         """
         keep_freed_blocks()
         self.model = load_with_chat_template(spec, device)
-        wrapped = uses_chat_template(self.model)
-        if spec.chat_template == "off":
-            remove_chat_template(self.model, spec.name)
-        self.template_tokens = count_template_tokens(self.model)
-        self.warning = None
-        if wrapped and spec.chat_template is None:
-            self.warning = describe_chat_template(spec.name, self.template_tokens)
-            log.warning(self.warning)
         self.device = str(self.model.device)
+        self.given = spec
         self.spec = replace(spec, dtype=resolve_dtype(spec.dtype, self.device))
-        self.dimensions = int(self.model.get_embedding_dimension() or 0)
-        self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
-        self.prompts: dict[str, str] = dict(self.model.prompts)
-        self.default_prompt_name: str | None = self.model.default_prompt_name
-        self.fingerprint = compute_fingerprint(
-            self.model, self.max_length, self.prompts, without_chat_template=wrapped and spec.chat_template == "off"
-        )
         on_cpu = BATCH_TOKENS[self.spec.dtype]
         self.flash = choose_attention(spec, device) == "flash_attention_2"
         self.batch_tokens = batch_tokens or (on_cpu if self.device == "cpu" else DEVICE_BATCH_TOKENS)
         if self.flash:
             self.batch_tokens = max(1, self.batch_tokens // WINDOW_BATCHES)  # flattened windows are one batch
         self.slack_tokens = SLACK_TOKENS if self.device == "cpu" else self.batch_tokens // 4
-        self.transformer = next(iter(self.model))
+        with convert_load_errors(spec):
+            self._describe_model()
+            self._prepare_model()
+
+    def _describe_model(self) -> None:
+        """Set what is known of the loaded model without running it, and log what its vectors may suffer from."""
+        wrapped = uses_chat_template(self.model)
+        if self.spec.chat_template == "off":
+            remove_chat_template(self.model, self.name)
+        self.template_tokens = count_template_tokens(self.model)
+        warnings = [describe_default_pooling(self.spec, self.model, locate_model(self.spec.model))]
+        if wrapped and self.spec.chat_template is None:
+            warnings.append(describe_chat_template(self.name, self.template_tokens))
+        self.warning = "; ".join(filter(None, warnings)) or None
+        if self.warning:
+            log.warning(self.warning)
+        self.dimensions = int(self.model.get_embedding_dimension() or 0)
+        self.max_length = int(min(self.model.max_seq_length or 512, UNLIMITED))
+        self.prompts: dict[str, str] = dict(self.model.prompts)
+        self.default_prompt_name: str | None = self.model.default_prompt_name
+        self.fingerprint = compute_fingerprint(
+            self.model,
+            self.max_length,
+            self.prompts,
+            without_chat_template=wrapped and self.spec.chat_template == "off",
+        )
+
+    def _prepare_model(self) -> None:
+        """Convert the loaded model to the dtype of the spec, choose how its batches are padded, and run it once."""
+        self.transformer, *self.heads = self.model
+        for module in self.heads:
+            module.float()
+        if not self.static and all(type(module).__module__.startswith(LIBRARY) for module in self.heads):
+            # With padding on the left, positions depend on the other texts of a batch. A module of a model's own may
+            # take the last token from the end, and keeps its side.
+            self.model.tokenizer.padding_side = "right"
+        self.vocabulary = find_smaller_vocabulary(self.model)
         self.cutter = self.make_cutter()
         self.first_position = 0
         self.padded_attention: str | None = None
@@ -134,9 +173,9 @@ class Encoder(PromptedEncoder):
             self.agreement = self._convert_and_compare()
         except NotFiniteError as error:
             raise error.at(
-                f"the encoder {spec.name} cannot be used, as {PROBES[error.position or 0]!r} shows"
+                f"the encoder {self.name} cannot be used, as {PROBES[error.position or 0]!r} shows"
             ) from None
-        if spec.compile:
+        if self.spec.compile:
             model = self.transformer.auto_model  # its forward is called by name, past what Module.compile sets
             model.forward = torch.compile(model.forward, dynamic=True)
 
@@ -165,21 +204,25 @@ class Encoder(PromptedEncoder):
     def _convert_and_compare(self) -> Agreement | None:
         """Convert the transformer to the spec's dtype, without padding if possible; return the agreement with float32.
 
-        On a CPU, with `attention` at `auto`, padding is left out if the vectors stay the same; `first_position` and
-        `padded_attention` are then set. Large models and those with flash attention are only converted, and None is
-        returned.
+        If padding changes the vectors, batches will hold texts of equal lengths only. On a CPU, with `attention` at
+        `auto`, padding is left out if the vectors stay the same; `first_position` and `padded_attention` are then set.
+        Large models and those with flash attention are only converted, and None is returned.
         """
         large = sum(tensor.numel() for tensor in self.transformer.parameters()) > COMPARED_PARAMETERS
         if large or self.flash:  # neither can run in float32
-            self.transformer.to(getattr(torch, self.spec.dtype))
+            convert_dtype(self.transformer, getattr(torch, self.spec.dtype))
             return None
         self.transformer.float()
-        reference = self.encode(PROBES).vectors
+        reference = padded = self.encode(PROBES).vectors
+        if not self.static:
+            reference = np.concatenate([self.encode([probe]).vectors for probe in PROBES])
+        if np.abs(padded - reference).max() > MAX_BATCH_DIFFERENCE:
+            self.slack_tokens = 0
         if self.device == "cpu" and self.spec.attention == "auto":
             found = try_unpadding(self.model, PROBES)
             if found is not None:
                 self.first_position, self.padded_attention = found
-        self.transformer.to(getattr(torch, self.spec.dtype))
+        convert_dtype(self.transformer, getattr(torch, self.spec.dtype))
 
         def compare() -> Agreement:
             return measure_agreement(self.encode(PROBES).vectors, reference)
@@ -201,12 +244,16 @@ class Encoder(PromptedEncoder):
             self.padded_attention = None
 
     def describe(self) -> dict[str, Any]:
-        """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata."""
+        """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata.
+
+        Where the model completes the spec, `given` holds what the spec says.
+        """
         return self.spec.to_json() | {
             "fingerprint": self.fingerprint,
             "dimensions": self.dimensions,
             "max_length": self.max_length,
             "prompts": self.prompts,
+            "given": {"max_length": self.given.max_length, "prompts": dict(self.given.prompts)},
         }
 
     def encode(
@@ -233,6 +280,7 @@ class Encoder(PromptedEncoder):
             TooLongError: for a text that is too long, if `long_text` is "error".
             TextError: for a text that is not Unicode.
             NotFiniteError: for a text whose vector holds NaN or inf.
+            UnknownTokenError: for a text with a token that the model has no vector for.
             EncoderError: for an unknown prompt, or one string in place of a list.
         """
         if isinstance(texts, str):
@@ -359,14 +407,26 @@ class Encoder(PromptedEncoder):
         """Tokenize texts that are cut to what the model reads, and divide them into batches; see `tokenize`."""
         if self.static:  # it takes its tokens in a row
             features = self._tokenize_pieces(texts, prompt)
+            self._require_known_tokens(features)
             ends = [*features["offsets"][1:].tolist(), len(features["input_ids"])]
             tokens = np.diff([0, *ends]).astype(np.int64)
             return [Batch(np.arange(len(texts)), features, tokens, int(tokens.sum()))]
         self.model.tokenizer.truncation_side = truncation_side
         features = self.model.preprocess(texts, prompt=prompt)
+        self._require_known_tokens(features)
         if self.unpadded:
             return list(split_flat_batches(features, self.batch_tokens, self.first_position))
         return list(split_features(features, self.batch_tokens, self.slack_tokens, self.model.tokenizer.padding_side))
+
+    def _require_known_tokens(self, features: Features) -> None:
+        """Raise `UnknownTokenError` for a token that the tokenizer has, but the model no vector for."""
+        if self.vocabulary is None or not features["input_ids"].numel():
+            return
+        highest = int(features["input_ids"].max())
+        if highest >= self.vocabulary:
+            tokenizer = self.model.tokenizer
+            token = tokenizer.id_to_token(highest) if self.static else tokenizer.convert_ids_to_tokens(highest)
+            raise UnknownTokenError(f"a text has the token {token!r}, for which {self.name} has no vector")
 
     def cut(self, text: str, prompt: str | None = None, truncation_side: Side = "right") -> Cut:
         """Return the part of a text that the model reads, as a `Cut`; short texts are returned whole.
@@ -410,7 +470,7 @@ class Encoder(PromptedEncoder):
         No gradients are recorded.
         """
         features = self.run_transformer(batch)
-        for module in list(self.model)[1:]:
+        for module in self.heads:
             features = module(features)
 
         # A flattened batch has one text more, which only fills it up.
@@ -422,8 +482,9 @@ class Encoder(PromptedEncoder):
         device = self.model.device
         on_device = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in batch.features.items()}
         features: dict[str, Any] = self.transformer(on_device)
-        if "token_embeddings" in features:  # pooling in bfloat16 would leave norms off by 1e-3
-            features["token_embeddings"] = features["token_embeddings"].float()
+        for name in ("token_embeddings", "sentence_embedding"):
+            if name in features:  # pooling in bfloat16 would leave norms off by 1e-3
+                features[name] = features[name].float()
         return features
 
     def require_short(self, texts: Sequence[str], prompt: str, places: Sequence[int] | None = None) -> None:

@@ -34,6 +34,14 @@ def compute_fingerprint(
 
 
 def _describe_module(module: Any) -> str:
-    """Return a module's settings that its weights do not show: class, pooling mode, and whether prompts are pooled."""
+    """Return a module's settings that its weights do not show.
+
+    These are its class, pooling mode and activation, and whether prompts are pooled, texts put in lower case, and
+    inputs added to outputs.
+    """
     words = f"{type(module).__name__} {getattr(module, 'pooling_mode', '')}"
-    return words if getattr(module, "include_prompt", True) else f"{words} without prompt"
+    words += "" if getattr(module, "include_prompt", True) else " without prompt"
+    words += " in lower case" if getattr(module, "do_lower_case", False) else ""
+    words += " residual" if getattr(module, "use_residual", False) else ""
+    activation = getattr(module, "activation_function", None)
+    return words if activation is None else f"{words} {type(activation).__name__}"

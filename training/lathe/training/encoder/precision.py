@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -16,6 +17,9 @@ CPUINFO = Path("/proc/cpuinfo")
 
 CPU_BFLOAT16 = {"avx512_bf16", "amx_bf16", "bf16"}
 """Flags of processors with bfloat16 multiplication (x86 and Arm); others emulate it slowly."""
+
+FREQUENCIES = "inv_freq"
+"""End of the names of the buffers that hold the frequencies of rotary positions."""
 
 PROBES = [
     "yes",
@@ -64,6 +68,18 @@ def read_cpu_flags(cpuinfo: Path = CPUINFO) -> set[str]:
     lines = cpuinfo.read_text().splitlines()
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return set(flags.partition(":")[2].split())
+
+
+def convert_dtype(model: "torch.nn.Module", dtype: "torch.dtype") -> None:
+    """Convert a model to a dtype, in place, but leave the frequencies of rotary positions in float32.
+
+    `Module.to` rounds them too. In bfloat16 a position of 500 then turns a vector by up to a radian too much.
+    """
+    kept = {name: buffer.float() for name, buffer in model.named_buffers() if name.endswith(FREQUENCIES)}
+    model.to(dtype)
+    for name, buffer in kept.items():
+        owner, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, buffer)
 
 
 def measure_agreement(vectors: "NDArray[np.float32]", reference: "NDArray[np.float32]") -> Agreement:

@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import normalize, pad, scaled_dot_product_attention
 
 from lathe.training.encoder.batching import Batch, Features, split_unpadded_batches
+from lathe.training.encoder.positions import find_first_position
 
 NAME = "lathe_unpadded"
 """Name under which the attention is registered with transformers."""
@@ -196,15 +197,6 @@ def split_flat_batches(features: Features, budget: int, first_position: int) -> 
         yield Batch(np.arange(run.start, run.stop), flat, tokens, flat["input_ids"].shape[1])
 
 
-def find_first_position(model: torch.nn.Module) -> int:
-    """Return the position id of a text's first token: 0, or `padding_idx` + 1 for models like RoBERTa."""
-    for module in model.modules():
-        padding = getattr(module, "padding_idx", None)
-        if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), torch.nn.Embedding):
-            return padding + 1
-    return 0
-
-
 def flatten_together(several: Sequence[Features], first_position: int) -> Features:
     """Flatten the padded features of several columns of texts, such as anchors and positives, into one row of tokens.
 
@@ -224,8 +216,9 @@ def try_unpadding(
 ) -> tuple[int, str] | None:
     """Switch a model on a CPU to flattened input, in place, if its vectors of `probes` stay the same; else return None.
 
-    If it is switched, the result is the position id of a text's first token, and the name of the previous attention
-    implementation. If not, the model keeps its attention: some models have attention masks of their own.
+    They are compared with the vectors of each text alone, which no padding can change. If the model is switched, the
+    result is the position id of a text's first token, and the name of the previous attention implementation. If not,
+    the model keeps its attention: some models have attention masks of their own.
 
     Args:
         model: the `SentenceTransformer`, in float32.
@@ -239,11 +232,11 @@ def try_unpadding(
     try:
         features = model.preprocess(list(probes))
         with torch.inference_mode():
-            padded = normalize(model(dict(features))["sentence_embedding"], dim=1)
+            alone = torch.cat([model(model.preprocess([probe]))["sentence_embedding"] for probe in probes])
             position = find_first_position(transformer.auto_model)
             enable_unpadded(transformer.auto_model, attention)
             flat = model(flatten_together([features], position))["sentence_embedding"][: len(probes)]
-        if bool((normalize(flat, dim=1) - padded).abs().max() < MAX_DIFFERENCE):
+        if bool((normalize(flat, dim=1) - normalize(alone, dim=1)).abs().max() < MAX_DIFFERENCE):
             return position, before
     except Exception:  # models fail on input they do not expect with whatever error comes first
         pass

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from lathe.training.evaluation.corpus import Corpus
 from lathe.training.evaluation.methods import CONTROL, Method
 from lathe.training.evaluation.worker import FittedMethod
 from lathe.transforms import Chain, angular_stress, local_spearman, positional_stress, recall_at_k
-from lathe.transforms.files import replace_synced
+from lathe.transforms.files import read_plain_file, replace_synced
+from lathe.transforms.json_files import parse_json_object
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray
 
@@ -68,11 +70,11 @@ class MethodCache:
     def _load_or_measure(self, folder: Path, size: int, corpus: Corpus, output: str) -> dict[str, float]:
         key = hashlib.sha256(f"{folder.name} {output} {corpus.digest}".encode()).hexdigest()[:32]
         path = self.folder / f"{key}.json"
-        if not path.exists():
-            measures = _measure_reduction(Chain.load(folder), size, corpus.heldout)
-            replace_synced(path, json.dumps(measures).encode())
-        found: dict[str, float] = json.loads(path.read_text())
-        return found
+        with suppress(OSError, ValueError):  # missing or damaged: they are measured again
+            return parse_json_object(read_plain_file(path))
+        measures = _measure_reduction(Chain.load(folder), size, corpus.heldout)
+        replace_synced(path, json.dumps(measures).encode())
+        return measures
 
 
 def _measure_reduction(chain: Chain, size: int, heldout: FloatArray) -> dict[str, float]:

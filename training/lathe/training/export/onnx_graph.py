@@ -106,8 +106,10 @@ def export_onnx(chain: Chain, encoder: Encoder | None, folder: Path, reference: 
         raise ExportError(
             "ONNX export needs onnx, onnxscript and onnxruntime: pip install 'lathe-training[onnx]'"
         ) from error
-    if encoder is not None:
-        require_encoder(chain, encoder)
+    if encoder is not None and require_encoder(chain, encoder).static:
+        raise ExportError(
+            f"{encoder.name} is static, which no graph of token ids and a mask is: export sentence-transformers"
+        )
     require_exportable(chain)
     with open_staging_folder(folder) as staging:
         graph = ChainGraph(onnx, chain).build_chain()

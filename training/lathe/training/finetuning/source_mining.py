@@ -120,7 +120,7 @@ class MinedCache:
         Raises:
             JobError: if a line of the cache is damaged.
         """
-        if not self.about.is_file() or orjson.loads(self.about.read_bytes()).get("key") != self.key:
+        if not self._has_key():
             return None
         found: dict[str, MiningResult] = {}
         for row in self.rows.read():
@@ -128,6 +128,14 @@ class MinedCache:
             one.positives[row["positive"]] = row["scores"][0]
             one.negatives.update(zip(row["negative"], row["scores"][1:], strict=True))
         return list(found.values())
+
+    def _has_key(self) -> bool:
+        """Return whether the cache was written for this key; False if its description is missing or damaged."""
+        try:
+            about = orjson.loads(self.about.read_bytes())
+        except (OSError, orjson.JSONDecodeError):
+            return False
+        return isinstance(about, dict) and about.get("key") == self.key and isinstance(about.get("statistics"), dict)
 
     def write(self, pairs: Sequence[Pair], mined: Sequence[MiningResult], statistics: MiningStatistics) -> None:
         """Write the mined negatives of every pair, then the key and statistics; a killed run leaves no valid key."""

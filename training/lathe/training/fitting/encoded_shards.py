@@ -24,6 +24,7 @@ from lathe.training.locks import lock_file
 from lathe.training.sources.kinds import Batch
 from lathe.training.sources.shards import BATCH_ROWS, Shard, open_local_copy, read_shards
 from lathe.transforms.files import continue_file, create_file, make_folder
+from lathe.transforms.json_files import read_json_file
 
 VECTORS, HASHES, POSITION = "vectors.f32", "hashes.u64", "position.json"
 """File names in a shard's folder."""
@@ -61,7 +62,7 @@ def shard_folder(root: Path, shard: Shard, field: str, encoder: TextEncoder | No
 def read_position(folder: Path) -> Position:
     """Read the progress stored in a shard's folder; return `Position()` if there is none or a file lost bytes."""
     try:
-        position = Position(**json.loads((folder / POSITION).read_bytes()))
+        position = Position(**read_json_file(folder / POSITION))
         if all((folder / name).stat().st_size >= size for name, size in position.sizes.items()):
             return position
     except (OSError, ValueError, TypeError):

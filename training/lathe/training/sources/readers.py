@@ -8,7 +8,7 @@ import numpy as np
 
 from lathe.training.errors import AccessError, EmptyError, SourceError
 from lathe.training.sources.docstrings import read_docstring_paragraphs, read_topic_paragraphs
-from lathe.training.sources.flat_faiss import read_faiss, read_faiss_shape
+from lathe.training.sources.faiss_indexes import read_faiss, read_faiss_shape
 from lathe.training.sources.hub import HubFile, detect_hub_kind, read_hub
 from lathe.training.sources.kinds import Kind, detect_batch_kind, validate_rows
 from lathe.training.sources.lines import find_line_spans, read_jsonl, read_text

@@ -44,7 +44,7 @@ class Source:
     """Source of texts or vectors, as a user writes it.
 
     `file.jsonl[.gz]` (field `text`, or `#field`), `file.txt[.gz]` (one text a line), `file.parquet#column`, `file.npy`
-    (vectors), `file.faiss` (a flat index), a folder of these, any
+    (vectors), `file.faiss` (an index that keeps vectors), a folder of these, any
     of them at a URL that fsspec supports (`s3://bucket/folder/#field`), `pydoc:` (docstrings of the Python
     installation), `pydoc:topics` (its language reference), and `hf:dataset/config:split#field` (a data set of the
     Hugging Face hub, streamed; see `lathe.training.sources.hub`). A field that holds lists of numbers makes it a source

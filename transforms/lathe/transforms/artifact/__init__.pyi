@@ -15,13 +15,14 @@ from .folder import (
     require_field_types,
     write_artifact,
 )
-from .stored_moments import load_moments
+from .stored_moments import MOMENTS_PREFIX, load_moments
 
 __all__ = [
     "DISTRIBUTION",
     "FitDistribution",
     "FitStatistics",
     "MANIFEST",
+    "MOMENTS_PREFIX",
     "Manifest",
     "TENSORS",
     "display_name",

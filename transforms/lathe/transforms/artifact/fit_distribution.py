@@ -21,6 +21,7 @@ from safetensors.torch import load, save
 
 from lathe.transforms.artifact.folder import DISTRIBUTION, read_manifest
 from lathe.transforms.errors import ArtifactError
+from lathe.transforms.files import read_plain_file
 from lathe.transforms.statistics import Gaussian, Moments, Subspace
 from lathe.transforms.vectors import BLOCK_ROWS, FloatArray, Vectors
 
@@ -162,13 +163,13 @@ class FitDistribution:
         if described is None:
             raise ArtifactError("it was saved without the distribution of its rows: fit it again to store one")
         try:
-            return cls.from_bytes((path / DISTRIBUTION).read_bytes(), described)
+            return cls.from_bytes(read_plain_file(path / DISTRIBUTION), described)
         # ArtifactError is a ValueError, which the last clause would wrap in a second message.
         except ArtifactError:
             raise
         except OSError as error:
             raise ArtifactError(f"the distribution of its rows cannot be read: {error.strerror}") from error
-        except (SafetensorError, LookupError, TypeError, ValueError) as error:
+        except (SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
             raise ArtifactError(f"the distribution of its rows cannot be used: {error!r}") from error
 
     @classmethod
@@ -184,7 +185,30 @@ class FitDistribution:
         gaussian = Gaussian(arrays["mean"], arrays["directions"], arrays["variances"])
         low, high = described["norms"]
         count, heldout, outside = (described[name] for name in ("count", "heldout", "outside"))
-        return cls(count, heldout, gaussian, arrays["scores"], (low, high), outside)
+        found = cls(count, heldout, gaussian, arrays["scores"], (low, high), outside)
+        found._require_plausible()
+        return found
+
+    def _require_plausible(self) -> None:
+        """Raise `ArtifactError` unless shapes and entries are such as `measure` gives.
+
+        A file from somebody else has the right digest, and may hold anything.
+        """
+        mean, directions, variances = self.gaussian.mean, self.gaussian.directions, self.gaussian.variances
+        r, d = directions.shape if directions.ndim == 2 else (0, 0)
+        shapes = [(mean, (d,)), (directions, (r, d)), (variances, (r + 1,)), (self.scores, (len(LEVELS),))]
+        if any(array.shape != shape or array.dtype != np.float32 for array, shape in shapes):
+            raise ArtifactError("the distribution of its rows has arrays of other shapes or dtypes than a fit's")
+        if not all(np.isfinite(array).all() for array, _ in shapes) or not (variances > 0).all():
+            raise ArtifactError("the distribution of its rows is not finite, or has a variance of 0 or less")
+        if (np.diff(self.scores) < 0).any():
+            raise ArtifactError("the distribution of its rows has percentiles that are not in order")
+        numbers = [*self.norms, *([] if self.outside is None else [self.outside])]
+        counts = [self.count, self.heldout]
+        if not all(type(number) in (int, float) and number >= 0 for number in numbers) or not all(
+            type(count) is int and count > 0 for count in counts
+        ):
+            raise ArtifactError("the distribution of its rows has counts, norms or a share that are no such numbers")
 
 
 def _sampled_moments(rows: Vectors) -> Moments:

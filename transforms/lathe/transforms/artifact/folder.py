@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from lathe.transforms.beneath import read_beneath
 from lathe.transforms.errors import ArtifactError
-from lathe.transforms.files import make_folder, make_root, sync_folder, write_synced
+from lathe.transforms.files import make_folder, make_root, read_plain_file, sync_folder, write_synced
+from lathe.transforms.json_files import parse_json_object
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,8 +39,16 @@ DISTRIBUTION = "reference.safetensors"
 Manifest = dict[str, Any]
 """The content of manifest.json."""
 
-MAX_DEPTH = 64
-"""Maximum nesting depth of lists and objects in a manifest; a fit writes 6 levels."""
+MAX_MANIFEST_BYTES = 16_000_000
+"""Maximum bytes of a manifest; those of fits have a few kilobytes, and a spectrum of 65,536 variances takes 1 MB."""
+
+MAX_HEADER_BYTES = 256 * 1024
+"""Maximum bytes of the header of a file of tensors: 2,500 tensors; a chain of 64 steps has some hundred.
+
+The library takes 40 µs and 1.5 kB for each tensor, so that larger headers take seconds."""
+
+HEADER_LENGTH_BYTES = 8
+"""Number of bytes at the start of a file of tensors that hold the length of its header, little-endian."""
 
 FIELD_TYPES: Mapping[str, type] = {
     "steps": list,
@@ -102,18 +111,21 @@ def write_artifact(
     return manifest
 
 
-def read_file(path: Path, name: str, root: Path | None = None) -> bytes:
+def read_file(path: Path, name: str, root: Path | None = None, max_bytes: int | None = None) -> bytes:
     """Return the bytes of the file `path/name`; links must stay below `root` if it is given, else lead anywhere.
 
     Args:
         path: path of the artifact folder.
         name: name of the file.
         root: parent folder that no link may lead out of; None follows links anywhere.
+        max_bytes: maximum bytes of the file; None for any number.
 
     Raises:
-        OSError: if it cannot be read, or a link leads out of `root`.
+        OSError: if it cannot be read, is no regular file or too large, or a link leads out of `root`.
     """
-    return (path / name).read_bytes() if root is None else read_beneath(root, str(path.relative_to(root) / name))
+    if root is None:
+        return read_plain_file(path / name, max_bytes)
+    return read_beneath(root, str(path.relative_to(root) / name), max_bytes)
 
 
 def display_name(path: Path) -> str:
@@ -131,44 +143,30 @@ def read_manifest(path: Path, root: Path | None = None) -> Manifest:
     """
     name = display_name(path)
     try:
-        manifest: Manifest = json.loads(read_file(path, MANIFEST, root))
+        manifest: Manifest = parse_json_object(read_file(path, MANIFEST, root, MAX_MANIFEST_BYTES))
         version, digest = manifest["schema_version"], manifest["manifest_sha256"]
-        _require_portable_json(manifest)
     except FileNotFoundError as error:
         raise ArtifactError(f"there is no saved chain at {name}: {MANIFEST} is missing") from error
     except OSError as error:
         raise ArtifactError(f"the manifest of {name} cannot be read: {error.strerror}") from error
     except KeyError as error:
         raise ArtifactError(f"the manifest of {name} cannot be read: {error} is missing") from error
-    except (ValueError, TypeError, RecursionError) as error:
+    except ValueError as error:
         raise ArtifactError(f"the manifest of {name} cannot be read: {error!r}") from error
     # The version comes before the digest: a newer manifest should ask for an upgrade, not look altered.
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
+    if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
         raise ArtifactError(
             f"{name} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it"
         )
     if digest != manifest_digest(manifest):
         raise ArtifactError(f"the manifest of {name} was altered: its SHA-256 does not match")
     require_field_types(path, manifest, FIELD_TYPES)
+    for step in manifest.get("steps") or ():
+        if not isinstance(step, dict) or not isinstance(step.get("kind"), str):
+            raise ArtifactError(
+                f"the manifest of {name} cannot be read: a step is an object with a kind, not {step!r:.80}"
+            )
     return manifest
-
-
-def _require_portable_json(value: Any, depth: int = 0) -> None:
-    """Raise `ValueError` if parsed JSON is nested too deeply, or has integers beyond 64 bits or lone surrogates.
-
-    Python's parser accepts these, others do not, and manifests are sent to others.
-    """
-    if depth > MAX_DEPTH:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
-    if isinstance(value, str):
-        value.encode()
-    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise ValueError("it holds an integer of more than 64 bits")
-    elif isinstance(value, list | dict):
-        for inner in value:  # of an object, its keys
-            _require_portable_json(inner, depth + 1)
-        for inner in value.values() if isinstance(value, dict) else ():
-            _require_portable_json(inner, depth + 1)
 
 
 def require_field_types(path: Path, manifest: Manifest, types: Mapping[str, type]) -> None:
@@ -200,7 +198,7 @@ def read_artifact(path: Path, root: Path | None = None) -> "tuple[Manifest, dict
     manifest, payload = read_serialized_artifact(path, root)
     try:
         return manifest, load(payload)
-    except SafetensorError as error:
+    except (SafetensorError, KeyError) as error:  # a KeyError for a dtype that torch does not have
         raise ArtifactError(f"the tensors of {display_name(path)} cannot be read: {error}") from error
 
 
@@ -221,6 +219,11 @@ def read_serialized_artifact(path: Path, root: Path | None = None) -> tuple[Mani
     if hashlib.sha256(payload).hexdigest() != manifest.get("tensors_sha256"):
         raise ArtifactError(
             f"the tensors of {display_name(path)} were truncated or altered: their SHA-256 does not match"
+        )
+    header = int.from_bytes(payload[:HEADER_LENGTH_BYTES], "little")
+    if header > MAX_HEADER_BYTES:
+        raise ArtifactError(
+            f"the tensors of {display_name(path)} have a header of {header} bytes; at most {MAX_HEADER_BYTES} are read"
         )
     return manifest, payload
 

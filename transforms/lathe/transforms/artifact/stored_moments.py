@@ -18,14 +18,14 @@ from lathe.transforms.artifact.folder import display_name, read_artifact
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.statistics import Moments
 
-PREFIX = "moments."
+MOMENTS_PREFIX = "moments."
 """Prefix of the names of moment tensors in chain.safetensors."""
 
 
 def moments_to_tensors(moments: Mapping[int, Moments]) -> dict[str, Tensor]:
     """Return the moments of all refit stages as one dict of tensors named `moments.<stage>.<array>`."""
     return {
-        f"{PREFIX}{stage}.{name}": torch.from_numpy(np.ascontiguousarray(array))
+        f"{MOMENTS_PREFIX}{stage}.{name}": torch.from_numpy(np.ascontiguousarray(array))
         for stage, of_stage in moments.items()
         for name, array in of_stage.arrays().items()
     }
@@ -55,7 +55,7 @@ def load_moments(path: Path) -> dict[int, Moments]:
         declared = manifest.get("moments", {"stages": {}})
         for stage, of_stage in declared["stages"].items():
             # The dot at the end keeps stage 1 apart from stages 10 to 19.
-            prefix = f"{PREFIX}{stage}."
+            prefix = f"{MOMENTS_PREFIX}{stage}."
             arrays = {n.removeprefix(prefix): t.numpy() for n, t in tensors.items() if n.startswith(prefix)}
             moments = Moments.from_arrays(arrays)
             _require_plausible(moments, declared["count"], of_stage["dimensions"])

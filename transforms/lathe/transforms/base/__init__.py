@@ -4,6 +4,7 @@ from lathe.transforms.base.checkpoint import Checkpoint, CheckpointPath
 from lathe.transforms.base.map import Inverse, Map, Side, Spec, apply, parameter_names
 from lathe.transforms.base.query_pairs import QueryPairs, measure_relevance
 from lathe.transforms.base.registry import TRANSFORMS, build_transform
+from lathe.transforms.base.restored import Shape, require_entries
 from lathe.transforms.base.signature import Signature
 from lathe.transforms.base.training_log import TrainingConfig, TrainingLog
 from lathe.transforms.base.transform import FitContext, LearnsFrom, Transform, restore_on_error
@@ -25,6 +26,7 @@ __all__ = [
     "LearnsFrom",
     "Map",
     "QueryPairs",
+    "Shape",
     "Side",
     "Signature",
     "Spec",
@@ -39,6 +41,7 @@ __all__ = [
     "parameter_names",
     "require_between",
     "require_choice",
+    "require_entries",
     "require_flag",
     "require_seed",
     "require_training",

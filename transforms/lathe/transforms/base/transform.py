@@ -12,9 +12,10 @@ from torch import Tensor
 from lathe.transforms.base.checkpoint import Checkpoint, CheckpointPath
 from lathe.transforms.base.map import Map
 from lathe.transforms.base.query_pairs import QueryPairs
+from lathe.transforms.base.restored import Shape, require_restorable, require_shapes
 from lathe.transforms.base.signature import Signature
 from lathe.transforms.base.training_log import TrainingLog
-from lathe.transforms.errors import ArtifactError, InputError
+from lathe.transforms.errors import InputError
 from lathe.transforms.progress import Progress, no_progress
 from lathe.transforms.statistics import Moments, PairedMoments, moments_of
 from lathe.transforms.vectors import Vectors, as_vectors, require_matrix
@@ -74,6 +75,8 @@ class Transform(Map):
     """Whether fitting and applying L2-normalize the rows first, or give the same result as if they did."""
     learns_from: LearnsFrom = "rows"
     """The smallest summary of the rows that gives the same fit as the rows themselves."""
+    shapes: ClassVar[Mapping[str, Shape]] = {}
+    """Shapes of the fitted buffers, as in `{"weight": ("k", "d"), "mean": ("d",)}`, which loaded tensors must have."""
     training_log: TrainingLog | None = None
     """Log of the last training; None if the fit has no training steps, or after loading."""
 
@@ -203,16 +206,21 @@ class Transform(Map):
         """Set the fitted buffers from saved tensors by name, and return self.
 
         Raises:
-            ArtifactError: if a tensor is missing, unknown or not finite.
+            ArtifactError: if a tensor is missing or unknown, or has a dtype, shape or entries that no fit gives.
         """
-        expected = set(dict(self.named_buffers()))
-        if set(tensors) != expected:
-            raise ArtifactError(f"{self.kind} needs the tensors {sorted(expected)}, the artifact has {sorted(tensors)}")
+        require_restorable(self.kind, dict(self.named_buffers()), tensors)
         for name, tensor in tensors.items():
-            if not torch.isfinite(tensor).all():
-                raise ArtifactError(f"the tensor {name!r} of {self.kind} is not finite")
             _set_buffer(self, name, tensor)
+        self.require_valid_tensors()
         return self
+
+    def require_valid_tensors(self) -> None:
+        """Raise `ArtifactError` if buffers have shapes or entries that no fit gives."""
+        require_shapes(self.kind, self.shapes, dict(self.named_buffers()))
+        self.check_tensors()
+
+    def check_tensors(self) -> None:
+        """Raise `ArtifactError` if buffers hold entries that no fit gives; do nothing by default."""
 
 
 @contextmanager

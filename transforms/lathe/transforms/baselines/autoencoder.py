@@ -54,6 +54,12 @@ class Autoencoder(Transform):
     """
 
     kind = "autoencoder"
+    shapes = {
+        "weight": ("k", "d"),
+        "bias": ("k",),
+        "decoder_weight": ("d", "k"),
+        "decoder_bias": ("d",),
+    }
 
     def __init__(
         self,

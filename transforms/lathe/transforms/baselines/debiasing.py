@@ -50,6 +50,7 @@ class MeanCentering(Transform):
     """
 
     kind = "mc"
+    shapes = {"mean": ("d",)}
     learns_from = "moments"
 
     def __init__(self) -> None:
@@ -92,6 +93,7 @@ class R1(Transform):
     """
 
     kind = "r1"
+    shapes = {"mean": ("d",), "noise_floor": ()}
     learns_from = "unit moments"
     normalizes_rows = True
 

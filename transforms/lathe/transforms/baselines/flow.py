@@ -90,6 +90,15 @@ class Flow(Transform):
     """
 
     kind = "flow"
+    shapes = {
+        "offset": ("blocks", "d"),
+        "log_scale": ("blocks", "d"),
+        "mixing": ("blocks", "d", "d"),
+        "hidden_weight": ("blocks", "hidden", "half"),
+        "hidden_bias": ("blocks", "hidden"),
+        "coupling_weight": ("blocks", "outputs", "hidden"),
+        "coupling_bias": ("blocks", "outputs"),
+    }
 
     def __init__(
         self,

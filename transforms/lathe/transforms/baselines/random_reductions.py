@@ -5,7 +5,7 @@ import torch
 
 from lathe.transforms.base import FitContext, Inverse, Map, Signature, Transform, require_seed, require_whole
 from lathe.transforms.linear.linear import Linear
-from lathe.transforms.linear.selection import ScatterColumns, Selection
+from lathe.transforms.linear.selection import ScatterColumns, Selection, require_columns
 from lathe.transforms.statistics import Moments, dimensions_of
 from lathe.transforms.vectors import Vectors
 
@@ -55,6 +55,7 @@ class RandomSelection(Selection, Transform):
 
     kind = "random_selection"
     learns_from = "nothing"
+    shapes = {"columns": ("k",), "width": ()}
 
     def __init__(self, dimensions: int, seed: int = 0) -> None:
         super().__init__(dimensions)
@@ -70,6 +71,10 @@ class RandomSelection(Selection, Transform):
         width = dimensions_of(data)
         drawn = np.random.default_rng(self.seed).choice(width, self.dimensions, replace=False)
         self.columns, self.width = torch.from_numpy(np.sort(drawn)), torch.tensor(width)
+
+    def check_tensors(self) -> None:
+        """Raise `ArtifactError` unless there are `dimensions` columns, each within the width."""
+        require_columns(self)
 
     def primitives(self) -> list[Map]:
         """Return a list of one `Selection`, of the drawn columns."""

@@ -10,7 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lathe.transforms.artifact import FitStatistics, Manifest, display_name, read_artifact, write_artifact
+from lathe.transforms.artifact import (
+    MOMENTS_PREFIX,
+    FitStatistics,
+    Manifest,
+    display_name,
+    read_artifact,
+    write_artifact,
+)
 from lathe.transforms.base import (
     TRANSFORMS,
     Checkpoint,
@@ -540,7 +547,8 @@ class Chain(nn.Module):
     def load(cls, path: str | PathLike[str], root: Path | None = None) -> "Chain":
         """Load a chain from its artifact folder, with the manifest as its metadata.
 
-        The chain is checked by applying it to a row of zeros. Its outputs are bit-equal to those of the saved chain.
+        The chain is checked by applying it to two rows on both sides of a search, because an artifact from elsewhere
+        may hold anything. Its outputs are bit-equal to those of the saved chain.
 
         Args:
             path: of the folder.
@@ -552,18 +560,41 @@ class Chain(nn.Module):
         manifest, tensors = read_artifact(Path(path), root)
         try:
             chain = cls.from_tensors(manifest["steps"], manifest["normalize"], tensors)
-            declared = (manifest["input_dimensions"], manifest["output_dimensions"])
-            found = (chain.input_dimensions, chain.output_dimensions)
-            if found == declared and found[0] is not None:  # only applying the chain shows whether its tensors fit
-                found = (found[0], chain.floats(torch.zeros(1, found[0])).shape[1])
-        except (KeyError, IndexError, TypeError, RuntimeError, StepError, InputError, NotFittedError) as error:
-            raise ArtifactError(f"the chain at {display_name(Path(path))} cannot be rebuilt: {error}") from error
-        if found != declared:
-            raise ArtifactError(
-                f"the tensors of {display_name(Path(path))} map {found[0]} to {found[1]}, its manifest says otherwise"
-            )
+            chain._require_described(manifest, tensors)
+            chain._require_applicable()
+        except Exception as error:  # steps that get tensors of somebody else may fail in any way
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+            raise ArtifactError(f"the chain at {display_name(Path(path))} cannot be rebuilt: {reason}") from error
         chain.metadata = manifest
         return chain
+
+    def _require_described(self, manifest: Manifest, tensors: Mapping[str, Tensor]) -> None:
+        """Raise `ArtifactError` unless a manifest says of this chain what is so, and no tensor belongs to nothing."""
+        for name, found in (
+            ("input_dimensions", self.input_dimensions),
+            ("output_dimensions", self.output_dimensions),
+            ("nested", self.nested),
+        ):
+            if manifest[name] != found:
+                raise ArtifactError(f"its {name} is {found}, its manifest says otherwise: {manifest[name]}")
+        if unknown := [name for name in tensors if name not in self.tensors() and not name.startswith(MOMENTS_PREFIX)]:
+            raise ArtifactError(f"the tensor {unknown[0]!r} belongs to no step")
+
+    def _require_applicable(self) -> None:
+        """Raise `ArtifactError` unless a row of zeros and a unit row have one finite output of the right shape each.
+
+        Only applying the chain shows whether the tensors of different steps fit.
+        """
+        width = self.input_dimensions
+        if width is None:
+            return
+        unit = unit_rows(torch.randn(1, width, generator=torch.Generator().manual_seed(0)))
+        for row in (torch.zeros(1, width), unit):
+            for outputs in (self.floats(row), self.transform_queries(row)):
+                if outputs.shape != (1, self.output_dimensions):
+                    raise ArtifactError(f"it maps a row to the shape {tuple(outputs.shape)}")
+                if not torch.isfinite(outputs).all():
+                    raise ArtifactError("it maps a unit row to numbers that float32 cannot hold")
 
 
 def serves_dimensions(full: int | None, nested: bool, dimensions: int) -> bool:

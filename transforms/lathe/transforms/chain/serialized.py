@@ -4,10 +4,8 @@ import json
 
 from safetensors.torch import load, save
 
+from lathe.transforms.artifact.folder import HEADER_LENGTH_BYTES
 from lathe.transforms.chain.chain import Chain
-
-LENGTH_BYTES = 8
-"""Number of bytes at the start of safetensors data that hold the length of the header, little-endian."""
 
 
 def serialize_chain(chain: Chain) -> bytes:
@@ -23,6 +21,6 @@ def serialize_chain(chain: Chain) -> bytes:
 def deserialize_chain(payload: bytes) -> Chain:
     """Rebuild a fitted chain from the bytes written by `serialize_chain`."""
     # `safetensors.torch.load` returns the tensors without the metadata, so the header is read here.
-    end = LENGTH_BYTES + int.from_bytes(payload[:LENGTH_BYTES], "little")
-    header = json.loads(payload[LENGTH_BYTES:end])["__metadata__"]
+    end = HEADER_LENGTH_BYTES + int.from_bytes(payload[:HEADER_LENGTH_BYTES], "little")
+    header = json.loads(payload[HEADER_LENGTH_BYTES:end])["__metadata__"]
     return Chain.from_tensors(json.loads(header["steps"]), json.loads(header["normalize"]), load(payload))

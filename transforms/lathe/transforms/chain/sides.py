@@ -80,6 +80,12 @@ class Sides(Transform):
             if len(side.chain):
                 side.chain.fit(rows, context.report)
 
+    def check_tensors(self) -> None:
+        """Raise `ArtifactError` if a step of either side has tensors that no fit gives it."""
+        for step in (*self.query_side.chain.transforms, *self.document_side.chain.transforms):
+            if isinstance(step, Transform):
+                step.require_valid_tensors()
+
     @property
     def input_dimensions(self) -> int | None:
         """Number of input dimensions; None if no step of either side fixes it."""

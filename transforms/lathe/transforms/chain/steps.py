@@ -1,12 +1,12 @@
 """Parsing of steps as users write them: `r2,geopres:96` on a command line, a list of objects in JSON."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lathe.transforms.base import TRANSFORMS, Spec, Transform, build_transform, parameter_names
 from lathe.transforms.errors import StepError
+from lathe.transforms.json_files import parse_json
 
 PARAMETER = re.compile(r"^[A-Za-z_][A-Za-z_0-9]*=")
 """Start of a parameter, `key=`."""
@@ -86,8 +86,8 @@ def _join_sides(sides: Mapping[str, Any]) -> Spec:
 
 def _parse_or_none(text: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return parse_json(text)
+    except ValueError:
         return None
 
 
@@ -145,8 +145,8 @@ def _main_parameter(kind: str) -> str:
 def _parse_json(text: str) -> Any:
     """Parse JSON text; raise `StepError` if it is invalid."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
+        return parse_json(text)
+    except ValueError as error:
         raise StepError(f"the step {text!r} is not JSON: {error}") from error
 
 
@@ -164,6 +164,6 @@ def _parse_parameter(part: str) -> Spec:
 
 def _parse_value(text: str) -> Any:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return parse_json(text)
+    except ValueError:
         return text

@@ -50,6 +50,7 @@ class ProductCoding(TransformCoding):
     """
 
     kind = "product_codes"
+    shapes = {**TransformCoding.shapes, "centroids": ("m", CENTROIDS), "deviations": ("m",)}
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from lathe.transforms.base import (
     apply,
     require_between,
     require_choice,
+    require_entries,
     require_flag,
     require_seed,
     require_whole,
@@ -23,7 +24,7 @@ from lathe.transforms.codes.allocation import BYTE, CodeLayout, allocate_bits, e
 from lathe.transforms.codes.code_decoder import CodeDecoder
 from lathe.transforms.codes.lloyd_max import MAX_BITS, normal_quantizer
 from lathe.transforms.codes.quantization import Quantizer
-from lathe.transforms.errors import InputError, NotFittedError, StepError
+from lathe.transforms.errors import ArtifactError, InputError, NotFittedError, StepError
 from lathe.transforms.statistics import Moments, Spectrum, moments_of, query_metric_roots, row_norms, without_direction
 from lathe.transforms.vectors import Vectors, as_tensor
 
@@ -99,6 +100,14 @@ class TransformCoding(Quantizer):
     """
 
     kind = "codes"
+    shapes = {
+        "mean": ("d",),
+        "encoder": ("m", "d"),
+        "decoder": ("m", "d"),
+        "layout": (3, "m"),
+        "norm": (1,),
+        "query_count": (1,),
+    }
     learns_from = "moments"
     takes_queries = True
 
@@ -250,6 +259,17 @@ class TransformCoding(Quantizer):
             np.concatenate([rotation @ axes[:leading], axes[leading:]]),
             np.concatenate([rotation**2 @ variances[:leading], np.zeros(len(variances) - leading)]),
         )
+
+    def check_tensors(self) -> None:
+        """Raise `ArtifactError` unless every coordinate has bits of its own, and norm and count are from 0 upwards."""
+        for row, (low, high) in zip(self.layout, [(1, MAX_BITS), (0, self.bytes - 1), (0, BYTE - 1)], strict=True):
+            require_entries(self.kind, "layout", row, low, high)
+        starts, order = torch.sort(BYTE * self.layout[1] + self.layout[2])
+        ends = self._ends()[order]
+        if int(ends[-1]) > BYTE * self.bytes or bool((starts[1:] < ends[:-1]).any()):
+            raise ArtifactError(f"the tensor 'layout' of {self.kind} has bits that overlap or lie beyond the code")
+        require_entries(self.kind, "norm", self.norm, 0, float("inf"))
+        require_entries(self.kind, "query_count", self.query_count, 0, float("inf"))
 
     def coordinates(self, x: Tensor) -> Tensor:
         """Return the coordinates of rows `(n, d)` in standard deviations, `(m, n)`: one row for each coordinate."""

@@ -18,6 +18,7 @@ from lathe.transforms.base import (
     Transform,
     measure_relevance,
     require_between,
+    require_entries,
     require_training,
     require_whole,
 )
@@ -80,6 +81,7 @@ class QueryAdapter(Transform):
     takes_pairs = True
     two_sided = True
     queries_only = True
+    shapes = {"weight": ("d", "d"), "query_count": (1,)}
 
     def __init__(
         self,
@@ -111,6 +113,10 @@ class QueryAdapter(Transform):
         require_whole(self.kind, "negatives", self.negatives, at_least=0, at_most=MINED)
         require_training(self.kind, self.steps, self.batch, self.learning_rate, self.seed)
         require_between(self.kind, "weight_decay", self.weight_decay, 0, 100)
+
+    def check_tensors(self) -> None:
+        """Raise `ArtifactError` if the number of queries is below 0."""
+        require_entries(self.kind, "query_count", self.query_count, 0, float("inf"))
 
     def output_signature(self, inputs: Signature) -> Signature:
         """Return the input signature: queries and documents keep their dimensions."""

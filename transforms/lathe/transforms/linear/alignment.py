@@ -23,6 +23,7 @@ class Alignment(Linear, registered=False):
     """
 
     paired = True
+    shapes = {**Linear.shapes, "target_mean": ("k",)}
 
     def __init__(self, centered: bool) -> None:
         super().__init__(centered=centered)

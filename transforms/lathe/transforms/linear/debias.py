@@ -20,6 +20,8 @@ class DirectionRemoval(Transform, registered=False):
     A row parallel to u becomes 0 and stays 0. The output has rank d−1.
     """
 
+    shapes = {"direction": ("d",)}
+
     def __init__(self) -> None:
         super().__init__()
         self.direction: Tensor
@@ -62,6 +64,7 @@ class R2(DirectionRemoval):
     """
 
     kind = "r2"
+    shapes = {**DirectionRemoval.shapes, "mean_norm": (), "noise_floor": ()}
     learns_from = "unit moments"
     # `forward` need not normalize first: removal and normalization give the same for any positive multiple of a row.
     normalizes_rows = True

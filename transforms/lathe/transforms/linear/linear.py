@@ -25,6 +25,7 @@ class Linear(Transform, registered=False):
 
     orthogonal_rows: ClassVar[bool] = False
     """Whether the rows of W are mutually orthogonal, so that W⁺ is Wᵀ with each column divided by its squared norm."""
+    shapes = {"weight": ("k", "d"), "mean": ("d",)}
 
     def __init__(self, centered: bool = False, renormalize: bool = False) -> None:
         super().__init__()

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor
 
-from lathe.transforms.base import FitContext, Map, Signature, Transform, require_whole
+from lathe.transforms.base import FitContext, Map, Signature, Transform, require_entries, require_whole
+from lathe.transforms.base.validation import MAX_WHOLE
+from lathe.transforms.errors import ArtifactError
 from lathe.transforms.linear.affine import Affine
 from lathe.transforms.linear.normalize import Normalize
 from lathe.transforms.statistics import Moments, dimensions_of, unit_rows
@@ -85,10 +87,19 @@ class ScatterColumns(Map):
         return y
 
 
+def require_columns(selection: Selection) -> None:
+    """Raise `ArtifactError` unless a restored selection has its number of columns, each within the width."""
+    require_entries(selection.kind, "width", selection.width, 1, MAX_WHOLE)
+    require_entries(selection.kind, "columns", selection.columns, 0, int(selection.width) - 1)
+    if len(selection.columns) != selection.dimensions:
+        raise ArtifactError(f"{selection.kind} to {selection.dimensions} has {len(selection.columns)} columns")
+
+
 class Truncation(Selection, Transform):
     """Truncation to the first k columns, then L2 normalization, as `dimensions` does for Matryoshka encoders."""
 
     kind = "truncation"
+    shapes = {"columns": ("k",), "width": ()}
     learns_from = "nothing"
     nested = True
 
@@ -102,6 +113,12 @@ class Truncation(Selection, Transform):
     def learn(self, data: Moments | Vectors, context: FitContext) -> None:
         """Store the column positions 0 to k − 1; of the data, only d is used."""
         self.columns, self.width = torch.arange(self.dimensions), torch.tensor(dimensions_of(data))
+
+    def check_tensors(self) -> None:
+        """Raise `ArtifactError` unless the columns are the first ones, as many as `dimensions`, of the width."""
+        require_columns(self)
+        if self.columns.tolist() != list(range(self.dimensions)):
+            raise ArtifactError(f"the tensor 'columns' of {self.kind} must hold 0 to {self.dimensions - 1}")
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the first k columns with rows L2-normalized, `(n, d)` to `(n, k)`.

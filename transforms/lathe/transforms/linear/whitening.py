@@ -60,6 +60,7 @@ class Whitening(Linear):
 
     kind = "whitening"
     learns_from = "moments"
+    shapes = {**Linear.shapes, "chosen_power": ()}
 
     def __init__(
         self,

@@ -23,11 +23,11 @@ from lathe.service.errors import ServiceError, UnavailableError
 from lathe.service.processes.program import ProcessStarter, Program, get_environment_without_keys
 from lathe.training.encoder.precision import Agreement
 from lathe.training.encoder.spec import EncoderSpec
-from lathe.training.errors import EncoderError, NotFiniteError, TooLongError
+from lathe.training.errors import EncoderError, NotFiniteError, TooLongError, UnknownTokenError
 from lathe.transforms.errors import ArtifactError
 
 ERRORS: dict[str, type[Exception]] = {
-    error.__name__: error for error in (TooLongError, NotFiniteError, EncoderError, ArtifactError)
+    error.__name__: error for error in (TooLongError, NotFiniteError, UnknownTokenError, EncoderError, ArtifactError)
 }
 """Exceptions that a worker may report as the request's fault, by name; all others are faults of the worker."""
 

@@ -129,20 +129,27 @@ class Worker:
     def _encode_group(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
         """Encode a group and apply the chains; return each part's header entry and arrays, by position in the message.
 
-        If the model fails on the group, each part is tried on its own, and failures are returned as entries. So is a
-        part for which the model gives NaN or inf.
+        If anything fails, each part is tried on its own, and failures are returned as entries: no text and no chain may
+        end the process, which answers other requests too.
         """
         try:
-            if group.error is not None:
-                raise group.error
-            vectors, tokens, cut = self._compute_vectors(group)
-            finite = bool(torch.isfinite(vectors).all())  # once: for single texts, a call for each would add up
-            if not finite and len(group.parts) == 1:
-                require_finite(vectors.cpu().numpy(), self.encoder.spec, group.parts[0]["positions"])
+            return self._encode_together(group)
         except Exception as error:
             if len(group.parts) == 1:
                 return {group.positions[0]: (_describe_error(error), [])}
             return self._encode_each_alone(zip(group.parts, group.positions, strict=True))
+
+    def _encode_together(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
+        """Encode a group as `_encode_group` does; raise what fails for the whole group.
+
+        A part of several for which the model gives NaN or inf is encoded again on its own.
+        """
+        if group.error is not None:
+            raise group.error
+        vectors, tokens, cut = self._compute_vectors(group)
+        finite = bool(torch.isfinite(vectors).all())  # once: for single texts, a call for each would add up
+        if not finite and len(group.parts) == 1:
+            require_finite(vectors.cpu().numpy(), self.encoder.spec, group.parts[0]["positions"])
         lengths = [len(part["texts"]) for part in group.parts]
         raws = vectors.split(lengths)  # type: ignore[no-untyped-call]
         counts = zip(*(np.split(array, np.cumsum(lengths)[:-1]) for array in (tokens, cut)), strict=True)

@@ -18,13 +18,17 @@ from typing import Any
 from lathe.service.chains.names import is_name, require_name
 from lathe.service.errors import ConflictError, UnavailableError, UnknownNameError
 from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.embedded.restored_record import require_sound_record
 from lathe.transforms.beneath import open_beneath, read_beneath
 from lathe.transforms.files import create_file, make_folder, make_root, sync_folder, write_synced
+from lathe.transforms.json_files import parse_json_object
 
 MANIFEST = "backup.json"
 """Name of the manifest file."""
 SCHEMA_VERSION = 1
 """Version of the backup format; newer ones are rejected."""
+MAX_MANIFEST_BYTES = 1_000_000
+"""Maximum bytes of the manifest, which has some hundred."""
 COPIED_BYTES = 1 << 20
 """Buffer size for copying files, in bytes."""
 
@@ -80,7 +84,9 @@ def back_up_index(folder: Path, to: Path) -> dict[str, Any]:
 
 
 def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str, Any]:
-    """Create an index from a backup, after checking its SHA-256 and structure; a running server opens it on demand.
+    """Create an index from a backup, after checking its SHA-256, its tables and all rows.
+
+    A running server opens the index on demand.
 
     Args:
         source: folder of the backup.
@@ -88,15 +94,16 @@ def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str
         name: name of the new index; None for the original name.
 
     Returns:
-        The manifest of the backup, with the new name.
+        The manifest of the backup, with the new name and the number of items found.
 
     Raises:
         BadValueError: if no index can have that name.
         UnavailableError: if the backup is damaged or of a newer schema.
+        ArtifactError: if the chain in its record is damaged.
         ConflictError: if an index of that name exists.
     """
     manifest = _read_backup_manifest(source)
-    name = name or str(manifest["index"])
+    name = name or manifest["index"]
     require_name(name, "an index")
     if (root / name).exists():
         raise ConflictError(f"an index {name} exists: restore under another name, or delete it first")
@@ -111,18 +118,15 @@ def restore_index(source: Path, root: Path, name: str | None = None) -> dict[str
             if hashlib.file_digest(file, "sha256").hexdigest() != manifest["sha256"]:
                 raise UnavailableError(f"the record of {source} was altered: its SHA-256 does not match")
         with closing(IndexRecord(copy)) as record:
-            problem = record.writer.execute("PRAGMA quick_check").fetchone()[0]
-            if problem == "ok":
-                _ = record.spec  # an error if no index can have those settings
-        if problem != "ok":
-            raise UnavailableError(f"the record of {source} is damaged: {problem}")
+            require_sound_record(record)
+            count = record.count_items()["count"]
         with copy.open("r+b") as file:
             os.fsync(file.fileno())
         staging.rename(root / name)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     sync_folder(root)
-    return manifest | {"index": name}
+    return manifest | {"index": name, "count": count}
 
 
 def require_index(folder: Path) -> None:
@@ -133,13 +137,17 @@ def require_index(folder: Path) -> None:
 
 def _read_backup_manifest(source: Path) -> dict[str, Any]:
     try:
-        manifest = dict(json.loads(read_beneath(source, MANIFEST)))
-        schema = int(manifest["schema"])
-        manifest["sha256"], manifest["index"]
+        manifest = parse_json_object(read_beneath(source, MANIFEST, MAX_MANIFEST_BYTES))
     except FileNotFoundError:
         raise UnavailableError(f"there is no backup at {source}: {MANIFEST} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UnavailableError(f"the manifest of {source} cannot be read: {error!r}") from error
+    except (OSError, ValueError) as error:
+        raise UnavailableError(f"the manifest of {source} cannot be read: {error}") from error
+    for field, kind in (("schema", int), ("index", str), ("sha256", str)):
+        if type(manifest.get(field)) is not kind:
+            raise UnavailableError(f"the manifest of {source} cannot be read: {field} must be of type {kind.__name__}")
+    schema: int = manifest["schema"]
+    if schema < 1:
+        raise UnavailableError(f"the manifest of {source} is of schema {schema}; schemas begin with 1")
     if schema > SCHEMA_VERSION:
         raise UnavailableError(
             f"{source} is of schema {schema}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe"

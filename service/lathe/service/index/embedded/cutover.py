@@ -34,6 +34,7 @@ from lathe.service.index.reducer import Reducer, read_artifact_files
 from lathe.service.index.spec import parse_spec
 from lathe.training.locks import lock_file
 from lathe.transforms.files import replace_synced
+from lathe.transforms.json_files import read_json_file
 
 READY, REFUSED, MOVING = "ready.json", "refused.json", "moving.json"
 """Names of the files by which job and owner communicate."""
@@ -65,7 +66,7 @@ class Cutover:
             elif (folder / READY).exists() and not (folder / REFUSED).exists():
                 self._cut_over_or_refuse(folder)
             elif self.index.move is None and (folder / MOVING).exists():
-                self.index.move = Move(folder, json.loads((folder / MOVING).read_bytes())["text_field"])
+                self.index.move = Move(folder, read_json_file(folder / MOVING)["text_field"])
             elif self.index.move is not None and self.index.move.bridge is None:
                 self.index.move.bridge = load_bridge(folder)
 
@@ -82,7 +83,7 @@ class Cutover:
         If the server is only overloaded or unavailable, nothing is refused, and the next check tries again.
         """
         try:
-            self._cut_over(folder, json.loads((folder / READY).read_bytes()))
+            self._cut_over(folder, read_json_file(folder / READY))
         except (OverloadedError, UnavailableError):
             log.warning("the index %s cannot cut over to its next generation yet; trying again", self.index.name)
         except Exception as error:

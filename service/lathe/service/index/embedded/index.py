@@ -92,6 +92,7 @@ class EmbeddedIndex:
         self.snapshots = Snapshots()
         with ExitStack() as opened:
             opened.enter_context(closing(self.record))
+            self.record.read_counters()  # an error if writes could not be numbered
             self.generation = self._open_generation(self.record.spec)
             opened.pop_all()
         self.move: Move | None = None
@@ -288,7 +289,7 @@ class EmbeddedIndex:
                 items.append(None)
                 continue
             label, metadata = found[item]
-            content: dict[str, Any] = {"id": item, "metadata": wrap_json(metadata)}
+            content: dict[str, Any] = {"id": item, "metadata": wrap_json(item, metadata)}
             items.append(content | ({"vector": originals[label]} if label in originals else {}))
         return items
 

@@ -25,6 +25,7 @@ from lathe.service.index.spec import IndexSpec
 from lathe.training.errors import locate_error
 from lathe.training.locks import lock_file
 from lathe.transforms.files import create_file, make_folder, make_root, sync_folder
+from lathe.transforms.json_files import read_json_file
 
 SWEPT_SECONDS = 3600.0
 """Age in seconds at which leftovers of a killed operation are deleted."""
@@ -277,8 +278,8 @@ def acquire_index(folder: Path, name: str) -> FileLock:
         lock.acquire(blocking=False)
     except Timeout:
         owner = "another process"
-        with suppress(OSError, ValueError, KeyError):
-            owner = f"process {json.loads(note.read_bytes())['pid']}"
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            owner = f"process {int(read_json_file(note)['pid'])}"
         raise ConflictError(
             f"the index {name} is owned by {owner}, and one process owns an index: send its requests there",
             param="name",

@@ -30,8 +30,10 @@ from lathe.service.index.embedded.rows import Labels
 from lathe.service.index.embedded.schema import (
     BUSY_SECONDS,
     TABLES,
+    VECTORS_TABLE,
     build_where,
     placeholders,
+    read_counter,
     read_meta,
     read_spec,
     require_readable,
@@ -202,6 +204,15 @@ class IndexRecord:
             raise UnavailableError(f"the record holds no chain {chain}", code="corrupt_index")
         return found[0], found[1]
 
+    def read_counters(self) -> tuple[int, int]:
+        """Return the number of writes, and the last label given.
+
+        Raises:
+            UnavailableError: if one of them is damaged.
+        """
+        with self.reading() as db:
+            return read_counter(db, "sequence"), read_counter(db, "last_label")
+
     def count_items(self) -> dict[str, int]:
         """Return the number of items (`count`), and of tombstones (`deleted`)."""
         with self.reading() as db:
@@ -234,7 +245,7 @@ class IndexRecord:
         fields = [list_entries(given) if given else () for given in metadata]
         blobs = [row.tobytes() for row in vectors.astype(spec.stored_dtype, copy=False)]
         with self.transaction() as db:
-            sequence, last = read_meta(db, "sequence") + 1, read_meta(db, "last_label")
+            sequence, last = read_counter(db, "sequence") + 1, read_counter(db, "last_label")
             dead = _bury_items(db, ids, sequence)
             labels = np.arange(last + 1, last + 1 + len(ids), dtype=np.int64)
             numbers = labels.tolist()
@@ -253,7 +264,7 @@ class IndexRecord:
         Unknown ids are ignored. The write is numbered even if nothing is deleted.
         """
         with self.transaction() as db:
-            sequence = read_meta(db, "sequence") + 1
+            sequence = read_counter(db, "sequence") + 1
             dead = _bury_items(db, ids, sequence)
             write_meta_values(db, {"sequence": sequence})
         return RecordWrite(sequence, len(dead), np.empty(0, np.int64), dead)
@@ -274,7 +285,8 @@ class IndexRecord:
         """
         blobs = (row.tobytes() for row in vectors.astype(dtype, copy=False))
         with self.transaction() as db:
-            db.execute(f"CREATE TABLE IF NOT EXISTS vectors_{table} (label INTEGER PRIMARY KEY, vector BLOB NOT NULL)")
+            if not db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (f"vectors_{table}",)).fetchone():
+                db.execute(VECTORS_TABLE.format(name=f"vectors_{table}"))
             db.executemany(
                 f"INSERT OR REPLACE INTO vectors_{table} VALUES (?, ?)", zip(labels.tolist(), blobs, strict=True)
             )
@@ -420,10 +432,13 @@ class IndexRecord:
 
     def _build_matrix(self, blobs: list[bytes], spec: IndexSpec) -> NDArray[Any]:
         """Convert stored vectors to a float32 matrix `(n, d)`, or stored codes to a matrix of bytes `(n, b)`."""
+        dtype = np.dtype(spec.stored_dtype)
+        if not all(isinstance(blob, bytes) for blob in blobs):
+            raise UnavailableError("the record holds vectors that are no bytes", code="corrupt_index")
         width = spec.width if spec.has_originals else len(blobs[0]) if blobs else 0
-        flat = np.frombuffer(b"".join(blobs), dtype=spec.stored_dtype)
-        if any(len(blob) != width * flat.itemsize for blob in blobs):
+        if any(len(blob) != width * dtype.itemsize for blob in blobs):
             raise UnavailableError("the record holds vectors of another size", code="corrupt_index")
+        flat = np.frombuffer(b"".join(blobs), dtype)
         return flat.reshape(len(blobs), width).astype(np.float32 if spec.has_originals else np.uint8)
 
 

@@ -1,8 +1,11 @@
 """Tables of a record, with the settings stored in them."""
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from lathe.service.errors import UnavailableError
 from lathe.service.index.fields import Value
 from lathe.service.index.filters import Condition
 from lathe.service.index.spec import IndexSpec, parse_spec
+from lathe.transforms.json_files import parse_json
 
 SCHEMA_VERSION = 1
 """Version of the tables; records of newer versions are rejected."""
@@ -25,8 +29,18 @@ STEPS_BETWEEN = 10_000
 """Number of steps of SQLite's virtual machine between calls of a progress handler."""
 NOT_DAMAGE = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN")
 """Names of errors during a check that do not mean that the file is damaged."""
+DAMAGED_METADATA = "SELECT id FROM items WHERE metadata IS NOT NULL AND NOT json_valid(CAST(metadata AS TEXT)) LIMIT 1"
+"""SQL that finds an item whose metadata is no JSON."""
 MAX_PARAMETERS = 8192
 """Maximum number of parameters of one statement; SQLite allows 32,766."""
+
+MAX_COUNTER = 2**53
+"""Maximum number of writes, and of labels: integers that SQLite and every reader of JSON hold exactly."""
+MAX_ENTRIES = 100
+"""Maximum number of tables and indexes that are read of a file's schema; a record has less than 20."""
+
+VECTORS_TABLE = "CREATE TABLE {name} (label INTEGER PRIMARY KEY, vector BLOB NOT NULL)"
+"""SQL that creates a table of original vectors, `vectors_<n>`."""
 
 TABLES = f"""
 PRAGMA page_size = {PAGE_BYTES};
@@ -34,7 +48,7 @@ PRAGMA journal_mode = WAL;
 BEGIN;
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE items (label INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, metadata BLOB);
-CREATE TABLE vectors_1 (label INTEGER PRIMARY KEY, vector BLOB NOT NULL);
+{VECTORS_TABLE.format(name="vectors_1")};
 CREATE TABLE fields (name TEXT, value, label INTEGER, PRIMARY KEY (name, value, label)) WITHOUT ROWID;
 CREATE TABLE tombstones (label INTEGER PRIMARY KEY, sequence INTEGER NOT NULL);
 CREATE TABLE chains (chain TEXT PRIMARY KEY, manifest BLOB NOT NULL, tensors BLOB NOT NULL);
@@ -46,9 +60,30 @@ COMMIT;
 
 
 def read_meta(db: sqlite3.Connection, key: str) -> Any:
-    """Return a value of the meta table; None if the key is missing."""
+    """Return a value of the meta table; None if the key is missing.
+
+    Raises:
+        UnavailableError: if the value is damaged.
+    """
     found = db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    return None if found is None else json.loads(found[0])
+    try:
+        return None if found is None else parse_json(found[0])
+    except ValueError as error:
+        raise UnavailableError(f"the record's {key[:80]} cannot be read: {error}", code="corrupt_index") from error
+
+
+def read_counter(db: sqlite3.Connection, key: str) -> int:
+    """Return a counter of the meta table, from 0 to `MAX_COUNTER`: `sequence` or `last_label`.
+
+    Raises:
+        UnavailableError: if the value is no such number.
+    """
+    found = read_meta(db, key)
+    if type(found) is not int or not 0 <= found <= MAX_COUNTER:
+        raise UnavailableError(
+            f"the record's {key} is {found!r:.80}; it must be a number from 0 to {MAX_COUNTER}", code="corrupt_index"
+        )
+    return found
 
 
 def write_meta_values(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
@@ -63,7 +98,7 @@ def read_spec(db: sqlite3.Connection) -> IndexSpec:
         UnavailableError: if no index can have these settings.
     """
     try:
-        return parse_spec(read_meta(db, "spec"))
+        return parse_spec(read_meta(db, "spec") or {})
     except ValueError as error:
         raise UnavailableError(str(error), code="corrupt_index") from error
 
@@ -99,8 +134,9 @@ def _connect_read_only(path: Path) -> sqlite3.Connection:
 def require_readable(path: Path) -> None:
     """Raise `UnavailableError` unless the file is a record that this version of Lathe can read.
 
-    Newer schemas and files with triggers or views are rejected. Symbolic links are too, because SQLite opens its files
-    by path and follows links. The folder belongs to the server, so no other user can put a link there afterwards.
+    Newer schemas are rejected, and files whose tables are not those of `TABLES`: SQLite would run a trigger, a view, a
+    check or a generated column of somebody else on a read or write. Symbolic links are too, because SQLite opens its
+    files by path and follows links. The folder belongs to the server, so no other user can put a link there afterwards.
     """
     for found in (path.parent, *(path.with_name(path.name + side) for side in ("", "-wal", "-shm", "-journal"))):
         if found.is_symlink():
@@ -114,24 +150,58 @@ def require_readable(path: Path) -> None:
             application, version = (
                 connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
             )
-            program = connection.execute("SELECT name FROM sqlite_schema WHERE type IN ('trigger', 'view')").fetchone()
+            query = f"SELECT type, name, tbl_name, sql FROM sqlite_schema LIMIT {MAX_ENTRIES}"
+            entries = {tuple(row) for row in connection.execute(query)}
         finally:
             connection.close()
     except sqlite3.Error as error:
         raise UnavailableError(f"{path.name} cannot be read: {error}", code="corrupt_index") from error
     if application != APPLICATION_ID:
         raise UnavailableError(f"{path.name} is not the record of an index", code="corrupt_index")
-    if program is not None:  # SQLite would run it on a read or write
-        raise UnavailableError(f"{path.name} holds a trigger or view, which no record has", code="corrupt_index")
     if version > SCHEMA_VERSION:
         raise UnavailableError(
             f"{path.name} is of schema {version}, this Lathe reads up to {SCHEMA_VERSION}: upgrade Lathe to use it",
             code="newer_schema",
         )
+    if version < 1:
+        raise UnavailableError(f"{path.name} is of schema {version}; schemas begin with 1", code="corrupt_index")
+    if (problem := _find_schema_problem(entries)) is not None:
+        raise UnavailableError(f"{path.name} {problem}", code="corrupt_index")
+
+
+def _find_schema_problem(entries: set[tuple[str, str, str, str | None]]) -> str | None:
+    """Return what distinguishes entries of `sqlite_schema` from those of a record; None if nothing does.
+
+    A record has one table of vectors with any number, or two while an index moves to another encoder.
+    """
+    kinds = {kind for kind, *_ in entries}
+    if kinds & {"trigger", "view"}:
+        return "holds a trigger or view, which no record has"
+    expected = _read_expected_entries()
+    vectors = {entry for entry in entries if re.fullmatch(r"vectors_[1-9][0-9]{0,9}", entry[1])}
+    if not 1 <= len(vectors) <= 2:
+        return f"has {len(vectors)} tables of vectors; a record has 1 or 2"
+    ours = expected | {("table", entry[1], entry[1], VECTORS_TABLE.format(name=entry[1])) for entry in vectors}
+    for _, name, _, _ in sorted(entries - ours, key=str):
+        return f"has another table or index {name[:80]!r} than a record"
+    for _, name, _, _ in sorted(ours - entries, key=str):
+        return f"lacks the table {name!r}"
+    return None
+
+
+@cache
+def _read_expected_entries() -> frozenset[tuple[str, str, str, str | None]]:
+    """Return the entries of `sqlite_schema` of every record: all tables and indexes but those of vectors."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(TABLES)
+        entries = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
+    return frozenset(tuple(entry) for entry in entries if entry[1] != "vectors_1")
 
 
 def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | None:
-    """Check a record with SQLite's `quick_check`, which reads the whole file; the record can be used meanwhile.
+    """Check a record with SQLite's `quick_check`, which reads the whole file, and the metadata of its items.
+
+    The record can be used meanwhile.
 
     Args:
         path: path of the record.
@@ -145,11 +215,14 @@ def find_damage(path: Path, stop: Callable[[], bool] = lambda: False) -> str | N
         try:
             connection.set_progress_handler(lambda: int(stop()), STEPS_BETWEEN)
             found = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            damaged = connection.execute(DAMAGED_METADATA).fetchone() if found == "ok" else None
         finally:
             connection.close()
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "")
         return None if stop() or name.startswith(NOT_DAMAGE) else str(error)
+    if damaged is not None:
+        return f"the metadata of the item {damaged[0]!r:.80} is no JSON"
     return None if found == "ok" else " ".join(found.split())
 
 

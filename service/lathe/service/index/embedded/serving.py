@@ -12,6 +12,7 @@ import orjson
 
 from lathe.service.index.embedded.generation import Generation
 from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.items import parse_metadata
 from lathe.service.index.protocol import Hit
 from lathe.service.index.query import Query
 from lathe.service.index.spec import IndexSpec
@@ -44,13 +45,16 @@ class PayloadCache:
         """Return id and metadata of each label, by label, reading uncached ones from the record.
 
         Labels of deleted versions are left out, unless the cache still has them.
+
+        Raises:
+            UnavailableError: if the metadata of an item is damaged.
         """
         cached = self.cached
         found = {label: cached[label] for label in labels if label in cached}
         missing = [label for label in labels if label not in found]
         if missing:
             read = self.record.read_payloads(missing)
-            fetched = {label: (item, wrap_json(metadata)) for label, (item, metadata) in read.items()}
+            fetched = {label: (item, wrap_json(item, metadata)) for label, (item, metadata) in read.items()}
             self._store(
                 fetched, sum(OVERHEAD_BYTES + len(item) + len(metadata or b"") for item, metadata in read.values())
             )
@@ -67,9 +71,18 @@ class PayloadCache:
                 self.bytes += size
 
 
-def wrap_json(metadata: bytes | None) -> Any:
-    """Wrap JSON metadata for insertion into a response without parsing; None stays None."""
-    return None if metadata is None else orjson.Fragment(metadata)
+def wrap_json(item: str, metadata: bytes | None) -> Any:
+    """Wrap the JSON metadata of an item for insertion into a response as it is; None stays None.
+
+    It is parsed once to see that it is JSON, because the response would be none otherwise.
+
+    Raises:
+        UnavailableError: if it is damaged.
+    """
+    if metadata is None:
+        return None
+    parse_metadata(item, metadata)
+    return orjson.Fragment(metadata)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ Nothing here is essential: whatever is missing or damaged is rebuilt from the re
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import time
@@ -23,6 +24,7 @@ from lathe.service.index.embedded.generation import Generation
 from lathe.service.index.embedded.graphs.graph import Graph
 from lathe.transforms.beneath import open_beneath, read_beneath
 from lathe.transforms.files import create_file, replace_synced, sync_folder
+from lathe.transforms.json_files import parse_json_object
 
 SNAPSHOT = "snapshot.json"
 """Name of the snapshot's description."""
@@ -35,6 +37,21 @@ REBUILT = "rows and graph were rebuilt from the record"
 """End of the note that says what was done."""
 
 log = logging.getLogger(__name__)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+FIELDS: dict[str, Callable[[Any], bool]] = {
+    "schema": _is_count,
+    "rows": _is_count,
+    "covered": _is_count,
+    "graph": lambda value: value is None or isinstance(value, str),
+    "digests": lambda value: isinstance(value, dict) and all(isinstance(digest, str) for digest in value.values()),
+    "written_at": lambda value: type(value) in (int, float) and math.isfinite(value),
+}
+"""Function that tells whether a value is valid, for each field of the description that is used."""
 
 
 class Snapshots:
@@ -121,7 +138,7 @@ def restore_snapshot(generation: Generation) -> dict[str, Any] | None:
         content = None
         if generation.record.read_meta("last_label"):
             generation.notes.append("there was no snapshot: rows and graph are rebuilt from the record")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         content = None
         generation.notes.append(f"the snapshot cannot be read ({error}): rows and graph are rebuilt from the record")
     if content is None:
@@ -161,12 +178,17 @@ def read_snapshot(folder: Path) -> dict[str, Any]:
         FileNotFoundError: if there is none.
         ValueError: if it was altered, or is of a newer schema.
     """
-    content = dict(json.loads(read_beneath(folder, SNAPSHOT)))
+    content = parse_json_object(read_beneath(folder, SNAPSHOT))
     sealed = content.pop("sha256", None)
     if sealed != compute_digest(content):
         raise ValueError("its checksum does not match")
+    for field, is_valid in FIELDS.items():
+        if field not in content or not is_valid(content[field]):
+            raise ValueError(f"its {field} is {content.get(field)!r:.80}")
     if content["schema"] > SCHEMA_VERSION:
         raise ValueError(f"it is of schema {content['schema']}")
+    if content["graph"] is not None and content["graph"] not in content["digests"]:
+        raise ValueError("it has no checksum of its graph")
     return content
 
 
@@ -184,8 +206,8 @@ def _load_graph(graph: Graph, folder: Path, content: dict[str, Any], wanted: str
             if hashlib.file_digest(file, "sha256").hexdigest() == wanted:
                 graph.load(file, content["covered"])
                 return None
-    except OSError:
-        pass
+    except Exception as error:  # the libraries raise what they like for files that are none of theirs
+        log.warning("the graph %s cannot be loaded: %r", content["graph"], error)
     return "was missing or damaged"
 
 

@@ -35,6 +35,7 @@ from lathe.training.locks import lock_file
 from lathe.transforms.artifact import MANIFEST, TENSORS
 from lathe.transforms.beneath import read_beneath
 from lathe.transforms.files import make_folder, replace_synced, write_synced
+from lathe.transforms.json_files import parse_json_object, read_json_file
 from lathe.transforms.progress import Progress
 
 GRAPH_ROWS = 2048
@@ -197,7 +198,7 @@ def _copy_chain(job: Path, folder: Path, spec: IndexSpec) -> tuple[bytes, bytes]
 
 def _read_new_texts(job: Path) -> dict[str, str]:
     try:
-        return dict(json.loads(read_beneath(job, FILE_OF_NEW_TEXTS)))
+        return parse_json_object(read_beneath(job, FILE_OF_NEW_TEXTS))
     except FileNotFoundError:
         return {}
 
@@ -206,7 +207,7 @@ def _wait_for_cutover(record: IndexRecord, spec: IndexSpec, folder: Path, on_pro
     deadline = time.monotonic() + CUTOVER_SECONDS
     while record.spec.generation != spec.generation:
         if (folder / REFUSED).exists():
-            raise ConflictError(json.loads((folder / REFUSED).read_bytes())["error"])
+            raise ConflictError(str(read_json_file(folder / REFUSED)["error"]))
         if time.monotonic() > deadline:
             raise UnavailableError(
                 "no server that owns the index cut over to the new generation: start it and try again"

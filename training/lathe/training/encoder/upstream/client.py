@@ -38,6 +38,8 @@ KEY_STATUSES = (401, 403)
 """HTTP statuses of a refused key, whose messages are not repeated: some quote a part of the key."""
 TEXT_STATUSES = (400, 413, 422)
 """HTTP statuses that may be due to one text of a call."""
+ENCODING_STATUSES = (0, 400, 415, 422, 500, 501)
+"""HTTP statuses of servers that know no base64; 0 is an answer without vectors."""
 
 
 class CallError(Exception):
@@ -47,11 +49,20 @@ class CallError(Exception):
         retryable: whether a retry may succeed.
         status: HTTP status; 0 if there was no response, or one with a success status but without vectors.
         retry_after: seconds that the API asks to wait; None if it does not ask.
+        no_response: whether there was no response, or one that is too large.
     """
 
-    def __init__(self, message: str, retryable: bool, status: int = 0, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        retryable: bool,
+        status: int = 0,
+        retry_after: float | None = None,
+        no_response: bool = False,
+    ) -> None:
         super().__init__(message)
         self.retryable, self.status, self.retry_after = retryable, status, retry_after
+        self.no_response = no_response
 
     @property
     def limited(self) -> bool:
@@ -79,14 +90,16 @@ class UpstreamClient:
         key: API key; None for none. It is sent to the address of the spec only.
 
     Attributes:
-        base64: whether the OpenAI protocol asks for base64, which some servers refuse.
+        base64: whether calls ask for base64, as those of OpenAI's protocol do until a server turns out to know none.
+        answered: whether a call was answered, so that the server is known to understand what is asked for.
         dimensions: maximum dimensions of the vectors in an answer.
     """
 
     def __init__(self, spec: UpstreamSpec, key: str | None) -> None:
         self.spec, self.key = spec, key
         self.protocol = PROTOCOLS[spec.protocol]
-        self.base64 = True
+        self.base64 = spec.protocol == "openai"
+        self.answered = False
         self.dimensions = spec.dimensions or MAX_DIMENSIONS
         self.client = EndpointClient(key, spec.timeout, spec.concurrency)
 
@@ -95,13 +108,30 @@ class UpstreamClient:
         await self.client.close()
 
     async def embed(self, texts: Sequence[str], options: CallOptions) -> Answer:
-        """Make one call, without a retry, and return its answer.
+        """Make one call and return its answer.
+
+        If it fails and none was answered before, the call is made once more without asking for base64. If that
+        succeeds, no later call asks for it. Other failures are not retried.
 
         Raises:
             CallError: if the answer does not hold one vector for each text.
         """
+        try:
+            answer = await self._embed(texts, options, self.base64)
+        except CallError as error:
+            if self.answered or not self.base64 or error.status not in ENCODING_STATUSES or error.no_response:
+                raise
+            try:
+                answer = await self._embed(texts, options, base64=False)
+            except CallError:
+                raise error from None
+            self.base64 = False
+        self.answered = True
+        return answer
+
+    async def _embed(self, texts: Sequence[str], options: CallOptions, base64: bool) -> Answer:
         body = self.protocol.build_body(self.spec, texts, options)
-        if not self.base64:
+        if not base64:
             body.pop("encoding_format", None)
         received = await self._post(orjson.dumps(body), OTHER_BYTES + len(texts) * self.dimensions * NUMBER_BYTES)
         self._require_plausible(received.payload, len(texts))
@@ -134,7 +164,8 @@ class UpstreamClient:
         try:
             received = await self.client.post(f"{self.spec.url.rstrip('/')}{self.protocol.path}", content, limit)
         except NoResponseError as error:
-            raise CallError(str(error), retryable=error.kind not in ("too large", "encoded")) from None
+            retryable = error.kind not in ("too large", "encoded")
+            raise CallError(str(error), retryable, no_response=True) from None
         if received.status >= REDIRECTS:
             raise self._build_status_error(received)
         return received

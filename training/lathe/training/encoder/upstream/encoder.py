@@ -120,9 +120,7 @@ class UpstreamEncoder(PromptedEncoder):
         self.client = UpstreamClient(self.upstream, key)
         self.calls = UpstreamCalls(self.client, patience, count)
         self.slots = asyncio.Semaphore(self.upstream.concurrency)
-        self.space = UpstreamSpace(
-            self.spec, self.max_length, self.prompts, self.prompt(None), self.calls, self.client, self.store
-        )
+        self.space = UpstreamSpace(self.spec, self.max_length, self.prompts, self.prompt(None), self.calls, self.store)
 
     def close(self) -> None:
         """Cancel the calls, close the connections and the store, and end the thread; do nothing the second time."""

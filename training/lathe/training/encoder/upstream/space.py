@@ -13,8 +13,8 @@ from lathe.training.digests import digest
 from lathe.training.encoder.precision import PROBES
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.encoder.upstream.calls import UpstreamCalls
-from lathe.training.encoder.upstream.client import CallError, UpstreamClient
-from lathe.training.encoder.upstream.protocols import Answer, CallOptions
+from lathe.training.encoder.upstream.client import CallError
+from lathe.training.encoder.upstream.protocols import CallOptions
 from lathe.training.encoder.upstream.store import StoredSpace, UpstreamStore
 from lathe.training.errors import SpaceChangedError, UpstreamBusyError, UpstreamError, UpstreamUnavailableError
 
@@ -38,8 +38,7 @@ class UpstreamSpace:
         max_length: tokens that it is taken to read of a text.
         prompts: its prompts by name.
         prompt: prompt of the probe texts; None for none.
-        calls: makes the calls, of the client.
-        client: connections to the API.
+        calls: makes the calls.
         store: where the last confirmed space is kept; None keeps none.
 
     Attributes:
@@ -53,7 +52,6 @@ class UpstreamSpace:
         prompts: Mapping[str, str],
         prompt: str | None,
         calls: UpstreamCalls,
-        client: UpstreamClient,
         store: UpstreamStore | None,
     ) -> None:
         assert spec.upstream is not None
@@ -70,7 +68,7 @@ class UpstreamSpace:
         self.address = digest(self.asked, self.upstream.protocol, self.upstream.url)
         """Digest of that, protocol and URL, between which the stated model may differ."""
         self.prompt = prompt
-        self.calls, self.client, self.store = calls, client, store
+        self.calls, self.store = calls, store
         self.found: StoredSpace | None = None
         self.problem: str | None = None
         self.checking = asyncio.Lock()
@@ -208,7 +206,7 @@ class UpstreamSpace:
         """
         provider = self.upstream.provider_name
         try:
-            answer = await self._send_probes()
+            answer = await self.calls.send(PROBE_TEXTS, CallOptions(self.prompt), self.max_length)
         except CallError as error:
             raise UpstreamError(f"{provider}: {error}") from None
         stated = dict(answer.stated)
@@ -222,17 +220,6 @@ class UpstreamSpace:
             )
         fingerprint = digest(self.asked, dict(sorted(stated.items())), width)[:32]
         return StoredSpace(fingerprint, stated, answer.vectors, time.time())
-
-    async def _send_probes(self) -> Answer:
-        """Ask for the vectors of the probe texts; if an API of OpenAI's protocol refuses, ask without base64."""
-        options = CallOptions(self.prompt)
-        try:
-            return await self.calls.send(PROBE_TEXTS, options, self.max_length)
-        except CallError:
-            if not self.client.base64 or self.upstream.protocol != "openai":
-                raise
-            self.client.base64 = False
-            return await self.calls.send(PROBE_TEXTS, options, self.max_length)
 
 
 def find_usable(vectors: NDArray[np.float32]) -> NDArray[np.bool_]:

@@ -99,7 +99,11 @@ class UpstreamStore:
             create_file(self.path, private=True).close()
         with self._translate_errors():
             self.connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, check_same_thread=False)
-            self._open()
+            try:
+                self._open()
+            except BaseException:
+                self.connection.close()
+                raise
 
     def close(self) -> None:
         """Close the file."""

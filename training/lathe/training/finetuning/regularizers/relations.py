@@ -88,6 +88,8 @@ def _require_same_manifest(folder: Path, depends: dict[str, object]) -> None:
         found = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as error:
         raise JobError(f"{path} is damaged: {error}; remove the folder to begin anew") from error
+    if not isinstance(found, dict):
+        raise JobError(f"{path} is damaged: it holds no JSON object; remove the folder to begin anew")
     reasons = {
         "max_length": "the targets were made with another max_length",
         "encoder": "the base model changed since its targets were made",

@@ -163,12 +163,13 @@ class FaissGraph:
     def load(self, file: IO[bytes], covered: int) -> None:
         """Replace the graph by the one of `covered` rows in a file that `save` wrote."""
         file.seek(0)
-        self.links = None
         reader = self.faiss.PyCallbackIOReader(file.read, 1 << 20)
-        self.index = self.faiss.read_index(reader, self.faiss.IO_FLAG_PQ_SKIP_SDC_TABLE)
+        index = self.faiss.read_index(reader, self.faiss.IO_FLAG_PQ_SKIP_SDC_TABLE)
+        if index.ntotal != covered:
+            raise ValueError(f"the graph has {index.ntotal} rows, not {covered}")
         file.seek(-8 * covered, 2)
-        self.factors = np.frombuffer(file.read(), np.float32).reshape(covered, 2)
-        self.covered = covered
+        factors = np.frombuffer(file.read(), np.float32).reshape(covered, 2)
+        self.index, self.links, self.factors, self.covered = index, None, factors, covered
         self.bytes = self._count_bytes()
 
     def estimate_bytes(self, rows: int) -> int:

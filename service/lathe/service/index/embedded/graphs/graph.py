@@ -60,7 +60,11 @@ class Graph(Protocol):
     def load(self, file: IO[bytes], covered: int) -> None:
         """Replace the graph by the one of `covered` rows in a file that `save` wrote.
 
-        The caller must have checked the file's digest.
+        The caller must have checked the file's digest. After an error, of any kind that the engine's library raises,
+        the graph is as before.
+
+        Raises:
+            ValueError: if the file holds another number of rows.
         """
 
     def estimate_bytes(self, rows: int) -> int:

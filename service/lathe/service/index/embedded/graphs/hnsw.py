@@ -44,16 +44,20 @@ class HnswGraph:
     engine = "hnsw"
 
     def __init__(self, spec: IndexSpec, decode: Callable[[NDArray[Any]], Vectors], threads: int) -> None:
-        import hnswlib
-
         self.spec = spec
         self.decode = decode
         self.threads = threads
         self.covered = 0
-        self.index: Any = hnswlib.Index("l2" if spec.metric == "l2" else "ip", spec.dimensions)
+        self.index = self._create_index()
         self.lock = GraphLock(self._set_ef)
         self.started = False
         self.bytes = 0
+
+    def _create_index(self) -> Any:
+        """Return an hnswlib index without rows."""
+        import hnswlib
+
+        return hnswlib.Index("l2" if self.spec.metric == "l2" else "ip", self.spec.dimensions)
 
     def _set_ef(self, ef: int) -> None:
         """Set the size of the candidate list of searches, which hnswlib does not save."""
@@ -99,9 +103,12 @@ class HnswGraph:
     def load(self, file: IO[bytes], covered: int) -> None:
         """Replace the graph by the one of `covered` rows in a file that `save` wrote."""
         file.seek(0)  # where /dev/fd duplicates the descriptor, reading begins at its position
-        self.index.load_index(f"/dev/fd/{file.fileno()}", max_elements=max(MIN_ROWS, int(covered * GROWTH)))
-        self.covered, self.started = covered, True
-        self.bytes = self.estimate_bytes(self.index.get_max_elements())
+        index = self._create_index()
+        index.load_index(f"/dev/fd/{file.fileno()}", max_elements=max(MIN_ROWS, int(covered * GROWTH)))
+        if index.get_current_count() != covered:
+            raise ValueError(f"the graph has {index.get_current_count()} rows, not {covered}")
+        self.index, self.covered, self.started = index, covered, True
+        self.bytes = self.estimate_bytes(index.get_max_elements())
 
     def estimate_bytes(self, rows: int) -> int:
         """Return an estimate of the bytes of floats and links of this number of rows."""

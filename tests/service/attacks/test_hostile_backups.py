@@ -1,0 +1,405 @@
+"""Backups from elsewhere with valid checksums: what no index of ours holds is refused by name, and leaves nothing."""
+
+import hashlib
+import json
+import os
+import sqlite3
+from contextlib import closing, contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.torch import load, save
+
+from lathe.service.errors import ServiceError, convert_error
+from lathe.service.index.embedded.backup import back_up_index, restore_index
+from lathe.service.index.embedded.indexes import EmbeddedIndexes
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.query import Query
+from lathe.service.index.reducer import Reducer, read_artifact_files
+from lathe.service.index.spec import IndexSpec
+from lathe.transforms.artifact.folder import manifest_digest
+from lathe.transforms.beneath import OutsideError
+from lathe.transforms.errors import ArtifactError
+
+WIDTH = 16
+ITEMS = 40
+RAW = IndexSpec(None, None, WIDTH, "raw", "none", WIDTH, "raw")
+KINDS = {
+    "raw": (RAW, None),
+    "reduced": (replace(RAW, chain="mine@1", dimensions=8, space_id="small"), "r2,pca:8"),
+    "codes": (replace(RAW, chain="mine@1", space_id="coded", originals="none"), "r2,codes:8"),
+}
+
+
+@pytest.fixture(scope="session")
+def backups(tmp_path_factory, artifacts, rows):
+    """Return a function that backs up an index of 40 items, some replaced and deleted, once for each kind."""
+    made = {}
+
+    def build(kind):
+        if kind not in made:
+            root = tmp_path_factory.mktemp(kind)
+            spec, steps = KINDS[kind]
+            artifact = None if steps is None else read_artifact_files(artifacts(steps))
+            indexes = EmbeddedIndexes(root / "indexes", 1, 1, lambda spec, texts: None)
+            index = indexes.create("docs", spec, artifact)
+            ids, metadata = [f"id {n}" for n in range(ITEMS)], [{"n": n, "text": "x" * n} for n in range(ITEMS)]
+            index.upsert(ids, rows[:ITEMS], metadata, None).result()
+            index.upsert(ids[:3], rows[ITEMS : ITEMS + 3], metadata[:3], None).result()
+            index.delete(ids[5:7]).result()
+            indexes.close()
+            back_up_index(root / "indexes" / "docs", root / "backup")
+            made[kind] = root / "backup"
+        return made[kind]
+
+    return build
+
+
+@pytest.fixture
+def forge(tmp_path, backups):
+    """Return a function that copies a backup, changes its record by SQL or a function, and seals it again."""
+
+    def build(kind, change):
+        folder = tmp_path / "backup"
+        folder.mkdir()
+        for path in backups(kind).iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+        with closing(sqlite3.connect(folder / "record.db", isolation_level=None)) as db:
+            if callable(change):
+                change(db)
+            else:
+                db.executescript(change)
+        seal(folder)
+        return folder
+
+    return build
+
+
+def seal(folder, **changes):
+    """Give a backup's manifest the checksum of its record, and other changes."""
+    manifest = json.loads((folder / "backup.json").read_text())
+    digest = hashlib.sha256((folder / "record.db").read_bytes()).hexdigest()
+    (folder / "backup.json").write_text(json.dumps(manifest | {"sha256": digest} | changes))
+
+
+def rewrite_schema(name, old, new):
+    """Return a change of the SQL by which SQLite remembers a table, which needs no access to its rows."""
+
+    def change(db):
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("UPDATE sqlite_schema SET sql = replace(sql, ?, ?) WHERE name = ?", (old, new, name))
+        assert db.execute("SELECT changes()").fetchone() == (1,)
+
+    return change
+
+
+def set_meta(key, text):
+    """Return a change of a value of the table `meta`."""
+    return lambda db: db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, text))
+
+
+def set_vector(value, **parameters):
+    """Return a change of the vector of one item."""
+    return lambda db: db.execute("UPDATE vectors_1 SET vector = ? WHERE label = 10", (value,))
+
+
+def set_item(column, value):
+    """Return a change of one column of one item."""
+    return lambda db: db.execute(f"UPDATE items SET {column} = ? WHERE label = 10", (value,))
+
+
+def set_label(value):
+    """Return a change of the label of one item and its vector."""
+    return "".join(f"UPDATE {table} SET label = {value} WHERE label = 10;" for table in ("items", "vectors_1"))
+
+
+def change_spec(**changes):
+    """Return a change of the settings."""
+
+    def change(db):
+        (spec,) = db.execute("SELECT value FROM meta WHERE key = 'spec'").fetchone()
+        set_meta("spec", json.dumps(json.loads(spec) | changes))(db)
+
+    return change
+
+
+def cast_to_bfloat16(tensors):
+    """Cast all float tensors in place."""
+    tensors.update({name: tensor.bfloat16() for name, tensor in tensors.items() if tensor.is_floating_point()})
+
+
+def change_chain(change_tensors):
+    """Return a change of the tensors of the stored chain, which keeps its digests valid."""
+
+    def change(db):
+        manifest, payload = db.execute("SELECT manifest, tensors FROM chains").fetchone()
+        tensors, manifest = load(payload), json.loads(manifest)
+        change_tensors(tensors)
+        payload = save(tensors)
+        manifest["tensors_sha256"] = hashlib.sha256(payload).hexdigest()
+        manifest["manifest_sha256"] = manifest_digest(manifest)
+        db.execute("UPDATE chains SET manifest = ?, tensors = ?", (json.dumps(manifest).encode(), payload))
+
+    return change
+
+
+DEEP = "[" * 100_000
+NAN, INF = (np.array([1, value] * 8, "<f4").tobytes() for value in (np.nan, np.inf))
+HOSTILE_RECORDS = {
+    "a check that takes gigabytes": (
+        "raw",
+        rewrite_schema("items", "metadata BLOB", "metadata BLOB CHECK (length(hex(zeroblob(1000000000))) > 0)"),
+    ),
+    "a generated column": ("raw", "ALTER TABLE items ADD COLUMN more AS (hex(zeroblob(1000000000)))"),
+    "another column": ("raw", "ALTER TABLE items ADD COLUMN more TEXT DEFAULT 'x'"),
+    "a default": ("raw", rewrite_schema("items", "metadata BLOB", "metadata BLOB DEFAULT (randomblob(1000000000))")),
+    "a foreign key": ("raw", rewrite_schema("items", "metadata BLOB", "metadata BLOB REFERENCES items (label)")),
+    "an index": ("raw", "CREATE INDEX more ON items (metadata)"),
+    "an index of an expression": ("raw", "CREATE INDEX more ON items (length(metadata))"),
+    "another table": ("raw", "CREATE TABLE more (a)"),
+    "a virtual table": ("raw", "CREATE VIRTUAL TABLE more USING fts5 (a)"),
+    "statistics of a planner": ("raw", "ANALYZE"),
+    "many tables": ("raw", ";".join(f"CREATE TABLE t{n} (a)" for n in range(300))),
+    "a trigger": ("raw", "CREATE TRIGGER more AFTER INSERT ON items BEGIN DELETE FROM items; END"),
+    "a view": ("raw", "CREATE VIEW more AS SELECT 1"),
+    "a table too few": ("raw", "DROP TABLE tombstones"),
+    "no table of vectors": ("raw", "DROP TABLE vectors_1"),
+    "three tables of vectors": (
+        "raw",
+        "".join(f"CREATE TABLE vectors_{n} (label INTEGER PRIMARY KEY, vector BLOB NOT NULL);" for n in (2, 3)),
+    ),
+    "a column without NOT NULL": ("raw", rewrite_schema("vectors_1", " NOT NULL", "")),
+    "ids that need not be unique": ("raw", rewrite_schema("items", " NOT NULL UNIQUE", " NOT NULL")),
+    "a collation": ("raw", rewrite_schema("items", "id TEXT", "id TEXT COLLATE NOCASE")),
+    "an index that lacks ids": ("raw", lambda db: hide_index_entry(db)),
+    "the id of another application": ("raw", "PRAGMA application_id = 1"),
+    "schema 0": ("raw", "PRAGMA user_version = 0"),
+    "schema -1": ("raw", "PRAGMA user_version = -1"),
+    "schema 99": ("raw", "PRAGMA user_version = 99"),
+    "no settings": ("raw", "DELETE FROM meta WHERE key = 'spec'"),
+    "deep settings": ("raw", set_meta("spec", DEEP)),
+    "settings that are a list": ("raw", set_meta("spec", "[1, 2]")),
+    "settings that are no JSON": ("raw", set_meta("spec", "{")),
+    "wider vectors": ("raw", change_spec(width=17, dimensions=17)),
+    "other dimensions": ("reduced", change_spec(dimensions=9)),
+    "another width": ("reduced", change_spec(width=15)),
+    "another dtype": ("raw", change_spec(originals="float16")),
+    "codes of no chain": ("raw", change_spec(originals="none")),
+    "a table of vectors that is missing": ("raw", change_spec(vectors=7)),
+    "a chain that is missing": ("raw", change_spec(chain="mine@1")),
+    "sequence 2^63": ("raw", set_meta("sequence", str(2**63))),
+    "sequence 2^63 - 1": ("raw", set_meta("sequence", str(2**63 - 1))),
+    "sequence 10^400": ("raw", set_meta("sequence", "1" + "0" * 400)),
+    "sequence -1": ("raw", set_meta("sequence", "-1")),
+    "sequence 1.5": ("raw", set_meta("sequence", "1.5")),
+    "sequence true": ("raw", set_meta("sequence", "true")),
+    "a sequence that is a text": ("raw", set_meta("sequence", '"3"')),
+    "a deep sequence": ("raw", set_meta("sequence", DEEP)),
+    "no sequence": ("raw", "DELETE FROM meta WHERE key = 'sequence'"),
+    "last label 2^63 - 1": ("raw", set_meta("last_label", str(2**63 - 1))),
+    "a last label below the labels": ("raw", set_meta("last_label", "3")),
+    "no last label": ("raw", "DELETE FROM meta WHERE key = 'last_label'"),
+    "a label of 2^63 - 1": ("raw", set_label(2**63 - 1)),
+    "a label of -5": ("raw", set_label(-5)),
+    "a label of 0": ("raw", set_label(0)),
+    "a short vector": ("raw", set_vector(bytes(8))),
+    "a long vector": ("raw", set_vector(bytes(1000))),
+    "an empty vector": ("raw", set_vector(b"")),
+    "a vector that is a text": ("raw", set_vector("x" * 64)),
+    "a vector that is a number": ("raw", set_vector(5)),
+    "a vector with NaN": ("raw", set_vector(NAN)),
+    "a vector with inf": ("reduced", set_vector(INF)),
+    "a vector too few": ("raw", "DELETE FROM vectors_1 WHERE label = 10"),
+    "a vector too many": ("raw", "INSERT INTO vectors_1 VALUES (1, zeroblob(64))"),
+    "a vector of another label": ("raw", "UPDATE vectors_1 SET label = 1 WHERE label = 10"),
+    "a short code": ("codes", set_vector(bytes(7))),
+    "a long code": ("codes", set_vector(bytes(9))),
+    "an id that is bytes": ("raw", set_item("id", b"\xff\xfe")),
+    "an empty id": ("raw", set_item("id", "")),
+    "an id of a megabyte": ("raw", set_item("id", "x" * 1_000_000)),
+    "an id with a line feed": ("raw", set_item("id", "a\nb")),
+    "an id that is no UTF-8": ("raw", "UPDATE items SET id = CAST(x'ff80' AS TEXT) WHERE label = 10"),
+    "deep metadata": ("raw", set_item("metadata", DEEP.encode())),
+    "metadata that are a list": ("raw", set_item("metadata", b"[1]")),
+    "metadata that are no JSON": ("raw", set_item("metadata", b"[[[")),
+    "metadata with NaN": ("raw", set_item("metadata", b'{"a": NaN}')),
+    "metadata that are a text": ("raw", set_item("metadata", '{"a": 1}')),
+    "metadata that are a number": ("raw", set_item("metadata", 7)),
+    "metadata of a megabyte": ("raw", set_item("metadata", b'{"a": "%s"}' % (b"x" * 1_000_000))),
+    "metadata that are no UTF-8": ("raw", set_item("metadata", b'{"a": "\xff"}')),
+    "a field that is bytes": ("raw", "UPDATE fields SET value = x'00ff' WHERE name = 'n' AND label = 10"),
+    "metadata nested 20 deep": ("raw", set_item("metadata", b'{"a":' * 20 + b"1" + b"}" * 20)),
+    "metadata of 1,000 fields": ("raw", set_item("metadata", json.dumps({f"f{n}": n for n in range(1000)}).encode())),
+    "a field whose name is bytes": ("raw", "INSERT INTO fields VALUES (x'00ff', 1, 10)"),
+    "a tombstone of an item": ("raw", "INSERT INTO tombstones VALUES (10, 1)"),
+    "a tombstone of label 2^62": ("raw", f"INSERT INTO tombstones VALUES ({2**62}, 1)"),
+    "a tombstone of a later write": ("raw", f"UPDATE tombstones SET sequence = {2**62}"),
+    "two chains": ("reduced", "INSERT INTO chains SELECT 'other@1', manifest, tensors FROM chains"),
+    "a chain that is a text": ("reduced", "UPDATE chains SET manifest = 'x', tensors = 'y'"),
+    "a chain without tensors": ("reduced", "UPDATE chains SET tensors = x''"),
+    "a chain with a deep manifest": ("reduced", f"UPDATE chains SET manifest = CAST('{DEEP}' AS BLOB)"),
+    "a chain of bits that overlap": ("codes", change_chain(lambda tensors: tensors["1.layout"].fill_(1))),
+    "a chain of bfloat16": ("reduced", change_chain(cast_to_bfloat16)),
+}  # fmt: skip
+
+
+def hide_index_entry(db):
+    """Let the index of ids be that of another table, so that no id is found."""
+    db.execute("PRAGMA writable_schema = ON")
+    pages = dict(db.execute("SELECT name, rootpage FROM sqlite_schema"))
+    db.execute(
+        "UPDATE sqlite_schema SET rootpage = ? WHERE name = 'sqlite_autoindex_items_1'",
+        (pages["sqlite_autoindex_chains_1"],),
+    )
+
+
+@pytest.mark.parametrize("what", HOSTILE_RECORDS)
+def test_a_backup_whose_record_is_not_one_of_ours_is_refused_by_name(what, forge, tmp_path, within_limits):
+    folder = forge(*HOSTILE_RECORDS[what])
+    with within_limits(), pytest.raises((ServiceError, ArtifactError)) as refused:
+        restore_index(folder, tmp_path / "indexes")
+    answered = convert_error(refused.value)
+    assert answered.status == 503 and len(answered.message) < 600
+    assert [path.name for path in (tmp_path / "indexes").iterdir()] == []
+
+
+HOSTILE_MANIFESTS = {
+    "deep": lambda path: path.write_text(DEEP),
+    "a list": lambda path: path.write_text("[1]"),
+    "no JSON": lambda path: path.write_bytes(b"\xff\xfe"),
+    "empty": lambda path: path.write_text(""),
+    "10 MB": lambda path: path.write_text(json.dumps({"x": "y" * 10_000_000})),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a link that leads out": lambda path: (
+        path.rename(path.parent.parent / "out.json"),
+        path.symlink_to(path.parent.parent / "out.json"),
+    ),
+    "schema 10^400": lambda path: seal(path.parent, schema=10**400),
+    "schema true": lambda path: seal(path.parent, schema=True),
+    "schema of text": lambda path: seal(path.parent, schema="1"),
+    "schema 0": lambda path: seal(path.parent, schema=0),
+    "schema -7": lambda path: seal(path.parent, schema=-7),
+    "schema infinity": lambda path: seal(path.parent, schema=float("inf")),
+    "a checksum that is a list": lambda path: seal(path.parent, sha256=["x"]),
+    "a name that leads out": lambda path: seal(path.parent, index="../../evil"),
+    "a name that is absolute": lambda path: seal(path.parent, index="/tmp/evil"),
+    "a name that is hidden": lambda path: seal(path.parent, index=".evil"),
+    "a name that is a number": lambda path: seal(path.parent, index=5),
+    "a name with a null byte": lambda path: seal(path.parent, index="a\0b"),
+    "a name of a megabyte": lambda path: seal(path.parent, index="x" * 900_000),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_MANIFESTS)
+def test_a_backup_with_an_odd_manifest_is_refused_by_name(what, forge, tmp_path, within_limits):
+    folder = forge("raw", "")
+    HOSTILE_MANIFESTS[what](folder / "backup.json")
+    with within_limits(), pytest.raises(ServiceError) as refused:
+        restore_index(folder, tmp_path / "indexes")
+    assert refused.value.status in (400, 503)
+    assert not (tmp_path / "indexes").exists() and not (tmp_path / "evil").exists()
+
+
+HOSTILE_FILES = {
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a device": lambda path: (path.unlink(), path.symlink_to("/dev/zero")),
+    "a link that leads out": lambda path: (
+        path.rename(path.parent.parent / "out.db"),
+        path.symlink_to(path.parent.parent / "out.db"),
+    ),
+    "missing": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_FILES)
+def test_a_backup_whose_record_is_no_plain_file_is_refused(what, forge, tmp_path, within_limits):
+    folder = forge("raw", "")
+    HOSTILE_FILES[what](folder / "record.db")
+    with within_limits(), pytest.raises((OSError, OutsideError)):
+        restore_index(folder, tmp_path / "indexes")
+    assert [path.name for path in (tmp_path / "indexes").iterdir()] == []
+
+
+def cut(size):
+    """Return a change that cuts a file, and seals the backup."""
+    return lambda path: (os.truncate(path, size), seal(path.parent))
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096, 8192, 30_000])
+def test_a_backup_whose_record_is_cut_off_is_refused(size, forge, tmp_path, within_limits):
+    folder = forge("raw", "")
+    cut(size)(folder / "record.db")
+    with within_limits(), pytest.raises(ServiceError):
+        restore_index(folder, tmp_path / "indexes")
+    assert [path.name for path in (tmp_path / "indexes").iterdir()] == []
+
+
+def test_files_beside_the_record_of_a_backup_are_not_taken(forge, tmp_path):
+    folder = forge("raw", "")
+    for name in ("record.db-wal", "record.db-journal", "record.db-shm", "owner.json", "graph.1.faiss"):
+        (folder / name).write_bytes(b"evil")
+    (folder / "graph-1").mkdir()
+    (folder / "graph-1" / "snapshot.json").write_text(DEEP)
+    restore_index(folder, tmp_path / "indexes")
+    assert [path.name for path in (tmp_path / "indexes" / "docs").iterdir()] == ["record.db"]
+
+
+@contextmanager
+def serving(root):
+    """Open the indexes of a folder."""
+    indexes = EmbeddedIndexes(root, 1, 1, lambda spec, texts: None)
+    try:
+        yield indexes
+    finally:
+        indexes.close()
+
+
+HARMLESS = {
+    "as it is": "",
+    "other pages": "PRAGMA journal_mode = DELETE; PRAGMA page_size = 512; VACUUM",
+    "another count": lambda db: None,
+    "notes of an import": set_meta("import:a", '{"rows": 5}'),
+    "the next table of vectors": "CREATE TABLE vectors_2 (label INTEGER PRIMARY KEY, vector BLOB NOT NULL)",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("what", HARMLESS)
+def test_a_backup_of_ours_is_restored_and_serves(what, kind, forge, tmp_path, rows, within_limits):
+    folder = forge(kind, HARMLESS[what])
+    if what == "another count":
+        seal(folder, count=10**9, spec="x", sequence=[])
+    with within_limits():
+        assert restore_index(folder, tmp_path / "indexes", "again")["count"] == ITEMS - 2
+    with serving(tmp_path / "indexes") as indexes:
+        index = indexes.get("again")
+        found = index.get_serving().search(Query(rows[20:21], 1))
+        assert found[0][0]["id"] == "id 20" and index.describe()["count"] == ITEMS - 2
+        assert index.upsert(["new"], rows[:1], [{"a": 1}], None).result().sequence == 4
+        assert index.get(["new", "id 9"], vectors=False)[1]["id"] == "id 9"
+
+
+def test_an_index_copied_into_the_state_folder_with_a_check_is_not_opened(forge, tmp_path):
+    """A folder that was copied there by hand passes no restoration."""
+    folder = forge(*HOSTILE_RECORDS["a check that takes gigabytes"])
+    (tmp_path / "indexes" / "docs").mkdir(parents=True)
+    (folder / "record.db").rename(tmp_path / "indexes" / "docs" / "record.db")
+    with serving(tmp_path / "indexes") as indexes, pytest.raises(ServiceError, match="'items'"):
+        indexes.get("docs")
+
+
+def test_the_reducer_of_an_index_refuses_a_chain_of_other_dimensions(artifacts):
+    artifact = read_artifact_files(artifacts("r2,pca:8"))
+    for changes in ({"width": 15}, {"dimensions": 9}):
+        with pytest.raises(ArtifactError, match="maps 16 dimensions to any number up to 8"):
+            Reducer(replace(KINDS["reduced"][0], **changes), artifact)
+
+
+def test_the_tables_that_a_record_creates_are_those_that_opening_it_expects(tmp_path):
+    record = IndexRecord.create(tmp_path / "record.db", RAW, None)
+    record.add_vectors(2, np.array([1]), np.ones((1, WIDTH), np.float32), "float32")
+    record.close()
+    IndexRecord(tmp_path / "record.db").close()

@@ -1,0 +1,166 @@
+"""Checks of a model before and after it is loaded: what would give wrong vectors is refused."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.errors import EncoderError
+
+MODEL_TYPE = "SentenceTransformer"
+"""What the settings of a model say that gives one vector for a text."""
+
+MODEL2VEC = "model2vec"
+"""What config.json says of a static model that model2vec saved."""
+
+POOLER = "pooler"
+"""Name of a layer of BERT that no pooling reads, and that many files lack."""
+
+ADAPTER = "lora_"
+"""Part of the names of weights that PEFT adds."""
+
+
+def require_loadable(spec: EncoderSpec, model: str) -> None:
+    """Raise `EncoderError` if a spec or a model's files say that sentence-transformers would not load what they mean.
+
+    It fills layers that a model lacks with random weights, and takes the means of token vectors of a reranker or a
+    sparse encoder. The files are read, perhaps from the Hub.
+
+    Args:
+        spec: spec of the encoder.
+        model: folder or Hub id to load.
+    """
+    if spec.upstream is not None:
+        raise EncoderError(f"{spec.name} is behind an embeddings API: this takes a model that is loaded here")
+
+    kind = _read_settings(model, "config_sentence_transformers.json", spec).get("model_type", MODEL_TYPE)
+    if kind != MODEL_TYPE:
+        raise EncoderError(f"{spec.name} is a {kind}, which is not supported; models may be a {MODEL_TYPE}")
+    if not has_modules(spec, model) and _read_settings(model, "config.json", spec).get("model_type") == MODEL2VEC:
+        raise EncoderError(
+            f"{spec.name} is a {MODEL2VEC} folder without modules.json, which does not say how it is read; save it "
+            f"again with a {MODEL2VEC} that writes that file"
+        )
+    if spec.layer is not None:
+        from transformers import AutoConfig
+
+        config = AutoConfig.from_pretrained(model, revision=spec.revision, trust_remote_code=spec.trust_remote_code)
+        if not 1 <= spec.layer <= config.num_hidden_layers:
+            raise EncoderError(f"{spec.name} has layers 1 to {config.num_hidden_layers}, not {spec.layer}")
+
+
+def has_modules(spec: EncoderSpec, model: str) -> bool:
+    """Return whether a model's files say which modules it has; its token vectors are pooled by a default otherwise."""
+    from sentence_transformers.util import load_file_path
+
+    return load_file_path(model, "modules.json", revision=spec.revision) is not None
+
+
+def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str | None:
+    """Return the warning that nothing says how a model's token vectors are pooled; None if something does.
+
+    Args:
+        spec: spec of the encoder.
+        model: the `SentenceTransformer`.
+        located: folder or Hub id that it was loaded from.
+    """
+    mode = next((module.pooling_mode for module in model if hasattr(module, "pooling_mode")), None)
+    if mode is None or spec.pooling is not None or has_modules(spec, located):
+        return None
+    return (
+        f"{spec.name} has no modules.json, which says how the vectors of a text's tokens become one: their {mode} is "
+        "taken; set pooling of this encoder to that which the model was trained with"
+    )
+
+
+def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
+    """Return the content of one of a model's JSON files; empty if there is none, or it is no object."""
+    from sentence_transformers.util import load_file_path
+
+    path = load_file_path(model, file, revision=spec.revision)
+    if path is None:
+        return {}
+    settings = json.loads(Path(path).read_text(encoding="utf-8"))
+    return settings if isinstance(settings, dict) else {}
+
+
+def require_supported(spec: EncoderSpec, model: Any) -> None:
+    """Raise `EncoderError` if a loaded model reads no texts here, or has not all that its vectors depend on.
+
+    Args:
+        spec: spec of the encoder.
+        model: the `SentenceTransformer`.
+    """
+    _require_first_module(spec, model)
+    _require_prompts(spec, model)
+    if not spec.trust_remote_code:  # code of a model's own may load its weights otherwise
+        _require_weights(spec, model)
+
+
+def _require_first_module(spec: EncoderSpec, model: Any) -> None:
+    """Raise `EncoderError`, which names the module, unless a model begins with one whose texts can be read here."""
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    first = next(iter(model))
+    kind = type(first).__name__
+    if kind == "Router":
+        raise EncoderError(f"{spec.name} reads queries and documents by different modules, which is not supported")
+    if not isinstance(first, StaticEmbedding) and not hasattr(first, "auto_model"):
+        raise EncoderError(
+            f"{spec.name} begins with the module {kind}, which is not supported; models may begin with a Transformer "
+            "or a StaticEmbedding"
+        )
+    modalities = getattr(first, "modality_config", {"text": None})
+    if not {"text", "message"} & set(modalities):
+        raise EncoderError(f"{spec.name} reads {', '.join(map(str, modalities))}, and no texts")
+
+
+def _require_prompts(spec: EncoderSpec, model: Any) -> None:
+    """Raise `EncoderError` for a prompt in a model's settings that is no text; one that is null becomes empty."""
+    for name, prompt in model.prompts.items():
+        if not isinstance(prompt, str | None):
+            raise EncoderError(f"{spec.name} has a prompt {name} of {prompt!r:.40} in its settings; allowed are texts")
+        model.prompts[name] = prompt or ""
+
+
+def _require_weights(spec: EncoderSpec, model: Any) -> None:
+    """Raise `EncoderError` if transformers has filled in random weights that a model's files lack.
+
+    transformers marks the weights that it has read, from version 5 on. Those of adapters, which PEFT adds, and of
+    quantized models have no mark.
+    """
+    import transformers
+
+    loaded = getattr(next(iter(model)), "auto_model", None)
+    if loaded is None or int(transformers.__version__.split(".")[0]) < 5 or hasattr(loaded, "hf_quantizer"):
+        return
+    weights = dict(loaded.named_parameters())
+    missing = [
+        name
+        for name, weight in weights.items()
+        if not getattr(weight, "_is_hf_initialized", False) and POOLER not in name and ADAPTER not in name
+    ]
+    if missing:
+        raise EncoderError(
+            f"{spec.name} lacks {len(missing)} of the {len(weights)} weights of its model in its files, such as "
+            f"{missing[0]}"
+        )
+
+
+def find_smaller_vocabulary(model: Any) -> int | None:
+    """Return how many tokens a loaded model has vectors for, if its tokenizer gives higher ids; else None.
+
+    Some models have special tokens that none of their texts contain. A text with such a token makes the model fail.
+    """
+    first, tokenizer = next(iter(model)), model.tokenizer
+    if hasattr(first, "auto_model"):
+        table = None
+        with suppress(NotImplementedError, AttributeError):  # models of several inputs, or of characters
+            table = first.auto_model.get_input_embeddings()
+        highest = max(getattr(tokenizer, "vocab_size", 0) - 1, *getattr(tokenizer, "added_tokens_decoder", [0]), 0)
+    else:
+        table, highest = first.embedding, tokenizer.get_vocab_size() - 1
+
+    count: int | None = getattr(table, "num_embeddings", None)
+    return count if count is not None and highest >= count else None

@@ -1,0 +1,241 @@
+"""Reader of the vectors in FAISS indexes that keep them as they were.
+
+IndexFlat                       the vectors, row by row
+IndexHNSWFlat, IndexNSGFlat     a graph beside an IndexFlat, its `storage`
+IndexRefineFlat                 codes beside an IndexFlat, its `refine_index`
+IndexIVFFlat                    the vectors in lists of neighbours, each with its id
+IndexIDMap, IndexIDMap2         ids beside one of these
+"""
+
+import io
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lathe.training.errors import AccessError, SourceError
+from lathe.training.sources.raw import RawBatch, Readable, Span, native_path, require_dimensions
+
+
+def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
+    """Read the rows of a span from a FAISS index that keeps vectors; yield batches of up to `rows` vectors.
+
+    Rows are in the order in which they were added. If the index has ids of its own, each row has a record
+    `{"id": …}`. `field` is ignored.
+
+    Raises:
+        AccessError: if faiss is not installed.
+        SourceError: if the file is damaged, or its index does not keep the vectors.
+    """
+    with _open_faiss(path) as (vectors, ids):
+        stop = vectors.count if span.stop is None else min(span.stop, vectors.count)
+        for start in range(span.start, stop, rows):
+            count = min(rows, stop - start)
+            records = [] if ids is None else [{"id": str(number)} for number in ids[start : start + count].tolist()]
+            yield RawBatch(path.name, "row", range(start, start + count), vectors.read(start, count), records)
+
+
+def read_faiss_shape(path: Readable, field: str) -> tuple[int, int]:
+    """Return rows and dimensions of a FAISS index that keeps vectors; `field` is ignored.
+
+    Raises:
+        SourceError: as in `read_faiss`.
+    """
+    with _open_faiss(path) as (vectors, _):
+        return vectors.count, vectors.dimensions
+
+
+HEADER_BYTES = 37
+"""Bytes of a FAISS index header: four letters, dimensions, rows, two unused numbers, a trained flag, and the metric."""
+
+FLAT, MAPPED = (b"IxFI", b"IxF2", b"IxFl"), (b"IxMp", b"IxM2")
+"""Four-letter codes of flat FAISS indexes, and of indexes that map ids to another index."""
+
+KEEPING = (*FLAT, b"IHNf", b"INSf", b"IxRF", b"IwFl")
+"""Codes of the indexes that keep vectors as they were."""
+
+KEPT = "allowed are Flat, HNSWFlat, NSGFlat, IVFFlat and RefineFlat indexes, alone or under an id map"
+"""What may be read, for messages."""
+
+LIMITS = threading.Lock()
+"""Lock of FAISS's limits on what a file may claim, which the whole process shares."""
+
+
+class _Vectors(Protocol):
+    """Interface of the vectors of an index."""
+
+    count: int
+    dimensions: int
+
+    def read(self, start: int, count: int) -> NDArray[np.float32]:
+        """Return vectors `(count, d)` in the order in which they were added."""
+
+
+class _FlatVectors:
+    """Vectors of an IndexFlat."""
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+        self.count, self.dimensions = int(index.ntotal), int(index.d)
+
+    def read(self, start: int, count: int) -> NDArray[np.float32]:
+        rows: NDArray[np.float32] = self.index.reconstruct_n(start, count)
+        return rows
+
+
+class _ListedVectors:
+    """Vectors of an IndexIVFFlat, which lie in lists, in the order of their ids.
+
+    Attributes:
+        ids: id of each vector `(n,)`, ascending.
+    """
+
+    def __init__(self, faiss: Any, index: Any) -> None:
+        self.dimensions = int(index.d)
+        lists, sizes = index.invlists, [index.invlists.list_size(number) for number in range(index.nlist)]
+        self.ids = np.zeros(0, np.int64)
+        self.tables = []
+        for number, size in enumerate(sizes):
+            codes = faiss.rev_swig_ptr(lists.get_codes(number), size * index.code_size) if size else np.zeros(0, "u1")
+            self.tables.append(codes.view(np.float32).reshape(size, self.dimensions))
+            if size:
+                self.ids = np.concatenate([self.ids, faiss.rev_swig_ptr(lists.get_ids(number), size)])
+
+        self.count = len(self.ids)
+        order = np.argsort(self.ids, kind="stable")
+        self.ids = self.ids[order]
+        self.lists = np.repeat(np.arange(len(sizes)), sizes)[order]
+        self.places = np.concatenate([np.arange(size) for size in sizes])[order]
+
+    def read(self, start: int, count: int) -> NDArray[np.float32]:
+        rows = np.empty((count, self.dimensions), np.float32)
+        lists, places = self.lists[start : start + count], self.places[start : start + count]
+        for number in np.unique(lists):
+            rows[lists == number] = self.tables[number][places[lists == number]]
+        return rows
+
+
+def _require_keeping(path: Readable) -> int:
+    """Return the bytes of a file if its header is that of an index which keeps vectors, and it can hold its vectors.
+
+    FAISS allocates memory by the header before it reads further: a file of 15 kB whose header claims a billion vectors
+    would take terabytes. What indexes other than flat ones claim is limited by `_limit_claims`.
+
+    Raises:
+        SourceError: if the index is of another kind, or the file too small.
+    """
+    with path.open("rb") as stored:
+        size = stored.seek(0, io.SEEK_END)
+        stored.seek(0)
+        header = _read_inner_header(stored)
+        counted = int.from_bytes(stored.read(8), "little")
+    if header[:4] not in KEEPING:
+        raise SourceError(f"{path.name} is not a FAISS index whose vectors can be read; {KEPT}")
+    width, rows = int.from_bytes(header[4:8], "little"), int.from_bytes(header[8:16], "little")
+    if header[:4] in FLAT and max(width * rows, counted) * 4 > size:
+        raise SourceError(f"{path.name} is not a FAISS index that can be read: it is truncated")
+    require_dimensions(path, width)
+    return size
+
+
+def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
+    """Return the metric of a FAISS index that keeps vectors from its header; None if the file is none."""
+    with path.open("rb") as stored:
+        header = _read_inner_header(stored)
+    if header[:4] not in KEEPING:
+        return None
+    return {0: "ip", 1: "l2"}.get(int.from_bytes(header[33:], "little"))  # type: ignore[return-value]
+
+
+def _read_inner_header(stored: IO[bytes]) -> bytes:
+    """Read the header of an index, or of the one that it maps to ids, which follows its own; return its 37 bytes."""
+    header = _read_index_header(stored)
+    return _read_index_header(stored) if header[:4] in MAPPED else header
+
+
+def _read_index_header(stored: IO[bytes]) -> bytes:
+    """Read a FAISS index header from the stream and return its 37 bytes; skip the parameter that some metrics have."""
+    header = stored.read(HEADER_BYTES)
+    if int.from_bytes(header[33:], "little") > 1:
+        stored.read(4)
+    return header
+
+
+@contextmanager
+def _open_faiss(path: Readable) -> Iterator[tuple[_Vectors, NDArray[np.int64] | None]]:
+    """Load a FAISS file and yield its vectors and the array of ids `(n,)`, None if the ids are row numbers.
+
+    The objects are valid only within the block, because FAISS frees a part of an index with the whole.
+
+    Raises:
+        AccessError: if faiss (extra `faiss`) is not installed.
+        SourceError: if the file is damaged, or its index does not keep the vectors.
+    """
+    try:
+        import faiss
+    except ImportError as error:
+        raise AccessError("reading a FAISS index needs faiss: pip install 'lathe-training[faiss]'") from error
+    try:
+        size = _require_keeping(path)
+        with native_path(path) as here, _limit_claims(faiss, size):
+            # A file may name another one for its lists, anywhere: it is looked for in the same folder.
+            whole = faiss.read_index(here, faiss.IO_FLAG_ONDISK_SAME_DIR)
+    except (RuntimeError, OSError) as error:
+        raise SourceError(f"{path.name} is not a FAISS index that can be read") from error
+
+    mapped: NDArray[np.int64] | None = None
+    index: Any = faiss.downcast_index(whole)
+    if isinstance(index, faiss.IndexIDMap):
+        mapped, index = faiss.vector_to_array(index.id_map), faiss.downcast_index(index.index)
+    yield _find_vectors(path.name, faiss, index, mapped)
+
+
+def _find_vectors(
+    name: str, faiss: Any, index: Any, mapped: NDArray[np.int64] | None
+) -> tuple[_Vectors, NDArray[np.int64] | None]:
+    """Return the vectors that an index keeps, and their ids `(n,)`, None if these are row numbers.
+
+    Args:
+        name: name of the file, for messages.
+        faiss: the imported faiss module.
+        index: index of one of the kinds of `KEEPING`.
+        mapped: ids in place of the index's own; None for none.
+
+    Raises:
+        SourceError: if the index does not keep the vectors, or has other ids than vectors.
+    """
+    if isinstance(index, faiss.IndexIVFFlat):
+        if not isinstance(faiss.downcast_InvertedLists(index.invlists), faiss.ArrayInvertedLists):
+            raise SourceError(f"{name} has its vectors in another file: write the index with its lists in memory")
+        listed = _ListedVectors(faiss, index)
+        if mapped is not None and not np.array_equal(listed.ids, np.arange(len(mapped))):
+            raise SourceError(f"{name} is not a FAISS index that can be read: it maps other ids than it has")
+        ids = listed.ids if mapped is None else mapped
+        return listed, None if np.array_equal(ids, np.arange(listed.count)) else ids
+
+    if isinstance(index, faiss.IndexHNSWFlat | faiss.IndexNSGFlat):
+        index = faiss.downcast_index(index.storage)
+    elif isinstance(index, faiss.IndexRefineFlat):
+        index = faiss.downcast_index(index.refine_index)
+    if not isinstance(index, faiss.IndexFlat):
+        raise SourceError(f"{name} is a {type(index).__name__}; {KEPT}")
+    if mapped is not None and len(mapped) != index.ntotal:
+        raise SourceError(f"{name} is not a FAISS index that can be read: it has other ids than vectors")
+    return _FlatVectors(index), mapped
+
+
+@contextmanager
+def _limit_claims(faiss: Any, size: int) -> Iterator[None]:
+    """Have FAISS refuse, within the block, a file that claims an array of more bytes, or more lists, than `size`."""
+    with LIMITS:
+        before = faiss.get_deserialization_vector_byte_limit(), faiss.get_deserialization_loop_limit()
+        faiss.set_deserialization_vector_byte_limit(size)
+        faiss.set_deserialization_loop_limit(size)
+        try:
+            yield
+        finally:
+            faiss.set_deserialization_vector_byte_limit(before[0])
+            faiss.set_deserialization_loop_limit(before[1])

@@ -1,0 +1,67 @@
+"""Parsing of Lathe's own JSON files, which may be damaged, or come from somebody else."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lathe.transforms.files import read_plain_file
+
+MAX_DEPTH = 64
+"""Maximum nesting depth of lists and objects; what Lathe writes has fewer than ten levels."""
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Parse JSON that every parser reads alike, and return it.
+
+    Raises:
+        ValueError: if it is no JSON, nested more than `MAX_DEPTH` deep, or holds integers of more than 64 bits or lone
+            surrogates.
+    """
+    try:
+        found = json.loads(content)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
+    _require_portable(found)
+    return found
+
+
+def parse_json_object(content: bytes | str) -> dict[str, Any]:
+    """Parse JSON as `parse_json` does, and return the object that it holds.
+
+    Raises:
+        ValueError: also if it is no object.
+    """
+    found = parse_json(content)
+    if not isinstance(found, dict):
+        raise ValueError("it holds no JSON object")
+    return found
+
+
+def read_json_file(path: Path) -> Any:
+    """Read a file as `read_plain_file` does, parse it as `parse_json` does, and return what it holds.
+
+    Raises:
+        OSError: if it cannot be read, or is no regular file.
+        ValueError: if it is no such JSON.
+    """
+    return parse_json(read_plain_file(path))
+
+
+def _require_portable(value: Any, depth: int = 0) -> None:
+    """Raise `ValueError` for what Python's parser accepts and others do not: deep nesting, long integers, surrogates.
+
+    An object's keys are checked like its values.
+    """
+    if depth > MAX_DEPTH:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, str):
+        value.encode()
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise ValueError("it holds an integer of more than 64 bits")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            key.encode()
+            _require_portable(inner, depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            _require_portable(inner, depth + 1)
