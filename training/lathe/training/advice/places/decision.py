@@ -1,10 +1,9 @@
 """The choice of a form to store in a place, and the sentence that says it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
-from lathe.training.advice.places.forms import FormSearch, Metric, StoredForm, has_faiss, needs_faiss
+from lathe.training.advice.places.forms import FormSearch, StoredForm, has_faiss, needs_faiss
 from lathe.training.advice.places.place import Candidate, Cost, Place
 from lathe.training.advice.places.recall import (
     CANDIDATES,
@@ -15,6 +14,7 @@ from lathe.training.advice.places.recall import (
     extrapolate,
     find_nearest,
 )
+from lathe.training.advice.request import DEFAULT_RECALL, Metric
 from lathe.training.advice.sample import Sample
 from lathe.training.reporting.text import format_bytes
 from lathe.transforms.errors import TransformError
@@ -45,7 +45,7 @@ class PlaceGoal:
     place: Place
     rows: int | None = None
     metric: Metric = "cosine"
-    recall: float = 0.95
+    recall: float = DEFAULT_RECALL
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,6 @@ class PlaceDecision:
     sampled_rows: int = 0
     queries: int = 0
     notes: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the decision as a JSON-serializable dict."""
-        return asdict(self)
 
 
 def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0) -> PlaceDecision:
@@ -210,11 +206,11 @@ def _write_sentence(
 ) -> str:
     where = f"In {goal.place.title}"
     if chosen is None:
-        best = max(others, key=lambda one: one.recall.value)
+        best = max(others, key=lambda one: one.recall.value, default=None)
+        tried = f" ({best.candidate.words} finds {_format_recall(best.recall)})" if best else ""
         return (
-            f"{where}, leave the vectors as they are: nothing that was tried saves {MIN_SAVING:.0%} and is sure to find "
-            f"{goal.recall:.0%} of the {K} nearest of {rows:,} rows ({best.candidate.words} finds "
-            f"{_format_recall(best.recall)})."
+            f"{where}, leave the vectors as they are: nothing that was tried saves {MIN_SAVING:.0%} and is sure to "
+            f"find {goal.recall:.0%} of the {K} nearest of {rows:,} rows{tried}."
         )
     memory = " of memory" if goal.place.counted == "memory" else ""
     saved = 1 - chosen.counted / before.counted

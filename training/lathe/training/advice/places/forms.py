@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lathe.training.advice.request import Metric
 from lathe.training.errors import AdviceError
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.statistics import unit_rows
@@ -17,7 +18,6 @@ from lathe.transforms.vectors import FloatArray
 Element = Literal["float32", "float16", "int8", "sq8", "bit", "rabitq", "pq", "codes"]
 """What is stored for a vector: numbers of 4 or 2 bytes; of 1 byte on one scale, or on one for each dimension; signs;
 codes of RaBitQ, of a product quantizer, or of Lathe."""
-Metric = Literal["cosine", "ip", "l2"]
 
 PQ_BITS = 8
 """Bits of the code of a part of a vector, of a product quantizer."""
@@ -76,7 +76,8 @@ class FormSearch:
 
     def _prepare(self, vectors: FloatArray) -> FloatArray:
         tensor = torch.from_numpy(np.array(vectors, np.float32))
-        return (unit_rows(tensor) if self.metric == "cosine" else tensor).numpy().astype(np.float32)
+        prepared: NDArray[np.float32] = (unit_rows(tensor) if self.metric == "cosine" else tensor).numpy()
+        return prepared
 
     def score(self, form: StoredForm) -> NDArray[np.float32]:
         """Return the score of each row for each query, `(q, n)`; the highest is the nearest.
@@ -99,7 +100,7 @@ class FormSearch:
             "pq": lambda vectors: _encode_by_product_quantizer(vectors, form.code_bytes),
         }
         if form.element == "bit":
-            return _take_signs(queries) @ _take_signs(rows).T
+            return np.asarray(_take_signs(queries) @ _take_signs(rows).T, np.float32)
         if form.element == "rabitq":
             return _score_rabitq(rows, queries)
         return self._compare(store[form.element](rows), queries)
