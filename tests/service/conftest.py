@@ -443,6 +443,8 @@ def run(home, monkeypatch, capsys):
         for name, value in cli.ENVIRONMENT.items():  # which the command leaves to the processes of later tests
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("LATHE_HOME", str(home))
+        # Whether a command takes long enough to print lines of progress depends on the machine.
+        monkeypatch.setattr("lathe.service.cli.options.LINE_SECONDS", 3600.0)
         for name, value in environment.items():
             monkeypatch.setenv(name, str(value))
         monkeypatch.setattr(sys, "argv", ["lathe", *map(str, arguments)])
