@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lathe.training.advice.places.forms import FormSearch, StoredForm, has_faiss, needs_faiss
+from lathe.training.advice.places.forms import FormSearch, StoredForm
 from lathe.training.advice.places.place import Candidate, Cost, Place
 from lathe.training.advice.places.recall import (
     CANDIDATES,
@@ -16,6 +16,7 @@ from lathe.training.advice.places.recall import (
 )
 from lathe.training.advice.request import DEFAULT_RECALL, Metric
 from lathe.training.advice.sample import Sample
+from lathe.training.errors import AdviceError
 from lathe.training.reporting.text import format_bytes
 from lathe.transforms.errors import TransformError
 from lathe.transforms.progress import Progress
@@ -156,13 +157,10 @@ def _measure_options(
     options, notes = [], []
     for done, candidate in enumerate(candidates):
         on_progress(done / len(candidates), f"{goal.place.title}: {candidate.words}")
-        if needs_faiss(candidate.form) and not has_faiss():
-            notes.append(f"{candidate.words} was not measured: it takes faiss, pip install 'lathe-training[faiss]'.")
-            continue
         if candidate.form not in found:
             try:
                 scores = search.score(candidate.form)
-            except TransformError as error:
+            except (TransformError, AdviceError) as error:
                 notes.append(f"{candidate.words} was not measured: {error}.")
                 continue
             counts = zip(count_found(scores, nearest), count_found(scores[:, :part], nearest_in_part), strict=True)

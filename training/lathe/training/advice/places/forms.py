@@ -21,6 +21,9 @@ codes of RaBitQ, of a product quantizer, or of Lathe."""
 
 PQ_BITS = 8
 """Bits of the code of a part of a vector, of a product quantizer."""
+MIN_PQ_ROWS = 39 * 2**PQ_BITS
+"""Minimum number of rows on which a product quantizer is fitted, as FAISS asks for. Fitted on fewer, it stores these
+better than others: the recall among 2,000 rows was up to .1 above that among all."""
 MAX_FIT_ROWS = 20_000
 """Maximum number of rows on which reductions and codes are fitted."""
 
@@ -50,14 +53,13 @@ class StoredForm:
         return self.code_bytes
 
 
-def needs_faiss(form: StoredForm) -> bool:
-    """Return whether a search through a form is computed by FAISS."""
-    return form.element in ("rabitq", "pq")
-
-
-def has_faiss() -> bool:
-    """Return whether FAISS is installed."""
-    return find_spec("faiss") is not None
+def find_form_problem(form: StoredForm, rows: int) -> str | None:
+    """Return why a form cannot be measured with so many rows to fit it on; None if it can."""
+    if form.element == "pq" and rows < MIN_PQ_ROWS:
+        return f"a product quantizer takes {MIN_PQ_ROWS:,} rows to fit, and the sample has {rows:,}"
+    if form.element in ("rabitq", "pq") and find_spec("faiss") is None:
+        return "it is computed by faiss: pip install 'lathe-training[faiss]'"
+    return None
 
 
 class FormSearch:
@@ -84,10 +86,10 @@ class FormSearch:
 
         Raises:
             TransformError: if the reduction of the form cannot be fitted on these rows.
-            AdviceError: if it takes FAISS, which is not installed.
+            AdviceError: if `find_form_problem` says why it cannot be measured.
         """
-        if needs_faiss(form) and not has_faiss():
-            raise AdviceError(f"{form.element} is measured by faiss: pip install 'lathe-training[faiss]'")
+        if problem := find_form_problem(form, len(self.rows)):
+            raise AdviceError(problem)
         rows, queries = self._reduce(form.steps)
         if form.element == "codes":
             chain = self._fit(f"codes:{form.code_bytes}", rows)
@@ -147,7 +149,6 @@ def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatA
     import faiss
 
     quantizer: Any = faiss.ProductQuantizer(vectors.shape[1], code_bytes, PQ_BITS)
-    quantizer.cp.min_points_per_centroid = 1  # it would print a warning for each part of a small sample
     quantizer.train(vectors[:MAX_FIT_ROWS])
     return np.asarray(quantizer.decode(quantizer.compute_codes(np.ascontiguousarray(vectors))), np.float32)
 
