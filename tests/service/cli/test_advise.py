@@ -1,3 +1,4 @@
+import html
 import json
 
 import numpy as np
@@ -44,7 +45,7 @@ def test_advise_prints_its_measurements_and_a_recommendation_and_writes_a_self_c
 
 def test_advise_json_holds_all_measurements_and_is_the_same_each_time(advise, texts):
     """Timings and what is derived from them may differ."""
-    found, again = (json.loads(advise(texts[:260], "--json", "--rows", 200)) for _ in range(2))
+    found, again = (json.loads(advise(texts[:260], "--json", "--sample-rows", 200)) for _ in range(2))
     assert (found["rows"], found["distinct"], found["heldout"], found["source"]) == (260, 200, 100, "some.txt")
     assert {trial["method"] for trial in found["debiasing"]["trials"]} == {
         "nothing", "R1", "R2", "ABTT-1", "ABTT-2", "ABTT-3", "whitening",
@@ -158,7 +159,7 @@ def test_advise_names_the_index_to_build_or_what_is_possible(run, tmp_path):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(1100, 12)) @ rng.normal(size=(12, 32)) + 0.1 * rng.normal(size=(1100, 32))
     np.save(tmp_path / "rows.npy", rows.astype(np.float32))
-    command = ("advise", "--source", tmp_path / "rows.npy", "--index-rows", "50000", "--recall", "0.5")
+    command = ("advise", "--source", tmp_path / "rows.npy", "--rows", "50000", "--recall", "0.5")
     status, out, err = run(*command, "--memory", "20MB")
     assert status == 0, err
     chosen = next(line.split() for line in out.splitlines() if " ← " in line and line.startswith(("codes:", "none")))
@@ -181,3 +182,22 @@ def test_advise_prints_statistics_of_the_vectors(run, tmp_path):
     assert status == 0 and "rank 16 of 16 dimensions" in lines
     assert "rows of unit length 100 % 0 rows are zero" in lines
     assert any(line.startswith("directions for 90%") for line in lines)
+
+
+def test_advise_prints_the_decision_and_its_commands_first_then_the_evidence(run, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(1200, 12)) @ rng.normal(size=(12, 32)) + 0.01 * rng.normal(size=(1200, 32))
+    np.save(tmp_path / "rows.npy", rows.astype(np.float32))
+    page = tmp_path / "page.html"
+    arguments = ("--source", tmp_path / "rows.npy", "--for", "pgvector", "--rows", 50_000, "--report", page)
+    status, out, err = run("advise", *arguments)
+    assert status == 0, err
+    first, *others = out.splitlines()
+    assert first.startswith("In pgvector, store halfvec(") and "for 50,000 rows" in first and "recall@10 of" in first
+    assert any(line.startswith("  CREATE INDEX ON items USING hnsw") for line in others[:8])
+    assert "What it can hold" in out and "by exact searches" in out
+    assert html.escape(first, quote=False) in page.read_text() or first in page.read_text()
+    status, out, _ = run("advise", *arguments[:-2], "--json")
+    found = json.loads(out)
+    assert found["sentence"] == first == found["decision"]["sentence"]
+    assert run("advise", "--source", tmp_path / "rows.npy", "--for", "oracle")[0] == 2

@@ -47,8 +47,11 @@ def test_advise_job_on_texts_uses_the_default_encoder(app, paragraphs, finish):
 
 
 def test_advise_job_with_fit_succeeds_if_no_chain_is_recommended(app, vectors, finish):
-    done = finish(ask(app, source={"vectors": vectors[:50].tolist()}, fit="nothing")["job_id"], app)
+    body = {"source": {"vectors": vectors[:50].tolist()}, "fit": "nothing", "place": "pgvector", "rows": 10_000}
+    done = finish(ask(app, **body)["job_id"], app)
     assert (done["state"], done["result"]["fit"]) == ("succeeded", None)
+    assert (done["result"]["decision"]["place"], done["result"]["decision"]["rows"]) == ("pgvector", 10_000)
+    assert done["result"]["sentence"].startswith("For pgvector, nothing can be decided from 50 distinct rows")
     assert "no chain is recommended" in done["result"]["fit_error"] and done["result"]["distinct"] == 50
 
 
@@ -63,8 +66,11 @@ def test_advise_job_with_fit_succeeds_if_no_chain_is_recommended(app, vectors, f
         (400, {"source": {"texts": ["the same", "the same"]}}),
         (400, {"source": {"texts": ["a"]}, "seed": 2**32}),
         (400, {"source": {"texts": ["a"]}, "keep": 2}),
-        (400, {"source": {"texts": ["a"]}, "rows": 1}),
+        (400, {"source": {"texts": ["a"]}, "sample_rows": 1}),
         (400, {"source": {"texts": ["a"]}, "fit": "no good name"}),
+        (400, {"source": {"texts": ["a"]}, "place": "oracle"}),
+        (400, {"source": {"texts": ["a"]}, "rows": 0}),
+        (400, {"source": {"texts": ["a"]}, "recall": 1}),
         (403, {"source": {"path": "texts.jsonl"}}),
         (422, {"source": {"texts": "one text"}}),
     ],

@@ -1,8 +1,11 @@
 """`lathe advise`: advice on what to do to the vectors of a source."""
 
+import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
+import click
 import typer
 
 from lathe.service.cli.fit import format_fit_result
@@ -16,7 +19,16 @@ from lathe.service.cli.options import (
     open_chains,
 )
 from lathe.service.errors import BadValueError
-from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS, AdviceRequest, find_missing_module
+from lathe.training.advice.request import (
+    DEFAULT_KEEP,
+    DEFAULT_RECALL,
+    DEFAULT_ROWS,
+    MAX_ROWS,
+    AdviceRequest,
+    Metric,
+    PlaceName,
+    find_missing_module,
+)
 from lathe.training.errors import AdviceError
 from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
 from lathe.transforms.files import replace_synced
@@ -25,6 +37,7 @@ if TYPE_CHECKING:
     from lathe.service.settings import Settings
     from lathe.training.advice.advise import Advice
     from lathe.training.advice.index_plan import IndexPlanner
+    from lathe.training.advice.places.decision import PlaceDecision
     from lathe.training.encoder.text_encoder import TextEncoder
 
 
@@ -42,33 +55,40 @@ def advise(
             max=1,
         ),
     ] = DEFAULT_KEEP,
-    rows: Annotated[int, flag("--rows", "Maximum distinct rows.", min=MIN_DISTINCT_ROWS, max=MAX_ROWS)] = DEFAULT_ROWS,
+    place: Annotated[
+        PlaceName | None, flag("--for", "Place that is to store the vectors. [asked for on a terminal; else lathe]")
+    ] = None,
+    rows: Annotated[
+        int | None, flag("--rows", "Number of rows that it will have. [default: those of the source]", min=1)
+    ] = None,
+    metric: Annotated[Metric, flag("--metric", "How it compares vectors.")] = "cosine",
+    recall: Annotated[
+        float,
+        flag("--recall", "Share of the ten nearest rows that a search in it must find.", min=0.01, max=0.9999),
+    ] = DEFAULT_RECALL,
+    sample_rows: Annotated[
+        int, flag("--sample-rows", "Maximum distinct rows to measure.", min=MIN_DISTINCT_ROWS, max=MAX_ROWS)
+    ] = DEFAULT_ROWS,
     pairs: Annotated[
         str | None,
         flag("--pairs", "FILE of texts with the fields query and document, to try a query adapter: see lathe fit."),
     ] = None,
-    recall: Annotated[
-        float | None,
-        flag("--recall", "Plan an index: share of the ten nearest rows that a search must find.", min=0.01, max=0.9999),
-    ] = None,
     memory: Annotated[
-        str | None,
-        flag("--memory", "Plan an index: memory for its graph, such as 2GB. [default: as little as possible]"),
-    ] = None,
-    index_rows: Annotated[
-        int | None, flag("--index-rows", "Plan an index of so many rows. [default: those of the source]", min=1)
+        str | None, flag("--memory", "Also plan the graph of an index in Lathe, within such memory as 2GB.")
     ] = None,
     seed: Annotated[int, flag("--seed", "Seed of the sample of rows.", min=0, max=2**32 - 1)] = 0,
     as_json: Annotated[bool, flag("--json", "Print JSON.")] = False,
 ) -> None:
-    """Recommend what to do to the vectors of a source, with the evidence, measured on held-out rows.
+    """Decide in what form to store the vectors of a source, with the evidence, measured on held-out rows.
+
+    The first lines are the decision for the place that --for names: what to store there, its bytes among --rows rows,
+    the recall to expect, and the commands. "Leave the vectors as they are" is a possible decision.
 
     It tests for a mean direction and whether removing it helps, how small vectors can be and at what cost, how few
     bytes are enough and what a database would reach with as many, whether the encoder was trained to be cut, and
     whether a chain fitted here serves other text. With --pairs, it tries a query adapter. It recommends a chain and a
-    runner-up, and says what the sample is too small to tell. With --recall, --memory or --index-rows, it builds graphs
-    over the sample and says which index reaches that recall within that memory. If it was stopped, the same command
-    continues.
+    runner-up, and says what the sample is too small to tell. With --memory, it builds graphs over the sample and says
+    which index of Lathe reaches the recall within that memory. If it was stopped, the same command continues.
     """
     if module := find_missing_module():
         raise AdviceError(f"advice needs {module}: pip install 'lathe-training[evaluation]'")
@@ -76,25 +96,26 @@ def advise(
 
     from lathe.service.chains.names import require_name
     from lathe.training.advice.advise import advise as run
-    from lathe.training.advice.report import format_terminal, render_html, to_json
+    from lathe.training.advice.report import format_evidence, render_html, to_json
     from lathe.training.sources.source import open_source
 
     settings, home = load_state()
     if fit is not None:
         require_name(fit)
-    planner = _build_planner(recall, memory, index_rows)
+    place = place or _ask_for_place()
+    planner = _build_planner(recall, memory, rows)
     open_chains(write=True)  # fails before hours of encoding if the folder cannot be written
-    if report is not None and (report.is_dir() or not report.resolve().parent.is_dir()):
-        raise BadValueError(f"--report is {report}; it must be a file in an existing folder, such as advice.html")
+    _require_report_folder(report)
     texts = open_source(source).kind() == "texts"
     if encoder is not None and not texts and fit is None:
         raise BadValueError(f"{source} holds vectors: --encoder is only for the chain that --fit makes")
     loaded = load_encoder(settings, encoder) if texts or encoder else None
-    advice_request = AdviceRequest(source, keep, rows, seed, pairs)
+    advice_request = AdviceRequest(source, keep, sample_rows, seed, pairs, place, rows, metric, recall)
     with ProgressBar() as progress:
-        advice = run(advice_request, loaded, home.vectors, progress, planner)
+        show = (lambda _decision: None) if as_json else partial(_print_decision, progress)
+        advice = run(advice_request, loaded, home.vectors, progress, planner, show)
     if not as_json:
-        typer.echo(format_terminal(advice))
+        typer.echo("\n" + format_evidence(advice))
     if report is not None:
         replace_synced(report, render_html(advice).encode())
     outcome: dict[str, Any] = {"fit": None}
@@ -108,19 +129,43 @@ def advise(
             typer.echo(orjson.dumps(to_json(advice) | outcome, option=orjson.OPT_INDENT_2))
 
 
-def _build_planner(recall: float | None, memory: str | None, rows: int | None) -> "IndexPlanner | None":
-    """Return the planner of an index, or None if no option asks for one.
+def _ask_for_place() -> PlaceName:
+    """Return the place that the user names on the terminal; `lathe` where there is none."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return "lathe"
+    names = get_args(PlaceName)
+    answer: PlaceName = typer.prompt(
+        "Where will the vectors be stored?", default="lathe", type=click.Choice(names), err=True
+    )
+    return answer
+
+
+def _print_decision(progress: ProgressBar, decision: "PlaceDecision") -> None:
+    """Print a decision at once: the evidence that follows takes minutes."""
+    from lathe.training.advice.report import format_decision
+
+    progress.clear()
+    typer.echo(format_decision(decision))
+
+
+def _require_report_folder(report: Path | None) -> None:
+    """Raise `BadValueError` unless a report can be written to this file."""
+    if report is not None and (report.is_dir() or not report.resolve().parent.is_dir()):
+        raise BadValueError(f"--report is {report}; it must be a file in an existing folder, such as advice.html")
+
+
+def _build_planner(recall: float, memory: str | None, rows: int | None) -> "IndexPlanner | None":
+    """Return the planner of an index, or None without a limit of memory.
 
     Raises:
         BadValueError: if `memory` is no number of bytes.
     """
-    if recall is None and memory is None and rows is None:
+    if memory is None:
         return None
     from lathe.service.index.graph_trial import measure_graph
     from lathe.training.advice.index_plan import IndexGoal, IndexPlanner
 
-    limit = None if memory is None else _parse_bytes(memory)
-    return IndexPlanner(IndexGoal(recall or IndexGoal.recall, limit, rows), measure_graph)
+    return IndexPlanner(IndexGoal(recall, _parse_bytes(memory), rows), measure_graph)
 
 
 def _parse_bytes(written: str) -> int:

@@ -229,6 +229,10 @@ class ProgressBar:
         self.bar.n = self.percent
         self.bar.set_description_str(message)
 
+    def clear(self) -> None:
+        """Remove the bar from its line, so that other output can be printed; the next call shows it again."""
+        self.bar.clear()
+
     def _print_lines(self) -> None:
         while not self.ended.wait(LINE_SECONDS):
             seconds = time.monotonic() - self.begun

@@ -18,7 +18,7 @@ from lathe.service.chains.resolve import InputType
 from lathe.service.codec import MAX_DIMENSIONS
 from lathe.service.http.unknown_names import MAX_UNKNOWN, find_field
 from lathe.service.index.spec import Metric, Originals
-from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_ROWS, MAX_ROWS
+from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_RECALL, DEFAULT_ROWS, MAX_ROWS, PlaceName
 from lathe.training.encoder.spec import LongText
 from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS
 
@@ -253,14 +253,22 @@ class FitBody(Body):
 
 
 class AdviseBody(Body):
-    """A source to advise on; `fit` names the chain to fit as recommended."""
+    """A source to advise on; `fit` names the chain to fit as recommended.
+
+    The decision is for the `place` that is to store the vectors, for `rows` rows there, compared by `metric`. A search
+    must find the share `recall` of the ten nearest. At most `sample_rows` rows of the source are measured.
+    """
 
     source: SourceBody
     encoder: str | None = None
     keep: Annotated[float, Field(ge=0, le=1)] = DEFAULT_KEEP
-    rows: Annotated[int, Field(ge=MIN_DISTINCT_ROWS, le=MAX_ROWS)] = DEFAULT_ROWS
+    sample_rows: Annotated[int, Field(ge=MIN_DISTINCT_ROWS, le=MAX_ROWS)] = DEFAULT_ROWS
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     fit: str | None = None
+    place: PlaceName = "lathe"
+    rows: Annotated[int | None, Field(ge=1, le=10**12)] = None
+    metric: Metric = "cosine"
+    recall: Annotated[float, Field(gt=0, lt=1)] = DEFAULT_RECALL
 
 
 class PromoteBody(Body):

@@ -1,6 +1,6 @@
 """Pipeline from a source and an encoder to an `Advice` with a recommended chain."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from lathe.training.advice.debiasing import DebiasingComparison, compare_debiasi
 from lathe.training.advice.encoding import SampleEncoder, encode_out_of_domain
 from lathe.training.advice.index_plan import IndexPlan, IndexPlanner
 from lathe.training.advice.matryoshka import MIN_COORDINATE_ROWS, Matryoshka, compare_first_coordinates
+from lathe.training.advice.places.databases import PLACES
+from lathe.training.advice.places.decision import PlaceDecision, PlaceGoal, decide
 from lathe.training.advice.recommendation import Recommendation, compute_preserved_shares, recommend, recommend_budget
 from lathe.training.advice.request import AdviceRequest
 from lathe.training.advice.row_sample import sample_rows
@@ -35,11 +37,15 @@ from lathe.transforms.quality import Diagnostics, diagnose
 from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray, row_blocks
 
-ENCODED, TRIED, REDUCED = 0.7, 0.8, 0.95
-"""Progress fractions: `ENCODED` once all texts are encoded, `TRIED` once the debiasing methods are compared, `REDUCED`
-once the reducers are."""
+ENCODED = 0.5
+"""Progress fraction once all texts are encoded."""
+DECIDED, TRIED, REDUCED = 0.1, 0.2, 0.8
+"""Progress fractions of the rest: once it is decided what to store, the debiasing methods are compared, the reducers
+are. They are in proportion to the time that each takes."""
 ADVISED = 0.7
 """Share of the progress bar that the rest of the advice takes if an index is planned, which takes what is left."""
+OnDecision = Callable[[PlaceDecision], None]
+"""Function called with the decision as soon as it is made."""
 MIN_SCRIPT_SHARE = 0.1
 """Minimum share of a script among the texts; if two scripts reach it, a note says that the source mixes scripts."""
 
@@ -72,6 +78,7 @@ class Advice:
             steps are recommended.
         adapter: trial of a query adapter; None without pairs.
         index_plan: plan of an index; None if none was requested.
+        decision: what to store in the place of the request; None only while the advice is built.
         shortages: questions for which the sample is too small.
         notes: further remarks, as sentences.
     """
@@ -97,6 +104,7 @@ class Advice:
     transfer: list[TransferResult] = field(default_factory=list)
     adapter: AdapterTrial | None = None
     index_plan: IndexPlan | None = None
+    decision: PlaceDecision | None = None
     shortages: list[Shortage] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -107,6 +115,7 @@ def advise(
     workspace: Path,
     on_progress: Progress,
     planner: IndexPlanner | None = None,
+    on_decision: OnDecision = lambda _decision: None,
 ) -> Advice:
     """Sample a source, encode texts if it holds texts, compare transforms on held-out rows, and return the advice.
 
@@ -119,6 +128,7 @@ def advise(
         workspace: folder of the vectors; created if missing.
         on_progress: called with progress in [0, 1] and a message.
         planner: planner of an index; None to plan none.
+        on_decision: called with the decision, before the evidence beside it is measured.
 
     Raises:
         SourceError: if the source cannot be read.
@@ -130,7 +140,7 @@ def advise(
     advising = part_of(on_progress, 0.0, ADVISED if planner else 1.0)
     planning = part_of(on_progress, ADVISED, 1.0)
     on_progress(0.0, f"reading {source.name}")
-    row_sample = sample_rows(source, request.rows, request.seed)
+    row_sample = sample_rows(source, request.sample_rows, request.seed)
     if len(row_sample) < MIN_DISTINCT_ROWS:
         raise AdviceError(
             f"{source.name} has {len(row_sample)} distinct rows; advice needs {MIN_DISTINCT_ROWS} at the least"
@@ -139,7 +149,7 @@ def advise(
         if request.pairs is not None:
             raise AdviceError(f"{source.name} holds vectors, and pairs are texts: name a source of texts")
         sample = build_vector_sample(row_sample, row_sample.vectors)
-        advice = build_advice(request, source.name, sample, None, advising)
+        advice = build_advice(request, source.name, sample, None, advising, on_decision)
         return replace(advice, index_plan=planner.plan(sample, planning) if planner else None)
     if encoder is None:
         raise AdviceError(f"{source.name} holds texts: name their encoder")
@@ -155,7 +165,9 @@ def advise(
             other = "pydoc:topics" if request.source == "pydoc:" else "pydoc:"
             out_of_domain, remarks = encode_out_of_domain(other, encoder, workspace / "out_of_domain")
             sample = replace(sample, out_of_domain=out_of_domain)
-        advice = build_advice(request, source.name, sample, encoder.describe(), part_of(advising, ENCODED, 1))
+        advice = build_advice(
+            request, source.name, sample, encoder.describe(), part_of(advising, ENCODED, 1), on_decision
+        )
         adapter = try_adapter(request, sample.row_sample, encoding, encoder, part_of(advising, 1, 1))
         advice = replace(advice, adapter=adapter)
     if planner is not None:
@@ -185,9 +197,14 @@ def require_enough_encoded(name: str, sample: Sample, sampled: int, failed: Mapp
 
 
 def build_advice(
-    request: AdviceRequest, name: str, sample: Sample, encoder: dict[str, Any] | None, on_progress: Progress
+    request: AdviceRequest,
+    name: str,
+    sample: Sample,
+    encoder: dict[str, Any] | None,
+    on_progress: Progress,
+    on_decision: OnDecision = lambda _decision: None,
 ) -> Advice:
-    """Diagnose the sample, compare debiasing methods, reducers and codes, choose a chain, and return the advice.
+    """Decide what to store, diagnose the sample, compare debiasing methods, reducers and codes, and choose a chain.
 
     The chosen chain is then fitted and measured, also on out-of-domain text if the sample has it. With fewer than
     `MIN_ROWS` rows, only the diagnosis, notes and one shortage are set.
@@ -198,7 +215,11 @@ def build_advice(
         sample: vectors to fit and to measure on.
         encoder: description of the encoder, or None.
         on_progress: called with progress in [0, 1] and a message.
+        on_decision: called with the decision, before the evidence beside it is measured.
     """
+    goal = PlaceGoal(PLACES[request.place], request.rows, request.metric, request.recall)
+    decision = decide(goal, sample, part_of(on_progress, 0.0, DECIDED), request.seed)
+    on_decision(decision)
     few = check_row_count(len(sample.row_sample))
     row_sample, diagnosis = sample.row_sample, diagnose(sample.heldout)
     advice = Advice(
@@ -207,17 +228,18 @@ def build_advice(
         encoder=encoder,
         rows=row_sample.rows,
         distinct=len(row_sample),
-        capped=len(row_sample) >= request.rows,
+        capped=len(row_sample) >= request.sample_rows,
         heldout=len(sample.heldout),
         cut=sample.cut,
         diagnosis=diagnosis,
         mean_agreement=cosine_of_means(sample.fit, sample.heldout),
+        decision=decision,
         shortages=[few] if few else [],
         notes=list(list_remarks(sample, diagnosis["zero_rows"])),
     )
     if few:
         return advice
-    on_progress(ENCODED, "trying what debiasing does")
+    on_progress(DECIDED, "trying what debiasing does")
     debiasing = compare_debiasing(sample)
     measurer = SizeMeasurer(sample, debiasing.trial(debiasing.chosen).steps)
     sizes = measurer.compare(part_of(on_progress, TRIED, REDUCED))

@@ -4,9 +4,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from lathe.training.advice.advise import Advice
+from lathe.training.advice.places.decision import PlaceDecision
 from lathe.training.advice.plots import draw_all
 from lathe.training.advice.summary import summarize_advice
-from lathe.training.advice.tables import build_tables
+from lathe.training.advice.tables import build_option_table, build_tables
 from lathe.training.reporting.page import Section, format_text, render_page
 
 
@@ -15,18 +16,42 @@ def build_section(advice: Advice) -> Section:
     return Section(f"Advice: {advice.source}", summarize_advice(advice), tables=build_tables(advice))
 
 
+def build_decision_section(decision: PlaceDecision) -> Section:
+    """Build the section of the decision: the sentence as its title, the commands, and all options as a table."""
+    notes = [*decision.commands, *decision.notes]
+    if decision.options:
+        notes.append(
+            f"Measured with {decision.queries:,} queries among {decision.sampled_rows:,} rows, by exact searches: a "
+            "graph loses a little more. The last column has the recall among these rows that a quarter of them "
+            "predicts, and the recall that was found."
+        )
+    tables = {"What it can hold": build_option_table(decision)} if decision.options else {}
+    return Section(decision.sentence, notes, tables=tables)
+
+
 def render_html(advice: Advice) -> str:
     """Render the advice as one self-contained HTML page: sentences, figures, tables."""
     encoder = advice.encoder["name"] if advice.encoder else "vectors of no named encoder"
     about = f"{advice.distinct:,} distinct of {advice.rows:,} rows, {encoder}; {advice.heldout:,} rows held out"
-    return render_page([replace(build_section(advice), figures=draw_all(advice))], about)
+    decision = [build_decision_section(advice.decision)] if advice.decision else []
+    return render_page([*decision, replace(build_section(advice), figures=draw_all(advice))], about)
 
 
 def to_json(advice: Advice) -> dict[str, Any]:
-    """Convert the advice to a JSON-serializable dict: all fields of `Advice`, and `sentences`."""
-    return {"sentences": summarize_advice(advice)} | asdict(advice)
+    """Convert the advice to a JSON-serializable dict: all fields of `Advice`, the decision's sentence, `sentences`."""
+    decision = advice.decision.sentence if advice.decision else None
+    return {"sentence": decision, "sentences": summarize_advice(advice)} | asdict(advice)
 
 
-def format_terminal(advice: Advice) -> str:
-    """Format the tables and sentences of the advice as plain text."""
-    return format_text(build_section(advice))
+def format_decision(decision: PlaceDecision) -> str:
+    """Format a decision as plain text: its sentence, then its commands, a line each."""
+    return "\n".join([decision.sentence, *(f"  {command}" for command in decision.commands)])
+
+
+def format_evidence(advice: Advice) -> str:
+    """Format as plain text what stands beside the decision: its options, then tables and sentences of the advice."""
+    sections = [build_section(advice)]
+    if advice.decision is not None:
+        decided = build_decision_section(advice.decision)
+        sections.insert(0, replace(decided, sentences=decided.sentences[len(advice.decision.commands) :]))
+    return "\n\n".join(map(format_text, sections))

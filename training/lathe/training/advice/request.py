@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Literal
 
 DEFAULT_ROWS = 20_000
 """Default maximum number of sampled rows: enough to fit 1,024 dimensions."""
@@ -10,6 +11,13 @@ DEFAULT_KEEP = 0.95
 reciprocal rank of split-half retrieval."""
 MAX_ROWS = 1_000_000
 """Largest sample that a user may request, since its vectors are held in memory."""
+
+PlaceName = Literal["lathe", "pgvector", "qdrant", "elasticsearch", "milvus", "lancedb", "faiss", "memory"]
+"""Place that is to store the vectors; `memory` are arrays in a program's memory."""
+Metric = Literal["cosine", "ip", "l2"]
+"""How a place compares vectors: by cosine, inner product or Euclidean distance."""
+DEFAULT_RECALL = 0.95
+"""Default share of the ten nearest rows that a search in the place must find."""
 
 MODULES = ("jinja2", "matplotlib", "pandas", "scipy")
 """Modules of the extra `evaluation` that advice imports."""
@@ -22,19 +30,27 @@ def find_missing_module() -> str | None:
 
 @dataclass(frozen=True)
 class AdviceRequest:
-    """Advice request: a source, and what the recommended chain must preserve.
+    """Advice request: a source, what the recommended chain must preserve, and where the vectors will be stored.
 
     Attributes:
         source: name or path of the source, as `open_source` reads it.
         keep: share in (0, 1] of neighbours and of split-half MRR that a reduction must preserve.
-        rows: maximum number of sampled rows.
+        sample_rows: maximum number of sampled rows.
         seed: seed of the sample.
         pairs: file of queries with a relevant document each, as `lathe.training.fitting.query_pairs.read_pairs` reads
             it, to try a query adapter; None to try none.
+        place: place that is to store the vectors.
+        rows: number of rows that it will have; None for those of the source.
+        metric: how it compares vectors.
+        recall: share in (0, 1) of the ten nearest rows that a search in it must find.
     """
 
     source: str
     keep: float = DEFAULT_KEEP
-    rows: int = DEFAULT_ROWS
+    sample_rows: int = DEFAULT_ROWS
     seed: int = 0
     pairs: str | None = None
+    place: PlaceName = "lathe"
+    rows: int | None = None
+    metric: Metric = "cosine"
+    recall: float = DEFAULT_RECALL

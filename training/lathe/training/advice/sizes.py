@@ -13,7 +13,7 @@ from lathe.training.evaluation.methods import GEOPRES, TRUNCATION, UNCENTRED_PCA
 from lathe.training.evaluation.statistics import Interval, mean_interval
 from lathe.transforms.chain import Chain, parse_steps
 from lathe.transforms.errors import TransformError
-from lathe.transforms.progress import Progress
+from lathe.transforms.progress import Progress, no_progress, part_of
 from lathe.transforms.quality import local_spearman, recall_of_anchors
 from lathe.transforms.vectors import FloatArray
 
@@ -27,6 +27,8 @@ REDUCERS = {
     "truncation": TRUNCATION,
 }
 """Steps of each compared reducer; each is fitted once, at the largest number of dimensions, and then cut."""
+FITTED = {"nested GeoPres": 0.9, "PCA": 0.95, "truncation": 1.0}
+"""Progress fractions once each reducer is fitted and measured, by the time that they take."""
 NEIGHBOURS, OVERSAMPLING = 10, 4
 """Number of neighbours in recall@10, and factor of candidates that are rescored."""
 GEMM_QUERIES, GEMM_ROWS, GEMM_TIMES = 256, 20_000, 7
@@ -123,23 +125,30 @@ class SizeMeasurer:
             on_progress: called with progress in [0, 1] and a message.
         """
         trials, problems = [], {}
-        for done, (name, steps) in enumerate(REDUCERS.items() if self.widths else ()):
-            on_progress(done / len(REDUCERS), f"fitting {name} and measuring it at {len(self.widths)} sizes")
+        done = 0.0
+        for name, steps in REDUCERS.items() if self.widths else ():
+            fitting = part_of(on_progress, done, FITTED[name])
+            done = FITTED[name]
+            fitting(0.0, f"fitting {name} and measuring it at {len(self.widths)} sizes")
             try:
-                chain = self.fit_chain(f"{self.debiasing},{steps.format(k=self.widths[0])}")
+                chain = self.fit_chain(f"{self.debiasing},{steps.format(k=self.widths[0])}", fitting)
             except TransformError as error:
                 problems[name] = str(error)
                 continue
             trials += [self.measure(name, chain, size) for size in self.widths]
         return SizeComparison(self.full, trials, problems, len(self.heldout))
 
-    def fit_chain(self, steps: str) -> Chain:
+    def fit_chain(self, steps: str, on_progress: Progress = no_progress) -> Chain:
         """Fit a new chain with these steps on the sample's rows to fit on, and return it.
+
+        Args:
+            steps: steps as `lathe fit --steps` takes them.
+            on_progress: called with progress in [0, 1] and a message.
 
         Raises:
             TransformError: if the steps cannot be fitted on these rows.
         """
-        return Chain(parse_steps(steps)).fit(self.sample.fit)
+        return Chain(parse_steps(steps)).fit(self.sample.fit, on_progress=on_progress)
 
     def measure(self, reducer: str, chain: Chain, size: int) -> SizeTrial:
         """Measure a fitted chain cut to `size` dimensions on the held-out rows; `reducer` names it in the result."""

@@ -5,6 +5,7 @@ from functools import partial
 from lathe.training.advice.advise import Advice
 from lathe.training.advice.debiasing import CONFIDENCE, NOTHING
 from lathe.training.advice.index_plan import list_best
+from lathe.training.advice.places.decision import PlaceDecision
 from lathe.training.advice.transfer import HELD_OUT
 from lathe.training.reporting.tables import Format, Table
 from lathe.training.reporting.text import (
@@ -33,6 +34,30 @@ def build_tables(advice: Advice) -> dict[str, Table]:
         "An index in Lathe": _build_index_table(advice),
     }
     return {title: table for title, table in tables.items() if table}
+
+
+def build_option_table(decision: PlaceDecision) -> Table:
+    """Build the table of what a place can hold; the option to store is marked with an arrow."""
+    best = decision.chosen or decision.before
+    return Table.from_records(
+        (
+            {
+                f"{decision.rows:,} rows": one.candidate.words + (" ←" if one == best else ""),
+                "beside": one.candidate.beside_words,
+                "ranked": "none" if one.multiple == 1 else f"{10 * one.multiple}",
+                "vectors": format_bytes(one.bytes.data),
+                "graph": format_bytes(one.bytes.graph),
+                "full": format_bytes(one.bytes.beside),
+                "recall@10 alone": one.alone.value,
+                "recall@10": one.recall.value,
+                "from": one.recall.low,
+                "to": one.recall.high,
+                "predicted/found": f"{one.recall.predicted:.3f}/{one.recall.sampled:.3f}",
+            }
+            for one in decision.options
+        ),
+        default=".3f",
+    )
 
 
 def _build_mean_direction_table(advice: Advice) -> Table:

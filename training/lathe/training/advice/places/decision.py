@@ -1,0 +1,239 @@
+"""The choice of a form to store in a place, and the sentence that says it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lathe.training.advice.places.forms import FormSearch, StoredForm
+from lathe.training.advice.places.place import Candidate, Cost, Place
+from lathe.training.advice.places.recall import (
+    CANDIDATES,
+    PART,
+    ExpectedRecall,
+    K,
+    count_found,
+    extrapolate,
+    find_nearest,
+)
+from lathe.training.advice.request import DEFAULT_RECALL, Metric
+from lathe.training.advice.sample import Sample
+from lathe.training.errors import AdviceError
+from lathe.training.reporting.text import format_bytes
+from lathe.transforms.errors import TransformError
+from lathe.transforms.progress import Progress
+from lathe.transforms.vectors import FloatArray
+
+MIN_ROWS = 1000
+"""Minimum number of sampled rows for a decision."""
+QUERIES = 500
+"""Maximum number of held-out rows that search."""
+MIN_SAVING = 0.1
+"""Minimum share of the bytes that a form must save, compared with the vectors as they are."""
+WORTH_A_CHAIN = 0.25
+"""Minimum share of the bytes that a chain must save, compared with a setting of the place alone."""
+
+
+@dataclass(frozen=True)
+class PlaceGoal:
+    """What is to be stored where.
+
+    Attributes:
+        place: the place.
+        rows: number of rows in production; None for those of the source.
+        metric: how vectors are compared.
+        recall: share of the ten nearest rows that a search must find.
+    """
+
+    place: Place
+    rows: int | None = None
+    metric: Metric = "cosine"
+    recall: float = DEFAULT_RECALL
+
+
+@dataclass(frozen=True)
+class Option:
+    """A candidate with its bytes and its expected recall.
+
+    Attributes:
+        candidate: the candidate.
+        multiple: number of candidates of a search that the full vectors rank, as a multiple of ten; 1 ranks none.
+        bytes: bytes in the place.
+        counted: those of `bytes` that are compared.
+        recall: recall to expect with that multiple.
+        alone: recall to expect without ranking by the full vectors.
+        reaches: whether the lower bound of `recall` is the goal or more.
+    """
+
+    candidate: Candidate
+    multiple: int
+    bytes: Cost
+    counted: int
+    recall: ExpectedRecall
+    alone: ExpectedRecall
+    reaches: bool
+
+
+@dataclass(frozen=True)
+class PlaceDecision:
+    """What to store in a place.
+
+    Attributes:
+        place: name of the place.
+        rows: number of rows in production.
+        metric: how vectors are compared.
+        goal: share of the ten nearest rows that a search must find.
+        sentence: the decision, as a sentence.
+        commands: lines that carry it out; empty to leave the vectors as they are.
+        chosen: what to store; None to leave the vectors as they are.
+        simpler: the best setting of the place alone, without a chain; None if that is chosen, or none reaches the goal.
+        before: the vectors as they are.
+        options: all options, by the bytes that are compared.
+        sampled_rows: number of rows that were searched to measure.
+        queries: number of rows that searched them.
+        notes: what was not measured, and why, as sentences.
+    """
+
+    place: str
+    rows: int
+    metric: Metric
+    goal: float
+    sentence: str
+    commands: tuple[str, ...] = ()
+    chosen: Option | None = None
+    simpler: Option | None = None
+    before: Option | None = None
+    options: list[Option] = field(default_factory=list)
+    sampled_rows: int = 0
+    queries: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def decide(goal: PlaceGoal, sample: Sample, on_progress: Progress, seed: int = 0) -> PlaceDecision:
+    """Measure what a place can hold among the sampled rows, and choose what to store.
+
+    Args:
+        goal: what is to be stored where.
+        sample: vectors; held-out ones search the others.
+        on_progress: called with progress in [0, 1] and a message.
+        seed: seed of the intervals.
+    """
+    rows = goal.rows or sample.row_sample.rows
+    base, queries = (vectors[vectors.any(axis=1)] for vectors in (sample.fit, sample.heldout[:QUERIES]))
+    if len(base) + len(queries) < MIN_ROWS:
+        sentence = (
+            f"For {goal.place.title}, nothing can be decided from {len(base) + len(queries):,} distinct rows: "
+            f"{MIN_ROWS:,} are needed."
+        )
+        return PlaceDecision(goal.place.name, rows, goal.metric, goal.recall, sentence)
+    options, notes = _measure_options(goal, rows, base, queries, on_progress, seed)
+    before, others = options[0], sorted(options[1:], key=lambda one: one.counted)
+    chosen, simpler = _choose(before, others)
+    return PlaceDecision(
+        place=goal.place.name,
+        rows=rows,
+        metric=goal.metric,
+        goal=goal.recall,
+        sentence=_write_sentence(goal, rows, before, chosen, simpler, others),
+        commands=chosen.candidate.commands if chosen else (),
+        chosen=chosen,
+        simpler=simpler,
+        before=before,
+        options=[before, *others],
+        sampled_rows=len(base),
+        queries=len(queries),
+        notes=notes,
+    )
+
+
+def _measure_options(
+    goal: PlaceGoal, rows: int, base: FloatArray, queries: FloatArray, on_progress: Progress, seed: int
+) -> tuple[list[Option], list[str]]:
+    """Return the candidates of a place with bytes and expected recall, in their order, and notes on those left out."""
+    search = FormSearch(base, queries, goal.metric)
+    part = len(base) // PART
+    candidates = [*goal.place.list_candidates(base.shape[1])]
+    exact = search.score(candidates[0].form)
+    nearest, nearest_in_part = find_nearest(exact), find_nearest(exact[:, :part])
+    found: dict[StoredForm, list[ExpectedRecall]] = {}
+    options, notes = [], []
+    for done, candidate in enumerate(candidates):
+        on_progress(done / len(candidates), f"{goal.place.title}: {candidate.words}")
+        if candidate.form not in found:
+            try:
+                scores = search.score(candidate.form)
+            except (TransformError, AdviceError) as error:
+                notes.append(f"{candidate.words} was not measured: {error}.")
+                continue
+            counts = zip(count_found(scores, nearest), count_found(scores[:, :part], nearest_in_part), strict=True)
+            found[candidate.form] = [extrapolate(*both, len(base), rows, seed) for both in counts]
+        options.append(_build_option(goal, rows, candidate, found[candidate.form]))
+    on_progress(1.0, f"{goal.place.title}: measured")
+    return options, notes
+
+
+def _build_option(goal: PlaceGoal, rows: int, candidate: Candidate, expected: Sequence[ExpectedRecall]) -> Option:
+    """Return a candidate with the fewest ranked candidates that reach the goal, or the most if none do."""
+    allowed = len(CANDIDATES) if candidate.beside is not None else 1
+    reaching = [place for place in range(allowed) if expected[place].low >= goal.recall]
+    place = reaching[0] if reaching else allowed - 1
+    cost = goal.place.measure(candidate, rows)
+    counted = cost.count(goal.place.counted)
+    return Option(candidate, CANDIDATES[place], cost, counted, expected[place], expected[0], bool(reaching))
+
+
+def _choose(before: Option, others: Sequence[Option]) -> tuple[Option | None, Option | None]:
+    """Return what to store, None for the vectors as they are, and the best setting without a chain beside it.
+
+    Args:
+        before: the vectors as they are.
+        others: the other options, by their bytes.
+    """
+    reaching = [one for one in others if one.reaches and one.counted <= (1 - MIN_SAVING) * before.counted]
+    if not reaching:
+        return None, None
+    smallest = reaching[0]
+    simpler = next((one for one in reaching if one.candidate.one_line), None)
+    if simpler is None or simpler is smallest:
+        return smallest, None
+    if smallest.counted > (1 - WORTH_A_CHAIN) * simpler.counted:
+        return simpler, None
+    return smallest, simpler
+
+
+def _write_sentence(
+    goal: PlaceGoal, rows: int, before: Option, chosen: Option | None, simpler: Option | None, others: Sequence[Option]
+) -> str:
+    where = f"In {goal.place.title}"
+    if chosen is None:
+        best = max(others, key=lambda one: one.recall.value, default=None)
+        tried = f" ({best.candidate.words} finds {_format_recall(best.recall)})" if best else ""
+        return (
+            f"{where}, leave the vectors as they are: nothing that was tried saves {MIN_SAVING:.0%} and is sure to "
+            f"find {goal.recall:.0%} of the {K} nearest of {rows:,} rows{tried}."
+        )
+    memory = " of memory" if goal.place.counted == "memory" else ""
+    saved = 1 - chosen.counted / before.counted
+    sentence = (
+        f"{where}, store {_describe(chosen)}: {format_bytes(chosen.counted)}{memory} in place of "
+        f"{format_bytes(before.counted)} for {rows:,} rows ({saved:.0%} less), with a recall@{K} of "
+        f"{_format_recall(chosen.recall)}."
+    )
+    if simpler is None:
+        return sentence
+    extra = 1 - chosen.counted / simpler.counted
+    return (
+        f"{sentence} Without a chain, {_describe(simpler)} takes {format_bytes(simpler.counted)}: if {extra:.0%} is "
+        "not worth a chain, do only that."
+    )
+
+
+def _describe(option: Option) -> str:
+    words = option.candidate.words
+    if option.multiple > 1:
+        words += f", with {K * option.multiple} candidates ranked by {option.candidate.beside_words}"
+    elif option.candidate.beside is not None:
+        words += f" beside {option.candidate.beside_words}"
+    return words
+
+
+def _format_recall(recall: ExpectedRecall) -> str:
+    return f"{recall.value:.3f} ({recall.low:.3f} to {recall.high:.3f})"

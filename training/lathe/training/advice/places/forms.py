@@ -1,0 +1,170 @@
+"""Forms in which places store vectors, and what a search through each form finds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lathe.training.advice.request import Metric
+from lathe.training.errors import AdviceError
+from lathe.transforms.chain import Chain, parse_steps
+from lathe.transforms.statistics import unit_rows
+from lathe.transforms.vectors import FloatArray
+
+Element = Literal["float32", "float16", "int8", "sq8", "bit", "rabitq", "pq", "codes"]
+"""What is stored for a vector: numbers of 4 or 2 bytes; of 1 byte on one scale, or on one for each dimension; signs;
+codes of RaBitQ, of a product quantizer, or of Lathe."""
+
+PQ_BITS = 8
+"""Bits of the code of a part of a vector, of a product quantizer."""
+MIN_PQ_ROWS = 39 * 2**PQ_BITS
+"""Minimum number of rows on which a product quantizer is fitted, as FAISS asks for. Fitted on fewer, it stores these
+better than others: the recall among 2,000 rows was up to .1 above that among all."""
+MAX_FIT_ROWS = 20_000
+"""Maximum number of rows on which reductions and codes are fitted."""
+
+
+@dataclass(frozen=True)
+class StoredForm:
+    """Form of a vector.
+
+    Attributes:
+        element: what is stored.
+        dimensions: dimensions that are stored.
+        steps: reduction before that, as `lathe fit --steps` takes it; empty to store all dimensions.
+        code_bytes: bytes of a code, for `pq` and `codes`.
+    """
+
+    element: Element
+    dimensions: int
+    steps: str = ""
+    code_bytes: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a vector in this form, without what a place adds."""
+        each = {"float32": 4.0, "float16": 2.0, "int8": 1.0, "sq8": 1.0, "bit": 1 / 8, "rabitq": 1 / 8}
+        if self.element in each:
+            return int(np.ceil(each[self.element] * self.dimensions))
+        return self.code_bytes
+
+
+def find_form_problem(form: StoredForm, rows: int) -> str | None:
+    """Return why a form cannot be measured with so many rows to fit it on; None if it can."""
+    if form.element == "pq" and rows < MIN_PQ_ROWS:
+        return f"a product quantizer takes {MIN_PQ_ROWS:,} rows to fit, and the sample has {rows:,}"
+    if form.element in ("rabitq", "pq") and find_spec("faiss") is None:
+        return "it is computed by faiss: pip install 'lathe-training[faiss]'"
+    return None
+
+
+class FormSearch:
+    """Searches of queries among rows, through any form of them.
+
+    Args:
+        rows: vectors to search, `(n, d)`; forms are fitted on them.
+        queries: other vectors that search, `(q, d)`.
+        metric: how vectors are compared. For `cosine` all are made unit vectors first.
+    """
+
+    def __init__(self, rows: FloatArray, queries: FloatArray, metric: Metric) -> None:
+        self.metric = metric
+        self.rows, self.queries = (self._prepare(vectors) for vectors in (rows, queries))
+        self._reduced: dict[str, tuple[FloatArray, FloatArray]] = {"": (self.rows, self.queries)}
+
+    def _prepare(self, vectors: FloatArray) -> FloatArray:
+        tensor = torch.from_numpy(np.array(vectors, np.float32))
+        prepared: NDArray[np.float32] = (unit_rows(tensor) if self.metric == "cosine" else tensor).numpy()
+        return prepared
+
+    def score(self, form: StoredForm) -> NDArray[np.float32]:
+        """Return the score of each row for each query, `(q, n)`; the highest is the nearest.
+
+        Raises:
+            TransformError: if the reduction of the form cannot be fitted on these rows.
+            AdviceError: if `find_form_problem` says why it cannot be measured.
+        """
+        if problem := find_form_problem(form, len(self.rows)):
+            raise AdviceError(problem)
+        rows, queries = self._reduce(form.steps)
+        if form.element == "codes":
+            chain = self._fit(f"codes:{form.code_bytes}", rows)
+            return self._compare(chain.floats(rows), chain.transform_queries(queries))
+        store: dict[Element, Callable[[FloatArray], FloatArray]] = {
+            "float32": lambda vectors: vectors,
+            "float16": lambda vectors: vectors.astype(np.float16).astype(np.float32),
+            "int8": _round_on_one_scale,
+            "sq8": _round_on_each_scale,
+            "pq": lambda vectors: _encode_by_product_quantizer(vectors, form.code_bytes),
+        }
+        if form.element == "bit":
+            return np.asarray(_take_signs(queries) @ _take_signs(rows).T, np.float32)
+        if form.element == "rabitq":
+            return _score_rabitq(rows, queries)
+        return self._compare(store[form.element](rows), queries)
+
+    def _reduce(self, steps: str) -> tuple[FloatArray, FloatArray]:
+        """Return rows and queries after a reduction, which is fitted once."""
+        if steps not in self._reduced:
+            chain = self._fit(steps, self.rows)
+            self._reduced[steps] = chain.floats(self.rows), chain.transform_queries(self.queries)
+        return self._reduced[steps]
+
+    def _fit(self, steps: str, rows: FloatArray) -> Chain:
+        return Chain(parse_steps(steps), normalize=self.metric == "cosine").fit(rows[:MAX_FIT_ROWS])
+
+    def _compare(self, stored: FloatArray, queries: FloatArray) -> NDArray[np.float32]:
+        products: NDArray[np.float32] = (torch.from_numpy(queries) @ torch.from_numpy(stored).T).numpy()
+        if self.metric == "l2":
+            products = (2 * products - (stored**2).sum(axis=1)).astype(np.float32)
+        return products
+
+
+def _round_on_one_scale(vectors: FloatArray) -> FloatArray:
+    """Round coordinates to 255 steps on one scale; return them as floats `(n, d)`.
+
+    Of the coordinates, 1 of d + 1 are clipped, as Elasticsearch does.
+    """
+    scale = np.quantile(np.abs(vectors), 1 - 1 / (vectors.shape[1] + 1)) / 127
+    return np.asarray(np.clip(np.round(vectors / scale), -127, 127) * scale, np.float32)
+
+
+def _round_on_each_scale(vectors: FloatArray) -> FloatArray:
+    """Round each dimension to 256 steps between its least and its largest value; return floats `(n, d)`."""
+    least = vectors.min(axis=0)
+    scale = np.maximum((vectors.max(axis=0) - least) / 255, np.float32(1e-12))
+    return np.asarray(np.round((vectors - least) / scale) * scale + least, np.float32)
+
+
+def _take_signs(vectors: FloatArray) -> FloatArray:
+    return np.where(vectors > 0, np.float32(1), np.float32(-1))
+
+
+def _encode_by_product_quantizer(vectors: FloatArray, code_bytes: int) -> FloatArray:
+    """Encode vectors `(n, d)` by FAISS's product quantizer of so many bytes, and return the decoded ones."""
+    import faiss
+
+    quantizer: Any = faiss.ProductQuantizer(vectors.shape[1], code_bytes, PQ_BITS)
+    quantizer.train(vectors[:MAX_FIT_ROWS])
+    return np.asarray(quantizer.decode(quantizer.compute_codes(np.ascontiguousarray(vectors))), np.float32)
+
+
+def _score_rabitq(rows: FloatArray, queries: FloatArray) -> NDArray[np.float32]:
+    """Return the scores by FAISS's RaBitQ of a bit a dimension, around the mean, after a random rotation."""
+    import faiss
+
+    mean, dimensions = rows.mean(axis=0), rows.shape[1]
+    rotation: Any = faiss.RandomRotationMatrix(dimensions, dimensions)
+    rotation.init(0)
+    stored, asked = (rotation.apply(np.ascontiguousarray(vectors - mean)) for vectors in (rows, queries))
+    index: Any = faiss.IndexRaBitQ(dimensions, faiss.METRIC_L2)
+    index.train(np.zeros((1, dimensions), np.float32))
+    index.add(stored)
+    distances, found = index.search(asked, len(rows))
+    scores = np.full((len(queries), len(rows)), -np.inf, np.float32)
+    np.put_along_axis(scores, found, -distances, axis=1)
+    return scores

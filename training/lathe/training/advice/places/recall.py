@@ -1,0 +1,138 @@
+"""Recall of a search through a form, among the sampled rows and among as many as there will be.
+
+A sample of n of N rows holds about the nearest 10·n/N of a query's ten nearest rows, and as large a part of the
+candidates of its search. So how many of the k nearest rows are among m·k candidates in the sample says how many of the
+ten nearest are among 10·m candidates of 10·n/k rows: from k = 10 for the sample itself to k = 1 for ten times as many
+rows. Beyond that, the logit of recall is taken as linear in the logarithm of the number of rows.
+
+Chance in which rows were drawn lowers recall for small k, so that what is expected is rather too low than too high.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+K = 10
+"""Number of nearest rows that a search should find."""
+NEAREST = (10, 7, 5, 3, 2, 1)
+"""Numbers of nearest rows that are counted in the sample."""
+CANDIDATES = (1, 2, 4, 8)
+"""Numbers of candidates that are ranked by the full vectors, as multiples of the nearest rows; 1 ranks none."""
+PART = 4
+"""Divisor of the rows of the sample from which recall among all of them is predicted, as a check."""
+UNSEEN_LOSSES = 3
+"""Rows that may be lost although none of many was: with less than 5 % chance, more would go unseen (rule of three)."""
+RESAMPLES = 300
+"""Number of resamples of the queries, for the interval."""
+
+
+@dataclass(frozen=True)
+class ExpectedRecall:
+    """Recall among a number of rows, with a 95 % interval, and the check of how it was found.
+
+    Attributes:
+        rows: number of rows.
+        value: share of the ten nearest rows that a search finds.
+        low: lower bound.
+        high: upper bound.
+        sampled: the same share among the sampled rows.
+        predicted: the share among the sampled rows that a quarter of them predicts.
+    """
+
+    rows: int
+    value: float
+    low: float
+    high: float
+    sampled: float
+    predicted: float
+
+
+def find_nearest(scores: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Return the `K` highest scored rows of each query, best first, `(q, K)`; scores are `(q, n)`."""
+    return _find_highest(scores, K)
+
+
+def count_found(scores: NDArray[np.float32], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count how many of its k nearest rows each query finds among its first m·k candidates.
+
+    Args:
+        scores: scores through a form, `(q, n)`.
+        nearest: the truly nearest rows, `(q, K)`.
+
+    Returns:
+        Counts by m of `CANDIDATES`, k of `NEAREST` and query, `(len(CANDIDATES), len(NEAREST), q)`.
+    """
+    ranked = _find_highest(scores, min(K * max(CANDIDATES), scores.shape[1]))
+    hits = ranked[:, :, None] == nearest[:, None, :]  # (q, candidates, K): which candidate is which of the nearest
+    counts = [[hits[:, : m * k, :k].any(axis=1).sum(axis=1) for k in NEAREST] for m in CANDIDATES]
+    return np.array(counts, np.int64)
+
+
+def _find_highest(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    return torch.from_numpy(np.ascontiguousarray(scores)).topk(count, dim=1).indices.numpy()
+
+
+def extrapolate(
+    found: NDArray[np.int64], found_in_part: NDArray[np.int64], sampled: int, rows: int, seed: int = 0
+) -> ExpectedRecall:
+    """Return the recall to expect among `rows` rows.
+
+    The interval is that of the queries, by resampling. It is widened by the error with which a part of the sample
+    predicts the recall among all of it, as far as that is more than chance.
+
+    Args:
+        found: counts in the sample for one number of candidates, `(len(NEAREST), q)`; see `count_found`.
+        found_in_part: the same among one in `PART` of the sampled rows.
+        sampled: number of sampled rows.
+        rows: number of rows; recall among fewer than were sampled is that among the sampled ones.
+        seed: seed of the resamples.
+    """
+    rows = max(rows, sampled)
+    queries = found.shape[1]
+    draws = np.random.default_rng(seed).integers(queries, size=(RESAMPLES, queries))
+    every = [np.arange(queries), *draws]
+    expected = np.array([_expect(found[:, some], sampled, rows) for some in every])
+    predicted = np.array([_expect(found_in_part[:, some], sampled // PART, sampled) for some in every])
+    seen = np.array([_expect(found[:, some], sampled, sampled) for some in every])
+
+    errors = predicted - seen
+    excess = max(0.0, abs(errors[0]) - 1.96 * errors[1:].std())
+    widening = excess * math.log(rows / sampled) / math.log(PART)
+    low, high = np.quantile(expected[1:], [0.025, 0.975])
+    counted = queries * max(1.0, K * sampled / rows)
+    highest_low = math.log(max(counted, 2 * UNSEEN_LOSSES) / UNSEEN_LOSSES - 1)
+    return ExpectedRecall(
+        rows=rows,
+        value=_expit(expected[0]),
+        low=_expit(min(low - widening, highest_low)),
+        high=_expit(high + widening),
+        sampled=_expit(seen[0]),
+        predicted=_expit(predicted[0]),
+    )
+
+
+def _expect(found: NDArray[np.int64], sampled: int, rows: int) -> float:
+    """Return the logit of the recall to expect among `rows` rows, from counts `(len(NEAREST), q)` in a sample."""
+    sizes = np.log([sampled * K / k for k in NEAREST])
+    logits = np.array([_compute_logit(counts, k) for counts, k in zip(found, NEAREST, strict=True)])
+    wanted = math.log(rows)
+    if wanted <= sizes[-1]:
+        return float(np.interp(wanted, sizes, logits))
+    slope = min(0.0, float(np.polyfit(sizes, logits, 1)[0]))
+    return float(logits[-1] + slope * (wanted - sizes[-1]))
+
+
+def _compute_logit(counts: NDArray[np.int64], k: int) -> float:
+    """Return the logit of the share of nearest rows found, moved off 0 and 1 by half a row of ten a query.
+
+    The same share is moved alike for each k, so that a search that loses nothing is not expected to lose more and more.
+    """
+    found, most = float(counts.sum()) + k / 20, k * len(counts) + k / 10
+    return float(math.log(found / (most - found)))
+
+
+def _expit(value: float) -> float:
+    return 1 / (1 + math.exp(-value))
