@@ -4,10 +4,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from threading import Event
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from lathe.service.jobs.kinds.reindex import Reembedding
 from tests.helpers import eventually
 
 ENCODERS = [{"name": "all-MiniLM-L6-v2", "model": "sentence-transformers/all-MiniLM-L6-v2"}]
@@ -285,3 +287,20 @@ def test_reindexed_indexes_are_unchanged_after_a_restart(server, many, vectors, 
         assert [[i["id"] for i in items] for items in answer["results"]] == [
             [i["id"] for i in items] for items in found["results"]
         ]
+
+
+def test_progress_of_reindexing_follows_the_texts_of_a_batch():
+    class Encoder:
+        def encode(self, texts, on_batch):
+            for done in range(1, len(texts) + 1):
+                on_batch(done)
+            return SimpleNamespace(vectors=np.ones((len(texts), 4), np.float32))
+
+    class Record:
+        def read_payloads_after(self, label, rows):
+            return np.arange(3), [(str(item), b'{"text": "a text"}') for item in range(3)]
+
+    encoded = []
+    labels, vectors = Reembedding(Record(), Encoder(), "text", {}, encoded.append).encode_after(0)
+    assert encoded == [1, 2, 3]
+    assert (len(labels), vectors.shape) == (3, (3, 4))

@@ -6,7 +6,7 @@ The index's record is only read in this process; its owner alone writes to it: s
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,22 @@ class Reembedding:
     Args:
         text_field: field of the metadata that holds the texts.
         texts: texts sent again, by item id; preferred to those in the metadata.
+        on_encoded: called with the number of items of the present batch that are encoded.
     """
 
-    def __init__(self, record: IndexRecord, encoder: TextEncoder, text_field: str, texts: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        record: IndexRecord,
+        encoder: TextEncoder,
+        text_field: str,
+        texts: Mapping[str, str],
+        on_encoded: Callable[[int], None],
+    ) -> None:
         self.record = record
         self.encoder = encoder
         self.text_field = text_field
         self.texts = texts
+        self.on_encoded = on_encoded
 
     def encode_after(self, label: int) -> tuple[Labels, Vectors]:
         """Encode the next `REPLAY_ROWS` items after a label (row number), and return their labels and vectors `(n, d)`.
@@ -72,8 +81,10 @@ class Reembedding:
     def _encode(self, payloads: list[tuple[str, bytes | None]]) -> Vectors:
         """Encode items, given as ids and metadata, to vectors `(n, d)`."""
         texts = [self.texts.get(item) or get_text(item, metadata, self.text_field) for item, metadata in payloads]
+        if not texts:
+            return np.empty((0, self.encoder.dimensions), np.float32)
         try:
-            return self.encoder.encode(texts).vectors if texts else np.empty((0, self.encoder.dimensions), np.float32)
+            return self.encoder.encode(texts, on_batch=self.on_encoded).vectors
         except NotFiniteError as error:
             raise error.at(f"the text of {payloads[error.position or 0][0]!r}") from None
 
@@ -138,17 +149,23 @@ def _build_generation(
     artifact = _copy_chain(job, folder, spec)
     generation = Generation(folder, spec, record, Reducer(spec, artifact), settings.job_threads)
     text_field, originals = None, None
+    total = max(record.count_items()["count"], 1)
+    share = 0.3 if asked.encoder is None else 0.9
+
+    def report(encoded: int) -> None:
+        """Report the rows of the generation, and those of the next batch that are encoded."""
+        done = generation.rows.count + encoded
+        on_progress(min(share * done / total, share), f"{done:,} of {total:,} rows through {spec.chain}")
+
     if asked.encoder is not None:
         text_field = asked.text_field
         on_progress(0.0, "loading the encoder")
         encoder = with_document_prompt(open_encoder(asked.encoder, settings.device, settings.upstream_store))
-        reembedding = Reembedding(record, encoder, text_field, _read_new_texts(job))
+        reembedding = Reembedding(record, encoder, text_field, _read_new_texts(job), report)
         replace_synced(folder / MOVING, json.dumps({"text_field": text_field}).encode())
         fit_bridge(*reembedding.sample_pairs(present), spec, folder)
         originals = RowFile(folder / VECTORS, "float32", spec.width)
-    total = max(record.count_items()["count"], 1)
     read = reembedding.encode_after if originals else lambda label: record.read_rows_after(label, REPLAY_ROWS, spec)
-    share = 0.9 if originals else 0.3
     for labels, vectors in _read_batches(generation, read):
         if originals is not None:
             rows = slice(generation.rows.count, generation.rows.count + len(labels))
@@ -156,8 +173,7 @@ def _build_generation(
                 originals.reserve(int(1.5 * rows.stop))
             originals.array[rows] = vectors
         generation.append(labels, vectors)
-        done = generation.rows.count
-        on_progress(min(share * done / total, share), f"{done:,} of {total:,} rows through {spec.chain}")
+        report(0)
     while more := generation.extend_graph(GRAPH_ROWS, settings.job_threads):
         linked = generation.covered
         on_progress(share + (0.97 - share) * linked / total, f"{linked:,} of {linked + more:,} rows in the graph")
