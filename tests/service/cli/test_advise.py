@@ -37,9 +37,9 @@ def test_advise_prints_its_measurements_and_a_recommendation_and_writes_a_self_c
     out = advise(texts, "--report", tmp_path / "page.html")
     for part in ("Mean direction", "whitening:epsilon=1e-6", "nested GeoPres", "Do the first coordinates hold more"):
         assert part in out
-    assert "Recommended: " in out and "Cost: " in out
+    assert "Of floats, the smallest chain that keeps enough" in out and "Cost: " in out
     page = (tmp_path / "page.html").read_text()
-    assert page.count("<svg") == 3 and "Recommended: " in page
+    assert page.count("<svg") == 3 and "Of floats, the smallest chain that keeps enough" in page
     assert "src=" not in page and "<script" not in page and "href=" not in page.split("<svg")[0]
 
 
@@ -80,7 +80,7 @@ def test_advise_with_fit_fits_nothing_if_it_recommends_no_chain(advise, texts):
 def test_advise_with_fit_succeeds_without_a_fit_if_raw_vectors_are_best(run, tmp_path):
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((300, 16)).astype(np.float32))
     status, out, _ = run("advise", "--source", tmp_path / "rows.npy", "--fit", "nothing")
-    assert status == 0 and "Recommended: leave the vectors as they are." in out
+    assert status == 0 and "Of floats, no chain is better than the vectors as they are." in out
     assert "nothing was fitted: no chain is recommended, the raw vectors are best" in out
     assert "No chain is recommended, so that there is none to try on out-of-domain text." in out
 
@@ -109,7 +109,7 @@ def test_advise_judges_texts_too_short_for_split_half_retrieval_by_geometry_alon
     words = sorted({word.casefold() for text in texts for word in text.split()})[:200]
     out = advise(words)
     assert "cannot be told" in out and "Only 0 of 100 held-out texts are long enough" in out
-    assert "Recommended" in out and "large enough" not in out
+    assert "Of floats, " in out and "large enough" not in out
 
 
 def test_advise_counts_repeated_texts_once_and_notes_their_share(advise, texts):

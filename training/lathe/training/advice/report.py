@@ -54,4 +54,4 @@ def format_evidence(advice: Advice) -> str:
     if advice.decision is not None:
         decided = build_decision_section(advice.decision)
         sections.insert(0, replace(decided, sentences=decided.sentences[len(advice.decision.commands) :]))
-    return "\n\n".join(map(format_text, sections))
+    return "\n\n".join(filter(None, map(format_text, sections)))
