@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-import click
 import typer
 
 from lathe.service.cli.fit import format_fit_result
@@ -134,10 +133,11 @@ def _ask_for_place() -> PlaceName:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "lathe"
     names = get_args(PlaceName)
-    answer: PlaceName = typer.prompt(
-        "Where will the vectors be stored?", default="lathe", type=click.Choice(names), err=True
-    )
-    return answer
+    question = f"Where will the vectors be stored? ({', '.join(names)})"
+    while (answer := typer.prompt(question, default="lathe", err=True)) not in names:
+        typer.echo(f"{answer!r} is none of these", err=True)
+    place: PlaceName = answer
+    return place
 
 
 def _print_decision(progress: ProgressBar, decision: "PlaceDecision") -> None:
