@@ -19,7 +19,7 @@ from lathe.service.errors import ConflictError, ServiceError, convert_error
 from lathe.service.home import Home
 from lathe.service.index.bridge import load_bridge
 from lathe.service.index.embedded.cutover import READY, Cutover, build_lock_path
-from lathe.service.index.embedded.indexes import EmbeddedIndexes, acquire_index
+from lathe.service.index.embedded.indexes import acquire_index
 from lathe.service.index.embedded.schema import find_damage
 from lathe.service.index.embedded.snapshot import compute_digest
 from lathe.service.index.query import Query
@@ -31,7 +31,7 @@ from lathe.training.fitting.encoded_shards import POSITION, Position, read_posit
 from lathe.training.locks import lock_file
 from lathe.transforms.errors import ArtifactError
 from lathe.transforms.json_files import MAX_DEPTH, parse_json, parse_json_object
-from tests.service.index.opening import opened
+from tests.service.index.opening import opened, serving
 
 WIDTH = 16
 ITEMS = 300
@@ -198,16 +198,6 @@ def whole(tmp_path_factory, artifacts, rows):
         index.upsert(ids, rows[:ITEMS], metadata, None).result()
         index.wait_until_linked(lambda *_: None)
     return root
-
-
-@contextmanager
-def serving(root):
-    """Open the indexes of a folder."""
-    indexes = EmbeddedIndexes(root, 1, 1, lambda spec, texts: None)
-    try:
-        yield indexes
-    finally:
-        indexes.close()
 
 
 @pytest.fixture

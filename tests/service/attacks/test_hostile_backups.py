@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,6 @@ from safetensors.torch import load, save
 
 from lathe.service.errors import ServiceError, convert_error
 from lathe.service.index.embedded.backup import back_up_index, restore_index
-from lathe.service.index.embedded.indexes import EmbeddedIndexes
 from lathe.service.index.embedded.record import IndexRecord
 from lathe.service.index.query import Query
 from lathe.service.index.reducer import Reducer, read_artifact_files
@@ -21,6 +20,7 @@ from lathe.service.index.spec import IndexSpec
 from lathe.transforms.artifact.folder import manifest_digest
 from lathe.transforms.beneath import OutsideError
 from lathe.transforms.errors import ArtifactError
+from tests.service.index.opening import serving
 
 WIDTH = 16
 ITEMS = 40
@@ -42,13 +42,12 @@ def backups(tmp_path_factory, artifacts, rows):
             root = tmp_path_factory.mktemp(kind)
             spec, steps = KINDS[kind]
             artifact = None if steps is None else read_artifact_files(artifacts(steps))
-            indexes = EmbeddedIndexes(root / "indexes", 1, 1, lambda spec, texts: None)
-            index = indexes.create("docs", spec, artifact)
             ids, metadata = [f"id {n}" for n in range(ITEMS)], [{"n": n, "text": "x" * n} for n in range(ITEMS)]
-            index.upsert(ids, rows[:ITEMS], metadata, None).result()
-            index.upsert(ids[:3], rows[ITEMS : ITEMS + 3], metadata[:3], None).result()
-            index.delete(ids[5:7]).result()
-            indexes.close()
+            with serving(root / "indexes") as indexes:
+                index = indexes.create("docs", spec, artifact)
+                index.upsert(ids, rows[:ITEMS], metadata, None).result()
+                index.upsert(ids[:3], rows[ITEMS : ITEMS + 3], metadata[:3], None).result()
+                index.delete(ids[5:7]).result()
             back_up_index(root / "indexes" / "docs", root / "backup")
             made[kind] = root / "backup"
         return made[kind]
@@ -345,16 +344,6 @@ def test_files_beside_the_record_of_a_backup_are_not_taken(forge, tmp_path):
     (folder / "graph-1" / "snapshot.json").write_text(DEEP)
     restore_index(folder, tmp_path / "indexes")
     assert [path.name for path in (tmp_path / "indexes" / "docs").iterdir()] == ["record.db"]
-
-
-@contextmanager
-def serving(root):
-    """Open the indexes of a folder."""
-    indexes = EmbeddedIndexes(root, 1, 1, lambda spec, texts: None)
-    try:
-        yield indexes
-    finally:
-        indexes.close()
 
 
 HARMLESS = {

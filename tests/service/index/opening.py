@@ -1,9 +1,9 @@
-"""Opening of an index in this process, as the tests of single indexes need it."""
+"""Opening of indexes in this process, as the tests of single indexes and of their folders need it."""
 
 from contextlib import contextmanager
 
 from lathe.service.index.embedded.index import EmbeddedIndex
-from lathe.service.index.embedded.indexes import acquire_index
+from lathe.service.index.embedded.indexes import EmbeddedIndexes, acquire_index
 
 
 @contextmanager
@@ -14,3 +14,13 @@ def opened(folder, snapshot=True, exact_rows=None):
         yield index
     finally:
         index.close(snapshot=snapshot)
+
+
+@contextmanager
+def serving(root):
+    """Open the indexes of a folder for a block."""
+    indexes = EmbeddedIndexes(root, 1, 1, lambda spec, texts: None)
+    try:
+        yield indexes
+    finally:
+        indexes.close()
