@@ -9,7 +9,7 @@ from lathe.service.index.embedded.checks import RecordChecks
 from lathe.service.index.embedded.maintenance import Maintainer
 from lathe.service.jobs.local import LocalJobs
 from lathe.service.monitoring import state_monitor
-from lathe.service.thread_problem import ThreadProblem
+from lathe.training.thread_problem import ThreadProblem
 from tests.helpers import eventually
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from prometheus_client import Counter
 
 from lathe.service.chains.loaded_chain import LoadedChain
-from lathe.service.thread_problem import ThreadProblem
+from lathe.training.thread_problem import ThreadProblem
 
 MAX_WAITING = 64
 """Default maximum number of requests whose vectors are queued: 2,048 rows of 384 dimensions each are 200 MB."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from lathe.service.encoders.engine.engine import Engine
-from lathe.service.thread_problem import ThreadProblem
+from lathe.training.thread_problem import ThreadProblem
 
 CHECK_SECONDS = 1.0
 """Longest time between two checks."""

@@ -11,7 +11,7 @@ from lathe.service.jobs.jobs import ResultFile
 from lathe.service.jobs.requests import JobRequest, parse_request
 from lathe.service.jobs.store import Job, JobStore
 from lathe.service.processes.program import Process, ProcessStarter, Program
-from lathe.service.thread_problem import ThreadProblem
+from lathe.training.thread_problem import ThreadProblem
 from lathe.transforms.beneath import OutsideError, open_beneath
 from lathe.transforms.files import continue_file
 

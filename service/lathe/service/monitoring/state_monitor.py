@@ -8,7 +8,7 @@ import threading
 
 from lathe.service.chains.size_routes import SizeRoutes
 from lathe.service.home import Home
-from lathe.service.thread_problem import ThreadProblem
+from lathe.training.thread_problem import ThreadProblem
 
 CHECK_SECONDS = 10.0
 """Seconds between two checks."""

@@ -21,7 +21,7 @@ from redis import exceptions as redis_errors
 from lathe.service.encoders.cache import CachedVector
 from lathe.service.redis.connection import RedisConnection, as_unavailable, connect
 from lathe.service.redis.damage import note_damage
-from lathe.service.thread_problem import ThreadProblem
+from lathe.training.thread_problem import ThreadProblem
 
 COSINE = 0.9999998
 """Lower bound of the cosine of a unit vector and its restored copy, which is normalized. float16 rounds each number by

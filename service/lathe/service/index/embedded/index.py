@@ -28,7 +28,7 @@ from lathe.service.index.items import get_text, serialize_metadata
 from lathe.service.index.protocol import Artifact, Change, Payload, SpaceMovedError
 from lathe.service.index.reducer import Reducer, Vectors, require_float16
 from lathe.service.index.spec import IndexSpec, require_originals
-from lathe.service.thread_problem import ThreadProblem
+from lathe.training.thread_problem import ThreadProblem
 from lathe.transforms.progress import Progress
 
 POLL_SECONDS = 0.1

@@ -19,7 +19,7 @@ from lathe.service.jobs.store import Job, create_job
 from lathe.service.processes.program import Process, ProcessStarter, Program
 from lathe.service.redis.connection import RedisConnection
 from lathe.service.redis.damage import note_damage
-from lathe.service.thread_problem import ThreadProblem
+from lathe.training.thread_problem import ThreadProblem
 
 POLL_SECONDS = 1.0
 """Seconds between two checks of the jobs."""
