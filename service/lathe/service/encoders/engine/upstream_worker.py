@@ -3,7 +3,6 @@
 admission queue ──► Dispatcher (a thread for each call at once) ──► UpstreamWorker ──► the encoder's `UpstreamEncoder`
 """
 
-import logging
 import threading
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from lathe.training.encoder.upstream.encoder import UpstreamEncoder, place_error
 from lathe.training.encoder.upstream.space import normalize_rows
 from lathe.training.encoder.upstream.store import StoredVector
 from lathe.training.errors import EncoderError, TrainingError, locate_error
+from lathe.training.thread_problem import ThreadProblem
 
 PATIENCE_SECONDS = 10.0
 """Seconds in which a failing call is tried again while its requests wait; after that they are answered with the
@@ -28,14 +28,12 @@ error."""
 DEVICE = "upstream"
 """Name of the device in descriptions of an encoder behind an API."""
 
-log = logging.getLogger(__name__)
-
 
 class UpstreamConnection:
     """The `UpstreamEncoder` that all workers of an encoder share, open while one of them uses it.
 
     Attributes:
-        unexpected: exception of the latest request that nothing expects; None if there was none since an answer.
+        unexpected: exception of the latest request that nothing expects.
     """
 
     def __init__(self, spec: EncoderSpec, store: StoreSettings | None) -> None:
@@ -43,7 +41,7 @@ class UpstreamConnection:
         self.guard = threading.Lock()
         self.workers: set[UpstreamWorker] = set()
         self.encoder: UpstreamEncoder | None = None
-        self.unexpected: str | None = None
+        self.unexpected = ThreadProblem(f"the latest request to the encoder {spec.name}")
 
     def start_worker(self, _spec: EncoderSpec) -> "UpstreamWorker":
         """Return a worker that encodes by this connection."""
@@ -73,18 +71,10 @@ class UpstreamConnection:
         if encoder is not None:
             encoder.close()
 
-    def record_unexpected(self, error: Exception) -> str:
-        """Set `unexpected` to kind and place of an exception, log it if it is new, and return it."""
-        found = locate_error(error)
-        if self.unexpected != found:
-            log.error("the encoder %s failed on a request: %s", self.spec.name, found)
-        self.unexpected = found
-        return found
-
     def find_warning(self) -> str | None:
         """Return what is wrong with the API or the stored vectors; None if nothing is."""
-        if self.unexpected is not None:
-            return f"the encoder {self.spec.name} failed on its latest request: {self.unexpected}"
+        if self.unexpected.message is not None:
+            return self.unexpected.message
         encoder = self.encoder
         return None if encoder is None else encoder.problem
 
@@ -112,8 +102,9 @@ class UpstreamWorker:
         except TrainingError:
             raise
         except Exception as error:
-            kind = self.connection.record_unexpected(error)
-            raise EncoderError(f"the encoder {self.connection.spec.name} cannot be opened: unexpected {kind}") from None
+            self.connection.unexpected.record(error)
+            name = self.connection.spec.name
+            raise EncoderError(f"the encoder {name} cannot be opened: unexpected {locate_error(error)}") from None
         return EncoderInfo(
             spec=encoder.spec,
             fingerprint=encoder.fingerprint,
@@ -160,10 +151,10 @@ class UpstreamWorker:
         except TrainingError as error:
             return [error] * len(parts)
         except Exception as error:  # whatever it is, it fails these requests and leaves the connection open
-            kind, name = self.connection.record_unexpected(error), self.connection.spec.name
-            failure = UnavailableError(f"the encoder {name} failed on this request ({kind})", code="encoder_failed")
-            return [failure] * len(parts)
-        self.connection.unexpected = None
+            self.connection.unexpected.record(error)
+            message = f"the encoder {self.connection.spec.name} failed on this request ({locate_error(error)})"
+            return [UnavailableError(message, code="encoder_failed")] * len(parts)
+        self.connection.unexpected.message = None
         results, start = [], 0
         for part in parts:
             results.append(_build_result(part, found[start : start + len(part.rows)], options.normalize))

@@ -30,6 +30,7 @@ from lathe.training.errors import (
     UpstreamUnavailableError,
     locate_error,
 )
+from lathe.training.thread_problem import ThreadProblem
 
 T = TypeVar("T")
 
@@ -56,7 +57,7 @@ class UpstreamEncoder(PromptedEncoder):
         fingerprint: hash of provider, model, revision, what the API states of them, dimensions, length and prompts.
         usage: calls, texts, tokens and cost of this process by counter; see `Usage`.
         store: stored vectors; None if vectors are not stored.
-        unexpected: exception of the latest call that nothing expects; None if there was none since an answer.
+        unexpected: exception of the latest call that nothing expects.
         read_problem: why stored vectors cannot be read; None if they can.
         write_problem: why the latest vectors were not stored; None if they were.
         space: the space of its vectors.
@@ -91,7 +92,7 @@ class UpstreamEncoder(PromptedEncoder):
         key = self._read_key()
         self.usage: Counter[Usage] = Counter()
         self.store = UpstreamStore(store) if store is not None and store.max_bytes else None
-        self.unexpected: str | None = None
+        self.unexpected = ThreadProblem(f"the latest call of the encoder {spec.name}")
         self.read_problem: str | None = None
         self.write_problem: str | None = None
         self.closing = False
@@ -170,8 +171,8 @@ class UpstreamEncoder(PromptedEncoder):
         """Why some texts get no vectors, or are not stored; None if nothing is wrong."""
         if self.space.problem is not None:
             return f"{self.space.problem}; until then, {self.name} answers for stored texts only"
-        if self.unexpected is not None:
-            return f"the encoder {self.name} failed on a call: {self.unexpected}"
+        if self.unexpected.message is not None:
+            return self.unexpected.message
         if self.calls.problem is not None:
             return f"the latest call of the encoder {self.name} to {self.upstream.provider_name}: {self.calls.problem}"
         return self.read_problem or self.write_problem
@@ -319,7 +320,7 @@ class UpstreamEncoder(PromptedEncoder):
             async with self.slots:
                 answer = await self.calls.send(list(texts.values()), options, self.max_length)
             outcomes = self._accept(texts, answer)
-            self.unexpected = None
+            self.unexpected.message = None
         except CallError as error:
             if len(keys) > 1:
                 for half in (keys[: len(keys) // 2], keys[len(keys) // 2 :]):
@@ -334,12 +335,11 @@ class UpstreamEncoder(PromptedEncoder):
             self.in_flight[key].set_result(outcome)
 
     def _record_unexpected(self, error: Exception) -> UpstreamError:
-        """Set `unexpected`, log it if it is new, and return the error for the texts that it concerns."""
-        found = f"an unexpected {locate_error(error)}, from a call or its answer"
-        if self.unexpected != found:
-            log.error("the encoder %s: %s", self.name, found)
-        self.unexpected = found
-        return UpstreamError(f"{self.upstream.provider_name}: {found}")
+        """Set `unexpected`, and return the error for the texts that the exception concerns."""
+        self.unexpected.record(error)
+        return UpstreamError(
+            f"{self.upstream.provider_name}: an unexpected {locate_error(error)}, from a call or its answer"
+        )
 
     def _accept(self, texts: Mapping[bytes, str], answer: Answer) -> list[StoredVector | Exception]:
         """Check an answer, and store and return its vectors.
