@@ -9,10 +9,10 @@ ENCODER = "e" * 32
 
 
 def fitted(dimensions, fingerprint=ENCODER, seed=0):
-    """Fit a nested chain on 60 random rows, with an encoder's fingerprint in its metadata."""
+    """Fit a nested chain on 60 random rows, with an encoder's fingerprint in its metadata, or without an encoder."""
     chain = Chain(parse_steps(f"r2,geopres:steps=2,dimensions={dimensions},nested=true"))
     chain.fit(np.random.default_rng(seed).normal(size=(60, 8)) + 1)
-    chain.metadata = {"encoder": {"fingerprint": fingerprint}}
+    chain.metadata = {} if fingerprint is None else {"encoder": {"fingerprint": fingerprint}}
     return chain
 
 
@@ -25,7 +25,8 @@ def source(tmp_path):
         registry.publish(fitted(4), name, None)
     registry.publish(fitted(6), "gamma", None)
     registry.publish(fitted(4, "f" * 32), "taken", None)
-    for route, ref in (("4", "beta"), ("3", "gamma"), ("2", "taken"), ("nested", "beta"), ("5", "gone")):
+    registry.publish(fitted(4, None), "bare", None)
+    for route, ref in (("4", "beta"), ("3", "gamma"), ("2", "taken"), ("nested", "beta"), ("5", "gone"), ("1", "bare")):
         registry.size_routes.assign(ENCODER, route, ref, replace=True)
     return home
 
@@ -42,7 +43,7 @@ def target(request, tmp_path):
 
 
 def test_chains_import_copies_chains_and_size_routes_and_keeps_those_in_use(run, source, target):
-    """A second import changes nothing. A route to a chain that is missing or of another encoder is skipped."""
+    """A second import changes nothing. A route to a chain that is missing, or not of this encoder, is skipped."""
     told, registry = target
     size_routes = registry.size_routes
     registry.publish(fitted(4, "0" * 32), "taken", None)
@@ -53,6 +54,7 @@ def test_chains_import_copies_chains_and_size_routes_and_keeps_those_in_use(run,
 
     assert status == 0 and out.splitlines() == [
         "alpha: 1 versions",
+        "bare: 1 versions",
         "beta: 1 versions",
         "gamma: 1 versions",
         "taken: skipped, the name is in use here",
@@ -61,6 +63,7 @@ def test_chains_import_copies_chains_and_size_routes_and_keeps_those_in_use(run,
         "dimensions 2 of encoder eeeeeeeeeeee: skipped, taken here is another chain or does not serve it",
         "dimensions without a route of their own of encoder eeeeeeeeeeee: beta",
         "dimensions 5 of encoder eeeeeeeeeeee: skipped, gone here is another chain or does not serve it",
+        "dimensions 1 of encoder eeeeeeeeeeee: skipped, bare here is another chain or does not serve it",
     ]
     if hasattr(size_routes, "pull"):
         size_routes.pull()

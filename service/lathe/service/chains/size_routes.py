@@ -124,12 +124,12 @@ class SizeRoutes:
 
         Returns:
             The chain that has the route afterwards; None if it stays free because `ref` is missing here, does not serve
-            it, or was fitted on another encoder.
+            it, or was not fitted on this encoder.
         """
         mine = self.read().get(encoder_fingerprint, {})
         if self.find_chain(mine, route) is None:
             loaded = self.find_chain({route: ref}, route)
-            if loaded is None or loaded.encoder_fingerprint not in (None, encoder_fingerprint):
+            if loaded is None or loaded.encoder_fingerprint != encoder_fingerprint:
                 return None
         return self.assign(encoder_fingerprint, route, ref, replace=False)
 
