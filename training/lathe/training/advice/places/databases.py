@@ -167,17 +167,21 @@ def _list_faiss(dimensions: int) -> Iterator[Candidate]:
     yield from _list_reduced(dimensions, "sq8", half, "HNSW16,SQ8 of {size} dimensions", export)
 
 
+def _list_codes(dimensions: int, beside: StoredForm | None, beside_words: str, store: str) -> Iterator[Candidate]:
+    """Yield candidates whose vectors are codes of Lathe, which the command `store` writes."""
+    for size in CODE_BYTES:
+        if size <= dimensions:
+            form = StoredForm("codes", dimensions, code_bytes=size)
+            commands = (f"lathe fit --name small --steps codes:{size} --source SOURCE", store)
+            yield Candidate(form, beside, f"codes of {size} bytes", beside_words, commands, one_line=False)
+
+
 def _list_lathe(dimensions: int) -> Iterator[Candidate]:
     full, half = StoredForm("float32", dimensions), StoredForm("float16", dimensions)
     yield Candidate(full, half, "float32", "float16 on disk", ("lathe index import --name items --source SOURCE",))
-    for size in CODE_BYTES:
-        if size <= dimensions:
-            commands = (
-                f"lathe fit --name small --steps codes:{size} --source SOURCE",
-                "lathe index import --name items --source SOURCE --chain small",
-            )
-            form = StoredForm("codes", dimensions, code_bytes=size)
-            yield Candidate(form, half, f"codes of {size} bytes", "float16 on disk", commands, one_line=False)
+    yield from _list_codes(
+        dimensions, half, "float16 on disk", "lathe index import --name items --source SOURCE --chain small"
+    )
 
 
 def _list_memory(dimensions: int) -> Iterator[Candidate]:
@@ -191,34 +195,20 @@ def _list_memory(dimensions: int) -> Iterator[Candidate]:
         )
         form = StoredForm("float16", size, steps)
         yield Candidate(form, None, f"{size} dimensions in float16", commands=reduce, one_line=False)
-    for size in CODE_BYTES:
-        if size <= dimensions:
-            codes = (
-                f"lathe fit --name small --steps codes:{size} --source SOURCE",
-                "lathe reduce --source SOURCE --chain small --out codes.npy",
-            )
-            form = StoredForm("codes", dimensions, code_bytes=size)
-            yield Candidate(form, None, f"codes of {size} bytes", commands=codes, one_line=False)
+    yield from _list_codes(dimensions, None, "", "lathe reduce --source SOURCE --chain small --out codes.npy")
 
 
 PLACES = {
     place.name: place
     for place in (
-        Place("lathe", "an index of Lathe", "memory", _list_lathe, _measure_graph, "docs/indexes.md"),
-        Place("pgvector", "pgvector", "total", _list_pgvector, _measure_pgvector, "docs/how-to/use-pgvector.md"),
-        Place("qdrant", "Qdrant", "memory", _list_qdrant, _measure_graph, "docs/how-to/use-qdrant.md"),
-        Place(
-            "elasticsearch",
-            "Elasticsearch",
-            "memory",
-            _list_elasticsearch,
-            _measure_graph,
-            "docs/how-to/use-elasticsearch.md",
-        ),
-        Place("milvus", "Milvus", "memory", _list_milvus, _measure_graph, "docs/how-to/use-milvus.md"),
-        Place("lancedb", "LanceDB", "memory", _list_lancedb, _measure_graph, "docs/how-to/use-lancedb.md"),
-        Place("faiss", "FAISS", "memory", _list_faiss, _measure_graph, "docs/exports.md"),
-        Place("memory", "arrays in memory", "memory", _list_memory, _measure_flat, "docs/codes.md"),
+        Place("lathe", "an index of Lathe", "memory", _list_lathe, _measure_graph),
+        Place("pgvector", "pgvector", "total", _list_pgvector, _measure_pgvector),
+        Place("qdrant", "Qdrant", "memory", _list_qdrant, _measure_graph),
+        Place("elasticsearch", "Elasticsearch", "memory", _list_elasticsearch, _measure_graph),
+        Place("milvus", "Milvus", "memory", _list_milvus, _measure_graph),
+        Place("lancedb", "LanceDB", "memory", _list_lancedb, _measure_graph),
+        Place("faiss", "FAISS", "memory", _list_faiss, _measure_graph),
+        Place("memory", "arrays in memory", "memory", _list_memory, _measure_flat),
     )
 }
 """Places by the name that users give."""

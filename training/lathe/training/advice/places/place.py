@@ -67,7 +67,6 @@ class Place:
         counted: which bytes are compared.
         list_candidates: returns the candidates for a number of dimensions; the first stores the vectors as they are.
         measure: returns the bytes of a candidate for a number of rows.
-        source: where the sizes come from.
     """
 
     name: str
@@ -75,7 +74,6 @@ class Place:
     counted: Counted
     list_candidates: Callable[[int], Iterator[Candidate]]
     measure: Callable[[Candidate, int], Cost]
-    source: str
 
 
 def list_reductions(dimensions: int) -> Iterator[tuple[int, str]]:
