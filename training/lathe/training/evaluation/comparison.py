@@ -7,12 +7,13 @@ intervals are Student's, of the mean of paired differences.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from lathe.training.evaluation.grid import Grid
 from lathe.training.evaluation.methods import CONTROL
+from lathe.training.evaluation.scores import Score
 from lathe.training.evaluation.statistics import Array, Interval, mean_interval
 
 Outcome = Literal["better", "worse", "undecided"]
@@ -116,7 +117,7 @@ class Comparison:
         return sum(verdict.outcome == outcome for verdict in self.within)
 
 
-def compare_systems(grid: Grid, scores: Sequence[Any]) -> list[Comparison]:
+def compare_systems(grid: Grid, scores: Sequence[Score]) -> list[Comparison]:
     """Compare each encoder with the first one, and each method with the raw vectors and with the first chain.
 
     Systems that completed no data set in common are left out.
@@ -174,7 +175,7 @@ def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
 
 
 def _compare_within(
-    grid: Grid, values: dict[tuple[str, str, str], Any], task: str, baseline: System, compared: System
+    grid: Grid, values: dict[tuple[str, str, str], Score], task: str, baseline: System, compared: System
 ) -> Verdict | None:
     """Return the verdict on one data set; None if one of the systems has no score on it."""
     means, units = [], []
