@@ -31,7 +31,9 @@ FORMATS = ("float", "base64")
 
 
 def choose_request(random_: random.Random, chains: dict[str, int | None]) -> tuple[str, dict[str, Any]]:
-    """Return the path and the body of a request; some of its choices do not fit together, and are answered 4xx.
+    """Return the path and the body of a request.
+
+    Some of its choices do not fit together, and are answered 4xx.
 
     Args:
         random_: source of the choices.

@@ -53,7 +53,10 @@ class Workload:
     truth: NDArray[np.int64]
 
     def reduce(self, steps: str) -> tuple[Vectors, Vectors]:
-        """Return rows and queries after a chain that is fitted on the rows; unchanged without steps."""
+        """Return rows and queries after a chain that is fitted on the rows.
+
+        Without steps, they are unchanged.
+        """
         if not steps:
             return self.rows, self.queries
         chain = Chain(parse_steps(steps)).fit(self.rows)

@@ -93,9 +93,10 @@ class LargeEffect:
 
 
 def compare_with_raw(grid: Grid, labels: Sequence[str]) -> list[Cell]:
-    """Compare the methods of each label with raw vectors on each encoder; return a `Cell` for each pair with scores.
+    """Compare the methods of each label with raw vectors on each encoder.
 
-    On an encoder, all labels are compared on the same tasks: those that all of them completed.
+    There is a `Cell` for each pair with scores. On an encoder, all labels are compared on the same tasks: those that
+    all of them completed.
     """
     found = []
     for encoder in grid.encoders:
@@ -177,11 +178,12 @@ def _tally_tests(some: Sequence[PairedTest]) -> Tally:
 
 
 def correlate_gain_with_norm(grid: Grid, found: Sequence[Cell], label: str) -> dict[str, Correlation | None]:
-    """Correlate a method's gain with ‖μ‖ over encoders; return correlations by kind of gain, None where undefined.
+    """Correlate a method's gain with ‖μ‖ over encoders.
 
-    The keys are `classification t`, `mean difference` and, if there are several families of encoders, `classification t
-    without FAMILY` for each. Encoders without ‖μ‖ are left out, for t also those with fewer than `MIN_TASKS` such
-    tasks. The bootstrap resamples encoders, as if they were independent.
+    Returns the correlations by kind of gain, None where undefined. The keys are `classification t`, `mean difference`
+    and, if there are several families of encoders, `classification t without FAMILY` for each. Encoders without ‖μ‖ are
+    left out, for t also those with fewer than `MIN_TASKS` such tasks. The bootstrap resamples encoders, as if they were
+    independent.
     """
     some = [cell for cell in found if cell.label == label and grid.encoders[cell.encoder].mean_norm is not None]
     norms = np.array([grid.encoders[cell.encoder].mean_norm for cell in some], dtype=float)
@@ -217,7 +219,10 @@ def average_by_norm(grid: Grid, found: Sequence[Cell], label: str) -> list[dict[
 
 
 def _family_t(cell: Cell, family: str) -> float | None:
-    """Return a cell's t in a family of tasks; None if undefined or if the family has under `MIN_TASKS` tasks."""
+    """Return a cell's t in a family of tasks.
+
+    It is None if undefined, or if the family has under `MIN_TASKS` tasks.
+    """
     test = cell.families.get(family)
     return test.t if test is not None and test.n >= MIN_TASKS else None
 

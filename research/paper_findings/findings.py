@@ -17,7 +17,9 @@ from research.paper_findings.statistics import Correlation
 
 @dataclass(frozen=True)
 class Findings:
-    """Statistics of one evaluation; parts whose methods were not requested are empty.
+    """Statistics of one evaluation.
+
+    Parts whose methods were not requested are empty.
 
     Attributes:
         labels: labels of the methods that are compared with raw vectors.

@@ -22,12 +22,15 @@ Plot = Callable[[Results, Findings], Any]
 
 
 def draw_all(results: Results, findings: Findings) -> dict[str, str]:
-    """Draw every figure for which the findings have data; return SVG text by title."""
+    """Draw every figure for which the findings have data, as SVG text by title."""
     return draw_figures(PLOTS, results, findings)
 
 
 def plot_differences(results: Results, findings: Findings) -> Any:
-    """Plot a heat map of mean differences to raw vectors, encoders by methods; return None without cells."""
+    """Plot a heat map of mean differences to raw vectors, encoders by methods.
+
+    Returns None without cells.
+    """
     encoders = list(dict.fromkeys(cell.encoder for cell in findings.cells))
     if not encoders:
         return None
@@ -42,7 +45,10 @@ def plot_differences(results: Results, findings: Findings) -> Any:
 
 
 def plot_gain_by_norm(results: Results, findings: Findings) -> Any:
-    """Plot R2's mean difference against ‖μ‖, a point for each encoder; return None with fewer than three."""
+    """Plot R2's mean difference against ‖μ‖, a point for each encoder.
+
+    Returns None with fewer than three.
+    """
     grid = Grid(results)
     cells = [c for c in findings.cells if c.label == "R2" and grid.encoders[c.encoder].mean_norm is not None]
     if len(cells) < 3:
@@ -60,7 +66,10 @@ def plot_gain_by_norm(results: Results, findings: Findings) -> Any:
 
 
 def plot_geometry_and_scores(results: Results, findings: Findings) -> Any:
-    """Plot the mean score of each reduction against its local Spearman; return None if not measured."""
+    """Plot the mean score of each reduction against its local Spearman.
+
+    Returns None if that was not measured.
+    """
     grid = Grid(results)
     if not findings.intrinsic:
         return None

@@ -84,7 +84,10 @@ def compare_languages(grid: Grid) -> list[CrossLingual]:
 
 
 def _retained_share(grid: Grid, encoder: str, method: Method, task: str | None) -> float | None:
-    """Return a task's score with the method divided by its raw score; None if not scored, or the raw one is too low."""
+    """Return a task's score with the method divided by its raw score.
+
+    It is None if one is missing, or the raw one is too low.
+    """
     if task is None or not all((encoder, name, task) in grid.values for name in (CONTROL, method.name)):
         return None
     control = grid.values[encoder, CONTROL, task]

@@ -116,10 +116,10 @@ def correlate(x: Array, y: Array, seed: int = 0) -> Correlation | None:
 
 
 def _add_interval(measure: Callable[[Array, Array], Array], x: Array, y: Array, drawn: NDArray[np.int64]) -> Interval:
-    """Return a correlation of all pairs with its 95 % bootstrap interval; resamples where it is undefined are ignored.
+    """Return a correlation of all pairs with its 95 % bootstrap interval.
 
-    There are no bounds with fewer than `MIN_RESAMPLED_PAIRS` pairs: nearly every resample repeats some, and three pairs
-    in a row give [1, 1].
+    Resamples where it is undefined are ignored. There are no bounds with fewer than `MIN_RESAMPLED_PAIRS` pairs: nearly
+    every resample repeats some, and three pairs in a row give [1, 1].
 
     Args:
         measure: correlation of corresponding rows, `(b, n)` and `(b, n)` to `(b,)`.
@@ -137,7 +137,10 @@ def _add_interval(measure: Callable[[Array, Array], Array], x: Array, y: Array, 
 
 
 def row_correlation(x: Array, y: Array) -> Array:
-    """Return Pearson's r of corresponding rows, `(b, n)` and `(b, n)` to `(b,)`; NaN where a row is constant."""
+    """Return Pearson's r of corresponding rows, `(b, n)` and `(b, n)` to `(b,)`.
+
+    It is NaN where a row is constant.
+    """
     varies = (np.ptp(x, axis=1) > 0) & (np.ptp(y, axis=1) > 0)
     x = x - x.mean(axis=1, keepdims=True)
     y = y - y.mean(axis=1, keepdims=True)
@@ -146,7 +149,10 @@ def row_correlation(x: Array, y: Array) -> Array:
 
 
 def rank_correlation(x: Array, y: Array) -> Array:
-    """Return Spearman's ρ of corresponding rows, `(b, n)` and `(b, n)` to `(b,)`; NaN where a row is constant."""
+    """Return Spearman's ρ of corresponding rows, `(b, n)` and `(b, n)` to `(b,)`.
+
+    It is NaN where a row is constant.
+    """
     return row_correlation(stats.rankdata(x, axis=1), stats.rankdata(y, axis=1))
 
 
@@ -157,7 +163,10 @@ def is_large(score: float, control: float) -> bool:
 
 
 def standardize(differences: Array) -> Array:
-    """Return the z-scores `(n,)` of an encoder's differences in points, (Δ − Δ̄) / s; zeros if all are equal."""
+    """Return the z-scores `(n,)` of an encoder's differences in points, (Δ − Δ̄) / s.
+
+    They are zeros if all differences are equal.
+    """
     spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
     if spread < NEGLIGIBLE:
         return np.zeros(len(differences))
@@ -170,7 +179,10 @@ def outlier_shares(differences: Array) -> tuple[float, float]:
 
 
 def shares_beyond(z: Array) -> tuple[float, float]:
-    """Return the shares of z-scores `(n,)` above 2 and below −2; zeros for an empty array."""
+    """Return the shares of z-scores `(n,)` above 2 and below −2.
+
+    They are zeros for an empty array.
+    """
     n = max(len(z), 1)
     return int((z > OUTLIER_Z).sum()) / n, int((z < -OUTLIER_Z).sum()) / n
 

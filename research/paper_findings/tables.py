@@ -16,11 +16,11 @@ from lathe.training.reporting.text import format_half_width, format_interval
 from research.paper_findings.findings import Findings
 
 MAX_EFFECTS = 50
-"""Maximum number of large effects in the table; all are in the JSON."""
+"""Maximum number of large effects in the table. All are in the JSON."""
 
 
 def build_tables(results: Results, findings: Findings) -> dict[str, Table]:
-    """Build every table for which there are findings; return tables by title."""
+    """Build every table for which there are findings, by title."""
     tables = {
         "Raw vectors: mean score × 100 by type of task": build_raw_score_table(results),
         "Differences to raw vectors, in points": build_difference_table(results, findings),

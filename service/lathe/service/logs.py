@@ -73,7 +73,10 @@ class LineHandler(logging.Handler):
             self.descriptor = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record as a line, or drop it; before the line, write how many were dropped."""
+        """Write a record as a line, or drop it.
+
+        Before the line, it is written how many were dropped.
+        """
         try:
             line = self.format(record)
             if self.dropped:

@@ -45,7 +45,7 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
     root_path: str = ""
-    """Path below which a proxy offers the server, such as /lathe; the proxy may strip it from requests or not."""
+    """Path below which a proxy offers the server, such as /lathe. The proxy may strip it from requests or not."""
     encoders: Annotated[tuple[EncoderSettings, ...], NoDecode] = ()
     """A JSON list, or a file with one; the first encoder is the default. Unset: all-MiniLM-L6-v2. Encoders added to the
     state folder come after them."""
@@ -128,8 +128,8 @@ class Settings(BaseSettings):
     body_seconds: Annotated[float, Field(gt=0)] = 120.0
     """Maximum seconds from the end of a request's headers to the end of its body; past that, 408."""
     keep_alive_seconds: Annotated[int, Field(ge=1)] = 75
-    """Seconds without a request after which a connection is closed; more than the proxy or balancer in front keeps one,
-    which might otherwise send a request at the moment of closing."""
+    """Seconds without a request after which a connection is closed. They must be more than the proxy or balancer in
+    front keeps one, which might otherwise send a request at the moment of closing."""
     max_connections: Annotated[int, Field(ge=1)] = 4096
     """Maximum open connections; past that, or near the system's limit of open files, 503."""
     max_queued_texts: Annotated[int, Field(ge=1)] = 16_384
@@ -159,7 +159,11 @@ class Settings(BaseSettings):
     @field_validator("root_path")
     @classmethod
     def check_root_path(cls, path: str) -> str:
-        """Return the path without a slash at its end; raise `ValueError` if it is no path that begins with a slash."""
+        """Return the path without a slash at its end.
+
+        Raises:
+            ValueError: if it is no path that begins with a slash.
+        """
         path = path.rstrip("/")
         if path and not ROOT_PATH.fullmatch(path):
             raise ValueError(f"{path} is not a path: write /lathe, of letters, digits and -._~ between slashes")

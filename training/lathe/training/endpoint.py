@@ -74,9 +74,9 @@ def read_key(variable: str, setting: str) -> str:
 
 
 def parse_retry_after(header: str | None) -> float | None:
-    """Parse a Retry-After header, seconds or a date, and return the seconds from now; None if it is malformed.
+    """Parse a Retry-After header, seconds or a date, and return the seconds from now.
 
-    They are at least 0 and at most `MAX_RETRY_SECONDS`.
+    Returns None if it is malformed. They are at least 0 and at most `MAX_RETRY_SECONDS`.
     """
     if header is None:
         return None

@@ -180,10 +180,11 @@ def evaluate(
     processes: int = 1,
     on_progress: Progress = no_progress,
 ) -> Results:
-    """Compare encoders and chains on labelled data sets with mteb's evaluators; needs the extra `evaluation`.
+    """Compare encoders and chains on labelled data sets with mteb's evaluators.
 
-    Each encoder is compared with the first one, and each chain with the raw vectors: `results.decision.sentence` is the
-    answer. Scoring runs in processes of its own: a script must call this function below `if __name__ == "__main__":`.
+    It needs the extra `evaluation`. Each encoder is compared with the first one, and each chain with the raw vectors:
+    `results.decision.sentence` is the answer. Scoring runs in processes of its own: a script must call this function
+    below `if __name__ == "__main__":`.
 
     Args:
         suite: folder of data sets, YAML file, `mteb:TASK,…`, or the name of a suite that comes with Lathe.

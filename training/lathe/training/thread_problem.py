@@ -26,7 +26,10 @@ class ThreadProblem:
 
     @contextmanager
     def watch(self) -> Iterator[None]:
-        """Catch any exception of the block and set `message`, or clear it if there is none; log what is new."""
+        """Catch any exception of the block and set `message`, or clear it if there is none.
+
+        What is new is logged.
+        """
         try:
             yield
         except Exception as error:

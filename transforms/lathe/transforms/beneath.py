@@ -51,9 +51,9 @@ def open_beneath(root: Path, name: str) -> BufferedReader:
 
 
 def read_beneath(root: Path, name: str, max_bytes: int | None = None) -> bytes:
-    """Read the regular file `root/name` and return its bytes; raises what `open_beneath` does.
+    """Read the regular file `root/name` and return its bytes.
 
-    A file of more than `max_bytes` is an `OSError`; None takes any number.
+    It raises what `open_beneath` does. A file of more than `max_bytes` is an `OSError`; None takes any number.
     """
     with open_beneath(root, name) as file:
         return read_within(file, max_bytes)

@@ -78,7 +78,9 @@ def continue_file(path: Path, append: bool = False) -> BufferedRandom:
 
 
 def read_plain_file(path: Path, max_bytes: int | None = None) -> bytes:
-    """Read a regular file, following links, and return its bytes; a pipe or device is rejected without waiting for it.
+    """Read a regular file, following links, and return its bytes.
+
+    A pipe or device is rejected without waiting for it.
 
     Args:
         path: path of the file.
@@ -97,7 +99,10 @@ def read_plain_file(path: Path, max_bytes: int | None = None) -> bytes:
 
 
 def require_plain(descriptor: int, name: str) -> None:
-    """Raise `OSError` unless an open file is a regular one; `name` is for the message."""
+    """Raise `OSError` unless an open file is a regular one.
+
+    `name` is for the message.
+    """
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
@@ -106,7 +111,11 @@ def require_plain(descriptor: int, name: str) -> None:
 
 
 def read_within(file: BinaryIO, max_bytes: int | None) -> bytes:
-    """Read an open file to its end, and return the bytes; raise `OSError` for more than `max_bytes`."""
+    """Read an open file to its end, and return the bytes.
+
+    Raises:
+        OSError: if there are more than `max_bytes`.
+    """
     if max_bytes is None:
         return file.read()
     content = file.read(max_bytes + 1)

@@ -7,7 +7,7 @@ from typing import Any
 from lathe.transforms.files import read_plain_file
 
 MAX_DEPTH = 64
-"""Maximum nesting depth of lists and objects; what Lathe writes has fewer than ten levels."""
+"""Maximum nesting depth of lists and objects. What Lathe writes has fewer than ten levels."""
 
 
 def parse_json(content: bytes | str) -> Any:

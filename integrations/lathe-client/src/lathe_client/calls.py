@@ -79,7 +79,11 @@ def build_json_call(
     accept: str = JSON,
     changes_state: bool = False,
 ) -> Call[Result]:
-    """Build a call with a JSON body; raise `InvalidTextError` if a text in it is not Unicode."""
+    """Build a call with a JSON body.
+
+    Raises:
+        InvalidTextError: if a text in the body is not Unicode.
+    """
     return Call(
         method,
         path,

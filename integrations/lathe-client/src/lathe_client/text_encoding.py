@@ -27,7 +27,11 @@ def encode_text(text: str, name: str) -> bytes:
 
 
 def encode_json(fields: Mapping[str, Any]) -> bytes:
-    """Return fields as JSON in UTF-8; raise `InvalidTextError` if a text in them is not Unicode."""
+    """Return fields as JSON in UTF-8.
+
+    Raises:
+        InvalidTextError: if a text in them is not Unicode.
+    """
     text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
     try:
         return text.encode()

@@ -12,14 +12,17 @@ OBJECTS = {"encoder": dict, "target_encoder": dict, "provenance": dict, "certifi
 """Fields that are JSON objects."""
 
 Figure = float | None
-"""A measure; None if there were too few rows for it."""
+"""A measure. It is None if there were too few rows for it."""
 
 Dimensions = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,4}$")]
 """A number of dimensions as a key of JSON."""
 
 
 class _Fields(BaseModel):
-    """Fields of a JSON object; those that are not declared may be anything."""
+    """Fields of a JSON object.
+
+    Those that are not declared may be anything.
+    """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="allow", allow_inf_nan=True)
 
@@ -78,9 +81,9 @@ class _FitFields(_Fields):
 
 
 def require_fit_fields(folder: Path, manifest: Manifest) -> None:
-    """Raise `ArtifactError` unless the manifest fields that a fit adds have their types; all of them may be missing.
+    """Raise `ArtifactError` unless the manifest fields that a fit adds have their types.
 
-    `folder` is for the message.
+    All of them may be missing. `folder` is for the message.
     """
     require_field_types(folder, manifest, OBJECTS)  # its message is for people, pydantic's is for programmers
     given = {name: value for name, value in manifest.items() if name in _FitFields.model_fields}

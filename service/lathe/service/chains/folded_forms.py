@@ -16,7 +16,7 @@ FORM_BYTES = 4_096
 
 
 class FoldedForms:
-    """Folded forms of one chain, kept in bounded memory; usable from several threads.
+    """Folded forms of one chain, kept in bounded memory for several threads.
 
     The forms with all dimensions are at most four. A form with fewer dimensions shares their tensors if it can, and is
     folded separately if not.
@@ -36,7 +36,10 @@ class FoldedForms:
         )
 
     def find(self, dimensions: int | None, normalize: bool, side: "Side") -> "Chain | None":
-        """Return a form if it is kept; arguments as in `get`."""
+        """Return a form if it is kept.
+
+        The arguments are those of `get`.
+        """
         with self.guard:
             if dimensions is None:
                 return self.whole.get((normalize, side))

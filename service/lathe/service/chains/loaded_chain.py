@@ -80,7 +80,9 @@ class LoadedChain:
             return error
 
     def fold(self, dimensions: int | None, normalize: bool, side: "Side" = "document") -> "Chain":
-        """Return the chain with its affine steps multiplied into one, cut to a size; see `FoldedForms`.
+        """Return the chain with its affine steps multiplied into one, cut to a size.
+
+        The result is kept, see `FoldedForms`.
 
         Args:
             dimensions: output dimensions; None for all.

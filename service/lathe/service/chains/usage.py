@@ -39,7 +39,9 @@ def record_use(path: Path, chain: str, use: str) -> None:
 
 
 def read_recorded_uses(path: Path) -> dict[str, list[str]]:
-    """Read the recorded uses by version of a chain; empty if there is no file.
+    """Read the recorded uses by version of a chain.
+
+    There are none without a file.
 
     Raises:
         ArtifactError: if the file is damaged.

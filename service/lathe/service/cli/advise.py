@@ -129,7 +129,10 @@ def advise(
 
 
 def _ask_for_place() -> PlaceName:
-    """Return the place that the user names on the terminal; `lathe` where there is none."""
+    """Return the place that the user names on the terminal.
+
+    It is `lathe` where there is no terminal.
+    """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return "lathe"
     names = get_args(PlaceName)

@@ -230,7 +230,10 @@ class ProgressBar:
         self.bar.set_description_str(message)
 
     def clear(self) -> None:
-        """Remove the bar from its line, so that other output can be printed; the next call shows it again."""
+        """Remove the bar from its line, so that other output can be printed.
+
+        The next call shows it again.
+        """
         self.bar.clear()
 
     def _print_lines(self) -> None:

@@ -41,7 +41,10 @@ def require_driver() -> None:
 
 
 def record_column(connection: "Connection", table: object, column: str, chain: str) -> None:
-    """Record that a chain fills a column, so that the chain is not deleted by mistake; warn if that is not possible."""
+    """Record that a chain fills a column, so that the chain is not deleted by mistake.
+
+    If that is not possible, a warning is printed.
+    """
     from lathe.service.chains.usage import record_use
 
     database = connection.info

@@ -119,9 +119,12 @@ class Pending:
         return Answer(vectors, self.target, tokens, timings, cut_tokens=cut)
 
     def _require_finite(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the vectors; raise `ArtifactError` if a chain made NaN or inf of the encoder's finite vectors.
+        """Return the vectors if all are finite.
 
         Loading a chain tries two rows; its weights may be such that only others overflow.
+
+        Raises:
+            ArtifactError: if a chain made NaN or inf of the encoder's finite vectors.
         """
         if self.target.loaded is not None and not np.isfinite(vectors).all():
             raise ArtifactError(f"the chain {self.target.chain} maps a text to numbers that float32 cannot hold")

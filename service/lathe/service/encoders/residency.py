@@ -45,7 +45,10 @@ class Residency:
             self.thread.join(timeout=2 * CHECK_SECONDS)
 
     def find_problem(self) -> str | None:
-        """Return why encoders are not unloaded, or that the loaded ones exceed the limit; None if neither is so."""
+        """Return why encoders are not unloaded, or that the loaded ones exceed the limit.
+
+        Returns None if neither is so.
+        """
         if self.unexpected.message is not None:
             return self.unexpected.message
         total = sum(engine.model_bytes for engine in self.list_engines() if engine.ready_dispatchers)

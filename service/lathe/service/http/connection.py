@@ -96,7 +96,10 @@ class Limits:
         return self.descriptors is not None and descriptor >= self.descriptors - spare
 
     def close_an_idle_connection(self) -> bool:
-        """Close the connection that is idle for longest; return False if none is idle."""
+        """Close the connection that is idle for longest.
+
+        Returns False if none is idle.
+        """
         if not self.idle:
             return False
         connection = next(iter(self.idle))

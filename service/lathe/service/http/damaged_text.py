@@ -34,9 +34,9 @@ def find_damaged_text(body: bytes) -> BadValueError | None:
 
 
 def _describe_damage(text: str, escaped: bool) -> str:
-    """Return what is wrong with a text; an empty string for nothing.
+    """Return what is wrong with a text.
 
-    Python's `surrogateescape` has U+DC80 to U+DCFF for bytes that are not UTF-8.
+    It is an empty string for nothing. Python's `surrogateescape` has U+DC80 to U+DCFF for bytes that are not UTF-8.
 
     Args:
         text: text of the body.

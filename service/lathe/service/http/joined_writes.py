@@ -21,7 +21,10 @@ class JoinedWrites:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Keep the bytes if none are kept, else send both in one call; kept bytes go alone when the iteration ends."""
+        """Keep the bytes if none are kept, else send both in one call.
+
+        Kept bytes go alone when the iteration ends.
+        """
         self._unsent.append(data)
         if len(self._unsent) > 1:
             self._send()

@@ -110,7 +110,9 @@ def validate_json(body: bytes, schema: type[AnyBody]) -> AnyBody:
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse a JSON body; if a key is repeated, its last value counts. A byte order mark before it is ignored.
+    """Parse a JSON body.
+
+    If a key is repeated, its last value counts. A byte order mark before it is ignored.
 
     Raises:
         BadValueError: if the body is not valid JSON; NaN and Infinity are not.

@@ -15,7 +15,7 @@ DRAINED_BODIES = 8
 otherwise see its connection cut instead of the 413."""
 
 CODINGS = frozenset({"gzip", "x-gzip", "deflate"})
-"""Values of `Content-Encoding` that are decoded; the stream's own header says which of the two formats it has."""
+"""Values of `Content-Encoding` that are decoded. The stream's own header says which of the two formats it has."""
 
 INFLATED_BYTES = 1_000_000
 """Maximum bytes of a decompressed piece: the memory of a piece is counted only once it is there."""
@@ -60,7 +60,9 @@ async def read_body(request: Request, settings: Settings) -> bytes:
 
 
 def _read_coding(request: Request) -> str:
-    """Return the coding of the body if it is one of `CODINGS`; an empty string if the body has none.
+    """Return the coding of the body if it is one of `CODINGS`.
+
+    It is an empty string if the body has none.
 
     Raises:
         ServiceError: 415 for another coding, or several.
@@ -79,7 +81,9 @@ def _is_declared_over(limit: int, request: Request) -> bool:
 
 
 async def _inflate(request: Request) -> AsyncIterator[bytes]:
-    """Yield the decompressed body in pieces of at most `INFLATED_BYTES`; a thread decompresses them.
+    """Yield the decompressed body in pieces of at most `INFLATED_BYTES`.
+
+    A thread decompresses them.
 
     Raises:
         BadValueError: if the body is no gzip or zlib stream, or not exactly one.

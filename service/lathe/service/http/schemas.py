@@ -253,10 +253,11 @@ class FitBody(Body):
 
 
 class AdviseBody(Body):
-    """A source to advise on; `fit` names the chain to fit as recommended.
+    """A source to advise on.
 
-    The decision is for the `place` that is to store the vectors, for `rows` rows there, compared by `metric`. A search
-    must find the share `recall` of the ten nearest. At most `sample_rows` rows of the source are measured.
+    If `fit` is given, the recommended chain is fitted under that name. The decision is for the `place` that is to store
+    the vectors, for `rows` rows there, compared by `metric`. A search must find the share `recall` of the ten nearest.
+    At most `sample_rows` rows of the source are measured.
     """
 
     source: SourceBody

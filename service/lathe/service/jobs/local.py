@@ -57,7 +57,10 @@ class LocalJobs:
         return None
 
     def warnings(self) -> list[str]:
-        """Return what keeps jobs from being managed; a job that cannot be started fails with the reason instead."""
+        """Return what keeps jobs from being managed.
+
+        A job that cannot be started is not among it: it fails, with the reason.
+        """
         return [self.unexpected.message] if self.unexpected.message else []
 
     def submit(self, kind: str, request: Mapping[str, Any], files: Mapping[str, bytes]) -> Job:

@@ -13,7 +13,7 @@ MAX_ROWS = 1_000_000
 """Largest sample that a user may request, since its vectors are held in memory."""
 
 PlaceName = Literal["lathe", "pgvector", "qdrant", "elasticsearch", "milvus", "lancedb", "faiss", "memory"]
-"""Place that is to store the vectors; `memory` are arrays in a program's memory."""
+"""Place that is to store the vectors. `memory` are arrays in a program's memory."""
 Metric = Literal["cosine", "ip", "l2"]
 """How a place compares vectors: by cosine, inner product or Euclidean distance."""
 DEFAULT_RECALL = 0.95

@@ -37,7 +37,10 @@ def build_tables(advice: Advice) -> dict[str, Table]:
 
 
 def build_option_table(decision: PlaceDecision) -> Table:
-    """Build the table of what a place can hold; the option to store is marked with an arrow."""
+    """Build the table of what a place can hold.
+
+    The option to store is marked with an arrow.
+    """
     best = decision.chosen or decision.before
     return Table.from_records(
         (

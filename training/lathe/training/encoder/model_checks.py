@@ -51,14 +51,19 @@ def require_loadable(spec: EncoderSpec, model: str) -> None:
 
 
 def has_modules(spec: EncoderSpec, model: str) -> bool:
-    """Return whether a model's files say which modules it has; its token vectors are pooled by a default otherwise."""
+    """Return whether a model's files say which modules it has.
+
+    Its token vectors are pooled by a default otherwise.
+    """
     from sentence_transformers.util import load_file_path
 
     return load_file_path(model, "modules.json", revision=spec.revision) is not None
 
 
 def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str | None:
-    """Return the warning that nothing says how a model's token vectors are pooled; None if something does.
+    """Return the warning that nothing says how a model's token vectors are pooled.
+
+    Returns None if something does.
 
     Args:
         spec: spec of the encoder.
@@ -75,7 +80,10 @@ def describe_default_pooling(spec: EncoderSpec, model: Any, located: str) -> str
 
 
 def _read_settings(model: str, file: str, spec: EncoderSpec) -> dict[str, Any]:
-    """Return the content of one of a model's JSON files; empty if there is none, or it is no object."""
+    """Return the content of one of a model's JSON files.
+
+    It is empty if there is none, or it is no object.
+    """
     from sentence_transformers.util import load_file_path
 
     path = load_file_path(model, file, revision=spec.revision)
@@ -117,7 +125,10 @@ def _require_first_module(spec: EncoderSpec, model: Any) -> None:
 
 
 def _require_prompts(spec: EncoderSpec, model: Any) -> None:
-    """Raise `EncoderError` for a prompt in a model's settings that is no text; one that is null becomes empty."""
+    """Raise `EncoderError` for a prompt in a model's settings that is no text.
+
+    One that is null becomes empty.
+    """
     for name, prompt in model.prompts.items():
         if not isinstance(prompt, str | None):
             raise EncoderError(f"{spec.name} has a prompt {name} of {prompt!r:.40} in its settings; allowed are texts")
@@ -149,9 +160,10 @@ def _require_weights(spec: EncoderSpec, model: Any) -> None:
 
 
 def find_smaller_vocabulary(model: Any) -> int | None:
-    """Return how many tokens a loaded model has vectors for, if its tokenizer gives higher ids; else None.
+    """Return how many tokens a loaded model has vectors for, if its tokenizer gives higher ids.
 
-    Some models have special tokens that none of their texts contain. A text with such a token makes the model fail.
+    Returns None if it gives none. Some models have special tokens that none of their texts contain. A text with such a
+    token makes the model fail.
     """
     first, tokenizer = next(iter(model)), model.tokenizer
     if hasattr(first, "auto_model"):

@@ -21,10 +21,10 @@ def find_first_position(model: torch.nn.Module) -> int:
 
 
 def count_positions(model: Any) -> int | None:
-    """Return how many tokens of a text a transformer has position vectors for; None if it needs none.
+    """Return how many tokens of a text a transformer has position vectors for.
 
-    Models with rotary or relative positions need none. RoBERTa, MPNet and XLM-R have vectors for `padding_idx` + 1
-    positions that no token of a text is at; BART and OPT for two.
+    Returns None if it needs none. Models with rotary or relative positions need none. RoBERTa, MPNet and XLM-R have
+    vectors for `padding_idx` + 1 positions that no token of a text is at; BART and OPT for two.
 
     Args:
         model: model of transformers, with its `config`.

@@ -58,7 +58,7 @@ class TextEncoder(HasSpace, Protocol):
 
     @property
     def vectors_key(self) -> str:
-        """Key under which its vectors are stored offline; see `PromptedEncoder`."""
+        """Key under which its vectors are stored offline, see `PromptedEncoder`."""
 
     def describe(self) -> dict[str, Any]:
         """Return spec, fingerprint, dimensions, maximum length and prompts as a dict for the artifact's metadata."""
@@ -136,7 +136,9 @@ class PromptedEncoder:
         return key
 
     def prompt(self, prompt_name: str | None) -> str | None:
-        """Return the text of a prompt; None takes the default prompt, and returns None if there is no default.
+        """Return the text of a prompt, or of the default prompt for None.
+
+        Returns None if there is no default prompt.
 
         Raises:
             EncoderError: if there is no prompt of that name.
@@ -144,7 +146,7 @@ class PromptedEncoder:
         return find_prompt(self.name, self.prompts, self.default_prompt_name if prompt_name is None else prompt_name)
 
     def with_default_prompt(self, prompt_name: str) -> Self:
-        """Return the same encoder with another default prompt; both share the model or the calls.
+        """Return an encoder with another default prompt that shares this one's model or calls.
 
         Raises:
             EncoderError: if there is no prompt of that name.
@@ -156,7 +158,9 @@ class PromptedEncoder:
 
 
 def find_prompt(encoder: str, prompts: Mapping[str, str], name: str | None) -> str | None:
-    """Return the text of an encoder's prompt; None if `name` is None or `NO_PROMPT`.
+    """Return the text of an encoder's prompt.
+
+    It is None if `name` is None or `NO_PROMPT`.
 
     Args:
         encoder: name of the encoder, for messages.

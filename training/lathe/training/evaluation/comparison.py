@@ -37,12 +37,15 @@ METRIC_NAMES = {
     "v_measure": "V-measure",
     "f1": "F1",
 }
-"""Name of a main score for reading; others are called as mteb calls them."""
+"""Name of a main score for reading. Others are called as mteb calls them."""
 
 
 @dataclass(frozen=True)
 class System:
-    """Encoder with a method; `label` is shared by several seeds of a method, and `control` for raw vectors."""
+    """Encoder with a method.
+
+    `label` is shared by several seeds of a method, and is `control` for raw vectors.
+    """
 
     encoder: str
     label: str = CONTROL
@@ -76,7 +79,10 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the compared system is better or worse; undecided if the interval contains 0, or there is none."""
+        """Whether the compared system is better or worse.
+
+        It is undecided if the interval contains 0, or there is none.
+        """
         outcomes: dict[int, Outcome] = {1: "better", -1: "worse", 0: "undecided"}
         return outcomes[self.difference.sign]
 
@@ -177,7 +183,10 @@ def _list_pairs(grid: Grid) -> Iterator[tuple[System, System]]:
 def _compare_within(
     grid: Grid, values: dict[tuple[str, str, str], Score], task: str, baseline: System, compared: System
 ) -> Verdict | None:
-    """Return the verdict on one data set; None if one of the systems has no score on it."""
+    """Return the verdict on one data set.
+
+    It is None if one of the systems has no score on it.
+    """
     means, units = [], []
     count = 0
     for system in (baseline, compared):

@@ -40,7 +40,10 @@ class Decision:
     comparison: Comparison | None
 
     def to_fields(self) -> dict[str, object]:
-        """Return the answer as fields of JSON; those of the comparison are missing if nothing was compared."""
+        """Return the answer as fields of JSON.
+
+        Those of the comparison are missing if nothing was compared.
+        """
         fields: dict[str, object] = {"sentence": self.sentence, "choice": self.choice}
         if self.comparison is None:
             return fields
@@ -133,7 +136,10 @@ def _count_outcomes(comparison: Comparison) -> str:
 
 
 def _format_points(difference: Interval) -> str:
-    """Format a difference as "1.9 ± 0.8"; with its sign if it is not decided, so that better or worse is not said."""
+    """Format a difference as "1.9 ± 0.8".
+
+    One that is not decided has its sign, so that better or worse is not said.
+    """
     shown = Interval(abs(difference.value), difference.low, difference.high) if difference.sign else difference
     return format_half_width(shown, "+.1f" if difference.value and not difference.sign else ".1f", " ± ")
 

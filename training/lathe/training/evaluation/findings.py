@@ -17,7 +17,9 @@ TEMPLATE = Path(__file__).with_name("summary.txt.j2")
 
 @dataclass(frozen=True)
 class Findings:
-    """Findings of one evaluation; parts whose methods were not requested are empty.
+    """Findings of one evaluation.
+
+    Parts whose methods were not requested are empty.
 
     Attributes:
         decision: the answer.

@@ -8,19 +8,22 @@ from lathe.training.evaluation.reduction import Retention
 from lathe.training.reporting.figures import draw_figures, new_panels, plot_curves, plot_intervals
 
 MAX_COMPARISONS = 40
-"""Maximum number of comparisons in the figure; all are in the table."""
+"""Maximum number of comparisons in the figure. All are in the table."""
 
 Plot = Callable[[Findings], Any]
 """Function that plots findings as a Matplotlib figure, or returns None if there is nothing to plot."""
 
 
 def draw_all(findings: Findings) -> dict[str, str]:
-    """Draw every figure for which the findings have data; return SVG text by title."""
+    """Draw every figure for which the findings have data, as SVG text by title."""
     return draw_figures(PLOTS, findings)
 
 
 def plot_differences(findings: Findings) -> Any:
-    """Plot the difference of each comparison with its interval; return None without comparisons."""
+    """Plot the difference of each comparison with its interval.
+
+    Returns None without comparisons.
+    """
     comparisons = findings.comparisons[:MAX_COMPARISONS]
     if not comparisons:
         return None

@@ -109,7 +109,10 @@ def _describe(comparison: Comparison) -> dict[str, Any]:
 
 
 def format_report(results: Results, findings: Findings) -> str:
-    """Format the main tables, the problems and the sentences as plain text for a terminal; the answer is the last."""
+    """Format the main tables, the problems and the sentences as plain text for a terminal.
+
+    The answer is the last.
+    """
     answer, *sentences = summarize(findings)
     tables = {
         "Mean score of the raw vectors × 100, by type of task (number of tasks)": build_raw_score_table(results),

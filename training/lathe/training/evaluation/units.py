@@ -28,10 +28,12 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 MAX_JACKKNIFE_GROUPS = 1000
-"""Maximum number of groups of pairs that a jackknife leaves out one by one; with at most as many pairs, a group is one
-pair. The metric is computed once for each group."""
+"""Maximum number of groups of pairs that a jackknife leaves out one by one.
+
+With at most as many pairs, a group is one pair. The metric is computed once for each group.
+"""
 TOLERANCE = 1e-4
-"""Maximum difference between mteb's score and that of the values; mteb rounds scores to five decimals."""
+"""Maximum difference between mteb's score and that of the values. mteb rounds scores to five decimals."""
 TREC_METRICS = {"ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall", "precision": "P", "hit_rate": "success"}
 """Names of pytrec_eval's metrics, by the first part of mteb's, such as ndcg of ndcg_at_10."""
 
@@ -88,9 +90,10 @@ class UnitRecorder:
             del self.task.task_specific_scores
 
     def compute(self, scores: Mapping[str, Any], predictions: Path | None) -> UnitValues | None:
-        """Compute the values of the units; None if the task has no such values.
+        """Compute the values of the units.
 
-        This is so for other types and metrics than those above, and for tasks of several splits, subsets or levels.
+        Returns None if the task has no such values. This is so for other types and metrics than those above, and for
+        tasks of several splits, subsets or levels.
 
         Args:
             scores: mteb's scores of the only subset of the only split.
@@ -184,8 +187,10 @@ _BY_TYPE: dict[tuple[str, str], Callable[[Any, Any, Any, Any], UnitValues | None
     ("PairClassification", "max_ap"): _jackknife_precision,
     ("Clustering", "v_measure"): _bootstrap_clusterings,
 }
-"""Functions by type of task and main score; their arguments are task, predictions, rows of the test and mteb's
-scores."""
+"""Functions by type of task and main score.
+
+Their arguments are task, predictions, rows of the test and mteb's scores.
+"""
 
 
 def jackknife(metric: Callable[[NDArray[np.bool_]], float], units: int) -> UnitValues:

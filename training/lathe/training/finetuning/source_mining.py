@@ -130,7 +130,10 @@ class MinedCache:
         return list(found.values())
 
     def _has_key(self) -> bool:
-        """Return whether the cache was written for this key; False if its description is missing or damaged."""
+        """Return whether the cache was written for this key.
+
+        It was not if its description is missing or damaged.
+        """
         try:
             about = orjson.loads(self.about.read_bytes())
         except (OSError, orjson.JSONDecodeError):

@@ -21,7 +21,7 @@ from lathe.training.sources.raw import RawBatch, Readable, Span, native_path, re
 
 
 def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[RawBatch]:
-    """Read the rows of a span from a FAISS index that keeps vectors; yield batches of up to `rows` vectors.
+    """Read the rows of a span from a FAISS index that keeps vectors, in batches of up to `rows`.
 
     Rows are in the order in which they were added. If the index has ids of its own, each row has a record
     `{"id": …}`. `field` is ignored.
@@ -39,7 +39,9 @@ def read_faiss(path: Readable, field: str, rows: int, span: Span) -> Iterator[Ra
 
 
 def read_faiss_shape(path: Readable, field: str) -> tuple[int, int]:
-    """Return rows and dimensions of a FAISS index that keeps vectors; `field` is ignored.
+    """Return rows and dimensions of a FAISS index that keeps vectors.
+
+    `field` is ignored.
 
     Raises:
         SourceError: as in `read_faiss`.
@@ -142,7 +144,10 @@ def _require_keeping(path: Readable) -> int:
 
 
 def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
-    """Return the metric of a FAISS index that keeps vectors from its header; None if the file is none."""
+    """Return the metric of a FAISS index that keeps vectors from its header.
+
+    It is None if the file is none.
+    """
     with path.open("rb") as stored:
         header = _read_inner_header(stored)
     if header[:4] not in KEEPING:
@@ -151,13 +156,19 @@ def read_faiss_metric(path: Readable) -> Literal["ip", "l2"] | None:
 
 
 def _read_inner_header(stored: IO[bytes]) -> bytes:
-    """Read the header of an index, or of the one that it maps to ids, which follows its own; return its 37 bytes."""
+    """Read the header of an index, or of the one that it maps to ids, and return its 37 bytes.
+
+    The header of the other follows that of the index that maps.
+    """
     header = _read_index_header(stored)
     return _read_index_header(stored) if header[:4] in MAPPED else header
 
 
 def _read_index_header(stored: IO[bytes]) -> bytes:
-    """Read a FAISS index header from the stream and return its 37 bytes; skip the parameter that some metrics have."""
+    """Read a FAISS index header from the stream and return its 37 bytes.
+
+    The parameter that some metrics have is skipped.
+    """
     header = stored.read(HEADER_BYTES)
     if int.from_bytes(header[33:], "little") > 1:
         stored.read(4)

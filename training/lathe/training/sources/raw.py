@@ -17,9 +17,10 @@ Record = dict[str, Any]
 
 
 def find_rounded_number(value: Any) -> float | None:
-    """Return a number that may be a rounded integer: a float of 2^64 or more, anywhere in a JSON value; else None.
+    """Return a number that may be a rounded integer, None if there is none.
 
-    orjson, which reads all JSON here, rounds integers beyond 64 bits to floats, and does not say so.
+    That is a float of 2^64 or more, anywhere in a JSON value. orjson, which reads all JSON here, rounds integers beyond
+    64 bits to floats, and does not say so.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) and abs(value) >= 2.0**64 else None

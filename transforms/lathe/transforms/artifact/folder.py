@@ -40,12 +40,14 @@ Manifest = dict[str, Any]
 """The content of manifest.json."""
 
 MAX_MANIFEST_BYTES = 16_000_000
-"""Maximum bytes of a manifest; those of fits have a few kilobytes, and a spectrum of 65,536 variances takes 1 MB."""
+"""Maximum bytes of a manifest. Those of fits have a few kilobytes, and a spectrum of 65,536 variances takes 1 MB."""
 
 MAX_HEADER_BYTES = 256 * 1024
-"""Maximum bytes of the header of a file of tensors: 2,500 tensors; a chain of 64 steps has some hundred.
+"""Maximum bytes of the header of a file of tensors: 2,500 tensors.
 
-The library takes 40 µs and 1.5 kB for each tensor, so that larger headers take seconds."""
+A chain of 64 steps has some hundred. The library takes 40 µs and 1.5 kB for each tensor, so that larger headers take
+seconds.
+"""
 
 HEADER_LENGTH_BYTES = 8
 """Number of bytes at the start of a file of tensors that hold the length of its header, little-endian."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from lathe.transforms.errors import ArtifactError
 
 Shape = tuple[str | int, ...]
-"""Shape of a tensor: each axis as its length, or as a name; axes with one name have one length, of at least 1."""
+"""Shape of a tensor: each axis as its length, or as a name. Axes with one name have one length, of at least 1."""
 
 
 def require_restorable(kind: str, expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:

@@ -220,7 +220,10 @@ class Transform(Map):
         self.check_tensors()
 
     def check_tensors(self) -> None:
-        """Raise `ArtifactError` if buffers hold entries that no fit gives; do nothing by default."""
+        """Raise `ArtifactError` if buffers hold entries that no fit gives.
+
+        By default, nothing is checked.
+        """
 
 
 @contextmanager

@@ -415,9 +415,10 @@ class Chain(nn.Module):
         return chain if like is None else chain.to(dtype=dtype, device=like.device)
 
     def cut_folded(self, dimensions: int) -> "Chain | None":
-        """Return a folded chain cut to its first dimensions, sharing the tensors; None if its last map is not affine.
+        """Return a folded chain cut to its first dimensions, or None if its last map is not affine.
 
-        The result equals `fold(dimensions)` of the chain that this one was folded from, and takes no memory.
+        The result equals `fold(dimensions)` of the chain that this one was folded from. It shares the tensors, so that
+        it takes no memory.
 
         Args:
             dimensions: number of leading dimensions to output, of a chain that is nested.

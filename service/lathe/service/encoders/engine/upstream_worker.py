@@ -62,7 +62,10 @@ class UpstreamConnection:
             return self.encoder
 
     def release(self, worker: "UpstreamWorker") -> None:
-        """Note that a worker has ended; close the encoder, whose calls are cancelled, after the last one."""
+        """Note that a worker has ended.
+
+        After the last one, the encoder is closed, which cancels its calls.
+        """
         with self.guard:
             self.workers.discard(worker)
             if self.workers:
@@ -166,7 +169,10 @@ class UpstreamWorker:
         return self.encoder is not None and self.encoder is self.connection.encoder
 
     def stop(self) -> None:
-        """Release the connection, which the last worker closes; that ends the calls of all of them."""
+        """Release the connection.
+
+        The last worker closes it, which ends the calls of all of them.
+        """
         self.connection.release(self)
 
 

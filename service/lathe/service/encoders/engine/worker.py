@@ -140,7 +140,7 @@ class Worker:
             return self._encode_each_alone(zip(group.parts, group.positions, strict=True))
 
     def _encode_together(self, group: Tokenized) -> dict[int, tuple[dict[str, Any], list[framing.Array]]]:
-        """Encode a group as `_encode_group` does; raise what fails for the whole group.
+        """Encode a group as `_encode_group` does, and raise what fails for the whole group.
 
         A part of several for which the model gives NaN or inf is encoded again on its own.
         """
@@ -204,9 +204,10 @@ class Worker:
         return results
 
     def load_chain(self, ref: dict[str, Any]) -> Chain:
-        """Return a chain, folded and on the device; read it from disk unless it is kept.
+        """Return a chain, folded and on the device.
 
-        `ref` has the fields of a `ChainRef`. Over `MAX_CHAINS`, the least recently used chain is dropped.
+        It is read from disk unless it is kept. `ref` has the fields of a `ChainRef`. Over `MAX_CHAINS`, the least
+        recently used chain is dropped.
 
         Raises:
             ArtifactError: if the folder is missing, damaged, or holds another chain.

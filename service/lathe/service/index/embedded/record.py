@@ -147,7 +147,9 @@ class IndexRecord:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Run the block as the only writer: commit at the end, durably on disk; roll back on any exception.
+        """Run the block as the only writer of the record.
+
+        It is committed at the end, durably on disk, and rolled back on any exception.
 
         Raises:
             UnavailableError: if the file was deleted or replaced since it was opened: what is written to the open file

@@ -37,7 +37,7 @@ MAX_PARAMETERS = 8192
 MAX_COUNTER = 2**53
 """Maximum number of writes, and of labels: integers that SQLite and every reader of JSON hold exactly."""
 MAX_ENTRIES = 100
-"""Maximum number of tables and indexes that are read of a file's schema; a record has less than 20."""
+"""Maximum number of tables and indexes that are read of a file's schema. A record has less than 20."""
 
 VECTORS_TABLE = "CREATE TABLE {name} (label INTEGER PRIMARY KEY, vector BLOB NOT NULL)"
 """SQL that creates a table of original vectors, `vectors_<n>`."""
@@ -60,7 +60,7 @@ COMMIT;
 
 
 def read_meta(db: sqlite3.Connection, key: str) -> Any:
-    """Return a value of the meta table; None if the key is missing.
+    """Return a value of the meta table, None if the key is missing.
 
     Raises:
         UnavailableError: if the value is damaged.
@@ -170,9 +170,10 @@ def require_readable(path: Path) -> None:
 
 
 def _find_schema_problem(entries: set[tuple[str, str, str, str | None]]) -> str | None:
-    """Return what distinguishes entries of `sqlite_schema` from those of a record; None if nothing does.
+    """Return what distinguishes entries of `sqlite_schema` from those of a record.
 
-    A record has one table of vectors with any number, or two while an index moves to another encoder.
+    Returns None if nothing does. A record has one table of vectors with any number, or two while an index moves to
+    another encoder.
     """
     kinds = {kind for kind, *_ in entries}
     if kinds & {"trigger", "view"}:

@@ -72,9 +72,9 @@ class PayloadCache:
 
 
 def wrap_json(item: str, metadata: bytes | None) -> Any:
-    """Wrap the JSON metadata of an item for insertion into a response as it is; None stays None.
+    """Wrap the JSON metadata of an item for insertion into a response as it is.
 
-    It is parsed once to see that it is JSON, because the response would be none otherwise.
+    None stays None. It is parsed once to see that it is JSON, because the response would be none otherwise.
 
     Raises:
         UnavailableError: if it is damaged.

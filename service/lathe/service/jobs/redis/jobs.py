@@ -143,7 +143,7 @@ class SharedJobs:
                 self._manage_or_log()
 
     def _manage_or_log(self) -> None:
-        """Manage the jobs; log an error of Redis unless it is the same as last time."""
+        """Manage the jobs, and log an error of Redis unless it is the same as last time."""
         try:
             self.manage_jobs()
             self.trouble = None

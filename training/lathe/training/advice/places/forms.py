@@ -16,8 +16,11 @@ from lathe.transforms.statistics import unit_rows
 from lathe.transforms.vectors import FloatArray
 
 Element = Literal["float32", "float16", "int8", "sq8", "bit", "rabitq", "pq", "codes"]
-"""What is stored for a vector: numbers of 4 or 2 bytes; of 1 byte on one scale, or on one for each dimension; signs;
-codes of RaBitQ, of a product quantizer, or of Lathe."""
+"""What is stored for a vector.
+
+Numbers have 4 or 2 bytes, or 1 byte: on one scale, or on one for each dimension. The others are signs and the codes of
+RaBitQ, of a product quantizer, or of Lathe.
+"""
 
 PQ_BITS = 8
 """Bits of the code of a part of a vector, of a product quantizer."""
@@ -54,7 +57,10 @@ class StoredForm:
 
 
 def find_form_problem(form: StoredForm, rows: int) -> str | None:
-    """Return why a form cannot be measured with so many rows to fit it on; None if it can."""
+    """Return why a form cannot be measured with so many rows to fit it on.
+
+    Returns None if it can.
+    """
     if form.element == "pq" and rows < MIN_PQ_ROWS:
         return f"a product quantizer takes {MIN_PQ_ROWS:,} rows to fit, and the sample has {rows:,}"
     if form.element in ("rabitq", "pq") and find_spec("faiss") is None:
@@ -82,7 +88,9 @@ class FormSearch:
         return prepared
 
     def score(self, form: StoredForm) -> NDArray[np.float32]:
-        """Return the score of each row for each query, `(q, n)`; the highest is the nearest.
+        """Return the score of each row for each query, `(q, n)`.
+
+        The highest is the nearest.
 
         Raises:
             TransformError: if the reduction of the form cannot be fitted on these rows.
@@ -125,7 +133,7 @@ class FormSearch:
 
 
 def _round_on_one_scale(vectors: FloatArray) -> FloatArray:
-    """Round coordinates to 255 steps on one scale; return them as floats `(n, d)`.
+    """Round coordinates to 255 steps on one scale, as floats `(n, d)`.
 
     Of the coordinates, 1 of d + 1 are clipped, as Elasticsearch does.
     """
@@ -134,7 +142,7 @@ def _round_on_one_scale(vectors: FloatArray) -> FloatArray:
 
 
 def _round_on_each_scale(vectors: FloatArray) -> FloatArray:
-    """Round each dimension to 256 steps between its least and its largest value; return floats `(n, d)`."""
+    """Round each dimension to 256 steps between its least and its largest value, as floats `(n, d)`."""
     least = vectors.min(axis=0)
     scale = np.maximum((vectors.max(axis=0) - least) / 255, np.float32(1e-12))
     return np.asarray(np.round((vectors - least) / scale) * scale + least, np.float32)

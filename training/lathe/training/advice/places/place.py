@@ -11,7 +11,7 @@ REDUCTIONS = (2 / 3, 1 / 2, 1 / 3, 1 / 4, 1 / 6)
 MULTIPLE = 8
 """Divisor of every reduced number of dimensions."""
 LINKS = 16
-"""Links of a graph per vector, the default of all places; twice as many on the lowest level."""
+"""Links of a graph per vector, the default of all places. There are twice as many on the lowest level."""
 
 Counted = Literal["total", "memory"]
 """Which bytes are compared: all, or those that should be in memory."""

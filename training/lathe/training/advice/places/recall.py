@@ -20,7 +20,7 @@ K = 10
 NEAREST = (10, 7, 5, 3, 2, 1)
 """Numbers of nearest rows that are counted in the sample."""
 CANDIDATES = (1, 2, 4, 8)
-"""Numbers of candidates that are ranked by the full vectors, as multiples of the nearest rows; 1 ranks none."""
+"""Numbers of candidates that are ranked by the full vectors, as multiples of the nearest rows. 1 ranks none."""
 PART = 4
 """Divisor of the rows of the sample from which recall among all of them is predicted, as a check."""
 UNSEEN_LOSSES = 3
@@ -51,7 +51,10 @@ class ExpectedRecall:
 
 
 def find_nearest(scores: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the `K` highest scored rows of each query, best first, `(q, K)`; scores are `(q, n)`."""
+    """Return the `K` highest scored rows of each query, best first, `(q, K)`.
+
+    Scores are `(q, n)`.
+    """
     return _find_highest(scores, K)
 
 

@@ -25,7 +25,7 @@ FIRST_PAUSE, MAX_PAUSE = 0.25, 20.0
 """Seconds of the first pause between two tries of a call, and of the longest that the API does not ask for."""
 
 MAX_ASKED_PAUSE = 600.0
-"""Maximum seconds of a pause that the API asks for; afterwards one call finds out whether it still refuses."""
+"""Maximum seconds of a pause that the API asks for. Afterwards one call finds out whether it still refuses."""
 MILLION = 1_000_000
 MODEL_TOKENS = 64
 """Maximum tokens that a model adds to a text."""

@@ -31,7 +31,7 @@ OTHER_BYTES = 1_000_000
 OTHER_VALUES = 10_000
 """Maximum JSON values of an answer besides those of its vectors."""
 MAX_CALL_BYTES = 64_000_000
-"""Maximum bytes of all numbers of an answer; a call has no more texts than that allows."""
+"""Maximum bytes of all numbers of an answer. A call has no more texts than that allows."""
 MAX_DIMENSIONS = 16_384
 """Maximum dimensions of an API's vectors, which are not known before its first answer."""
 KEY_STATUSES = (401, 403)
@@ -39,7 +39,7 @@ KEY_STATUSES = (401, 403)
 TEXT_STATUSES = (400, 413, 422)
 """HTTP statuses that may be due to one text of a call."""
 ENCODING_STATUSES = (0, 400, 415, 422, 500, 501)
-"""HTTP statuses of servers that know no base64; 0 is an answer without vectors."""
+"""HTTP statuses of servers that know no base64. 0 is an answer without vectors."""
 
 
 class CallError(Exception):

@@ -268,7 +268,9 @@ class UpstreamEncoder(PromptedEncoder):
         return [place_error(one, position) if isinstance(one, Exception) else one for position, one in enumerate(each)]
 
     def _read_stored(self, keys: Sequence[bytes]) -> list[StoredVector | None]:
-        """Return the stored vector of each key, None where there is none; set `read_problem`.
+        """Return the stored vector of each key, None where there is none.
+
+        `read_problem` is set if they cannot be read.
 
         Raises:
             UpstreamError: if stored vectors cannot be read.
@@ -371,7 +373,10 @@ class UpstreamEncoder(PromptedEncoder):
         ]
 
     def _store(self, keys: Sequence[bytes], vectors: NDArray[np.float32], tokens: Sequence[int]) -> None:
-        """Store vectors; if that fails, as on a full disk, log it and set `write_problem`: the vectors are valid."""
+        """Store vectors.
+
+        If that fails, as on a full disk, it is logged and `write_problem` is set: the vectors are valid.
+        """
         assert self.store is not None
         try:
             self.store.put(keys, vectors, tokens, self.fingerprint)

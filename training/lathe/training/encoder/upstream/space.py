@@ -228,7 +228,10 @@ def find_usable(vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def _find_cosine(before: NDArray[np.float32], now: NDArray[np.float32]) -> float:
-    """Return the lowest cosine of two vectors of the same text; -1 if their dimensions differ."""
+    """Return the lowest cosine of two vectors of the same text.
+
+    It is -1 if their dimensions differ.
+    """
     if before.shape != now.shape:
         return -1.0
     return float((normalize_rows(before) * normalize_rows(now)).sum(axis=1).min())

@@ -153,7 +153,10 @@ class UpstreamStore:
         return self._select_space("asked = ?", asked)
 
     def find_fingerprint(self, fingerprint: str) -> StoredSpace | None:
-        """Return the space of a fingerprint as it was last compared at any address, or None; raise as `read_space`."""
+        """Return the space of a fingerprint as it was last compared at any address, or None.
+
+        It raises what `read_space` raises.
+        """
         return self._select_space("fingerprint = ?", fingerprint)
 
     def _select_space(self, condition: str, argument: str) -> StoredSpace | None:
@@ -256,7 +259,11 @@ class UpstreamStore:
 
 
 def _parse_space(fingerprint: str, stated: str, width: int, probes: bytes, checked_at: float) -> StoredSpace:
-    """Build a space from the values of its row; raise `ValueError`, `TypeError` or `AttributeError` if damaged."""
+    """Build a space from the values of its row.
+
+    Raises:
+        ValueError, TypeError, AttributeError: if it is damaged.
+    """
     described = {str(name): str(value) for name, value in orjson.loads(stated).items()}
     vectors = np.frombuffer(probes, "<f4").reshape(-1, width)
     if not vectors.size or not np.isfinite(vectors).all() or not math.isfinite(checked_at):

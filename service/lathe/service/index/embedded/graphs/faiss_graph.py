@@ -178,7 +178,10 @@ class FaissGraph:
         return rows * (self.scoring.code_bytes + 8 + 4 * (2 * m + m // (m - 1)) + 12)
 
     def _count_bytes(self) -> int:
-        """Count `bytes` of a graph that has rows; no other thread may add any meanwhile."""
+        """Count `bytes` of a graph that has rows.
+
+        No other thread may add any meanwhile.
+        """
         hnsw = self.index.hnsw
         graph = 4 * hnsw.neighbors.size() + 8 * hnsw.offsets.size() + 4 * hnsw.levels.size()
         linking = self.scoring.comparison_bytes(self.faiss.downcast_index(self.index.storage))
