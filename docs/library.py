@@ -29,7 +29,7 @@ SKLEARN = "`from lathe.transforms.sklearn import ChainTransformer`, with the ext
 
 
 def training_page() -> Iterator[str]:
-    """Every public name of the library of texts and encoders."""
+    """Yield the lines on every public name of the library of texts and encoders."""
     things = {name: getattr(training, name) for name in training.__all__}
     yield TRAINING
     yield "\n## Functions"
@@ -42,7 +42,7 @@ def training_page() -> Iterator[str]:
 
 
 def transforms_page() -> Iterator[str]:
-    """Every public name of the library of transforms."""
+    """Yield the lines on every public name of the library of transforms."""
     things = {name: getattr(transforms, name) for name in transforms.__all__}
     steps = {n: t for n, t in things.items() if inspect.isclass(t) and issubclass(t, Transform)}
     errors = {n: t for n, t in things.items() if inspect.isclass(t) and issubclass(t, Exception)}
@@ -79,12 +79,12 @@ def of_thing(name: str, thing: Any, bases: Sequence[type] = ()) -> Iterator[str]
 
 
 def decorators(function: ast.FunctionDef) -> list[str]:
-    """What stands above a function."""
+    """Return the decorators of a function as they are written."""
     return [ast.unparse(decorator) for decorator in function.decorator_list]
 
 
 def arguments(function: ast.FunctionDef | None) -> str:
-    """Names and defaults, without annotations."""
+    """Return the names and defaults of a function's arguments, without annotations."""
     if function is None:
         return ""
     for argument in ast.walk(function.args):
@@ -94,12 +94,12 @@ def arguments(function: ast.FunctionDef | None) -> str:
 
 
 def summary(thing: Any) -> str:
-    """The first paragraph of its docstring."""
+    """Return the first paragraph of a docstring."""
     return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split())
 
 
 def sections(doc: str) -> Iterator[tuple[str, str]]:
-    """The parts `Args`, `Attributes`, `Returns` and `Raises` as lists."""
+    """Yield the sections `Args`, `Attributes`, `Returns` and `Raises` as lists."""
     for match in re.finditer(r"^(Args|Attributes|Returns|Raises):\n((?:[ ]{4}.*\n?|\n(?=[ ]{4}))+)", doc, re.MULTILINE):
         items = re.split(r"\n(?=\S)", textwrap.dedent(match[2]).strip())
         lines = [re.sub(r"^(\w+(?:, \w+)*):", r"`\1`:", " ".join(item.split())) for item in items]
@@ -107,5 +107,5 @@ def sections(doc: str) -> Iterator[tuple[str, str]]:
 
 
 def tree_of(thing: Any) -> Any:
-    """The syntax tree of a class or function."""
+    """Return the syntax tree of a class or function."""
     return ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]

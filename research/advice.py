@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def request_layer(layer: int, pooling: Pooling) -> RequestedEncoder:
-    """A layer of the default encoder under a pooling."""
+    """Return the request for a layer of the default encoder under a pooling."""
     name = f"{DEFAULT_ENCODER.name}:layer{layer}-{pooling}"
     return RequestedEncoder(replace(DEFAULT_ENCODER, name=name, layer=layer, pooling=pooling))
 
@@ -97,7 +97,10 @@ class Measure:
     work: Path
 
     def cells(self, entry: Entry) -> list[Cell]:
-        """A cell for each encoder, measured once; none for a data set that cannot be read, or is too small."""
+        """Return a cell for each encoder, measured once.
+
+        There is none for a data set that cannot be read, or is too small.
+        """
         what = [entry.digest(), self.limit, self.rows, [one.member.output for one in self.encoders], METHODS]
         kept = self.work / "cells" / f"{hashlib.sha256(orjson.dumps(what)).hexdigest()[:32]}.json"
         if not kept.is_file():
@@ -110,7 +113,7 @@ class Measure:
         return cells
 
     def measured(self, entry: Entry) -> Iterator[Cell]:
-        """Encode, advise, fit, score."""
+        """Encode, advise, fit and score, and yield a cell for each encoder."""
         trials = [Trial(entry, compute_trial_key(entry, limit), limit) for limit in (None, self.limit)]
         jobs: list[Job] = [(collect_texts, (trial, {})) for trial in trials]
         found = dict(self.workers.run(jobs))
@@ -144,7 +147,7 @@ class Measure:
     def scores(
         self, trial: Trial, member: Member, asked: Sequence[str], vectors: FloatArray, own: FloatArray
     ) -> dict[str, float | None]:
-        """The score of every method fitted on the data set's own texts; None where it cannot be had."""
+        """Return the score of every method fitted on the data set's own texts, None where it cannot be had."""
         folder = self.work / "scoring" / trial.key / member.output
         shutil.rmtree(folder, ignore_errors=True)
         store = VectorStore(folder / "vectors", member.dimensions)
@@ -165,18 +168,18 @@ class Measure:
 
 
 def rows_of(vectors: FloatArray, places: Mapping[str, int], texts: Sequence[str]) -> FloatArray:
-    """The vectors of some texts."""
+    """Return the vectors of some texts."""
     return np.asarray(vectors[[places[text] for text in texts]])
 
 
 def ignore(_rows: int) -> None:
-    """Nobody watches single batches."""
+    """Do nothing: nobody watches single batches."""
 
 
 def summaries(cells: list[Cell]) -> tuple[dict[str, dict[str, Any]], int]:
-    """What each policy gains and how often it picks the best or nearly so, over the cells that have all scores.
+    """Compute what each policy gains and how often it picks the best or nearly so.
 
-    And the number of cells that have not.
+    Cells without all scores are left out, and their number is returned beside.
     """
     usable = [cell for cell in cells if all(cell["scores"].get(method) is not None for method in METHODS)]
     groups = {"all": usable, "the model as it is": [cell for cell in usable if cell["encoder"].endswith(MODEL)]}
@@ -191,7 +194,7 @@ def summaries(cells: list[Cell]) -> tuple[dict[str, dict[str, Any]], int]:
 
 
 def always(method: str, _: Cell) -> str:
-    """One method, whatever the cell."""
+    """Return one method, whatever the cell."""
     return method
 
 
@@ -206,12 +209,12 @@ POLICIES: dict[str, Callable[[Cell], str]] = {
 
 
 def gain_of_r2(cell: Cell) -> Interval | None:
-    """By the halves; None where they were not ranked."""
+    """Return R2's gain by the halves, None where they were not ranked."""
     return Interval(**cell["gains"]["R2"]) if "R2" in cell["gains"] else None
 
 
 def summary(cells: list[Cell], picked: list[str]) -> dict[str, Any]:
-    """One policy: its gain in points, averaged over the encoders of each task and resampled over tasks."""
+    """Compute a policy's gain in points, averaged over the encoders of each task and resampled over tasks."""
     gained: dict[str, list[float]] = {}
     ahead: dict[str, list[float]] = {}
     near: dict[str, list[bool]] = {}
@@ -231,14 +234,14 @@ def summary(cells: list[Cell], picked: list[str]) -> dict[str, Any]:
 
 
 def table(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """The policies, for reading."""
+    """Format the policies as a table."""
     header = ["", "tasks", "cells", "best or within .2 points", "gain to nothing", "gain to always R2"]
     rows = [[name, str(one["tasks"]), str(one["cells"]), *gained(one)] for name, one in found.items()]
     return markdown_table(header, rows)
 
 
 def gained(one: Mapping[str, Any]) -> list[str]:
-    """How often a policy picks well, and what it gains, with intervals over tasks."""
+    """Return how often a policy picks well, and what it gains, with intervals over tasks."""
     gains = [format_points(Interval(**one[name])) for name in ("gain", "ahead_of_r2")]
     return [format_percent(Interval(**one["near_best"])), *gains]
 

@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def timed(request: Request) -> tuple[Results, float]:
-    """An evaluation, and the seconds it took with those of runs of it that were stopped."""
+    """Run an evaluation, and return it with its seconds, those of runs of it that were stopped included."""
     spent = request.out / f"seconds{len(getattr(request, 'sentences', ()))}"
     before = float(spent.read_text()) if spent.exists() else 0.0
     begun = time.monotonic()
@@ -113,7 +113,7 @@ def timed(request: Request) -> tuple[Results, float]:
 
 
 def condensed(results: Results, findings: Findings) -> dict[str, Any]:
-    """An evaluation without what mteb measures beside its main score."""
+    """Return an evaluation as JSON, without what mteb measures beside its main score."""
     estimation = compare_estimated_means(Grid(results))
     scores: dict[str, dict[str, dict[str, float | None]]] = {}
     for score in results.scores:
@@ -133,7 +133,7 @@ def condensed(results: Results, findings: Findings) -> dict[str, Any]:
 
 
 def save_pictures(kept: dict[str, str], results: Results, findings: Findings, out: Path) -> None:
-    """Some pictures of a part."""
+    """Write some pictures of a part."""
     out.mkdir(parents=True, exist_ok=True)
     drawn = draw_all(results, findings) | draw_estimation(compare_estimated_means(Grid(results)))
     for title, name in kept.items():

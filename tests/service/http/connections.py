@@ -40,7 +40,7 @@ class Served:
         return reader, writer
 
     async def say(self, sent):
-        """What is answered on a connection of its own, until the server closes it."""
+        """Return what is answered on a connection of its own, until the server closes it."""
         reader, writer = await self.connect(sent)
         said = await asyncio.wait_for(reader.read(), 10)
         writer.close()

@@ -38,7 +38,7 @@ class Started:
             self.process = starter.start(program)
 
     def about(self):
-        """What it says of itself."""
+        """Return what the child says of itself."""
         with self.socket.makefile() as lines:
             return json.loads(lines.readline())
 
