@@ -98,6 +98,13 @@ def read_docstrings(count: int) -> list[str]:
     return read_texts("pydoc:", count)
 
 
+def write_texts(folder: Path, texts: list[str]) -> Path:
+    """Write texts to a file in a folder and return its path."""
+    path = folder / "texts.jsonl"
+    path.write_bytes(b"".join(orjson.dumps({"text": text}) + b"\n" for text in texts))
+    return path
+
+
 def encode(dtype: Any, device: str, texts: list[str], **options: Any) -> tuple[Vectors, float]:
     """Unit vectors `(n, d)` of texts on a device, and texts a second of a second pass."""
     from lathe.training.encoder.encoder import Encoder
@@ -171,11 +178,13 @@ def check_server(device: str, quick: bool) -> Figures:
     figures: Figures = {}
     vectors: dict[tuple[str, int | None], Vectors] = {}
     with tempfile.TemporaryDirectory() as folder:
+        source = write_texts(Path(folder), texts[:1200])
         for place, dtype in (("cpu", "float32"), (device, "float32"), (device, "bfloat16")):
             name = f"{place} {dtype}"
-            server = Server(
-                Path(folder) / name.replace(" ", "-"), LATHE_DEVICE=place, LATHE_DTYPE=dtype, LATHE_CACHE_BYTES="0"
-            )
+            home = Path(folder) / name.replace(" ", "-")
+            steps = ["--steps", "r2,truncation:128", "--serve-dimensions"]
+            run_lathe(["fit", "--name", "small", "--source", str(source), *steps], home, place, LATHE_DTYPE=dtype)
+            server = Server(home, LATHE_DEVICE=place, LATHE_DTYPE=dtype, LATHE_CACHE_BYTES="0")
             try:
                 server.wait_for_workers(1)
                 target = target_of(server.url, "/v1/embeddings")
@@ -223,14 +232,15 @@ def check_fit(device: str, quick: bool) -> Figures:
     """Fit a chain of texts on the device from the command line, and embed the texts through it."""
     figures: Figures = {}
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "texts.jsonl"
         texts = read_docstrings(1200 if quick else 10_000)
-        source.write_bytes(b"".join(orjson.dumps({"text": text}) + b"\n" for text in texts))
+        source = write_texts(Path(folder), texts)
         fit = ["fit", "--name", "mine", "--source", str(source), "--steps", "r2,geopres:64"]
-        figures["fit_seconds"] = run_lathe(fit, folder, device)
+        figures["fit_seconds"] = run_lathe(fit, Path(folder) / "home", device)
         out = Path(folder) / "vectors.npy"
         figures["embed_seconds"] = run_lathe(
-            ["embed", "--source", str(source), "--chain", "mine", "--out", str(out)], folder, device
+            ["embed", "--source", str(source), "--chain", "mine", "--out", str(out)],
+            Path(folder) / "home",
+            device,
         )
         shape = np.load(out).shape
         if shape != (len(texts), 64):
@@ -254,16 +264,16 @@ def check_training(device: str, quick: bool) -> Figures:
         job.write_text(json.dumps({"sources": sources}))  # JSON is YAML
         for method in ("ft", "reze"):
             command = ["train", method, "--config", str(job), "--out", f"{folder}/{method}"]
-            figures[f"{method}_seconds"] = run_lathe(command, folder, device)
+            figures[f"{method}_seconds"] = run_lathe(command, Path(folder) / "home", device)
     return figures
 
 
-def run_lathe(arguments: list[str], home: str, device: str) -> float:
-    """Run a command of Lathe on a device with a state folder of its own; return its seconds."""
+def run_lathe(arguments: list[str], home: Path, device: str, **settings: str) -> float:
+    """Run a command of Lathe on a device with a state folder and settings of its own; return its seconds."""
     from benchmarks.server import LATHE, own_environment
 
     begun = time.monotonic()
-    environment = own_environment(Path(home) / "home", LATHE_DEVICE=device)
+    environment = own_environment(home, LATHE_DEVICE=device, **settings)
     ended = subprocess.run([*LATHE, *arguments], env=environment, capture_output=True, text=True)
     if ended.returncode:
         raise CheckError(f"lathe {' '.join(arguments[:2])} ended with {ended.returncode}: {ended.stderr[-1500:]}")
