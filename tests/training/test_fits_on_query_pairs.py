@@ -11,7 +11,7 @@ from lathe.training.fitting import out_of_domain
 from lathe.training.fitting.fit import fit_chain
 from lathe.training.fitting.fit_request import FitRequest
 from lathe.training.fitting.out_of_domain import sample_texts
-from lathe.training.fitting.query_pairs import read_pairs, split_pairs
+from lathe.training.fitting.pairs import read_pairs, split_pairs
 from lathe.transforms.chain import Chain
 from lathe.transforms.progress import no_progress
 from tests.training.conftest import HashingEncoder

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from lathe.training.errors import FitError
+from lathe.training.fitting.earlier_version import EarlierVersion
 from lathe.training.fitting.fit import fit_chain, split_heldout
 from lathe.training.fitting.fit_request import FitRequest
-from lathe.training.fitting.incremental import EarlierVersion
 from lathe.training.sources.docstrings import read_docstring_paragraphs
 from lathe.transforms import ArtifactError, Chain, StepError, parse_steps
 from lathe.transforms.artifact import TENSORS

@@ -21,20 +21,20 @@ from lathe.training.fitting.code_search import (
     read_queries,
     search_codes,
 )
+from lathe.training.fitting.earlier_version import EarlierVersion, compute_stored_moments
 from lathe.training.fitting.encoding import EncodedSource, encode_source
 from lathe.training.fitting.engines import LOCAL, Engine
 from lathe.training.fitting.fit_request import MIN_DISTINCT_ROWS, FitRequest
 from lathe.training.fitting.gates import list_failed_gates, require_gates
-from lathe.training.fitting.incremental import EarlierVersion, compute_stored_moments
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
-from lathe.training.fitting.pairs import encode_targets, require_pairs_or_none
+from lathe.training.fitting.pairs import EncodedPairs, encode_pairs, require_query_pairs_or_none
 from lathe.training.fitting.personal_data import (
     describe_personal_data,
     require_many_queries,
     require_query_files,
 )
-from lathe.training.fitting.query_pairs import EncodedPairs, encode_pairs, require_query_pairs_or_none
 from lathe.training.fitting.stacked import Rows
+from lathe.training.fitting.targets import encode_targets, require_pairs_or_none
 from lathe.training.sources.source import Source, open_source
 from lathe.training.workspace import claim_workspace_folder
 from lathe.transforms.artifact import FitDistribution, FitStatistics

@@ -33,13 +33,13 @@ from lathe.service.jobs.sources import (
 from lathe.service.jobs.store import Job
 from lathe.service.services import ADMIN, Services, ServicesDep
 from lathe.training.encoder.spec import EncoderSpec
+from lathe.training.fitting.earlier_version import require_moments
 from lathe.training.fitting.fit import require_no_targets
 from lathe.training.fitting.fit_request import CODES, FitRequest
 from lathe.training.fitting.gates import require_gates
-from lathe.training.fitting.incremental import require_moments
-from lathe.training.fitting.pairs import require_pairs_or_none
+from lathe.training.fitting.pairs import divide_pairs, gather_pairs, require_query_pairs_or_none
 from lathe.training.fitting.personal_data import require_query_files
-from lathe.training.fitting.query_pairs import divide_pairs, gather_pairs, require_query_pairs_or_none
+from lathe.training.fitting.targets import require_pairs_or_none
 from lathe.transforms.base import Transform
 from lathe.transforms.chain import Chain, build_steps
 

@@ -18,10 +18,10 @@ from lathe.service.settings import Settings
 from lathe.training.encoder.opening import open_encoder
 from lathe.training.encoder.text_encoder import TextEncoder
 from lathe.training.errors import FitError
+from lathe.training.fitting.earlier_version import EarlierVersion
 from lathe.training.fitting.engines import LOCAL, Engine
 from lathe.training.fitting.fit import FittedChain, fit_chain
 from lathe.training.fitting.fit_request import FitRequest
-from lathe.training.fitting.incremental import EarlierVersion
 from lathe.training.sources.local import RootedFile
 from lathe.transforms.files import create_file
 from lathe.transforms.progress import Progress, part_of
