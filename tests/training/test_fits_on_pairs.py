@@ -6,8 +6,8 @@ import pytest
 from lathe.training.encoder.encoder import Encoder
 from lathe.training.encoder.spec import EncoderSpec
 from lathe.training.errors import FitError
-from lathe.training.fitting.fit import fit_chain
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.fit import fit_new_chain
+from lathe.training.fitting.requests import NewFit
 from lathe.training.sources.docstrings import read_docstring_paragraphs
 from lathe.transforms.progress import no_progress
 
@@ -30,8 +30,9 @@ def files(pairs, tmp_path):
 
 
 def fit(steps, source, workspace, targets=None, encoder=None, target_encoder=None, **request):
-    asked = FitRequest("aligned", steps, source, targets=targets, **request)
-    with fit_chain(asked, encoder, workspace, no_progress, target_encoder=target_encoder) as fitted:
+    name = None if target_encoder is None else "target"
+    asked = NewFit(name="aligned", steps=steps, source=source, targets=targets, target_encoder=name, **request)
+    with fit_new_chain(asked, encoder, workspace, no_progress, target_encoder=target_encoder) as fitted:
         return fitted
 
 

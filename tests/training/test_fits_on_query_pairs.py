@@ -8,10 +8,10 @@ import pytest
 from lathe.training.encoder.encoder import Encoding
 from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting import out_of_domain
-from lathe.training.fitting.fit import fit_chain
-from lathe.training.fitting.fit_request import FitRequest
+from lathe.training.fitting.fit import fit_new_chain
 from lathe.training.fitting.out_of_domain import sample_texts
 from lathe.training.fitting.pairs import read_pairs, split_pairs
+from lathe.training.fitting.requests import NewFit
 from lathe.transforms.chain import Chain
 from lathe.transforms.progress import no_progress
 from tests.training.conftest import HashingEncoder
@@ -62,8 +62,8 @@ def pairs(tmp_path):
 
 
 def fit(tmp_path, source, steps=ADAPTER, encoder=None, **request):
-    asked = FitRequest("adapted", steps, source, **request)
-    with fit_chain(asked, encoder or NumberEncoder(), tmp_path / "work", no_progress) as fitted:
+    asked = NewFit(name="adapted", steps=steps, source=source, **request)
+    with fit_new_chain(asked, encoder or NumberEncoder(), tmp_path / "work", no_progress) as fitted:
         return fitted
 
 
@@ -180,10 +180,10 @@ def test_files_that_hold_no_pairs_are_refused(tmp_path):
 
 def test_pairs_need_an_encoder(tmp_path, pairs):
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(100, 16)).astype(np.float32))
-    asked = FitRequest("adapted", ADAPTER, str(tmp_path / "rows.npy"), pairs=pairs)
+    asked = NewFit(name="adapted", steps=ADAPTER, source=str(tmp_path / "rows.npy"), pairs=pairs)
     with (
         pytest.raises(FitError, match="texts: name the encoder"),
-        fit_chain(asked, None, tmp_path / "work", no_progress),
+        fit_new_chain(asked, None, tmp_path / "work", no_progress),
     ):
         pass
 

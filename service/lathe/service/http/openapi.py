@@ -54,13 +54,19 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 def describe_body(*schemas: type[JsonObject], **more: Any) -> dict[str, Any]:
     """Return the OpenAPI `requestBody` of a route that reads its body itself.
 
+    Of several schemas, the description has the fields of all, and requires those that all require.
+
     Args:
         schemas: schemas of the body, one of which it has.
         more: further media types.
     """
     described = [_describe_schema(schema) for schema in schemas]
-    content = {JSON: {"schema": described[0] if len(described) == 1 else {"oneOf": described}}} | more
-    return {"requestBody": {"required": True, "content": content}}
+    merged = dict(described[0])
+    for other in described[1:]:
+        merged["properties"] = merged["properties"] | other["properties"]
+        merged["required"] = [name for name in merged.get("required", []) if name in other.get("required", [])]
+        merged["description"] = f"{merged['description']}\n\nOr: {other['description']}"
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": merged}} | more}}
 
 
 def _describe_schema(schema: type[JsonObject]) -> dict[str, Any]:

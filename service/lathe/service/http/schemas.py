@@ -1,7 +1,7 @@
 """Request schemas of the API."""
 
 from collections.abc import Collection
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
@@ -12,7 +12,7 @@ from lathe.service.http.unknown_names import MAX_UNKNOWN, find_field
 from lathe.service.index.spec import Metric, Originals
 from lathe.training.advice.request import DEFAULT_KEEP, DEFAULT_RECALL, DEFAULT_ROWS, MAX_ROWS, PlaceName
 from lathe.training.encoder.spec import LongText
-from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, Rows
+from lathe.training.fitting.requests import MIN_DISTINCT_ROWS, RowSource
 from lathe.training.json_object import JsonObject
 
 
@@ -44,7 +44,7 @@ class CompatibleBody(Body):
 
         Also for more unknown fields than any client sends: comparing each of a body's with the known ones takes time.
         """
-        misspelt = unknown if len(unknown) > MAX_UNKNOWN else [name for name in unknown if find_field(name, cls.known)]
+        misspelt = unknown if len(unknown) > MAX_UNKNOWN else [name for name in unknown if cls.find_field(name)]
         if misspelt:
             super().refuse_unknown(misspelt)
 
@@ -136,7 +136,7 @@ class AdviseBody(Body):
     At most `sample_rows` rows of the source are measured.
     """
 
-    source: Rows
+    source: RowSource
     encoder: str | None = None
     keep: Annotated[float, Field(ge=0, le=1)] = DEFAULT_KEEP
     sample_rows: Annotated[int, Field(ge=MIN_DISTINCT_ROWS, le=MAX_ROWS)] = DEFAULT_ROWS

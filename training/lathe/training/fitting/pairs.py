@@ -11,10 +11,10 @@ from lathe.training.errors import FitError, SourceError
 from lathe.training.fitting.encoded_shards import hash_row
 from lathe.training.fitting.encoding import EncodedSource
 from lathe.training.fitting.out_of_domain import OutOfDomainTexts
+from lathe.training.fitting.requests import Pairs
 from lathe.training.sources.source import open_source, split_field
 from lathe.training.split_half import cut_in_two
 from lathe.transforms.base import QueryPairs
-from lathe.transforms.chain import Chain
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import FloatArray
 
@@ -68,31 +68,20 @@ class EncodedPairs:
     warnings: list[str]
 
 
-def require_query_pairs_or_none(chain: Chain, pairs: str | None, test_pairs: str | None) -> None:
-    """Raise `FitError` unless pairs are given exactly if a step learns from them; test pairs certify any chain."""
-    learning = [step.kind for step in chain.transforms if step.takes_pairs]
-    if learning and pairs is None:
-        raise FitError(f"{learning[0]} is fitted on queries and their relevant documents: name a file of pairs")
-    if pairs is not None and not learning:
-        raise FitError(
-            "no step is fitted on pairs of query and document; query_adapter is. To measure other steps by pairs, give "
-            "them as test pairs"
-        )
-    if pairs is not None and pairs == test_pairs:
-        raise FitError("the test pairs are the pairs to fit on: what is learned by heart is no measure")
-
-
-def read_pairs(written: str) -> PairTexts:
-    """Read a file of pairs, one on each row, with blank ones left out.
+def read_pairs(pairs: Pairs) -> PairTexts:
+    """Read pairs from a file, one on each row, or from a request; leave blank ones out.
 
     Args:
-        written: a source of texts with two fields, `FILE#query,document`; without names those of `FIELD_NAMES`.
+        pairs: the pairs of a request, or a source of texts with two fields, `FILE#query,document`; without names those
+            of `FIELD_NAMES`.
 
     Raises:
         FitError: if not two fields are named, they hold vectors or differ in length, or no row holds a pair.
         SourceError: if the file cannot be read, or has other fields.
     """
-    path, given = split_field(written)
+    if not isinstance(pairs, str):
+        return gather_pairs((pair.query, pair.document) for pair in pairs)
+    path, given = split_field(pairs)
     named = tuple(name.strip() for name in given.split(",")) if given else None
     if named is not None and len(named) != 2:
         raise FitError(f"pairs have two fields, as in {path}#query,document, not {given!r}")
@@ -201,8 +190,8 @@ def divide_pairs(
 
 
 def encode_pairs(
-    pairs: str | None,
-    test_pairs: str | None,
+    pairs: Pairs | None,
+    test_pairs: Pairs | None,
     encoder: TextEncoder | None,
     encoded: EncodedSource,
     out_of_domain: OutOfDomainTexts,
@@ -216,8 +205,8 @@ def encode_pairs(
     and other rows of the source are searched too, so that relevant documents have rivals.
 
     Args:
-        pairs: file of pairs to fit on; without test pairs a part of them certifies the chain.
-        test_pairs: file of pairs to certify with.
+        pairs: pairs to fit on; without test pairs a part of them certifies the chain.
+        test_pairs: pairs to certify with.
         encoder: encoder of the source.
         encoded: the source as vectors.
         out_of_domain: corpora, the halves of whose texts search each other.

@@ -10,27 +10,8 @@ from lathe.training.fitting.encoding import EncodedSource, encode_source
 from lathe.training.fitting.engines import Engine
 from lathe.training.sources.source import Source, open_source
 from lathe.training.workspace import claim_workspace_folder
-from lathe.transforms.chain import Chain
 from lathe.transforms.progress import Progress
 from lathe.transforms.vectors import Vectors
-
-
-def require_pairs_or_none(chain: Chain, targets: str | None, encoder: object | None) -> None:
-    """Raise `FitError` unless targets are given exactly if a step is fitted on pairs, and by one argument only.
-
-    Args:
-        chain: the chain to fit.
-        targets: source of target vectors, or None.
-        encoder: target encoder, or None.
-    """
-    if targets is not None and encoder is not None:
-        raise FitError("name a source of target vectors or a target encoder, not both")
-    paired = [step.kind for step in chain.transforms if step.paired]
-    given = targets is not None or encoder is not None
-    if paired and not given:
-        raise FitError(f"{paired[0]} is fitted on pairs: name the target encoder, or a source of target vectors")
-    if given and not paired:
-        raise FitError("no step is fitted on targets; procrustes and low_rank_affine are")
 
 
 @contextmanager

@@ -1,0 +1,38 @@
+"""The job of a fit."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lathe.service.chains.fits import FitContext, run_fit, wait_for_redis
+from lathe.service.home import Home
+from lathe.service.jobs.inputs import locate_inputs
+from lathe.service.registries import open_registry
+from lathe.service.settings import Settings
+from lathe.training.encoder.opening import open_encoder
+from lathe.transforms.progress import Progress, part_of
+
+if TYPE_CHECKING:
+    from lathe.service.jobs.requests import FitJob
+
+VECTORS = "vectors.npy"
+"""Name of the result file with the transformed vectors of the source."""
+
+
+def run_fit_job(job: "FitJob", folder: Path, settings: Settings, on_progress: Progress) -> dict[str, Any]:
+    """Load the encoders, fit and publish, and return the result of `run_fit`.
+
+    With `transform`, the vectors are written to the job's folder, and the result has their `vectors_url`.
+    """
+    request = locate_inputs(job.request, job.files, folder)
+    on_progress(0.0, "loading the encoder")
+    store = None if request.personal_data else settings.upstream_store
+    encoder, target_encoder = (
+        open_encoder(spec, settings.device, store) if spec else None for spec in (job.encoder, job.target_encoder)
+    )
+    home = Home(settings.home)
+    registry = wait_for_redis(lambda: open_registry(home, settings.redis_url), part_of(on_progress, 0.0, 0.0))
+    context = FitContext(registry, home.vectors, "POST /fit-transform", encoder, target_encoder, job=folder.name)
+    if not request.transform:
+        return run_fit(request, context, on_progress)
+    result = run_fit(request, context, on_progress, folder / VECTORS)
+    return result | {"vectors_url": f"/jobs/{folder.name}/vectors"}
