@@ -73,7 +73,7 @@ def run_advice_job(asked: "AdviseJob", folder: Path, settings: Settings, on_prog
     home, name = Home(settings.home), asked.fit
     share = ADVICE_SHARE if name else 1.0
     on_progress(0.0, "loading the encoder")
-    encoder = open_encoder(asked.encoder, settings.device, settings.upstream_store) if asked.encoder else None
+    encoder = open_encoder(asked.encoder, settings.device, settings.vector_stores) if asked.encoder else None
     found = advise(question, encoder, home.vectors, part_of(on_progress, 0.0, share))
     write_synced(folder / REPORT, render_html(found).encode())
     result = to_json(found) | {"report_url": f"/jobs/{folder.name}/report"}
