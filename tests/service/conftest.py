@@ -340,6 +340,15 @@ def redis_server(one_redis):
 
 
 @pytest.fixture
+def own_redis(start_redis):
+    """Start an empty Redis that a test may stop and start with other options."""
+    server = start_redis()
+    yield server
+    if server.process.poll() is None:
+        server.stop()
+
+
+@pytest.fixture
 def open_replica(redis_server, tmp_path):
     """Open a replica on the shared Redis, each on a state folder of its own, and start its replicator."""
     opened = []
