@@ -1,5 +1,7 @@
-"""Client libraries as their users run them, against a real `lathe serve`, compared with sentence-transformers; and
-requests made from the schema."""
+"""Client libraries as their users run them, against a real `lathe serve`, and requests made from the schema.
+
+The vectors of the libraries are compared with those of sentence-transformers.
+"""
 
 import asyncio
 import base64
@@ -223,7 +225,7 @@ def test_langchain_openai_gets_the_models_vectors_and_dimensions(langchain, sent
 
 
 def test_langchain_openai_gets_a_hint_which_setting_sends_texts(langchain, sentences, monkeypatch):
-    """By default it sends tiktoken's ids; llama-index-core brings the vocabulary, which is fetched otherwise."""
+    """By default it sends tiktoken's ids. Their vocabulary comes with llama-index-core, else it would be fetched."""
     vocabulary = Path(find_spec("llama_index.core").submodule_search_locations[0]) / "_static/tiktoken_cache"
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(vocabulary))
     with pytest.raises(openai.BadRequestError, match="OpenAIEmbeddings set check_embedding_ctx_length=False"):

@@ -89,7 +89,7 @@ def urls(server, start_nginx, run_nginx):
 
 @pytest.fixture(scope="module")
 def idle_seconds(server):
-    """Open a connection that is idle after one request; return a future of the seconds until it is closed."""
+    """Open a connection that is idle after one request and return a future of the seconds until it is closed."""
 
     def wait():
         with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port), KEEP_ALIVE + 30) as connection:
@@ -105,7 +105,7 @@ def idle_seconds(server):
 
 @pytest.fixture(scope="module")
 def running(urls, idle_seconds, tmp_path_factory):
-    """Start each program against each address, all at once; return them with the files of their lines."""
+    """Start each program against each address, all at once, and return them with the files of their lines."""
     assert (NODE_MODULES / "openai").is_dir(), "openai for Node is missing: `make test-services` installs it"
     folder = tmp_path_factory.mktemp("printed")
     started = {}
@@ -133,7 +133,7 @@ def expected(urls):
 
 
 def curl(url, *options, path="/embed"):
-    """Run curl; return its exit status, the status of the last answer, and the body."""
+    """Run curl and return its exit status, the status of the last answer, and the body."""
     words = ["curl", "--silent", "--max-time", "60", "--write-out", "\n%{http_code} %{size_upload}"]
     headers = ["--header", "content-type: application/json", "--header", f"authorization: Bearer {KEY}"]
     done = subprocess.run([*words, *headers, *options, url + path], capture_output=True, text=True)

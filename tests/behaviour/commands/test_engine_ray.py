@@ -19,7 +19,7 @@ RAY = ["--engine", "ray", "--workers", 2]
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory, paragraphs):
-    """Write 120 texts and a blank one to a JSON-lines file; return its path."""
+    """Write 120 texts and a blank one to a JSON-lines file, and return its path."""
     path = tmp_path_factory.mktemp("texts") / "some.jsonl"
     lines = [*paragraphs[:60], "  ", *paragraphs[60:120]]
     path.write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(lines)))
@@ -83,7 +83,7 @@ def test_ctrl_c_stops_the_started_ray_its_workers_and_its_folder(home, texts):
 
 
 def read(path):
-    """Read a file's bytes; empty if the process it belongs to has ended."""
+    """Return a file's bytes, or none if the process it belongs to has ended."""
     try:
         return path.read_bytes()
     except OSError:

@@ -49,7 +49,7 @@ def listed(index):
 
 
 def exported(index, name, file):
-    """Export an index; return metadata and vector of each item, by id."""
+    """Export an index and return metadata and vector of each item, by id."""
     status, out, err = index("export", name, "--out", file)
     assert status == 0, err
     rows = [json.loads(line) for line in file.read_text().splitlines()]
@@ -58,7 +58,7 @@ def exported(index, name, file):
 
 
 def test_index_commands_import_list_export_and_delete_in_milvus(index, fill, store, vectors, tmp_path):
-    """Vectors come back bit-equal; an export to .npy is refused, since Milvus keeps no order."""
+    """Vectors come back bit-equal. An export to .npy is refused, since Milvus keeps no order."""
     result = fill("first", store / "rows.npy", "--ids", store / "ids.txt")
     assert (result["imported"], result["replaced"], result["count"]) == (ROWS, 0, ROWS)
     assert result["cost"]["quality"]["recall_at_10"] == 1

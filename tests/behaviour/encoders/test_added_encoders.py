@@ -151,7 +151,7 @@ class Double:
 
 @pytest.fixture
 def workers(lathe):
-    """Replace the workers of added encoders by doubles that load when told to; return those started."""
+    """Replace the workers of added encoders by doubles that load when told to, and return those started."""
     started = []
 
     def start(spec):
@@ -168,7 +168,7 @@ def workers(lathe):
 
 @pytest.fixture
 def small(lathe):
-    """Add an encoder to the running server's state folder; return its name."""
+    """Add an encoder to the running server's state folder and return its name."""
     added = AddedEncoders(lathe.settings.home)
     added.add(SMALL, set())
     yield SMALL.name

@@ -270,14 +270,14 @@ def test_modules_that_do_not_fit_together_are_refused(tmp_path):
 
 
 def change_settings(folder: Path, file: str, **settings) -> Path:
-    """Change settings in a JSON file of a folder of a model; return the folder."""
+    """Change settings in a JSON file of a folder of a model and return the folder."""
     known = json.loads((folder / file).read_text()) if (folder / file).is_file() else {}
     (folder / file).write_text(json.dumps(known | settings))
     return folder
 
 
 def lack_weights(folder: Path, lacking: str) -> Path:
-    """Remove the weights with a word in their names from a folder's file; return the folder."""
+    """Remove the weights with a word in their names from a folder's file and return the folder."""
     weights = load_file(folder / "model.safetensors")
     kept = {name: weight for name, weight in weights.items() if lacking not in name}
     assert len(kept) < len(weights)

@@ -25,7 +25,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def static(tmp_path_factory):
-    """Save a static encoder (it looks up a vector for each token) with random vectors; return its folder."""
+    """Save a static encoder (it looks up a vector for each token) with random vectors and return its folder."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("models") / "static"
     tokenizer = Tokenizer.from_file(str(Path(locate_model(DEFAULT_MODEL)) / "tokenizer.json"))

@@ -99,7 +99,7 @@ def twice(start_app, lathe_url, encoder, out_of_domain, new_home):
 def test_the_same_chain_gives_the_same_vectors_over_a_local_and_an_upstream_encoder(
     twice, finish, paragraphs, same_chain, raw, sentences
 ):
-    """Each is fitted on its own encoder's vectors of the same texts; the spaces are different ones all the same."""
+    """Each is fitted on its own encoder's vectors of the same texts. The spaces are different ones all the same."""
     name, certificate = fit_same_chain(twice, "far", paragraphs, finish)
     assert certificate["n_fit"] > 100 and certificate["out_of_domain"]["pydoc"]["recall_at_10"] > 0
     answer = embed(twice, sentences, chain=name, model="far")
@@ -164,7 +164,7 @@ def test_a_name_is_an_encoders_before_it_is_the_name_of_another_encoders_model(s
 def test_an_apis_failure_is_answered_in_the_services_shape(
     start_far, embeddings_server, monkeypatch, impatient, caplog, said, status, code, retry_after
 ):
-    """The key is in no answer and no log; the server stays ready, and stored texts are answered."""
+    """The key is in no answer and no log. The server stays ready, and stored texts are answered."""
     monkeypatch.setenv("FAR_KEY", "sk-secret")
     with start_far(upstream={"api_key_env": "FAR_KEY"}) as app:
         stored = embed(app, "stored").json()

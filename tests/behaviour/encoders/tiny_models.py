@@ -77,7 +77,7 @@ PROMPTS = {"query": "find this: ", "document": "keep this: "}
 
 @dataclass(frozen=True)
 class TinyModel:
-    """A folder of the matrix; see `AXES`."""
+    """A folder of the matrix. See `AXES`."""
 
     backbone: str = "bert"
     pooling: str = "mean"
@@ -178,7 +178,7 @@ def _write_transformer(backbone: str, folder: Path, dtype: torch.dtype, padding:
 
 
 def _write_heads(model: TinyModel, folder: Path) -> list[tuple[str, str]]:
-    """Write the modules behind the transformer; return the path and the class of each."""
+    """Write the modules behind the transformer and return the path and the class of each."""
     modes = model.pooling.split("+")
     pooling: dict[str, Any] = {"include_prompt": model.fields != "without prompt"} if model.version > 2 else {}
     if model.version < 6:

@@ -94,7 +94,7 @@ def test_numpy_codec_needs_numpy_alone_and_no_pickle(fitted, tmp_path):
 
 
 def check_onnx_graphs(chain, rows, clear, folder):
-    """Check that the graphs encode and decode as the chain, to equal codes where `clear`; return the graph's codes."""
+    """Check that the graphs encode and decode as the chain, to equal codes where `clear`. Return the graph's codes."""
     FORMATS["onnx"](chain, folder)
     encoder, decoder = (onnxruntime.InferenceSession(folder / name) for name in ("chain.onnx", "decode.onnx"))
     embeddings, found, queries = encoder.run(["embeddings", "codes", "queries"], {"vectors": rows})

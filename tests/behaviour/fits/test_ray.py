@@ -33,7 +33,7 @@ WIDTH = 10
 
 
 def folder_of_vectors(folder, rows=30):
-    """Write `FILES` files of vectors; return their folder."""
+    """Write `FILES` files of vectors and return their folder."""
     generator = np.random.default_rng(0)
     for file in range(FILES):
         np.save(folder / f"{file:02}.npy", generator.standard_normal((rows, WIDTH)).astype(np.float32) + 0.3)

@@ -119,7 +119,7 @@ def job_of(folder):
 
 @pytest.fixture(scope="module")
 def run_alone(folder, undrawn):
-    """Return a function that runs a job in this process; it can be stopped at the ninth step."""
+    """Return a function that runs a job in this process. It can be stopped at the ninth step."""
 
     def finish(name, job, stop=False):
         def progress(_, sentence):

@@ -251,7 +251,7 @@ HOSTILE_MANIFESTS = {
 
 
 def use_everywhere(forged, rows):
-    """Use a version as the routes and commands do; return the errors, each of which must be one that is answered."""
+    """Use a version as the routes and commands do. Return the errors, each of which must be one that is answered."""
     registry, errors = forged.registry, []
 
     def attempt(work):

@@ -190,7 +190,7 @@ def test_a_key_file_behind_links_is_read_as_containers_mount_it(tmp_path):
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory, artifacts, rows):
-    """Build a closed index of 300 items whose rows are codes; return the folder of all indexes."""
+    """Build a closed index of 300 items whose rows are codes and return the folder of all indexes."""
     root = tmp_path_factory.mktemp("whole")
     with serving(root) as indexes:
         index = indexes.create("docs", SPEC, read_artifact_files(artifacts("r2,codes:8")))

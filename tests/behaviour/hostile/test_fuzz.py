@@ -135,7 +135,7 @@ def index(lathe):
 
 @pytest.mark.parametrize("path", CALLS)
 def test_malformed_requests_to_every_post_route_get_no_5xx_and_a_short_error(lathe, index, path):
-    """A request body with one or two replaced values is answered below 500; an error has the documented fields."""
+    """A request body with one or two replaced values is answered below 500. An error has the documented fields."""
 
     @fuzz(12, body=like(CALLS[path]))
     def ask(body):

@@ -191,7 +191,7 @@ def test_a_damaged_job_record_is_a_failed_job_and_does_not_affect_others(content
 
 
 def spoil(records, job, content):
-    """Overwrite fields of a job's record; a dict stands for the job with other values."""
+    """Overwrite fields of a job's record. A dict stands for the job with other values."""
     written = {
         name: json.dumps(asdict(job) | value) if isinstance(value, dict) else value for name, value in content.items()
     }

@@ -33,7 +33,7 @@ raise SystemExit("not a file of ours")
 
 @pytest.fixture
 def hostile(tmp_path, monkeypatch):
-    """Make a folder full of files that must not be executed the working directory; none was at the end."""
+    """Make a folder full of files that must not be executed the working directory, and assert that none was."""
     folder = tmp_path / "hostile"
     folder.mkdir()
     for name in FILES:
@@ -141,7 +141,7 @@ def test_make_and_containers_run_modules_of_ours_with_the_option_that_leaves_the
 
 
 def test_every_new_python_of_the_packages_is_started_without_the_working_directory():
-    """`sys.executable` begins a command; a title or a message that quotes it has the same words."""
+    """`sys.executable` begins a command. A title or a message that quotes it has the same words."""
     uses = [
         (path.relative_to(ROOT), line.strip())
         for package in PACKAGES

@@ -9,7 +9,7 @@ from lathe.service.settings import read_settings
 
 @pytest.fixture(scope="module")
 def keyed(start_app, tmp_path_factory):
-    """Start an app with two API keys and an admin key; return its client."""
+    """Start an app with two API keys and an admin key, and return its client."""
     with start_app(home=tmp_path_factory.mktemp("home"), api_keys="use-1, use-2", admin_keys="boss") as app:
         yield app.client
 

@@ -73,7 +73,7 @@ def npy_of(answer):
 
 
 def reduce(app, rows, name, **headers):
-    """Send rows to `/reduce` through a chain; return the answer."""
+    """Send rows to `/reduce` through a chain and return the answer."""
     body = {"vectors": rows.tolist(), "chain": name}
     return app.client.post("/reduce", json=body, headers=headers)
 
@@ -239,7 +239,7 @@ def test_fit_transform_refuses_steps_that_cannot_follow_each_other_before_queuei
 
 @pytest.fixture(scope="module")
 def budget(app, texts, finish):
-    """Fit a chain to 20 bytes per vector, weighted by queries; return its certificate."""
+    """Fit a chain to 20 bytes per vector, weighted by queries, and return its certificate."""
     queries = {"texts": [" ".join(text.split()[:6]) for text in texts[:40]]}
     body = {"name": "budget", "steps": [{"kind": "r2"}], "bytes": 20, "source": {"texts": texts}, "queries": queries}
     answer = app.client.post("/fit-transform", json=body, headers=app.admin)
@@ -258,7 +258,7 @@ def test_a_fit_with_a_byte_budget_is_certified_with_its_bytes_and_queries(app, b
 
 
 def test_query_floats_score_documents_as_the_quantizer_does(app, budget, raw):
-    """JSON and .npy requests with `input_type=query` agree; another `input_type` is refused."""
+    """JSON and .npy requests with `input_type=query` agree. Another `input_type` is refused."""
     chain = app.services.registry.load("budget").chain
     body = {"vectors": raw[:9].tolist(), "chain": "budget", "input_type": "query"}
     queries = np.array(app.client.post("/reduce", json=body).json()["vectors"], np.float32)
@@ -381,7 +381,7 @@ def test_reduce_answers_npy_as_codes_by_default_and_as_floats_if_output_dtype_as
 
 
 def test_texts_with_input_type_or_prompt_query_get_unquantized_floats(app, budget, texts, raw):
-    """`input_type` takes precedence over `prompt_name`; the space id is that of documents."""
+    """`input_type` takes precedence over `prompt_name`. The space id is that of documents."""
     body = {"vectors": raw[:4].tolist(), "chain": "budget", "input_type": "query"}
     expected = app.client.post("/reduce", json=body).json()["vectors"]
     document = app.client.post("/embed", json={"inputs": texts[:4], "chain": "budget"})

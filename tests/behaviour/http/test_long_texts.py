@@ -131,7 +131,7 @@ def test_truncate_and_long_text_must_agree(client, fields, status):
 
 @pytest.fixture(scope="module")
 def meaning(lathe, tiny_model):
-    """Serve an encoder of 32 tokens whose long texts are means, from the shared app; return its name."""
+    """Serve an encoder of 32 tokens whose long texts are means, from the shared app, and return its name."""
     added = AddedEncoders(lathe.settings.home)
     added.add(EncoderSettings(name="meaning", model=str(tiny_model), long_text="mean"), set())
     assert lathe.client.put("/encoders/meaning", headers=lathe.admin).status_code == 202

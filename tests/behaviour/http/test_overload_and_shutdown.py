@@ -24,7 +24,7 @@ def server(serving, tmp_path_factory):
 
 
 def embed(server, text="a text", **body):
-    """Send a text to `/embed`; return the answer."""
+    """Send a text to `/embed` and return the answer."""
     return server.client.post("/embed", json={"inputs": text} | body)
 
 

@@ -28,7 +28,7 @@ def encode(tiny_model):
 
 
 def post(lathe, path, **body):
-    """Post a body; return the answer's JSON."""
+    """Post a body and return the answer's JSON."""
     answer = lathe.client.post(path, json=body, headers=lathe.admin)
     assert answer.status_code == 200, answer.text
     return answer.json()

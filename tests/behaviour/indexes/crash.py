@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def run_trials(subject: Subject, trials: int, seed: int, on_trial: Callable[[int, int], None]) -> dict[str, Any]:
-    """So many kills; gives counts and, should there be any, what was lost."""
+    """Kill a writer so many times, and return counts and what was lost, if anything."""
     random_of = random.Random(seed)
     counted = ("writes_acknowledged", "interrupted", "power_lost", "reindexing", "adopted")
     figures: dict[str, Any] = {"trials": trials, "seed": seed, **dict.fromkeys(counted, 0), "failures": []}
@@ -255,7 +255,7 @@ def lose_power(subject: Subject, folder: Path, wal: int, random_of: random.Rando
 
 
 def inspected(subject: Subject, folder: Path, allowed: list[State]) -> tuple[State | None, str | None]:
-    """Open the index in another process; return which of the allowed states it is in, or else what is wrong."""
+    """Open the index in another process and return which of the allowed states it is in, or else what is wrong."""
     reading, writing = os.pipe()
     process = forked(lambda: inspect(subject, folder, allowed, writing))
     os.close(writing)
@@ -312,7 +312,7 @@ def current_spec(folder: Path) -> IndexSpec:
 
 
 def forked(work: Callable[[], None]) -> int:
-    """Run something in a process of its own, started in no time; this one must have no threads."""
+    """Run something in a forked process. This process must have no threads."""
     process = os.fork()
     if process == 0:
         try:

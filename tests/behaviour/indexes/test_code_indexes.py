@@ -39,7 +39,7 @@ def ok(app, path, **body):
 
 
 def refused(app, path, **body):
-    """Post a body; return status, code and message of the error."""
+    """Post a body and return status, code and message of the error."""
     answer = app.client.post(path, json=body, headers=app.admin)
     return answer.status_code, answer.json()["error"]["code"], answer.json()["error"]["message"]
 

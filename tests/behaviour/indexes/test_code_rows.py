@@ -40,7 +40,7 @@ def vectors(biased):
 
 @pytest.fixture
 def create(tmp_path, chain_of, coded_spec, vectors):
-    """Return a function that makes a filled and closed index; it returns its folder."""
+    """Return a function that makes a filled and closed index and returns its folder."""
 
     def make(metric="cosine", steps=STEPS, **settings):
         folder = tmp_path / "indexes" / "x"

@@ -20,7 +20,7 @@ ITEMS = 600
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Build a closed index of 600 items; return its folder."""
+    """Build a closed index of 600 items and return its folder."""
     folder = tmp_path_factory.mktemp("whole") / "x"
     folder.mkdir()
     IndexRecord.create(folder / "record.db", SPEC, None).close()

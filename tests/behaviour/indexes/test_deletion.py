@@ -19,12 +19,12 @@ def app(start_app, tmp_path_factory):
 
 
 def put(app):
-    """Create the index; return the answer."""
+    """Create the index and return the answer."""
     return app.client.put(PATH, json={"chain": "none", "width": 4}, headers=app.admin)
 
 
 def upsert(app, item, direction):
-    """Insert an item with a unit vector along an axis; return the answer."""
+    """Insert an item with a unit vector along an axis and return the answer."""
     return app.client.post(f"{PATH}/upsert", json={"ids": [item], "vectors": [np.eye(4)[direction].tolist()]})
 
 

@@ -26,7 +26,7 @@ class Watched:
         self.threads = []
 
     def hold(self, ef, entered=None):
-        """Hold the lock in a new thread, to search with `ef` or to write if None; return `entered` and `let_go`."""
+        """Hold the lock in a new thread, to search with `ef` or to write if None, and return `entered` and `let_go`."""
         entered, let_go = entered or threading.Event(), threading.Event()
 
         def body():
@@ -60,7 +60,7 @@ class Watched:
 
 @pytest.fixture
 def watched():
-    """Return a lock that notes each change of ef; join its threads afterwards."""
+    """Return a lock that notes each change of ef. Join its threads afterwards."""
     watched = Watched()
     yield watched
     watched.join()

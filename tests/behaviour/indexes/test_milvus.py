@@ -51,7 +51,7 @@ def listed(app, seconds=30):
 
 
 def put(app, name, **body):
-    """Create an index; return its description."""
+    """Create an index and return its description."""
     answer = app.client.put(f"/indexes/{name}", json=body, headers=app.admin)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -79,7 +79,7 @@ def found(app, name, **query):
 
 
 def refused(answer, status, *words):
-    """Assert the status of an error and words in its message; return the message."""
+    """Assert the status of an error and words in its message, and return the message."""
     assert answer.status_code == status, answer.text
     message = answer.json()["error"]["message"]
     assert all(word in message for word in words), message
@@ -202,7 +202,7 @@ def test_milvus_indexes_refuse_reindexing_other_originals_and_large_metadata(one
 
 
 def test_acknowledged_writes_survive_a_killed_milvus(one, own_milvus, caplog, capfd):
-    """Calls meanwhile are answered 503 within 5 s and show no credentials; later the server works again."""
+    """Calls meanwhile are answered 503 within 5 s and show no credentials. Later the server works again."""
     caplog.set_level(logging.DEBUG)
     put(one, "kept", **RAW)
     acknowledged, writing = [], threading.Event()

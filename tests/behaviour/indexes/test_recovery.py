@@ -21,7 +21,7 @@ def folder(tmp_path):
 
 
 def put(index, count, seed=0):
-    """Insert random vectors with ids `SEED.NUMBER`; return the vectors."""
+    """Insert random vectors with ids `SEED.NUMBER` and return the vectors."""
     vectors = np.random.default_rng(seed).normal(size=(count, 8)).astype(np.float32)
     index.upsert([f"{seed}.{number}" for number in range(count)], vectors, [None] * count, None).result()
     return vectors

@@ -25,7 +25,7 @@ def found(index, queries, **options):
 
 @pytest.fixture(params=[STEPS, "int8"])
 def folders(request, tmp_path, chain_of, coded_spec, biased):
-    """Build two closed indexes of the same items, with and without originals; return their folders."""
+    """Build two closed indexes of the same items, with and without originals, and return their folders."""
     made = []
     for originals in ("float32", "none"):
         folder = tmp_path / originals / "x"

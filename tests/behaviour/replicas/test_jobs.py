@@ -40,7 +40,7 @@ def worker(new_home, redis_url):
 
 
 def submit(app, path, **body):
-    """Submit a job on vectors; return its id."""
+    """Submit a job on vectors and return its id."""
     answer = app.client.post(path, json={"source": {"vectors": ROWS}} | body, headers=app.admin)
     assert answer.status_code == 202, answer.text
     return answer.json()["job_id"]

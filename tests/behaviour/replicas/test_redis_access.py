@@ -34,7 +34,7 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture
 def tls_port(own_redis, certificates):
-    """Let the Redis also answer over TLS; return that port."""
+    """Let the Redis also answer over TLS and return that port."""
     port = find_free_port()
     files = {"cert": "redis.crt", "key": "redis.key", "ca-cert": "ca.crt"}
     options = [word for what, name in files.items() for word in (f"--tls-{what}-file", str(certificates / name))]

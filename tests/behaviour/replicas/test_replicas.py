@@ -42,7 +42,7 @@ class Replicas:
 
 
 class Callers:
-    """Callers that ask through nginx all the time; what they were answered, or the error that they met."""
+    """Callers that ask through nginx all the time. They record what they were answered, or the error that they met."""
 
     def __init__(self, replicas, count=3):
         self.replicas, self.answers, self.stopping = replicas, [], threading.Event()

@@ -50,7 +50,7 @@ class Worker:
             )
 
     def horse(self):
-        """The process of the job that runs, a fork of the worker's fork server; None if none does."""
+        """Return the process of the job that runs, a fork of the worker's fork server, or None if no job runs."""
         for child in children(self.process.pid):
             for grandchild in children(child):
                 with contextlib.suppress(OSError):
@@ -82,7 +82,7 @@ def is_alive(pid):
 
 @pytest.fixture(scope="module")
 def start_worker(tmp_path_factory):
-    """Start a worker; it ends with the file's tests, unless they end it."""
+    """Start a worker. It ends with the file's tests, unless they end it."""
     started = []
 
     def start(url, **environment):
@@ -162,7 +162,7 @@ def api(serving, new_home, lasting_redis, data):
 
 @pytest.fixture(scope="module")
 def served(lasting_redis, chains, tmp_path_factory):
-    """Publish a chain of two versions, the first live; return its name."""
+    """Publish a chain of two versions, the first live, and return its name."""
     replica = Replica.open(Home(tmp_path_factory.mktemp("publisher")), lasting_redis.url)
     replica.bring_up_to_date()
     for chain in chains[:2]:
@@ -232,7 +232,7 @@ def test_a_fit_on_a_worker_goes_from_queued_to_succeeded_and_its_chain_serves(ap
 
 
 def test_cancelling_a_running_job_ends_its_process_and_the_worker_takes_the_next(api, worker, lasting_redis):
-    """Failed gates and bad sources are reported as in a server without workers; no command line shows the password."""
+    """Failed gates and bad sources are reported as in a server without workers. No command line shows the password."""
     endless_job = api.submit("endless", endless())
     api.busy(endless_job)
     unmet = api.submit("mine", QUICK, source={"vectors": np.eye(60, 8).tolist()}, gates={"recall_at_10": 2.0})

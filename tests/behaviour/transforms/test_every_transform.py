@@ -299,7 +299,7 @@ def test_every_buffer_has_torchs_standard_strides_and_alignment(spec, fitted, fr
 
 
 def test_assigning_or_registering_a_buffer_copies_the_tensor_to_the_standard_layout():
-    """Its values stay equal; a parameter that requires a gradient is assigned without a copy."""
+    """Its values stay equal. A parameter that requires a gradient is assigned without a copy."""
     odd = [torch.randn(8, 5).T, torch.randn(65)[1:], torch.randn(3, 1).T, torch.randn(1, 3).T, torch.randn(6)[::2]]
     for tensor in odd:
         step = make({"kind": "mc"})
@@ -590,7 +590,7 @@ ODD = {
 
 
 def fit_or_check_reason(spec, data):
-    """Fit and check that all outputs are finite; return None where the fit is refused with a reason."""
+    """Fit and check that all outputs are finite, and return None where the fit is refused with a reason."""
     try:
         step = fit(spec, data)
     except (InputError, StepError) as error:

@@ -10,7 +10,7 @@ from tests.service.encoders.engine.doubles import Starter
 
 @pytest.fixture
 def start():
-    """Return a function that starts an engine with fake workers; afterwards no request may be unanswered."""
+    """Return a function that starts an engine with fake workers. Afterwards no request may be unanswered."""
     engines = []
 
     def make(*plans, ready=True, max_texts=1000, max_tokens=100_000, stopping=None, **settings):

@@ -13,7 +13,7 @@ COMPACT = f"{ENCODER}+compact"
 
 
 def embed(client, path="/v1/embeddings", **body):
-    """Post texts to a route of vectors; return the answer."""
+    """Post texts to a route of vectors and return the answer."""
     return client.post(path, json={("inputs" if path == "/embed" else "input"): ["a red bicycle", "tea"]} | body)
 
 
@@ -98,7 +98,7 @@ def test_show_model_accepts_sizes_that_are_not_listed_and_refuses_those_not_serv
 
 
 def choose(model, *encoders):
-    """Parse a model name where these encoders are served; return encoder, chain and dimensions."""
+    """Parse a model name where these encoders are served and return encoder, chain and dimensions."""
 
     def find(name):
         if name not in (None, *encoders):

@@ -84,7 +84,7 @@ def test_a_state_folder_inside_a_sticky_folder_is_accepted(tmp_path):
 
 
 def test_a_state_folder_of_another_user_is_refused_unless_it_is_roots(tmp_path, monkeypatch):
-    """As root the folder is given away; as anybody else another user id is pretended."""
+    """As root the folder is given away. As anybody else another user id is pretended."""
     if os.geteuid() == 0:
         monkeypatch.setattr(os, "geteuid", lambda: 12345)
         Home(tmp_path).require_safe()  # the root of a volume is root's

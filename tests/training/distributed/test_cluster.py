@@ -47,7 +47,7 @@ def test_without_ray_installed_the_error_names_the_extra(monkeypatch):
 
 def test_a_ray_that_does_not_start_in_time_is_reported_with_its_reason(monkeypatch):
     class Late:
-        """Stands in for Ray on a machine that is too busy; what Ray raises then is an `Exception`."""
+        """Stands in for Ray on a machine that is too busy. What Ray raises then is an `Exception`."""
 
         @staticmethod
         def init(**_):

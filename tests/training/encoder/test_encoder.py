@@ -48,7 +48,7 @@ def encoded(encoder):
 
 
 def copy_default_model(path: Path, **settings) -> str:
-    """Link the default model's files into a folder, with changed sentence-transformers settings; return its path."""
+    """Link the default model's files into a folder, with changed sentence-transformers settings. Return its path."""
     path.mkdir()
     for file in Path(locate_model(DEFAULT_MODEL)).iterdir():
         (path / file.name).symlink_to(file)

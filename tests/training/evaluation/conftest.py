@@ -42,7 +42,7 @@ def build_results(
     metric="main",
     **asked,
 ):
-    """Build results with a score for each (encoder, method, task); None stands for a failure.
+    """Build results with a score for each (encoder, method, task). None stands for a failure.
 
     Everything else is by name: types and languages of tasks, families and norms of encoders, intrinsic measures by
     (encoder, method), problems of encoders, errors of broken tasks, values of units by (encoder, method, task). The

@@ -22,7 +22,7 @@ def build_all_scores(table):
 
 
 def build_full_results(build, table, out):
-    """Return results with something for every part of a report; `build` and `table` are fixtures of conftest."""
+    """Return results with something for every part of a report. `build` and `table` are fixtures of conftest."""
     values = build_all_scores(table)
     cells = [(encoder, method) for encoder, method, task in values if ":" in method and task == "r0"]
     measures = ("local_spearman", "positional", "angular", "recall_at_10")

@@ -6,7 +6,7 @@ from lathe.training.evaluation.findings import compute_findings
 
 
 def spread(score, gain=0.0, noise=0.0, count=400):
-    """Return values of units around a score plus a gain; the noise differs between gains."""
+    """Return values of units around a score plus a gain. The noise differs between gains."""
     random = np.random.default_rng(0)
     values = score + random.normal(0, 0.2, count)
     return values + gain + noise * np.random.default_rng(round(1e6 * abs(gain)) + 1).normal(0, 1, count)

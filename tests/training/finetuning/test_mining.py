@@ -57,7 +57,7 @@ def lines_of(path):
 
 @pytest.fixture
 def search(tmp_path, write_data_set):
-    """Write a small retrieval data set; d9 answers q1 in the test split only."""
+    """Write a small retrieval data set in which d9 answers q1 in the test split only."""
     files = {
         "corpus.jsonl": [{"_id": key, "text": text} for key, text in DOCUMENTS.items()],
         "queries.jsonl": [{"_id": key, "text": text} for key, text in QUESTIONS.items()],
@@ -80,7 +80,7 @@ def job_of(tmp_path):
 
 @pytest.fixture
 def mined(encoder, tmp_path):
-    """Return a function that mines with the real encoder; it returns negatives by query, and the statistics."""
+    """Return a function that mines with the real encoder and returns negatives by query, and the statistics."""
 
     def find(job, target=None):
         builder = read_sources(job, target)

@@ -44,7 +44,7 @@ def as_json(line):
 
 
 def write(path):
-    """Write a file of `ROWS` rows in the format of its name; return its path."""
+    """Write a file of `ROWS` rows in the format of its name and return its path."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((ROWS, 3)).astype(np.float16)
     match path.name.partition(".")[2]:
@@ -117,7 +117,7 @@ def test_an_error_in_a_later_shard_names_the_line_of_the_file(tmp_path, name):
 
 @pytest.fixture(scope="module")
 def folder_of_files(tmp_path_factory):
-    """Write three files, one of which is cut into many shards; return their folder."""
+    """Write three files, one of which is cut into many shards, and return their folder."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "a.txt").write_text("\n".join(f"first {row}" for row in range(1500)))
     write(folder / "b.jsonl.gz")

@@ -22,7 +22,7 @@ def text(file: int, row: int) -> str:
 
 
 def write_texts(folder):
-    """Fill a folder with files; each will be a shard of one batch."""
+    """Fill a folder with files. Each will be a shard of one batch."""
     for file in range(FILES):
         (folder / f"{file}.txt").write_text("\n".join(text(file, row) for row in range(ROWS)))
     return str(folder)
@@ -169,7 +169,7 @@ def test_blank_texts_are_left_out_and_counted(counting_hashes, tmp_path):
 
 
 def test_a_text_without_a_finite_vector_ends_the_encoding_and_is_named_by_its_row(fragile_model, tmp_path):
-    """Its batch is not written; once the text is gone, the rest is encoded."""
+    """Its batch is not written. Once the text is gone, the rest is encoded."""
     fragile = Encoder(EncoderSpec("fragile", str(fragile_model), dtype="float16"))
     rows = ["tea", " ", "a bicycle", "", "a volcano", "rain"]
     path = tmp_path / "rows.jsonl"

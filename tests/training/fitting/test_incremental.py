@@ -18,7 +18,7 @@ SIDES = {"mean_norm", "isoscore", "bytes_per_vector"}
 
 @pytest.fixture(scope="module")
 def months(tmp_path_factory):
-    """Write three files of different real English texts, one for each month; return their paths."""
+    """Write three files of different real English texts, one for each month, and return their paths."""
     found = read_docstring_paragraphs()
     folder = tmp_path_factory.mktemp("months")
     paths = []
@@ -30,7 +30,7 @@ def months(tmp_path_factory):
 
 
 def fit(source, encoder, workspace, steps=None, earlier=None, **request):
-    """Fit a chain; return the result, its certificate, and the vectors fitted on and held out as arrays."""
+    """Fit a chain and return the result, its certificate, and the vectors fitted on and held out as arrays."""
     given = [] if steps is None else [step.spec() for step in parse_steps(steps)]
     asked = FitRequest("name", given, str(source), add_to=earlier and earlier.ref, **request)
     with fit_chain(asked, encoder, workspace, no_progress, "lathe fit", earlier=earlier) as fitted:
@@ -47,7 +47,7 @@ def save_and_read(fitted, folder, version):
 
 @pytest.fixture(scope="module")
 def added(months, brief_encoder, workspace, tmp_path_factory):
-    """Fit a chain on one month and add two; return all versions, the rows of each fit and the last held-out rows."""
+    """Fit a chain on one month and add two. Return all versions, the rows of each fit and the last held-out rows."""
     folder = tmp_path_factory.mktemp("chains")
     chain, certificate, rows, _ = fit(months[0], brief_encoder, workspace, "r2,pca:24", keep_moments=True)
     versions, all_rows = [(chain.chain, certificate)], [rows]
@@ -109,7 +109,7 @@ def test_the_artifact_of_an_updated_chain_holds_no_text(added, months, tmp_path)
 
 @pytest.fixture(scope="module")
 def vectors(tmp_path_factory):
-    """Write files of vectors without an encoder; return their folder."""
+    """Write files of vectors without an encoder and return their folder."""
     folder = tmp_path_factory.mktemp("vectors")
     for seed, (name, width) in enumerate([("old", 16), ("new", 16), ("narrow", 12)]):
         rows = np.random.default_rng(seed).normal(size=(300, width)).astype(np.float32)

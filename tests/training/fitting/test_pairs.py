@@ -23,7 +23,7 @@ def pairs():
 
 @pytest.fixture
 def files(pairs, tmp_path):
-    """Write source and target rows to files; return their paths."""
+    """Write source and target rows to files, and return their paths."""
     for name, rows in zip(("source.npy", "targets.npy"), pairs, strict=True):
         np.save(tmp_path / name, rows)
     return str(tmp_path / "source.npy"), str(tmp_path / "targets.npy")

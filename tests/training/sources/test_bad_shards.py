@@ -82,7 +82,7 @@ DAMAGE = {
 
 @pytest.fixture
 def folder(tmp_path):
-    """Write two good files, with room for another between them by name; return their folder."""
+    """Write two good files, with room for another between them by name, and return their folder."""
     root = tmp_path / "files"
     root.mkdir()
     as_npy(root / "a.npy", vectors(seed=1))
@@ -91,7 +91,7 @@ def folder(tmp_path):
 
 
 def fit(source, workspace, encoder=None, steps=({"kind": "r2"},), **request):
-    """Fit a chain; return its certificate, its provenance and all vectors."""
+    """Fit a chain and return its certificate, its provenance and all vectors."""
     with fit_chain(FitRequest("x", list(steps), str(source), **request), encoder, workspace, no_progress) as fitted:
         return fitted.certificate, fitted.chain.metadata["provenance"], np.array(fitted.encoded.vectors)
 
@@ -165,7 +165,7 @@ def test_a_source_with_all_files_damaged_raises_source_error(tmp_path):
 
 
 def test_a_fit_after_a_refused_one_skips_the_damaged_file(folder, tmp_path):
-    """The first fit stops at the damage; the second, with `bad_shards="skip"`, leaves the file out whole."""
+    """The first fit stops at the damage. The second, with `bad_shards="skip"`, leaves the file out whole."""
     not_finite(folder / "b.npy")
     with pytest.raises(SourceError):
         fit(folder, tmp_path / "work")

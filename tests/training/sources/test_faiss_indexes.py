@@ -39,7 +39,7 @@ def test_a_flat_faiss_index_is_read_with_its_vectors_and_ids(tmp_path, vectors, 
 
 
 def written(path, kind, vectors, ids=None, metric=faiss.METRIC_L2):
-    """Write an index of FAISS's own kinds that is trained on the vectors and holds them; return its path."""
+    """Write an index of FAISS's own kinds that is trained on the vectors and holds them, and return its path."""
     index = faiss.index_factory(8, kind, metric)
     if not index.is_trained:
         index.train(vectors)

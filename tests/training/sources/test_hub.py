@@ -70,7 +70,7 @@ def data_set(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch):
-    """Let no test of this process reach the hub; the library has read its address and `HF_HUB_OFFLINE` already."""
+    """Let no test of this process reach the hub. The library has read its address and `HF_HUB_OFFLINE` already."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
@@ -260,7 +260,7 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def hub(data_set):
-    """Serve a data set, and one that names a file outside its folder; record the tokens that the server receives."""
+    """Serve a data set, and one that names a file outside its folder. Record the tokens that the server receives."""
     thief = data_set.parent / "thief"
     thief.mkdir()
     (thief / "README.md").write_text(f"---\nconfigs:\n- config_name: all\n  data_files: {thief}/secret.txt\n---\n")
@@ -289,7 +289,7 @@ for written in sys.argv[1:]:
 
 
 def open_in_process(address, home, *sources):
-    """Open sources in a process with `address` as the hub; return its results for each, and all its output."""
+    """Open sources in a process with `address` as the hub and return its results for each, and all its output."""
     variables = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_TELEMETRY": "1"}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | variables
     done = subprocess.run(

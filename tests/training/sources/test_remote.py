@@ -100,7 +100,7 @@ def clear_failures():
 
 @pytest.fixture
 def bucket(tmp_path):
-    """Write the same files to a local folder and to the memory file system; return the local folder."""
+    """Write the same files to a local folder and to the memory file system, and return the local folder."""
     here = tmp_path / "here"
     (here / "day").mkdir(parents=True)
     rng = np.random.default_rng(0)

@@ -20,7 +20,7 @@ def read(path, field=""):
 
 
 def write(path, content):
-    """Write bytes, compressed for a name that says so; return the path."""
+    """Write bytes, compressed for a name that says so, and return the path."""
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     return path
 

@@ -196,7 +196,7 @@ def stopping(word):
 
 
 def fit(step, rows, path):
-    """Fit the step with a checkpoint; return the step and the progress messages."""
+    """Fit the step with a checkpoint and return the step and the progress messages."""
     said = []
     return step.fit(rows, lambda fraction, message: said.append(message), checkpoint=path), said
 

@@ -27,7 +27,7 @@ def error(autoencoder, rows):
 
 
 def train_with_torch_layers(autoencoder, rows):
-    """Train torch layers with AdamW on the same batches; return the last weights and the loss of each step."""
+    """Train torch layers with AdamW on the same batches and return the last weights and the loss of each step."""
     recipe, start = autoencoder.training_log.config, autoencoder._initial_parameters(rows.shape[1])
     encoder, decoder = (torch.nn.Linear(*reversed(start[name].shape)) for name in ("weight", "decoder_weight"))
     layers = dict(zip(start, (encoder.weight, encoder.bias, decoder.weight, decoder.bias), strict=True))

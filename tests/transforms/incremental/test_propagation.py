@@ -55,7 +55,7 @@ def test_approximate_normalized_moments_of_an_unchanged_map_are_unchanged(rows):
 
 @pytest.mark.parametrize("change", [1e-1, 1e-2, 1e-3])
 def test_approximate_normalized_moments_remove_over_60_percent_of_the_error_of_the_old_moments(rows, change):
-    """The map changes slightly; the direction the new map removes has no variance in the result."""
+    """The map changes slightly. The direction the new map removes has no variance in the result."""
     other = np.random.default_rng(1).normal(size=12)
     first = R2().fit(rows)
     second = R2().fit(Moments.from_vectors(unit(rows) + change * other / np.linalg.norm(other)))

@@ -129,7 +129,7 @@ def test_geopres_of_fewer_rows_than_dimensions_keeps_their_cosines_within_0_2(ro
 
 
 def loss_of(kind, weight, rows, start):
-    """Return a loss of a map's normalised outputs by name; `blend` is relative to the map `start`."""
+    """Return a loss of a map's normalised outputs by name. `blend` is relative to the map `start`."""
     x = torch.from_numpy(unit(rows))
     y, y_start = (unit_rows(x @ w.double().T) for w in (weight, start))
     objectives = {
@@ -180,7 +180,7 @@ def correlations(a, b):
 
 
 def train_papers_map(rows, dimensions, config, plain):
-    """Train the paper's map in a plain loop; return the last weight, the best by held-out loss, and those losses."""
+    """Train the paper's map in a plain loop and return the last weight, the best by held-out loss, and those losses."""
     weight = random_start(rows.shape[1], dimensions, 0).requires_grad_()
     batches = Batches(rows, config, 0, torch.device("cpu"))
     optimizer = torch.optim.AdamW([weight], lr=1.0, weight_decay=0.1)

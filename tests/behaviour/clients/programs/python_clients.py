@@ -33,7 +33,7 @@ async def chunks_later():
 
 
 async def use_httpx():
-    """HTTP/2 is offered to servers with TLS only; HTTP/1.1 is spoken here."""
+    """HTTP/2 is offered to servers with TLS only. HTTP/1.1 is spoken here."""
     async with httpx.AsyncClient(http2=True, headers=HEADERS, timeout=60) as client:
         for step, content in (("plain", BODY), ("chunked", chunks_later())):
             answer = await client.post(f"{URL}/embed", content=content)

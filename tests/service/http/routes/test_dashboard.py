@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    """A client of an app that wants keys and whose encoder is never loaded; it sends no key."""
+    """Return a client without a key, of an app that wants keys and whose encoder is never loaded."""
     app = create_app(read_settings(home=tmp_path_factory.mktemp("home"), api_keys="use", admin_keys="boss"))
     return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
 

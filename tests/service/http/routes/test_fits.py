@@ -35,7 +35,7 @@ def submit(app, **body):
 
 @pytest.fixture(scope="module")
 def fitted(app, texts, finish):
-    """Fit a chain on 120 texts; return the finished job."""
+    """Fit a chain on 120 texts and return the finished job."""
     job_id = submit(
         app, name="mine", steps=[{"kind": "r2"}, {"kind": "geopres", "dimensions": 24, "steps": 40}],
         source={"texts": texts}, transform=True, serve_dimensions=True,

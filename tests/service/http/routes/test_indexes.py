@@ -29,7 +29,7 @@ def app(request, start_app, tmp_path_factory):
 
 @pytest.fixture
 def create(app):
-    """Return a function that creates an index and returns its path; delete the indexes afterwards."""
+    """Return a function that creates an index and returns its path. Delete the indexes afterwards."""
     made = []
 
     def make(**body):

@@ -21,7 +21,7 @@ def normal(rows, seed, metric="ip"):
 
 
 def all_scores(queries, vectors, metric):
-    """Compute every score `(queries, vectors)` in float64; the higher the better."""
+    """Compute every score `(queries, vectors)` in float64. Higher is better."""
     queries, vectors = queries.astype(np.float64), vectors.astype(np.float64)
     if metric == "l2":
         return -np.linalg.norm(queries[:, None] - vectors[None], axis=2)

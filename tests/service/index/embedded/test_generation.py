@@ -61,7 +61,7 @@ class Made:
 
 
 def score(query, vectors, metric):
-    """Compute the scores of a query and vectors in a metric; distances for l2."""
+    """Compute the scores of a query and vectors in a metric, which are distances for l2."""
     if metric == "l2":
         return np.linalg.norm(vectors - query, axis=1)
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query) if metric == "cosine" else 1.0

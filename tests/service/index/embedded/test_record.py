@@ -59,7 +59,7 @@ def tables(record):
 
 
 def fill(db):
-    """Prevent the record from growing; return a function that allows it again."""
+    """Prevent the record from growing and return a function that allows it again."""
     db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}")
     return lambda: db.execute("PRAGMA max_page_count = 4294967294")
 

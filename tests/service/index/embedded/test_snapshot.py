@@ -58,7 +58,7 @@ def fill(index, rows=ROWS):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Build an index that was closed with a snapshot; return its folder."""
+    """Build an index that was closed with a snapshot and return its folder."""
     (tmp_path / "index").mkdir()
     create(tmp_path / "index")
     with opened(tmp_path / "index") as index:

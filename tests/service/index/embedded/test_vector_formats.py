@@ -34,7 +34,7 @@ def made(request, chain_of, coded_spec, steps, metric):
 
 
 def compute_scores(queries, decoded, metric):
-    """Compute every score `(q, n)` in float64; a zero vector has the cosine 0."""
+    """Compute every score `(q, n)` in float64. A zero vector has the cosine 0."""
     queries, decoded = queries.astype(np.float64), decoded.astype(np.float64)
     if metric == "l2":
         return -np.linalg.norm(queries[:, None] - decoded[None], axis=2)

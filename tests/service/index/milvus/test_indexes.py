@@ -35,7 +35,7 @@ def client(milvus):
 
 
 def put(app, name, **body):
-    """Create an index; return the answer."""
+    """Create an index and return the answer."""
     return app.client.put(f"/indexes/{name}", json=RAW | body, headers=app.admin)
 
 

@@ -25,7 +25,7 @@ def post(app, **body):
 
 @pytest.fixture(scope="module")
 def grown(app, paragraphs, finish):
-    """Fit a chain with stored moments, and add texts to it; return the job that added them."""
+    """Fit a chain with stored moments, add texts to it, and return the job that added them."""
     first = post(app, name="grown", steps=[{"kind": "r2"}, {"kind": "pca", "dimensions": 16}], keep_moments=True,
                  source={"texts": paragraphs[:100]})  # fmt: skip
     assert finish(first.json()["job_id"], app)["state"] == "succeeded"

@@ -87,7 +87,7 @@ def through(server, vectors):
 
 @pytest.fixture(scope="module")
 def many(server, vectors):
-    """Build an index of random vectors; return the rows of `vectors` that each item has had, by id."""
+    """Build an index of random vectors and return the rows of `vectors` that each item has had, by id."""
     server.put(MANY, chain="none", m=4, ef_construction=20)
     for start in range(0, ROWS, 5000):
         upsert(server, vectors, {f"i{row}": row for row in range(start, start + 5000)})
@@ -113,14 +113,14 @@ def begin(server, path, **body):
 
 
 def ended(server, url):
-    """Wait until a job has ended; return its state and error."""
+    """Wait until a job has ended and return its state and error."""
     job = eventually(lambda: (job := server.get(url))["finished_at"] and job)
     return job["state"], job["error"]
 
 
 @contextmanager
 def searching(server, path, pause=0.01, **query):
-    """Search repeatedly in a thread during a block; yield the list of answers."""
+    """Search repeatedly in a thread during a block, and yield the list of answers."""
     stop, answers = Event(), []
 
     def search():

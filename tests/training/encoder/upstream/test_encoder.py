@@ -356,7 +356,7 @@ def test_another_space_of_the_servers_lathe_is_another_space(connect, embeddings
 def test_a_model_that_changes_under_its_name_is_noticed_by_its_probes_and_its_vectors_are_refused(
     connect, embeddings_server
 ):
-    """Stored vectors, of the known space, are still given; those that may be of either are asked for again."""
+    """Stored vectors, of the known space, are still given. Those that may be of either are asked for again."""
     with connect(probe_seconds=3600) as encoder:
         encoder.encode(TEXTS)
         encoder._run(encoder.space.check())

@@ -22,7 +22,7 @@ from tests.helpers import LATHE
 
 @pytest.fixture
 def open_store(tmp_path):
-    """Return a function that opens a store in the test's folder; it is closed after the test."""
+    """Return a function that opens a store in the test's folder. The store is closed after the test."""
     opened = []
 
     def open_one(max_bytes=10**9):

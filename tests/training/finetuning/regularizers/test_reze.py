@@ -26,7 +26,7 @@ def mixture(texts=TEXTS):
 
 @pytest.fixture
 def prepare(narrow, tmp_path):
-    """Return a function that prepares REZE targets in a folder; it also returns messages about encoding."""
+    """Return a function that prepares REZE targets in a folder. It also returns messages about encoding."""
 
     def made(pairs, settings=SETTINGS, folder="targets"):
         told = []

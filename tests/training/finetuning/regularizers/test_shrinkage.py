@@ -209,7 +209,7 @@ def test_factors_outside_zero_to_one_are_clipped_and_counted():
 
 
 def test_center_median_of_an_even_count_is_the_mean_of_the_middle_two():
-    """`center: mean` uses the mean; band and dispersion are about the same centre."""
+    """`center: mean` uses the mean. Band and dispersion are about the same centre."""
     means = np.array([[0.0, 0, 0], [2, 0, 0], [6, 0, 0], [100, 0, 0]])
     rows = build_rows_around(means)
     centred = means[:, 0] - 27

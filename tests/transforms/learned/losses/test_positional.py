@@ -21,7 +21,7 @@ def batch(m, d, k, seed=0):
 
 
 def by_autograd(x, weight, sizes, importance):
-    """Return the same losses and gradient by autograd; the scale takes part in the gradient here."""
+    """Return the same losses and gradient by autograd. The scale takes part in the gradient here."""
     weight = weight.clone().requires_grad_()
     original = torch.pdist(x)
     losses = []

@@ -11,7 +11,7 @@ STRENGTHS = st.sampled_from([1e-3, 0.1, 0.5, 1.0, 3.0, 50.0])
 
 
 def average_ranks(values):
-    """Return ranks from 1 for the smallest; equal values share the mean of their ranks."""
+    """Return ranks from 1 for the smallest. Equal values share the mean of their ranks."""
     return np.array([(values < value).sum() + ((values == value).sum() + 1) / 2 for value in values])
 
 
