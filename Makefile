@@ -88,7 +88,7 @@ mutants: $(VENV)/dev.stamp
 	cd build/mutants && $(abspath $(BIN))/python -m mutmut results
 
 fuzz: $(VENV)/dev.stamp
-	FUZZ_EXAMPLES=$(or $(EXAMPLES),10000) $(PYTEST) tests/service/test_fuzz.py --timeout 0
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),10000) $(PYTEST) tests/behaviour/hostile/test_fuzz.py --timeout 0
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .

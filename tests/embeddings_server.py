@@ -15,13 +15,13 @@ PROBE = "What is a lathe?"
 
 
 def vector_of(text, salt="", width=WIDTH):
-    """Return the vector of a text, `(width,)` float32, drawn from its hash; not of unit length."""
+    """Return the vector of a text, `(width,)` float32, drawn from its hash. It is not of unit length."""
     seed = int.from_bytes(hashlib.blake2b(f"{salt}{text}".encode(), digest_size=8).digest(), "big")
     return np.random.default_rng(seed).standard_normal(width).astype(np.float32)
 
 
 def rows_of(texts, normalize=False, **how):
-    """Return the vectors of texts as `vector_of` does; `normalize` makes them unit vectors."""
+    """Return the vectors of texts as `vector_of` does. `normalize` makes them unit vectors."""
     rows = np.stack([vector_of(text, **how) for text in texts])
     return rows / np.linalg.norm(rows, axis=1, keepdims=True) if normalize else rows
 

@@ -13,7 +13,7 @@ LATHE = [sys.executable, "-P", "-c", "from lathe.service.cli.main import main; m
 
 
 def eventually(condition: Callable[[], Found], seconds: float = 60.0) -> Found:
-    """Wait until a condition holds, and return what it returned; raise `AssertionError` if it takes too long."""
+    """Wait until a condition holds, and return what it returned. Raise `AssertionError` if it takes too long."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{condition} did not hold within {seconds} s"

@@ -13,7 +13,7 @@ GRID = Grid(methods=("none", "pca:8"), engines=("hnswlib", "flat"), sizes=SIZES,
 
 
 def result(rows=1000, method="none", engine="hnswlib", seed=0, settings=((10, 1, 0.9, 100.0),), size=100, build=10.0):
-    """Return a measured point; a setting is its effort, oversampling, recall and microseconds."""
+    """Return a measured point. A setting is its effort, oversampling, recall and microseconds."""
     return {
         "seed": seed,
         "rows": rows,

@@ -39,7 +39,7 @@ def data(unit):
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory, data):
-    """Run the grid once for all tests of this module; return its folder and results."""
+    """Run the grid once for all tests of this module and return its folder and results."""
     folder = tmp_path_factory.mktemp("grid")
     return SimpleNamespace(folder=folder, results=Runner(GRID, data, folder).run())
 
@@ -168,7 +168,7 @@ def test_the_key_of_a_point_depends_on_the_data_the_grid_settings_and_the_chain(
 
 
 def test_points_of_a_grid_pair_methods_engines_and_sizes_as_planned():
-    """Only full width and the chain meet every engine at the largest size; codes of engines meet full width."""
+    """Only full width and the chain meet every engine at the largest size. Codes of engines meet full width."""
     grid = Grid(("none", "compact", "pca:8"), ("hnswlib", "flat", "rabitq", "lathe"), (100, 1000), seeds=2, ms=(8, 16))
     found = [asdict(point) for point in points(grid, 500)]
     assert {p["rows"] for p in found} == {100, 500} and [p["seed"] for p in found] == sorted(p["seed"] for p in found)

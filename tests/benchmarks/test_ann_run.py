@@ -27,7 +27,7 @@ ELSEWHERE = re.compile(r"(?:src|href)\s*=\s*['\"]?(?:https?:|//)|url\(\s*['\"]?(
 
 
 def ann(*arguments):
-    """Run the command in this process; return its exit status and output as of a process of its own."""
+    """Run the command in this process and return its exit status and output as of a process of its own."""
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         patch.setattr(sys, "argv", ["benchmarks.ann", *map(str, arguments)])
         try:

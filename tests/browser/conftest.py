@@ -82,7 +82,7 @@ def browser():
 
 @pytest.fixture
 def open_page(browser, server):
-    """Open pages of the dashboard; fail if one logged an error or sent a request to another server."""
+    """Open pages of the dashboard. Fail if one logged an error or sent a request to another server."""
     complaints = []
 
     @contextmanager

@@ -23,7 +23,7 @@ def as_npy(rows):
 
 @pytest.fixture(scope="module")
 def rows(server, vectors):
-    """Fit two versions of a chain on vectors; the second is not live and below its gate. Return its name."""
+    """Fit two versions of a chain on vectors and return its name. The second is not live and below its gate."""
     for body in ({}, {"gates": {"recall_at_10": 1.5}}):
         body |= {"name": "rows", "steps": [{"kind": "pca", "dimensions": 4}], "source": {"vectors": vectors.tolist()}}
         job = server.call("POST", "/fit-transform", **body)["job_id"]

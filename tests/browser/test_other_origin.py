@@ -34,7 +34,7 @@ class Page(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def elsewhere():
-    """Start another web server; return its port."""
+    """Start another web server and return its port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Page) as pages:
         threading.Thread(target=pages.serve_forever, args=(0.01,), daemon=True).start()
         yield pages.server_port

@@ -53,7 +53,7 @@ def list_trials(compose: Compose, kills: int) -> dict[str, Callable[[], dict[str
 
 
 def run_trials(compose: Compose, wanted: list[str], kills: int, write: Callable[[dict[str, Any]], object]) -> list[str]:
-    """Run trials, all or the wanted ones, and take everything down; return the names of those that failed.
+    """Run trials, all or the wanted ones, take everything down, and return the names of those that failed.
 
     Args:
         compose: the services.
@@ -93,7 +93,7 @@ def read_versions(engine: Engine) -> dict[str, str]:
 
 
 def main() -> None:
-    """Read the command line; prepare, build and try, each in its namespaces."""
+    """Read the command line, then prepare, build and try, each in its namespaces."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("build/containers"), help="folder of roots and images")
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder of containers.json")

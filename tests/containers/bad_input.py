@@ -16,7 +16,7 @@ SECONDS = 60
 
 
 def try_mistakes(engine: Engine) -> dict[str, Any]:
-    """Make each mistake once; return exit statuses (124: it went on) and what was said of each."""
+    """Make each mistake once and return exit statuses (124: it went on) and what was said of each."""
     foreign = ("--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", "o=size=1m,uid=12345,mode=755")
     engine.docker("volume", "create", *foreign, "foreign")
     full = ("--tmpfs", "/var/lib/lathe:size=64k,uid=10001,gid=10001,mode=700")
@@ -44,7 +44,7 @@ def try_mistakes(engine: Engine) -> dict[str, Any]:
 def run(
     engine: Engine, options: tuple[str, ...], image: str = "lathe:latest", command: str = "serve", before: str = "true"
 ) -> dict[str, Any]:
-    """Run an image for up to `SECONDS`; return its exit status, and the first lines that are errors or warnings.
+    """Run an image for up to `SECONDS` and return its exit status, and the first lines that are errors or warnings.
 
     Args:
         engine: the engine.

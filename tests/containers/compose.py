@@ -53,7 +53,7 @@ class Compose:
         self.client = httpx.Client(base_url=URL, timeout=60)
 
     def run(self, *words: str) -> str:
-        """Run a command of Compose; return its output.
+        """Run a command of Compose and return its output.
 
         Raises:
             RuntimeError: if it fails.
@@ -84,7 +84,7 @@ class Compose:
         return len(states) == count and all("(healthy)" in state for state in states)
 
     def kill_process(self, container: str) -> None:
-        """Kill a container's main process, as the kernel does when memory is short; the engine starts it again."""
+        """Kill a container's main process, as the kernel does when memory is short. The engine starts it again."""
         pid = self.engine.docker("inspect", "--format", "{{.State.Pid}}", container)
         subprocess.run(["kill", "-KILL", pid], check=True)
 
@@ -98,7 +98,7 @@ class Compose:
         return self.client.request(method, path, headers=headers, json=body or None)
 
     def tell(self, method: str, path: str, **body: Any) -> Any:
-        """Send a request that must succeed; return its JSON.
+        """Send a request that must succeed and return its JSON.
 
         Raises:
             RuntimeError: if the status is not 2xx.
@@ -109,20 +109,20 @@ class Compose:
         return answer.json()
 
     def submit_fit(self, name: str, steps: int) -> httpx.Response:
-        """Submit a fit of so many training steps; return the answer."""
+        """Submit a fit of so many training steps and return the answer."""
         chain = [{"kind": "r2"}, {"kind": "geopres", "dimensions": 16, "steps": steps}]
         texts = [f"Sentence {number} of {name} is about item {number % 17}." for number in range(100)]
         return self.ask("POST", "/fit-transform", name=name, steps=chain, source={"texts": texts})
 
     def start_fit(self, name: str, steps: int) -> str:
-        """Submit a fit of so many training steps, and wait until it runs; return the path of its job."""
+        """Submit a fit of so many training steps, wait until it runs, and return the path of its job."""
         path: str = self.submit_fit(name, steps).raise_for_status().json()["status_url"]
         wait_until(lambda: self.tell("GET", path)["state"] != "queued", f"fit {name} running")
         return path
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 400.0) -> float:
-    """Wait until a condition holds; return the seconds it took.
+    """Wait until a condition holds and return the seconds it took.
 
     Raises:
         RuntimeError: if it does not hold in time; names `what`.

@@ -25,7 +25,7 @@ STOP_SECONDS = 60
 
 
 def unpack_packages(folder: Path) -> Path:
-    """Download `PACKAGES`, with the packages they need and the machine lacks, and unpack them; return their root."""
+    """Download `PACKAGES`, with the packages they need and the machine lacks, and unpack them. Return their root."""
     root, archives = folder / "engine", folder / "debs"
     if (root / "usr/sbin/dockerd").exists():
         return root
@@ -44,7 +44,7 @@ def unpack_packages(folder: Path) -> Path:
 
 
 def enter_namespaces(arguments: list[str], network: bool) -> None:
-    """Run this program again in new namespaces with other arguments; exit if that fails.
+    """Run this program again in new namespaces with other arguments, and exit if that fails.
 
     Args:
         arguments: arguments of the program.
@@ -83,7 +83,7 @@ class Engine:
         }
 
     def docker(self, *words: str, check: bool = True, **options: object) -> str:
-        """Run a docker command; return its output.
+        """Run a docker command and return its output.
 
         Raises:
             CalledProcessError: if it fails and `check` is set.

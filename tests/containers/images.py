@@ -113,7 +113,7 @@ def serve_packages() -> Iterator[None]:
 
     class Handler(SimpleHTTPRequestHandler):
         def translate_path(self, path: str) -> str:
-            """Return the file of a path of a URL; one that does not exist if the path is outside the folders."""
+            """Return the file of a path of a URL, or one that does not exist if the path is outside the folders."""
             found = Path(super().translate_path(path)).resolve()
             inside = any(found.is_relative_to(folder) for folder in folders)
             return str(found) + ("/" if path.endswith("/") else "") if inside else "/nonexistent"
@@ -138,7 +138,7 @@ def import_stand_ins(engine: Engine, roots: Path) -> None:
 
 
 def build_image(engine: Engine, tag: str, target: str, *arguments: str) -> float:
-    """Build a target of docker/Dockerfile with the machine's network; return the seconds it took."""
+    """Build a target of docker/Dockerfile with the machine's network and return the seconds it took."""
     began = time.monotonic()
     given = [word for argument in ("TORCH_INDEX_URL=", *arguments) for word in ("--build-arg", argument)]
     options = ["--network", "host", "--progress", "plain", "--file", "docker/Dockerfile"]

@@ -41,7 +41,7 @@ def measure_starts(engine: Engine) -> dict[str, Any]:
 
 
 def start_once(engine: Engine, tag: str) -> float:
-    """Start a server of an image with a read-only file system on one core; return the seconds until it is ready."""
+    """Start a server of an image with a read-only file system on one core and return the seconds until it is ready."""
     options = ["--detach", "--read-only", "--tmpfs", "/tmp", "--env", "LATHE_API_KEYS=use", "--cpus", "1"]
     began = time.monotonic()
     container = engine.docker("run", *options, tag)

@@ -51,7 +51,7 @@ def kill_replicas(compose: Compose, times: int) -> dict[str, Any]:
 
 
 def find_busy_worker(compose: Compose) -> str:
-    """Return the id of the worker's container that runs a job; empty if none does."""
+    """Return the id of the worker's container that runs a job, or an empty text if none does."""
     for container in compose.list_containers("worker"):
         if "jobs.redis.process" in compose.engine.docker("top", container):
             return container
@@ -59,7 +59,7 @@ def find_busy_worker(compose: Compose) -> str:
 
 
 def kill_worker(compose: Compose) -> dict[str, Any]:
-    """Kill the worker that runs a job; another must finish the job, and publish its chain once."""
+    """Kill the worker that runs a job. Another must finish the job, and publish its chain once."""
     job = compose.start_fit("survives", LONG_FIT)
     wait_until(lambda: find_busy_worker(compose) != "", "job's process running")
     time.sleep(3)
@@ -76,14 +76,14 @@ def kill_worker(compose: Compose) -> dict[str, Any]:
 
 
 def is_answered(compose: Compose, method: str, path: str, status: int) -> bool:
-    """Return whether a request is answered with a status; False if there is no answer."""
+    """Return whether a request is answered with a status. Without an answer it is not."""
     with suppress(httpx.HTTPError):
         return compose.ask(method, path).status_code == status
     return False
 
 
 def stop_redis(compose: Compose) -> dict[str, Any]:
-    """Stop Redis for ten seconds under load; administration must be refused, and accepted again afterwards."""
+    """Stop Redis for ten seconds under load. Administration must be refused, and accepted again afterwards."""
     (redis,) = compose.list_containers("redis")
     with Load() as load:
         compose.engine.docker("stop", redis)
@@ -109,7 +109,7 @@ def list_workers(compose: Compose) -> list[str]:
 
 
 def fill_redis(compose: Compose) -> dict[str, Any]:
-    """Fill Redis's volume under load, which makes it refuse writes; then make room.
+    """Fill Redis's volume under load, which makes it refuse writes, then make room.
 
     The workers must wait, with the job that one of them runs, and finish it afterwards.
     """
@@ -133,7 +133,7 @@ def fill_redis(compose: Compose) -> dict[str, Any]:
 
 
 def flush_redis(compose: Compose) -> dict[str, Any]:
-    """Delete all that Redis has, under load; the chains must come back from a replica's copy."""
+    """Delete all that Redis has, under load. The chains must come back from a replica's copy."""
     before = {chain["name"] for chain in compose.tell("GET", "/chains")}
     with Load() as load:
         compose.run("exec", "-T", "redis", "redis-cli", "flushall")
@@ -150,7 +150,7 @@ def read_keys(compose: Compose) -> list[str]:
 
 
 def kill_index(compose: Compose) -> dict[str, Any]:
-    """Kill the owner of the indexes while items are written; it must come back with every acknowledged item."""
+    """Kill the owner of the indexes while items are written. It must come back with every acknowledged item."""
     compose.tell("PUT", "/indexes/docs", chain="compact")
     acknowledged, failed, number = 0, 0, 0
     (index,) = compose.list_containers("index")

@@ -28,7 +28,7 @@ def run(name: str, machine: Machine, tests: list[str]) -> bool:
 
 
 def main() -> int:
-    """Run the machines that were named, or all; return the status to exit with."""
+    """Run the machines that were named, or all, and return the status to exit with."""
     parser = argparse.ArgumentParser(prog="python -m tests.cpus", description=__doc__.splitlines()[0])
     parser.add_argument("machines", nargs="*", metavar="MACHINE", help=f"{', '.join(MACHINES)}; by default all")
     parser.add_argument("--processes", type=int, default=1, help="machines at a time (default: 1)")

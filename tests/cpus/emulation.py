@@ -1,4 +1,4 @@
-"""Whether the variables that make this CPU act as an older one do so; run by `python -m tests.cpus` alone."""
+"""Tests of the variables that make this CPU act as an older one. Only `python -m tests.cpus` runs them."""
 
 import os
 

@@ -75,7 +75,7 @@ if platform.machine() in ("x86_64", "AMD64"):
 
 TESTS = {
     "tests/cpus/emulation.py": (),  # that the variables do what is said above
-    "tests/transforms/test_every_transform.py": (
+    "tests/behaviour/transforms/test_every_transform.py": (
         "test_loaded_chain_of_any_step_is_equal_and_has_bit_equal_outputs",
         "test_every_buffer_has_torchs_standard_strides_and_alignment",
         "test_transform_is_bit_equal_for_any_memory_layout_of_the_rows",
@@ -90,21 +90,21 @@ TESTS = {
         "test_fit_on_merged_moments_equals_the_fit_on_the_rows",
         "test_inverse_is_exact_approximate_or_refused_as_inverse_kind_states",
     ),
-    "tests/transforms/test_spectrum.py": (),
-    "tests/transforms/test_whitening.py": (),
-    "tests/transforms/test_quantization.py": (),
-    "tests/transforms/test_fit_distribution.py": (),
-    "tests/transforms/test_flow.py": ("test_flow_results_do_not_depend_on_the_number_of_torch_threads",),
-    "tests/service/index/test_exact.py": (),
-    "tests/training/distributed/test_rows.py": (
+    "tests/transforms/statistics/test_spectrum.py": (),
+    "tests/transforms/linear/test_whitening.py": (),
+    "tests/transforms/codes/test_quantization.py": (),
+    "tests/transforms/artifact/test_fit_distribution.py": (),
+    "tests/transforms/baselines/test_flow.py": ("test_flow_results_do_not_depend_on_the_number_of_torch_threads",),
+    "tests/service/index/embedded/test_exact.py": (),
+    "tests/training/distributed/test_engine.py": (
         "test_moments_by_blocks_equal_those_of_one_pass_bit_for_bit",
         "test_a_serialized_chain_is_the_same_map_without_metadata",
     ),
-    "tests/training/test_encoders.py": (
+    "tests/training/encoder/test_encoder.py": (
         "test_a_text_has_the_same_vector_alone_and_in_a_batch",
         "test_the_fingerprint_does_not_depend_on_the_models_folder",
     ),
-    "tests/training/test_unpadding.py": ("test_unpadded_vectors_equal_those_after_restore_model",),
+    "tests/training/encoder/test_unpadding.py": ("test_unpadded_vectors_equal_those_after_restore_model",),
     "tests/training/export/test_onnx_graph.py": (
         "test_the_graph_equals_the_chain_on_real_and_random_rows",
         "test_the_graph_gives_a_row_the_same_output_alone_and_in_a_batch",

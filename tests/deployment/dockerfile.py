@@ -27,12 +27,12 @@ class Instruction:
 
     @property
     def flags(self) -> dict[str, str]:
-        """Flags `--name=value` before everything else; of a repeated one, the last."""
+        """Flags `--name=value` before everything else. Of a repeated flag the last one counts."""
         return dict(re.findall(r"--([\w-]+)=(\S+)", FLAGS.findall(self.value)[0]))
 
     @property
     def words(self) -> list[str]:
-        """Words after the flags; the entries of a JSON list, or a bare command with the shell that runs it."""
+        """Words after the flags: the entries of a JSON list, or a bare command with the shell that runs it."""
         rest = FLAGS.sub("", self.value, count=1)
         if rest.startswith("["):
             return [str(word) for word in json.loads(rest)]

@@ -100,13 +100,13 @@ def instances():
 
 @pytest.fixture
 def proxy(instances, start_nginx):
-    """Start nginx before two replicas and the index owner; return its port."""
+    """Start nginx before two replicas and the index owner, and return its port."""
     return start_nginx([instances["one"].port, instances["two"].port], instances["owner"].port)
 
 
 @pytest.fixture
 def proxy_of_four(instances, start_nginx):
-    """Start nginx before four replicas and the index owner; return its port."""
+    """Start nginx before four replicas and the index owner, and return its port."""
     more = {name: Instance(name) for name in ("three", "four")}
     instances.update(more)
     return start_nginx([instances[name].port for name in ("one", "two", *more)], instances["owner"].port)
@@ -129,7 +129,7 @@ def dead_ports():
 
 
 def ask(port, method, path, body=None, headers=None):
-    """Send a request; return the status, headers and JSON."""
+    """Send a request and return the status, headers and JSON."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     try:
         connection.request(method, path, body, headers or {})

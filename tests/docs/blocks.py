@@ -101,7 +101,7 @@ def blocks_of(text: str, page: str) -> list[Block]:
 
 
 def block_of(match: re.Match[str], page: str) -> Block:
-    """Build a block from a match on a page; raise as `blocks_of` does."""
+    """Build a block from a match on a page. Its errors are those of `blocks_of`."""
     line = match.string.count("\n", 0, match.start("language")) + 1
     try:
         said = yaml.safe_load(match["directive"])["run"] if match["directive"] else {}

@@ -23,7 +23,7 @@ CRASHED = 70
 
 
 def ask(words: list[str]) -> int:
-    """Have the workshop run a command; return its exit status."""
+    """Have the workshop run a command and return its exit status."""
     request = json.dumps({"words": words, "folder": str(Path.cwd()), "environment": dict(os.environ)}).encode()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(os.environ["DOCS_COMMANDS"])
@@ -34,7 +34,7 @@ def ask(words: list[str]) -> int:
 
 
 def leave_running(words: list[str]) -> int:
-    """Start a server, wait until it is ready, and leave it running; return 0, or what it ended with."""
+    """Start a server, wait until it is ready, and leave it running. Return 0, or what it ended with."""
     folder = Path(os.environ["DOCS_RUNNING"])
     log = folder / f"{time.monotonic_ns()}.log"
     with log.open("w") as file:
@@ -51,7 +51,7 @@ def leave_running(words: list[str]) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Run a command; return its exit status."""
+    """Run a command and return its exit status."""
     if words[0] == "--wait":
         return ask(words[1:])
     stays = len(words) > 1 and words[1] in STAYING and not {"--help", "--check", "--burst"} & set(words)

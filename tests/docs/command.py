@@ -21,7 +21,7 @@ LAST_SECONDS = 10
 
 
 def main(arguments: list[str]) -> None:
-    """Become the command that a client wants; never return.
+    """Become the command that a client wants. This function never returns.
 
     Args:
         arguments: the number of the connection's descriptor.
@@ -52,7 +52,7 @@ def end_with(connection: socket.socket) -> None:
 
 
 def run(words: list[str]) -> int:
-    """Run `lathe …`, or `python -m …`; return the exit status."""
+    """Run `lathe …`, or `python -m …`, and return the exit status."""
     try:
         if words[0] == "lathe":
             sys.argv = words

@@ -42,7 +42,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory, out_of_domain):
-    """Return the shared servers and state folder; each server starts when a block first needs it."""
+    """Return the shared servers and state folder. Each server starts when a block first needs it."""
     made = Workshop(tmp_path_factory.mktemp("docs"), out_of_domain)
     yield made
     made.close()
@@ -50,7 +50,7 @@ def workshop(tmp_path_factory, out_of_domain):
 
 @pytest.fixture(scope="session")
 def reader(workshop):
-    """Return a function that runs a block on its page; a page is closed when the next begins."""
+    """Return a function that runs a block on its page. A page is closed when the next begins."""
     current: dict[str, Page] = {}
 
     known, layouts = dict(Transform.defined), dict(LAYOUTS)

@@ -1,6 +1,7 @@
-"""What a reader of the pages has lying about: texts, vectors, labelled data; made when a block names it.
+"""Texts, vectors and labelled data that a reader of the pages has.
 
-All of it is docstrings of the standard library, which are real English and always there.
+They are made when a block names them. All of it is docstrings of the standard library, which are real English and
+always there.
 """
 
 import json

@@ -82,7 +82,7 @@ class Page:
         return LOCAL.sub(lambda _: self.own_address or self.workshop.address, text)
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of a command; a server that a page starts listens where its page expects it."""
+        """Return the variables of a command. A server that a page starts listens where its page expects it."""
         own = {"LATHE_PORT": self.own_address.rpartition(":")[2]} if self.own_address else {}
         return self.workshop.environment | own | self.postgres
 
@@ -97,7 +97,7 @@ class Page:
         self.execute(block, ["node"], "mjs")
 
     def execute(self, block: Block, command: list[str], suffix: str) -> None:
-        """Run a file with the block's text by a command in the page's folder; raise `BlockError` if it fails."""
+        """Run a file with the block's text by a command in the page's folder. Raise `BlockError` if it fails."""
         script = self.folder / f"line-{block.line}.{suffix}"
         script.write_text(self.text_of(block))
         done = subprocess.run(

@@ -21,7 +21,7 @@ def compact(line: str) -> str:
 
 
 def missing(shown: str, printed: str) -> list[str]:
-    """Return the shown lines that were not printed in this order; `…` matches anything."""
+    """Return the shown lines that were not printed in this order. `…` matches anything."""
     rest, lost = masked(printed), []
     for line in masked(shown):
         pattern = re.compile(".*".join(re.escape(part) for part in line.split(ELISION)))

@@ -70,7 +70,7 @@ class CommandServer:
         self.listener: socket.socket | None = None
 
     def listen(self) -> None:
-        """Start the fork server and accept connections; do nothing if that is done already."""
+        """Start the fork server and accept connections. Do nothing if that is done already."""
         if self.listener is not None:
             return
         found = {"PYTHONPATH": str(ROOT)}  # so that `python -m benchmarks…` is
@@ -106,7 +106,7 @@ class CommandServer:
                 self.running.append(self.forks.start(program))
 
     def _accept(self) -> socket.socket | None:
-        """Wait for a connection and return it; None when there will be no more."""
+        """Wait for a connection and return it, or None when there will be no more."""
         try:
             return self.listener.accept()[0]
         except OSError:
@@ -162,7 +162,7 @@ class Workshop:
 
     @cached_property
     def address(self) -> str:
-        """HOST:PORT of the server that replaces localhost:8080 of the pages; started at first use."""
+        """HOST:PORT of the server that replaces localhost:8080 of the pages. It is started at first use."""
         self.commands.listen()
         command = [sys.executable, "-S", "-E", str(HERE / "client.py"), "--wait", "lathe", "serve", "--port", "0"]
         with self.log.open("w") as log:
@@ -177,7 +177,7 @@ class Workshop:
 
     @cached_property
     def redis(self) -> str:
-        """URL of a Redis with a password; started at first use."""
+        """URL of a Redis with a password. It is started at first use."""
         port = find_free_port()
         command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(self.root), "--save", ""]
         self.processes.append(subprocess.Popen([*command, "--requirepass", PASSWORD], stdout=subprocess.DEVNULL))
@@ -186,7 +186,7 @@ class Workshop:
 
     @cached_property
     def postgres(self) -> dict[str, str]:
-        """Variables of a PostgreSQL with pgvector for its clients, and a path to psql; started at first use."""
+        """Variables of a PostgreSQL with pgvector for its clients, and a path to psql. It is started at first use."""
         server = self.databases.enter_context(run_postgres())
         settings = conninfo_to_dict(server.url)
         variables = {variable: str(settings[name]) for name, variable in PG_VARIABLES.items()}

@@ -17,7 +17,7 @@ SECONDS = 600
 
 
 def prepare_environment(packages: Sequence[str]) -> Path:
-    """Install packages without those they depend on into a folder of their own, unless it is there; return the folder.
+    """Install packages without those they depend on into a folder of their own, unless it is there. Return the folder.
 
     Args:
         packages: requirements such as `transformers==4.48.3`, at least one. What they depend on is taken from Lathe's
@@ -43,7 +43,7 @@ def prepare_environment(packages: Sequence[str]) -> Path:
 def run_script(
     script: str, *arguments: str | Path, packages: Sequence[str], folder: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Run a Python script in an environment, without a network; return its output and status.
+    """Run a Python script in an environment, without a network, and return its output and status.
 
     Args:
         script: the code.

@@ -168,7 +168,7 @@ class AppUnderTest:
 
 @pytest.fixture(scope="session")
 def serving():
-    """Start a real server on a state folder, with settings as variables; ends with the block."""
+    """Start a real server on a state folder, with settings as variables. It ends with the block."""
 
     @contextlib.contextmanager
     def start(home, port=0, **environment):
@@ -182,7 +182,7 @@ def serving():
 
 
 class SharedStarter:
-    """Starts the processes of all apps under test; no app's end ends it."""
+    """Starts the processes of all apps under test. No app's end ends it."""
 
     def __init__(self, starter):
         self.warm_up, self.start = starter.warm_up, starter.start
@@ -215,7 +215,7 @@ def bounded_memory(memory):
 
 @pytest.fixture(scope="session")
 def start_app(processes, memory):
-    """Start an app with settings of its own, and wait until it serves, or its indexes do; ends with the block."""
+    """Start an app with settings of its own, and wait until it serves, or its indexes do. It ends with the block."""
 
     @contextlib.contextmanager
     def start(indexes_only=False, **settings):
@@ -232,7 +232,10 @@ def start_app(processes, memory):
 
 @pytest.fixture(scope="session")
 def quick_polls():
-    """pymilvus sleeps half a second before it asks whether a field has its index; ours have two fields."""
+    """Shorten the pauses of pymilvus.
+
+    It sleeps half a second before it asks whether a field has its index, and ours have two fields.
+    """
     from pymilvus.client import grpc_handler
 
     with pytest.MonkeyPatch.context() as patch:
@@ -243,7 +246,7 @@ def quick_polls():
 
 @pytest.fixture(scope="session")
 def start_milvus(tmp_path_factory, quick_polls):
-    """Start a Milvus Lite; it ends with the tests, unless they end it."""
+    """Start a Milvus Lite. It ends with the tests, unless they end it."""
     started = []
 
     def start():
@@ -265,7 +268,7 @@ def milvus(start_milvus):
 
 @pytest.fixture(scope="session")
 def postgres():
-    """Share one PostgreSQL with pgvector among the tests; gives its connection string."""
+    """Share one PostgreSQL with pgvector among the tests, as its connection string."""
     with run_postgres() as server:
         yield server.url
 
@@ -313,7 +316,7 @@ class RedisServer:
 
 @pytest.fixture(scope="session")
 def start_redis(tmp_path_factory):
-    """Start a Redis; it ends with the tests, unless they end it."""
+    """Start a Redis. It ends with the tests, unless they end it."""
     started = []
 
     def start():
@@ -337,6 +340,15 @@ def redis_server(one_redis):
     """Empty the shared Redis, for tests that leave it running."""
     one_redis.client.flushall()
     return one_redis
+
+
+@pytest.fixture
+def own_redis(start_redis):
+    """Start an empty Redis that a test may stop and start with other options."""
+    server = start_redis()
+    yield server
+    if server.process.poll() is None:
+        server.stop()
 
 
 @pytest.fixture
@@ -396,7 +408,10 @@ def finish(lathe):
 
 
 def find_library_files(*names):
-    """Return the source of modules of the standard library; of a package, as some are in later Pythons, its longest."""
+    """Return the source files of modules of the standard library.
+
+    Of a package, as some modules are in later Pythons, it is the longest file.
+    """
     library = Path(sysconfig.get_paths()["stdlib"])
     return [
         max([*library.glob(f"{name}.py"), *library.glob(f"{name}/*.py")], key=lambda file: file.stat().st_size)
@@ -406,7 +421,7 @@ def find_library_files(*names):
 
 @pytest.fixture(scope="session")
 def paragraphs():
-    """Some 200 short texts of the standard library; a fit on few of them takes seconds."""
+    """Return some 200 short texts of the standard library. A fit on few of them takes seconds."""
     files = find_library_files("turtle", "_pydecimal", "statistics", "pathlib", "argparse")
     return [
         text
@@ -417,7 +432,7 @@ def paragraphs():
 
 @pytest.fixture(scope="session")
 def new_home(tmp_path_factory, out_of_domain):
-    """Make a state folder; all share the vectors of out-of-domain text."""
+    """Return a function that makes a state folder. All share the vectors of out-of-domain text."""
 
     def make():
         home = tmp_path_factory.mktemp("home")
@@ -436,7 +451,7 @@ def home(new_home):
 
 @pytest.fixture
 def run(home, monkeypatch, capsys):
-    """Run a command in this process; gives its exit status and what it printed."""
+    """Return a function that runs a command in this process and returns its exit status and what it printed."""
     from lathe.service.cli import main as cli
 
     def command(*arguments, **environment):
@@ -466,7 +481,10 @@ def real_rows(client):
 
 @pytest.fixture
 def add_version(lathe):
-    """Add a version, fitted and certified on rows of its encoder, to a chain of the shared app; it is gone after."""
+    """Return a function that adds a version to a chain of the shared app.
+
+    The version is fitted and certified on rows of its encoder. It is gone after the test.
+    """
     registry, names = lathe.services.registry, set()
     encoder = Registry(STARTERS).manifest("compact", 1)["encoder"]
 

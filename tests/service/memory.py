@@ -15,7 +15,7 @@ def peak_bytes():
 
 
 class MemoryWatch:
-    """Notes the requests that took more than they may; those that run at the same time are looked at together."""
+    """Notes the requests that took more than they may. Those that run at the same time are looked at together."""
 
     def __init__(self):
         self.excessive = []

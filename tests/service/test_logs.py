@@ -34,7 +34,7 @@ async def fail(request):
 
 @pytest.fixture
 def configured():
-    """Return the function that configures logging as a server does; restore the test's own logging afterwards."""
+    """Return the function that configures logging as a server does. Restore the test's own logging afterwards."""
     root, ours = logging.getLogger(), logging.getLogger("lathe.service")
     before = root.handlers, root.level, ours.level
     yield logs.configure

@@ -110,7 +110,7 @@ def deployment(ray_serve, monkeypatch, tmp_path):
 
 
 def submit(served, texts):
-    """Submit a fit job, which waits because no worker runs; return its id."""
+    """Submit a fit job, which waits because no worker runs, and return its id."""
     body = {"name": "mine", "steps": [{"kind": "r2"}], "source": {"texts": texts}}
     return served.client.post("/fit-transform", json=body, headers=ADMIN).json()["job_id"]
 

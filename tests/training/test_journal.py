@@ -142,7 +142,7 @@ def test_alternating_writers_lose_no_entry(journal):
 
 @pytest.fixture
 def record(tmp_path):
-    """Write a job's settings to a file as a job would; return its path."""
+    """Write a job's settings to a file as a job would and return its path."""
     path = tmp_path / "job.json"
     path.write_bytes(orjson.dumps(SETTINGS | {"base": {"name": "tiny", "length": 16}}, option=orjson.OPT_INDENT_2))
     return path

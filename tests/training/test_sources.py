@@ -32,7 +32,7 @@ TEXT = st.text(st.characters(codec="utf-8"))
 
 
 def write_jsonl(path: Path, rows) -> str:
-    """Write rows as JSON lines, bytes unchanged; return the path."""
+    """Write rows as JSON lines, bytes unchanged, and return the path."""
     payload = b"".join((row if isinstance(row, bytes) else orjson.dumps(row)) + b"\n" for row in rows)
     path.write_bytes(gzip.compress(payload) if path.suffix == ".gz" else payload)
     return str(path)
@@ -70,7 +70,7 @@ def names_row(message: str, row: int) -> bool:
 
 @pytest.fixture
 def every_text_source(tmp_path_factory):
-    """Write the same texts in every format that holds texts; return the sources."""
+    """Write the same texts in every format that holds texts and return the sources."""
     tmp_path = tmp_path_factory.mktemp("texts")
     (tmp_path / "plain.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     (tmp_path / "packed.txt.gz").write_bytes(gzip.compress("\n".join(TEXTS).encode()))
@@ -89,7 +89,7 @@ def every_text_source(tmp_path_factory):
 
 @pytest.fixture
 def every_vector_source(tmp_path_factory):
-    """Write the same vectors in every format that holds vectors; return the sources."""
+    """Write the same vectors in every format that holds vectors and return the sources."""
     tmp_path = tmp_path_factory.mktemp("vectors")
     lists = VECTORS.tolist()
     return [

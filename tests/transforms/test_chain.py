@@ -46,7 +46,7 @@ class Recorder:
 
 
 def make(kinds):
-    """Return unfitted steps of these kinds; each geopres halves the dimensions again."""
+    """Return unfitted steps of these kinds. Each geopres halves the dimensions again."""
     sizes = itertools.count(1)
     return [
         {"r2": R2, "normalize": Normalize, "geopres": lambda: GeoPres(24 >> next(sizes), nested=True, steps=2)}[kind]()

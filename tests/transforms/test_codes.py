@@ -55,7 +55,7 @@ def step(rows):
 
 @pytest.mark.parametrize("bits", range(1, MAX_BITS + 1))
 def test_normal_quantizer_meets_the_lloyd_max_conditions(bits):
-    """Thresholds are midpoints of levels, levels the means of their cells; the distortion matches."""
+    """Thresholds are midpoints of levels, levels the means of their cells. The distortion matches."""
     found = normal_quantizer(bits)
     assert found.levels.shape == (2**bits,)
     np.testing.assert_allclose(found.thresholds, (found.levels[1:] + found.levels[:-1]) / 2, atol=1e-12)

@@ -16,7 +16,7 @@ INSTALLED_EXTRAS = {"lathe-training": ("offline", "evaluation", "ray"), "lathe-s
 
 
 def build(out: Path) -> list[Path]:
-    """Build the wheel of each distribution from its sdist, as an index gets them; return the wheels."""
+    """Build the wheel of each distribution from its sdist, as an index gets them, and return the wheels."""
     for folder in FOLDERS:
         run(
             sys.executable, "-P", "-m", "hatchling", "build", "--target", "sdist", "--directory", out, cwd=ROOT / folder
@@ -27,7 +27,7 @@ def build(out: Path) -> list[Path]:
 
 
 def create_environment(folder: Path, wheels: list[Path]) -> Path:
-    """Create a virtual environment with the wheels and links to the libraries they require; return its `bin`.
+    """Create a virtual environment with the wheels and links to the libraries they require, and return its `bin`.
 
     Libraries that no wheel requires are not in it, although they are installed here. To link them takes a second, to
     install them would take more than a minute.
@@ -78,7 +78,7 @@ def list_requirements(name: str, extras: frozenset[str]) -> Iterator[Requirement
 
 
 def run(*command: object, cwd: Path, **options: object) -> str:
-    """Run a command to its end and return what it printed; raise `AssertionError` with its output if it fails."""
+    """Run a command to its end and return what it printed. Raise `AssertionError` with its output if it fails."""
     done = subprocess.run([str(word) for word in command], cwd=cwd, capture_output=True, text=True, **options)  # type: ignore[call-overload]
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return str(done.stdout)

@@ -64,7 +64,7 @@ def binaries(tmp_path_factory, wheels):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """Yield a working directory full of files that must not be imported; none was at the end."""
+    """Yield a working directory full of files that must not be imported, and assert that none was."""
     folder = tmp_path_factory.mktemp("hostile")
     for name in MODULES:
         (folder / f"{name}.py").write_text(TELLTALE)

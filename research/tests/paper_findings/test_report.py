@@ -8,7 +8,7 @@ import pytest
 
 from research.paper_findings.findings import compute_findings, summarize
 from research.paper_findings.report import format_report, write_report
-from tests.training.evaluation.findings.report_example import REFERENCE, TASKS, Elements, build_full_results
+from tests.training.evaluation.report_example import REFERENCE, TASKS, Elements, build_full_results
 
 
 @pytest.fixture(scope="module")

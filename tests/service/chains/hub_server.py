@@ -26,12 +26,12 @@ class HubServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def commit(self, repo, files):
-        """Add a commit with these files in place of all others; return its SHA."""
+        """Add a commit with these files in place of all others and return its SHA."""
         self.repos.setdefault(repo, []).append(dict(files))
         return sha_of(len(self.repos[repo]))
 
     def files(self, repo, revision=None):
-        """Return the files of a revision; None if there is no such one."""
+        """Return the files of a revision, or None if there is no such revision."""
         commits = self.repos[repo]
         if revision in (None, "main"):
             return (commits or [{}])[-1]
@@ -93,7 +93,10 @@ class HubHandler(BaseHTTPRequestHandler):
             self.answer(404, {})
 
     def allowed(self):
-        """Record the token; answer as the hub does for what one may not see, and return False, if it is wrong."""
+        """Record the token and return whether it is right.
+
+        A wrong one is answered as the hub answers for what one may not see.
+        """
         self.server.tokens.add(self.headers.get("authorization"))
         if self.server.token in (None, (self.headers.get("authorization") or "").removeprefix("Bearer ")):
             return True

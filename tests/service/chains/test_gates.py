@@ -15,7 +15,7 @@ TOO_MUCH = {"local_spearman": 1.5, "positional_stress": 0.0, "bytes_per_vector.a
 
 
 def promote(app, version=2, **body):
-    """Promote a version of the gated chain over HTTP; return the status and the JSON."""
+    """Promote a version of the gated chain over HTTP and return the status and the JSON."""
     answer = app.client.post(f"/chains/{NAME}/promote", json={"version": version} | body, headers=app.admin)
     return answer.status_code, answer.json()
 

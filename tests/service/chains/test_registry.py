@@ -241,7 +241,7 @@ def size_routes(registry):
 
 
 def publish(registry, size_routes, name, steps, **more):
-    """Publish a chain of some steps as live, and let it serve its dimensions; return the size routes it then has."""
+    """Publish a chain of some steps as live, and let it serve its dimensions. Return the size routes it then has."""
     quick = steps.replace("geopres:", "geopres:steps=2,dimensions=")
     registry.publish(fitted(quick, **more), name, True)
     return size_routes.serve_dimensions(name)

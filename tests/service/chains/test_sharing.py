@@ -60,7 +60,7 @@ def pull(run, hub, other):
 
 @pytest.fixture
 def small(home):
-    """Publish a chain with stored statistics, once; return it."""
+    """Publish a chain with stored statistics, once, and return it."""
     registry = Registry(home / "chains")
     if "small" not in registry.names():
         rows = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32) + 1
@@ -316,7 +316,7 @@ def test_a_pulled_model_with_altered_or_executable_files_is_refused(hub, pull, t
 
 
 def test_a_killed_pull_leaves_no_version(run, hub, other, small):
-    """The process is killed while the tensors are on their way; the next pull adds the chain."""
+    """The process is killed while the tensors are on their way. The next pull adds the chain."""
     assert run("push", "small", REPO)[0] == 0
     waiting = []
 

@@ -16,13 +16,13 @@ def texts():
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    """A real fit of every size takes a thousand steps; its time is not what is tested here."""
+    """Let fits take few steps. A real fit of every size takes a thousand, and its time is not what is tested here."""
     monkeypatch.setitem(REDUCERS, "nested GeoPres", "geopres:{k},nested=true,steps=40")
 
 
 @pytest.fixture
 def advise(run, tiny_model, tmp_path):
-    """Run `lathe advise` on lines of text with a tiny encoder; return what it printed, or the error."""
+    """Run `lathe advise` on lines of text with a tiny encoder and return what it printed, or the error."""
 
     def ask(lines, *arguments, status=0):
         (tmp_path / "some.txt").write_text("\n".join(lines))

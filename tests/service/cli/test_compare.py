@@ -10,7 +10,7 @@ from lathe.service.cli.compare import format_comparison
 
 @pytest.fixture
 def vectors(run, tmp_path, home):
-    """Fit a chain of 4 and one of 24 dimensions on vectors of no encoder; return the file of other vectors."""
+    """Fit a chain of 4 and one of 24 dimensions on vectors of no encoder, and return the file of other vectors."""
     generator = np.random.default_rng(0)
     rows = (generator.normal(size=(700, 48)) * np.geomspace(1, 0.1, 48) + 0.3).astype(np.float32)
     np.save(tmp_path / "fit.npy", rows[:400])

@@ -35,7 +35,7 @@ SMALL = Machine(
 
 
 def versions(**changed):
-    """Return a lookup of installed versions with some changed; None stands for a missing package."""
+    """Return a lookup of installed versions with some changed. None stands for a missing package."""
 
     def installed(name):
         if name not in changed:

@@ -203,7 +203,7 @@ def test_export_refuses_an_encoder_for_formats_without_one(run, five_bits, tmp_p
 
 
 def test_an_encoder_behind_an_embeddings_api_is_refused(run, tmp_path):
-    """A folder cannot hold its weights; nothing is asked of it."""
+    """A folder cannot hold its weights. Nothing is asked of it."""
     far = [{"name": "far", "upstream": {"url": "http://127.0.0.1:9/v1", "protocol": "openai", "model": "far"}}]
     arguments = ("--to", tmp_path / "out", "--encoder", "far")
     result = run("export", "compact", *arguments, LATHE_ENCODERS=json.dumps(far))
@@ -213,7 +213,7 @@ def test_an_encoder_behind_an_embeddings_api_is_refused(run, tmp_path):
 
 @pytest.fixture
 def two_sided(home):
-    """Publish a chain with an adapter before a reduction, and one with codes at its end; return the first."""
+    """Publish a chain with an adapter before a reduction, and one with codes at its end, and return the first."""
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(300, 32)).astype(np.float32)
     weight = torch.from_numpy(np.eye(32) + rng.normal(size=(32, 32)) / 6).float()

@@ -27,7 +27,7 @@ def vectors():
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, vectors):
-    """Write the vectors to an .npy file; return its path."""
+    """Write the vectors to an .npy file and return its path."""
     path = tmp_path_factory.mktemp("store") / "rows.npy"
     np.save(path, vectors)
     return path
@@ -110,7 +110,7 @@ def test_index_import_takes_the_metric_of_a_faiss_index_unless_one_is_named(run,
 
 
 def test_index_import_resumes_after_the_last_whole_batch(run, home, tmp_path, vectors):
-    """A zero vector stops an import; with `--skip-zeros` it is left out."""
+    """A zero vector stops an import. With `--skip-zeros` it is left out."""
     rows = np.concatenate([vectors, np.zeros((1, WIDTH), np.float32), vectors[:5]])
     np.save(tmp_path / "zero.npy", rows)
     command = ("index", "import", "--name", "zero", "--source", tmp_path / "zero.npy", "--chain", "none")

@@ -17,7 +17,7 @@ from lathe.training.sources.source import open_source
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory, paragraphs):
-    """Write 100 texts with ids to a JSON-lines file; return its path."""
+    """Write 100 texts with ids to a JSON-lines file and return its path."""
     path = tmp_path_factory.mktemp("texts") / "some.jsonl"
     path.write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(paragraphs[:100])))
     return path
@@ -53,7 +53,7 @@ def test_fit_embed_and_reduce_give_the_same_vectors_from_file_to_file(run, texts
 
 
 def test_chains_commands_promote_roll_back_delete_and_show_versions(run, texts):
-    """A version that fails a gate is promoted only with `--force`; no output contains the source's folder."""
+    """A version that fails a gate is promoted only with `--force`. No output contains the source's folder."""
     assert run("fit", "--name", "twice", "--steps", "r2", "--source", texts)[0] == 0
     status, out, _ = run("fit", "--name", "twice", "--steps", "r2", "--source", texts, "--gate", "recall_at_10=1.1")
     assert status == 0 and "fails recall_at_10" in out
@@ -102,7 +102,7 @@ def test_fit_exits_1_if_the_state_folder_cannot_be_written(run, tmp_path):
 
 
 class Interrupted(MemoryFileSystem):
-    """Files that can be looked into; somebody presses Ctrl-C while they are fetched."""
+    """Files that can be looked into. Somebody presses Ctrl-C while they are fetched."""
 
     protocol = "interrupted"
 
@@ -166,7 +166,7 @@ def test_every_command_has_help(run, command):
 
 
 def test_fit_with_bad_shards_skip_leaves_out_damaged_files_and_names_them(run, tmp_path):
-    """Without the option a damaged file ends the fit; an unknown value is refused."""
+    """Without the option a damaged file ends the fit. An unknown value is refused."""
     folder = tmp_path / "shards"
     folder.mkdir()
     rows = np.random.default_rng(0).standard_normal((90, 8)).astype(np.float32)

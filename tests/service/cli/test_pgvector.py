@@ -29,7 +29,7 @@ def vectors():
 
 @pytest.fixture(scope="module")
 def chains(home, vectors):
-    """Publish the chains of `STEPS`; return them by name."""
+    """Publish the chains of `STEPS` and return them by name."""
     fitted = {name: Chain(parse_steps(steps)).fit(vectors[:600]) for name, steps in STEPS.items()}
     for name, chain in fitted.items():
         Registry(home / "chains").publish(chain, name, True)
@@ -38,7 +38,7 @@ def chains(home, vectors):
 
 @pytest.fixture
 def fill(database, vectors):
-    """Return a function that creates a table of full vectors; row n, from 1, holds vector n - 1, NULL or zeros."""
+    """Return a function that creates a table of full vectors. Row n, from 1, holds vector n - 1, NULL or zeros."""
 
     def create(key="id bigint PRIMARY KEY", table="items", column=f"vector({WIDTH})", null=(), zero=()):
         database.execute(f"CREATE TABLE {table} ({key}, title text, embedding {column})")

@@ -35,7 +35,7 @@ def first(serving, home):
 
 @pytest.fixture(scope="module")
 def server(serving, home):
-    """Start a second server on the same state folder; the last test that uses it ends it."""
+    """Start a second server on the same state folder. The last test that uses it ends it."""
     with serving(home) as server:
         yield server
 

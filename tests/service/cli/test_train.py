@@ -77,7 +77,7 @@ def variables(home):
 
 @pytest.fixture(scope="module")
 def trained(job, variables, tmp_path_factory):
-    """Run `lathe train reze` in a process of its own; return the ended process and its folder."""
+    """Run `lathe train reze` in a process of its own and return the ended process and its folder."""
     out = tmp_path_factory.mktemp("runs") / "finance"
     target = {"target": {"folder": "sets/tone"}, "overlap": "drop"}
     command = [*LATHE, "train", "reze", "--config", str(job(**target)), "--out", str(out)]

@@ -197,7 +197,7 @@ def test_embed_answers_a_repeated_request_from_the_cache(client):
 
 @pytest.mark.parametrize("asked", [{"chain": "compact"}, {"dimensions": 32}, {"chain": "debias", "dimensions": 384}])
 def test_a_request_begins_at_once_only_when_its_chain_is_in_memory_and_folded(embedders, asked):
-    """A first request loads and folds the chain; a request without a chain needs neither."""
+    """A first request loads and folds the chain. A request without a chain needs neither."""
     embedder, _ = embedders
     names = {"chain": None, "dimensions": None} | asked
 

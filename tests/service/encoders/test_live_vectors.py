@@ -19,7 +19,7 @@ def loaded():
 
 @pytest.fixture
 def started():
-    """Return live vectors whose thread runs, with a queue for two; stop it afterwards."""
+    """Return live vectors whose thread runs, with a queue for two. Stop it afterwards."""
     live_vectors = LiveVectors(max_waiting=2)
     live_vectors.start()
     yield live_vectors

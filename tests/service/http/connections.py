@@ -80,7 +80,7 @@ def serving(test, app=None, **limits):
 
 
 def status(said):
-    """Return the status of an answer; assert that an error is in the service's shape."""
+    """Return the status of an answer. Assert that an error is in the service's shape."""
     head, _, body = said.partition(b"\r\n\r\n")
     number = int(head[9:12])
     if number != 200:

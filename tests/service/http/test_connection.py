@@ -1,4 +1,4 @@
-"""The HTTP protocol over a real socket; time is advanced by passing a later time to its check."""
+"""The HTTP protocol over a real socket. Time is advanced by passing a later time to its check."""
 
 import asyncio
 import gc
@@ -95,7 +95,7 @@ def test_requests_at_the_limits_are_served_in_full():
     ],
 )
 def test_incomplete_requests_are_answered_408_or_closed_after_a_timeout(sent, more, seconds, answered):
-    """An added byte does not extend the time; a connection without any byte is closed without an answer."""
+    """An added byte does not extend the time. A connection without any byte is closed without an answer."""
 
     async def test(served):
         reader, writer = await served.connect(sent)

@@ -29,7 +29,7 @@ def work(queue):
 
 
 def wait_for(work, *steps):
-    """Wait for work in a task, taking a step whenever it can go no further; the task, ended."""
+    """Wait for work in a task, taking a step whenever it can go no further, and return the ended task."""
 
     async def run():
         messages = asyncio.Queue()

@@ -7,7 +7,7 @@ from lathe.service.http.load_shedding import SheddingMiddleware
 
 
 def ask(path, *rooms_full, method="POST", chunks=2):
-    """Send a request; return the answer, whether the middleware passed it on, and how many body chunks are unread."""
+    """Send a request. Return the answer, whether the middleware passed it on, and how many body chunks are unread."""
     left, sent, passed = list(range(chunks)), [], []
     queues = [SimpleNamespace(full=full, estimate_retry_seconds=lambda: 7) for full in rooms_full]
     engines = {str(number): SimpleNamespace(queue=queue) for number, queue in enumerate(queues)}

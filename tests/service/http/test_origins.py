@@ -11,7 +11,7 @@ CHANGES = {"/indexes/notes/upsert": {"ids": ["a"], "texts": ["b"]}, "/indexes/no
 
 @pytest.fixture
 def ask():
-    """Ask an application of one route behind the check; gives the error's code, or None."""
+    """Ask an application of one route behind the check and return the error's code, or None."""
 
     def send(method, path="/embed", settings=None, **headers):
         built = read_settings(**(settings or {}))

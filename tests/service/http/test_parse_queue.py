@@ -114,7 +114,7 @@ def test_estimate_parsed_bytes_is_40_per_number_or_more_and_4_per_byte_of_text()
 
 
 class Asking:
-    """A request whose body came; the application does with it what the test says."""
+    """A request whose body came. The application does with it what the test says."""
 
     def __init__(self, middleware, body, then):
         self.parsing = self.sending = False

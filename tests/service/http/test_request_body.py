@@ -22,7 +22,7 @@ CODINGS = {"gzip": gzip.compress, "x-gzip": gzip.compress, "deflate": zlib.compr
 
 
 def read(body, pieces=1, memory=None, **headers):
-    """Read a body that comes in pieces, with these headers; return the bytes."""
+    """Read a body that comes in pieces, with these headers, and return the bytes."""
     size = -(-len(body) // pieces)
     messages = [
         {"type": "http.request", "body": body[start : start + size], "more_body": start + size < len(body)}
@@ -86,7 +86,7 @@ def test_compressed_json_and_npy_bodies_get_the_vectors_of_plain_ones(client, se
 
 
 async def app(scope, receive, send):
-    """Read a body and answer with its size, or with what is wrong; a path of /refused is refused without reading."""
+    """Read a body and answer with its size, or with what is wrong. A path of /refused is refused without reading."""
     try:
         if scope["path"] == "/refused":
             raise ServiceError("no", status=401)

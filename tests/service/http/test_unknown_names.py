@@ -30,7 +30,7 @@ def list_bodies(schema, place=()):
 
 
 def nest(place, content):
-    """Return a body with the content at a path of keys; 0 is a list with one element."""
+    """Return a body with the content at a path of keys. The key 0 stands for a list with one element."""
     for key in reversed(place):
         content = [content] if key == 0 else {key: content}
     return content

@@ -20,7 +20,7 @@ FIELDS = ["a", "b", "c.d", "c.e.f", "list", "c", "nowhere", "ab", "Ä. "]
 
 
 def some_metadata(draw):
-    """Draw nested metadata of an item; None for an item without any."""
+    """Draw nested metadata of an item, or None for an item without any."""
 
     def value(depth=0):
         kind = draw.random()
@@ -67,7 +67,7 @@ def same(one, other):
 
 
 def in_range(value, operator, wanted):
-    """Return whether a value satisfies `gt`, `gte`, `lt` or `lte`; False for values of another kind."""
+    """Return whether a value satisfies `gt`, `gte`, `lt` or `lte`. A value of another kind does not."""
     if value is None or isinstance(value, bool) or isinstance(value, str) != isinstance(wanted, str):
         return False
     one, other = comparable(value), comparable(wanted)
@@ -182,7 +182,7 @@ def biased():
 
 @pytest.fixture(scope="session")
 def chain_of(tmp_path_factory, biased):
-    """Return a function that fits steps on 2,000 biased rows, and returns chain and artifact; each is fitted once."""
+    """Return a function that fits steps on 2,000 biased rows, each once, and returns chain and artifact."""
     made = {}
 
     def fit(steps, normalize=True):

@@ -8,7 +8,7 @@ from lathe.service.index.embedded.indexes import EmbeddedIndexes, acquire_index
 
 @contextmanager
 def opened(folder, snapshot=True, exact_rows=None):
-    """Open an index for a block; close it with or without a snapshot."""
+    """Open an index for a block, and close it with or without a snapshot."""
     index = EmbeddedIndex("x", folder, acquire_index(folder, "x"), 1, 1, lambda spec, texts: None, exact_rows)
     try:
         yield index

@@ -27,7 +27,7 @@ WIDTH = 24
 
 
 def rows_like(count, seed, mean=0.5, turned=False):
-    """Draw vectors `(count, WIDTH)` of one distribution; turned ones vary in other directions."""
+    """Draw vectors `(count, WIDTH)` of one distribution. Turned ones vary in other directions."""
     space = np.random.default_rng(0)
     rotation, _ = np.linalg.qr(space.normal(size=(WIDTH, WIDTH)))
     spread = np.arange(1, WIDTH + 1) ** -1.0
@@ -58,14 +58,14 @@ def fit(app, name, rows, steps="r2,pca:8", **request):
 
 @pytest.fixture(scope="module")
 def fitted(app):
-    """Fit two versions of a chain on vectors without an encoder; the second is not live."""
+    """Fit two versions of a chain on vectors without an encoder. The second is not live."""
     for steps in ("r2,pca:8", "mc,pca:8"):
         fit(app, "mine", rows_like(2000, 1), steps)
     return app
 
 
 def reduce(app, rows, chain="mine", of_a_request=ROWS_PER_REQUEST, **query):
-    """Send rows through a chain, this many per request; return the last answer."""
+    """Send rows through a chain, this many per request, and return the last answer."""
     for start in range(0, len(rows), of_a_request):
         body = io.BytesIO()
         np.save(body, rows[start : start + of_a_request])
@@ -93,7 +93,7 @@ def settle(app):
 
 
 def metric(app, name, **labels):
-    """Return a gauge's value; None if it has none for these labels."""
+    """Return a gauge's value, or None if it has none for these labels."""
     wanted = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
     found = re.search(rf"^{name}{{{wanted}}} (\S+)$", app.client.get("/metrics").text, re.MULTILINE)
     return found and float(found[1])
@@ -261,7 +261,7 @@ def sentences_of(frames, words):
 
 @pytest.fixture(scope="module")
 def docs(app):
-    """Fit a chain on English documentation; return other texts of the same kind."""
+    """Fit a chain on English documentation and return other texts of the same kind."""
     texts = [text for text in read_docstring_paragraphs() if len(text) < 90][::3]
     fitted_on, others = texts[0:800:2], texts[1:301:2]
     answers = [app.client.post("/embed", json={"inputs": fitted_on[at : at + 100]}) for at in range(0, 400, 100)]
@@ -270,7 +270,7 @@ def docs(app):
 
 
 def embed(app, texts, chain="docs", of_a_request=ROWS_PER_REQUEST, **headers):
-    """Embed texts through a chain, this many per request; return the last answer."""
+    """Embed texts through a chain, this many per request, and return the last answer."""
     for start in range(0, len(texts), of_a_request):
         body = {"inputs": texts[start : start + of_a_request], "chain": chain}
         answer = app.client.post("/embed", json=body, headers=headers)

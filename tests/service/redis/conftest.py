@@ -21,12 +21,3 @@ def chains():
         return found
 
     return [fitted(seed) for seed in range(3)]
-
-
-@pytest.fixture
-def own_redis(start_redis):
-    """Start an empty Redis that a test may stop and start with other options."""
-    server = start_redis()
-    yield server
-    if server.process.poll() is None:
-        server.stop()

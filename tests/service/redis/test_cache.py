@@ -50,7 +50,7 @@ def counted(name, **labels):
 
 
 def seconds_of(call):
-    """Time a call; return the seconds and what it returned."""
+    """Time a call and return the seconds and what it returned."""
     begun = time.perf_counter()
     found = call()
     return time.perf_counter() - begun, found
@@ -305,7 +305,7 @@ def app(start_app, start_redis, new_home):
 
 
 def embed(app, texts, **body):
-    """Embed texts; return the vectors and the inference time."""
+    """Embed texts and return the vectors and the inference time."""
     answer = app.client.post("/embed", json={"inputs": texts} | body)
     assert answer.status_code == 200, answer.text
     return np.array(answer.json()), float(answer.headers["x-inference-time"])

@@ -47,7 +47,7 @@ def refused_count():
 
 
 def live(replica, name="mine"):
-    """Return the live version that a replica serves; None if it serves none."""
+    """Return the live version that a replica serves, or None if it serves none."""
     try:
         return replica.registry.load(name).version
     except UnknownNameError:
@@ -55,7 +55,7 @@ def live(replica, name="mine"):
 
 
 def fails_within_seconds(call, code):
-    """Assert that a call raises `UnavailableError` with a code within seconds; return the message."""
+    """Assert that a call raises `UnavailableError` with a code within seconds and return the message."""
     begun = time.monotonic()
     with pytest.raises(UnavailableError) as failed:
         call()
@@ -261,7 +261,7 @@ def test_two_replicas_may_share_one_state_folder(open_replica, chains, caplog):
 
 
 def publish_altered(client, chains, how):
-    """Write version 2 of `mine` as live, altered; return its unaltered files."""
+    """Write version 2 of `mine` as live, altered, and return its unaltered files."""
     files, other = serialize_version(chains[1], "mine", 2), serialize_version(chains[2], "mine", 2)
     manifest, tensors, _ = files
     found = {

@@ -78,7 +78,7 @@ def test_there_are_nine_debiasing_methods_with_the_control_and_four_random_seeds
 
 
 def test_debiasing_methods_equal_a_direct_numpy_computation(cache, corpus):
-    """This covers mean-centring, R1, R2 and random directions; fitting them reports no measures."""
+    """This covers mean-centring, R1, R2 and random directions. Fitting them reports no measures."""
     outputs = {}
     for method in list_debiasing_methods():
         _, chain, measures = fit_or_load(cache, method, corpus)

@@ -41,7 +41,7 @@ class Noisy(Collector):
 
 
 def build_search(queries=60, documents=60):
-    """Build a search where document n answers query n; every fourth query has a second answer."""
+    """Build a search where document n answers query n. Every fourth query has a second answer."""
     relevant = {f"q{n}": {f"d{n}": 1} | ({f"d{(n + 7) % documents}": 1} if n % 4 == 0 else {}) for n in range(queries)}
     corpus = {f"d{n}": ("", f"document {n}") for n in range(documents)}
     return Search(corpus, {f"q{n}": f"query {n}" for n in range(queries)}, relevant, None)

@@ -146,7 +146,7 @@ def test_require_close_refuses_differences_over_the_tolerance_nan_and_other_shap
 
 @pytest.fixture(params=QUICK)
 def twice(request, chain, encoder, tmp_path):
-    """Export the same chain twice; return both folders."""
+    """Export the same chain twice and return both folders."""
     return [FORMATS[request.param](chain, encoder, tmp_path / name).folder for name in ("first", "second")]
 
 

@@ -41,7 +41,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def make(fitted, tmp_path_factory):
-    """Return a function that exports a chain, each once; it returns chain, export and ONNX session."""
+    """Return a function that exports a chain, each once, and returns chain, export and ONNX session."""
     made = {}
 
     def export(name):
@@ -87,7 +87,7 @@ def rows_of(*, vectors, width, seed=1, scale=1.0):
 
 
 def mask_clear(chain, rows, decided, shape):
-    """Mask the numbers whose codes rounding cannot change; all of them without codes."""
+    """Mask the numbers whose codes rounding cannot change, or all numbers if there are no codes."""
     return decided(chain, rows) if chain.quantizer is not None else np.ones(shape, bool)
 
 

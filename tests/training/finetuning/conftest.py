@@ -7,7 +7,7 @@ from lathe.training.finetuning.run import run_training
 
 @pytest.fixture
 def run_job(tmp_path, tiny, undrawn):
-    """Return a function that runs a job into the folder `out`; Ctrl-C can stop it at a step."""
+    """Return a function that runs a job into the folder `out`. Ctrl-C can stop it at a step."""
 
     def finish(job, method="pft", out="out", spec=tiny, stop_at=None, drawn=False):
         def progress(_, sentence):

@@ -45,7 +45,7 @@ def job_of(tmp_path):
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory):
-    """Save a random decoder of two layers that pads on the left and pools the last token; return its spec."""
+    """Save a random decoder of two layers that pads on the left and pools the last token, and return its spec."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
     from transformers import AutoTokenizer, Qwen2Config, Qwen2Model, set_seed

@@ -250,7 +250,7 @@ def test_a_model_with_weights_that_are_not_finite_is_not_saved(job_of, run_job, 
     assert not (tmp_path / "out" / "model").exists()
 
 
-@pytest.mark.trial  # of torchrun itself; what it starts is in test_processes.py
+@pytest.mark.trial  # of torchrun itself; what it starts is in behaviour/fits
 def test_torchrun_with_two_processes_trains_one_model(job_of, lines, tmp_path):
     job = job_of((24, 16))
     config, out = tmp_path / "job.yaml", tmp_path / "out"

@@ -145,7 +145,7 @@ def in_order(work, result):
 
 
 class TestWorkerProcess:
-    """With the real model; the last tests end it."""
+    """Tests with a process that runs the real model, which the last tests end."""
 
     def test_the_worker_describes_the_loaded_encoder(self, workers, encoder):
         info = workers.info

@@ -180,7 +180,7 @@ class TestWorkerInThisProcess:
 
 class TestLoading:
     def told_of(self, spec):
-        """Load an encoder in a worker in this process; return the error that the server raises."""
+        """Load an encoder in a worker in this process and return the error that the server raises."""
         ours, theirs = socket.socketpair()
         options = WorkerOptions(device="cpu", threads=torch.get_num_threads())
         server = object.__new__(WorkerProcess)

@@ -1,0 +1,90 @@
+"""`--engine ray`, on a Ray that the command starts and ends."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lathe.transforms import Chain
+from tests.helpers import LATHE, find_free_port
+
+pytestmark = [pytest.mark.services, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
+RAY = ["--engine", "ray", "--workers", 2]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory, paragraphs):
+    """Write 120 texts and a blank one to a JSON-lines file, and return its path."""
+    path = tmp_path_factory.mktemp("texts") / "some.jsonl"
+    lines = [*paragraphs[:60], "  ", *paragraphs[60:120]]
+    path.write_text("\n".join(json.dumps({"id": i, "text": t}) for i, t in enumerate(lines)))
+    return path
+
+
+@pytest.mark.trial
+def test_fit_and_embed_on_ray_equal_those_in_the_process(run, home, texts, tmp_path):
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((500, 32)).astype(np.float32))
+    for name, engine in (("here", []), ("there", RAY)):
+        status, _, err = run(
+            "fit", "--name", name, "--steps", "r2,pca:8", "--source", tmp_path / "rows.npy", *engine, "--json"
+        )
+        assert status == 0, err
+        out = ["--out", tmp_path / f"{name}.jsonl", "--chain", "compact"]
+        assert run("embed", "--source", texts, *out, *engine)[0] == 0
+    here, there = (Chain.load(home / "chains" / name / "1") for name in ("here", "there"))
+    for mine, theirs in zip(here.buffers(), there.buffers(), strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    here, there = (
+        [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("here", "there")
+    )
+    np.testing.assert_allclose(
+        [row.pop("embedding") for row in here], [row.pop("embedding") for row in there], atol=1e-5
+    )
+    assert here == there
+    assert not list((home / "vectors").glob("*.1"))
+
+
+def test_fit_prints_one_line_if_no_ray_cluster_answers_at_the_address(run, texts):
+    where = f"127.0.0.1:{find_free_port()}"
+    status, _, err = run("fit", "--name", "a", "--steps", "r2", "--source", texts, *RAY, "--address", where)
+    assert status == 1 and err.startswith("lathe: no Ray cluster answers at") and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.trial
+def test_ctrl_c_stops_the_started_ray_its_workers_and_its_folder(home, texts):
+    before = set(Path("/tmp").glob("lathe-ray-*"))
+    words = ["embed", "--source", str(texts), "--out", "/dev/null/x.npy", *map(str, RAY)]
+    child = subprocess.Popen(
+        [*LATHE, *words],
+        env=os.environ | {"LATHE_HOME": str(home)},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with child:
+        deadline = time.monotonic() + 100
+        while not (tokens := list((home / "vectors").glob("*/.seen-by-workers"))):
+            assert child.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        assert tokens
+        [folder] = set(Path("/tmp").glob("lathe-ray-*")) - before
+        os.killpg(child.pid, signal.SIGINT)
+        assert "the same command goes on from there" in child.stderr.read().decode().splitlines()[-1]
+    assert child.returncode == 130
+    assert not folder.exists()
+    time.sleep(2)
+    running = [path for path in Path("/proc").glob("[0-9]*/cmdline") if folder.name.encode() in read(path)]
+    assert not running
+
+
+def read(path):
+    """Return a file's bytes, or none if the process it belongs to has ended."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

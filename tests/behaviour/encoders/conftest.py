@@ -1,0 +1,3 @@
+"""Fixtures for encoders."""
+
+from tests.training.conftest import *  # noqa: F403 - pytest finds fixtures by the names of this module

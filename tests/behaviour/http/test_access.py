@@ -1,0 +1,140 @@
+import json
+import re
+
+import pytest
+
+from lathe.service.app import create_app
+from lathe.service.settings import read_settings
+
+
+@pytest.fixture(scope="module")
+def keyed(start_app, tmp_path_factory):
+    """Start an app with two API keys and an admin key, and return its client."""
+    with start_app(home=tmp_path_factory.mktemp("home"), api_keys="use-1, use-2", admin_keys="boss") as app:
+        yield app.client
+
+
+@pytest.mark.parametrize("header", ["Bearer use-1", "bearer use-2", "use-1", "Bearer boss"])
+def test_a_known_key_may_embed_with_or_without_the_word_bearer(keyed, header):
+    assert keyed.post("/embed", json={"inputs": "x"}, headers={"authorization": header}).status_code == 200
+
+
+@pytest.mark.parametrize("header", [None, "Bearer nobody", "Bearer ", "Bearer é"])
+@pytest.mark.parametrize("path", ["/chains", "/jobs", "/encoders", "/v1/models"])
+def test_requests_without_a_known_key_are_answered_401(keyed, path, header):
+    headers = {} if header is None else {"authorization": header.encode()}
+    assert keyed.get(path, headers=headers).status_code == 401
+    assert keyed.post("/embed", json={"inputs": "x"}, headers=headers).status_code == 401
+
+
+def test_an_api_key_cannot_roll_back_a_chain_and_an_admin_key_can(keyed):
+    use, boss = ({"authorization": f"Bearer {key}"} for key in ("use-1", "boss"))
+    assert keyed.post("/chains/compact/rollback", headers=use).status_code == 403
+    assert keyed.post("/chains/compact/rollback").status_code == 401
+    assert keyed.post("/chains/compact/rollback", headers=boss).status_code == 409
+
+
+FOR_USE = {"/indexes/{name}/upsert", "/indexes/{name}/delete", "/indexes/{name}/get", "/indexes/{name}/search"}
+FOR_USE |= {"/embed", "/", "/v1/embeddings", "/reduce", "/tokenize", "/decode", "/info"}
+
+
+def test_every_route_that_changes_state_needs_an_admin_key(keyed):
+    """The routes in `FOR_USE` aside, an API key is answered 403 and no key 401."""
+    use = {"authorization": "Bearer use-1"}
+    changing = [
+        (method, path)
+        for path, methods in keyed.get("/openapi.json").json()["paths"].items()
+        for method in methods
+        if method in ("put", "delete", "post", "patch") and path not in FOR_USE
+    ]
+    assert len(changing) > 10
+    for method, path in changing:
+        address = re.sub("{version}|{dimensions}", "1", path)
+        address = re.sub("{[^}]+}", "no-such-thing", address)
+        assert keyed.request(method, address, headers=use).status_code == 403, (method, path)
+        assert keyed.request(method, address).status_code == 401, (method, path)
+
+
+def test_health_metrics_and_docs_need_no_key(keyed):
+    for path in ("/health", "/health/live", "/health/ready", "/metrics", "/docs", "/openapi.json"):
+        assert keyed.get(path).status_code == 200
+
+
+def test_the_generated_admin_key_file_is_readable_by_its_owner_only_and_is_reused(lathe):
+    path = lathe.settings.home / "admin.key"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert lathe.services.home.read_or_create_admin_key() == path.read_text().strip()
+    assert len(path.read_text().strip()) >= 32
+
+
+def test_a_loopback_server_without_api_keys_needs_a_key_for_administration_only(client):
+    assert client.post("/embed", json={"inputs": "x"}, headers={"authorization": "Bearer whatever"}).status_code == 200
+    assert client.post("/chains/compact/rollback", headers={"authorization": "Bearer whatever"}).status_code == 401
+
+
+def test_create_app_refuses_a_public_address_without_keys_unless_allowed_explicitly(tmp_path):
+    for host in ("0.0.0.0", "::", "example.org"):
+        with pytest.raises(ValueError, match="LATHE_API_KEYS"):
+            create_app(read_settings(home=tmp_path, host=host))
+    create_app(read_settings(home=tmp_path, host="0.0.0.0", api_keys="k"))
+    create_app(read_settings(home=tmp_path, host="0.0.0.0", public_without_keys=True))
+
+
+def test_docs_page_loads_nothing_from_other_servers(client):
+    assert "https://" not in client.get("/docs").text.replace("https://fastapi.tiangolo.com", "")
+
+
+def test_openapi_declares_only_the_error_schema_error_answer_and_resolves_all_references(client):
+    described = client.get("/openapi.json").json()
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            for status, answer in operation["responses"].items():
+                if status >= "400":
+                    assert "ErrorAnswer" in str(answer), (path, method, status)
+    assert "HTTPValidationError" not in described["components"]["schemas"]
+    for ref in re.findall(r'"\$ref": ?"#/components/schemas/([^"]+)"', json.dumps(described)):
+        assert ref in described["components"]["schemas"]
+    body = described["paths"]["/embed"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert "inputs" in body["properties"]
+
+
+def test_info_has_the_fields_of_text_embeddings_inference_and_of_lathe(client):
+    info = client.get("/info").json()
+    expected = {"model_id", "model_dtype", "model_type", "max_input_length", "max_client_batch_size", "version"}
+    assert expected | {"encoders", "chains"} <= set(info)
+    assert info["max_input_length"] == 256
+
+
+def test_metrics_label_requests_by_route_and_never_by_path(client):
+    client.get("/chains/some-private-name")
+    text = client.get("/metrics").text
+    assert 'route="/chains/{name}"' in text
+    assert "some-private-name" not in text
+
+
+def test_unknown_paths_and_methods_add_at_most_4_metric_series(client):
+    def series():
+        lines = client.get("/metrics").text.splitlines()
+        return {
+            line.rpartition(" ")[0]
+            for line in lines
+            if line.startswith(("lathe_request_seconds_count", "lathe_requests_total"))
+        }
+
+    paths = list(client.get("/openapi.json").json()["paths"])
+    for method in ("GET", "TRACE", "PROPFIND"):
+        client.request(method, "/nowhere")
+    known = series()
+    for number, path in enumerate(paths):
+        for method in ("TRACE", "MKCOL", "LOCK", "BREW", "PATCH"):
+            assert client.request(method, path).status_code in (404, 405)
+        client.get(f"/nowhere/{number}")
+    assert len(series() - known) <= 4, series() - known
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc"])
+def test_docs_pages_forbid_inline_scripts_and_frames(client, path):
+    headers = client.get(path).headers
+    policy = dict(part.split(" ", 1) for part in headers["content-security-policy"].split("; "))
+    assert (policy["default-src"], policy["frame-ancestors"]) == ("'none'", "'none'")
+    assert "unsafe" not in policy["script-src"] and headers["x-frame-options"] == "DENY"

@@ -1,0 +1,415 @@
+import base64
+import io
+import json
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from lathe.service.cli.fit import format_fit_result
+
+NPY = "application/x-npy"
+ENCODER = "all-MiniLM-L6-v2"
+WIDTHS = {"bytes": 24, "bits": 20}
+CHAINS = {
+    "bytes": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 24, "steps": 5}, {"kind": "int8"}],
+    "bits": [{"kind": "r2"}, {"kind": "geopres", "dimensions": 20, "steps": 5}, {"kind": "binary"}],
+}
+FORMS = {"bytes": (np.int8, 24), "bits": (np.uint8, 3)}
+
+
+@pytest.fixture(scope="module")
+def app(start_app, new_home):
+    """Start an app for this file, since its tests leave chains behind."""
+    with start_app(home=new_home()) as app:
+        yield app
+
+
+@pytest.fixture(scope="module")
+def texts(paragraphs):
+    return paragraphs[:160]
+
+
+@pytest.fixture(scope="module")
+def raw(app, texts):
+    """Return the raw vectors of the texts."""
+    return np.array(app.client.post("/embed", json={"inputs": texts}).json(), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def jobs(app, texts, finish):
+    """Fit the quantized chains, and return each one's finished job by chain name."""
+    started = {}
+    for name, steps in CHAINS.items():
+        body = {"name": name, "steps": steps, "source": {"texts": texts}, "transform": True, "serve_dimensions": True}
+        answer = app.client.post("/fit-transform", json=body, headers=app.admin)
+        assert answer.status_code == 202, answer.text
+        started[name] = answer.json()["job_id"]
+    return {name: finish(job_id, app) for name, job_id in started.items()}
+
+
+@pytest.fixture(params=CHAINS)
+def name(request, jobs):
+    """Return the name of each quantized chain in turn."""
+    assert jobs[request.param]["state"] == "succeeded", jobs[request.param]["error"]
+    return request.param
+
+
+@pytest.fixture
+def chain(app, name):
+    return app.services.registry.load(name).chain
+
+
+@pytest.fixture(scope="module")
+def home(app):
+    """Return the app's state folder, for commands that run on it."""
+    return app.settings.home
+
+
+def npy_of(answer):
+    """Return the array of an .npy answer."""
+    assert answer.status_code == 200 and answer.headers["content-type"] == NPY
+    return np.load(io.BytesIO(answer.content))
+
+
+def reduce(app, rows, name, **headers):
+    """Send rows to `/reduce` through a chain and return the answer."""
+    body = {"vectors": rows.tolist(), "chain": name}
+    return app.client.post("/reduce", json=body, headers=headers)
+
+
+def floats_of(app, rows, name):
+    """Return `/reduce`'s JSON vectors of a chain as float32."""
+    return np.array(reduce(app, rows, name).json()["vectors"], dtype=np.float32)
+
+
+def test_certificate_reports_the_bytes_of_a_quantized_chain(jobs, name):
+    certificate = jobs[name]["result"]["certificate"]
+    assert certificate["bytes_per_vector"] == {"before": 4 * 384, "after": FORMS[name][1]}
+    assert 0 < certificate["recall_at_10"] <= 1
+    assert jobs[name]["result"]["promoted"]
+
+
+def test_reduce_answers_json_with_dequantized_floats(app, name, chain, raw):
+    answer = reduce(app, raw, name).json()
+    found = np.array(answer["vectors"], dtype=np.float32)
+    assert found.shape == (len(raw), WIDTHS[name]) and answer["dimensions"] == WIDTHS[name]
+    np.testing.assert_allclose(found, chain.dequantize(chain.fold().transform(raw)), atol=1e-6)
+    assert all(len(np.unique(column)) <= (256 if name == "bytes" else 2) for column in found.T)
+
+
+def test_reduce_answers_npy_with_the_codes(app, name, chain, raw):
+    codes = npy_of(reduce(app, raw, name, accept=NPY))
+    dtype, width = FORMS[name]
+    assert (codes.dtype, codes.shape) == (dtype, (len(raw), width))
+    np.testing.assert_allclose(chain.dequantize(codes), floats_of(app, raw, name), atol=1e-6)
+    assert len(np.unique(codes, axis=0)) > len(codes) / 2
+
+
+def test_reduce_gives_the_same_codes_for_npy_and_json_bodies(app, name, raw):
+    buffer = io.BytesIO()
+    np.save(buffer, raw)
+    headers = {"content-type": NPY, "accept": NPY}
+    answer = app.client.post(f"/reduce?chain={name}", content=buffer.getvalue(), headers=headers)
+    np.testing.assert_array_equal(npy_of(answer), npy_of(reduce(app, raw, name, accept=NPY)))
+
+
+def test_reduce_gives_the_same_headers_for_codes_and_floats(app, name, raw):
+    floats, codes = reduce(app, raw[:2], name), reduce(app, raw[:2], name, accept=NPY)
+    for header in ("x-space-id", "x-chain", "x-dimensions"):
+        assert floats.headers[header] == codes.headers[header]
+    assert codes.headers["x-dimensions"] == str(WIDTHS[name]) and codes.headers["x-chain"] == f"{name}@1"
+
+
+def test_zero_vectors_are_answered_as_zero_floats_and_as_codes_that_decode_to_zero(app, name, chain):
+    rows = np.zeros((2, 384), np.float32)
+    assert not floats_of(app, rows, name).any()
+    assert not chain.dequantize(npy_of(reduce(app, rows, name, accept=NPY))).any()
+
+
+def test_embed_and_openai_routes_give_the_same_floats_of_a_quantized_chain(app, name, texts, raw):
+    some = texts[:6]
+    expected = floats_of(app, raw[:6], name)
+    levels = 1e-2 if name == "bytes" else 1e-5  # a rounding of float32 may tip a byte by one
+
+    def same(found):
+        assert np.shape(found) == expected.shape
+        np.testing.assert_allclose(found, expected, atol=levels)
+        assert np.mean(np.abs(np.asarray(found) - expected) < 1e-5) > 0.98
+
+    body = {"inputs": some, "chain": name}
+    same(app.client.post("/embed", json=body).json())
+    rows = app.client.post("/embed", json=body | {"encoding_format": "base64"}).json()
+    same([np.frombuffer(base64.b64decode(row), "<f4") for row in rows])
+    body = {"input": some, "model": f"{ENCODER}+{name}"}
+    same([item["embedding"] for item in app.client.post("/v1/embeddings", json=body).json()["data"]])
+    answer = app.client.post("/v1/embeddings", json=body | {"encoding_format": "base64"}).json()
+    same([np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in answer["data"]])
+
+
+def test_openai_client_gets_the_same_vectors_as_embed(app, name, texts):
+    import openai
+
+    speaker = openai.OpenAI(base_url="http://localhost/v1", api_key="anything", http_client=app.client)
+    answer = speaker.embeddings.create(input=texts[:4], model=f"{ENCODER}+{name}")
+    expected = app.client.post("/embed", json={"inputs": texts[:4], "chain": name}).json()
+    np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-6)
+
+
+def test_a_quantized_chain_is_served_at_its_own_size_only(app, name, texts, raw):
+    size = WIDTHS[name]
+    by_size = app.client.post("/embed", json={"inputs": texts[:2], "dimensions": size})
+    assert by_size.headers["x-chain"] == f"{name}@1" and np.shape(by_size.json()) == (2, size)
+    for path, body in [
+        ("/embed", {"inputs": "x", "chain": name}),
+        ("/reduce", {"vectors": raw[:1].tolist(), "chain": name}),
+    ]:
+        answer = app.client.post(path, json=body | {"dimensions": size - 1})
+        assert answer.status_code == 400 and f"only {size}" in answer.json()["error"]["message"]
+
+
+def test_the_transformed_vectors_of_a_fit_job_are_codes(app, jobs, name, raw):
+    codes = npy_of(app.client.get(jobs[name]["result"]["vectors_url"]))
+    dtype, width = FORMS[name]
+    assert (codes.dtype, codes.shape) == (dtype, (len(raw), width))
+    assert np.mean(codes == npy_of(reduce(app, raw, name, accept=NPY))) > 0.98
+
+
+def test_reduce_command_writes_codes_to_npy(app, run, name, raw, tmp_path):
+    np.save(tmp_path / "raw.npy", raw)
+    arguments = ["reduce", "--source", tmp_path / "raw.npy", "--chain", name, "--out"]
+    status, _, err = run(*arguments, tmp_path / "x.npy")
+    assert status == 0 and f"{len(raw)} × {WIDTHS[name]} through {name}@1" in err
+    codes = np.load(tmp_path / "x.npy")
+    assert codes.dtype == FORMS[name][0]
+    np.testing.assert_array_equal(codes, npy_of(reduce(app, raw, name, accept=NPY)))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_reduce_command_writes_integer_codes_and_other_fields_to_parquet_and_jsonl(
+    app, run, name, raw, tmp_path, suffix
+):
+    rows = [{"id": number, "vector": row.tolist()} for number, row in enumerate(raw)]
+    (tmp_path / "raw.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = tmp_path / f"x{suffix}"
+    assert run("reduce", "--source", f"{tmp_path / 'raw.jsonl'}#vector", "--chain", name, "--out", out)[0] == 0
+    if suffix == ".parquet":
+        table = pyarrow.parquet.read_table(out)
+        assert str(table.schema.field("embedding").type.value_type) == np.dtype(FORMS[name][0]).name
+        found = table.to_pylist()
+    else:
+        found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["id"] for row in found] == list(range(len(raw)))
+    assert all(type(number) is int for row in found for number in row["embedding"])
+    codes = np.array([row["embedding"] for row in found])
+    np.testing.assert_array_equal(codes, npy_of(reduce(app, raw, name, accept=NPY)))
+
+
+@pytest.mark.parametrize("kind", ["int8", "binary"])
+def test_reduce_quantizes_values_outside_the_fitted_range_as_the_chain_does(app, run, tmp_path, kind):
+    rows = np.random.default_rng(0).normal(size=(200, 9)).astype(np.float32)
+    new = np.abs(rows[:5]) + 1
+    rows[:, 3] = 0
+    np.save(tmp_path / "rows.npy", rows)
+    assert run("fit", "--name", f"strange-{kind}", "--steps", kind, "--source", tmp_path / "rows.npy")[0] == 0
+    expected = app.services.registry.load(f"strange-{kind}").chain.transform(new)
+    np.testing.assert_array_equal(npy_of(reduce(app, new, f"strange-{kind}", accept=NPY)), expected)
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([{"kind": "int8"}, {"kind": "geopres", "dimensions": 24}], ["int8 outputs codes", "geopres", "quantize once"]),
+        ([{"kind": "r2"}, {"kind": "binary"}, {"kind": "int8"}], ["binary outputs codes", "int8", "once"]),
+        ([{"kind": "binary"}, {"kind": "normalize"}], ["binary outputs codes", "normalize"]),
+        ([{"kind": "r2"}, {"kind": "whitening"}], ["whitening cannot follow", "give the dimensions to keep"]),
+        ([{"kind": "r2"}, {"kind": "whitening", "dimensions": 384}], ["whitening cannot follow", "whitening:383"]),
+    ],
+)
+def test_fit_transform_refuses_steps_that_cannot_follow_each_other_before_queueing(app, texts, raw, steps, words):
+    before = app.client.get("/jobs").json()
+    for source in ({"texts": texts[:20]}, {"vectors": raw[:20].tolist()}):
+        body = {"name": "wrong", "steps": steps, "source": source}
+        answer = app.client.post("/fit-transform", json=body, headers=app.admin)
+        assert answer.status_code == 400
+        assert all(word in answer.json()["error"]["message"] for word in words), answer.text
+    assert app.client.get("/jobs").json() == before
+    assert app.client.get("/chains/wrong").status_code == 404
+
+
+@pytest.fixture(scope="module")
+def budget(app, texts, finish):
+    """Fit a chain to 20 bytes per vector, weighted by queries, and return its certificate."""
+    queries = {"texts": [" ".join(text.split()[:6]) for text in texts[:40]]}
+    body = {"name": "budget", "steps": [{"kind": "r2"}], "bytes": 20, "source": {"texts": texts}, "queries": queries}
+    answer = app.client.post("/fit-transform", json=body, headers=app.admin)
+    assert answer.status_code == 202, answer.text
+    job = finish(answer.json()["job_id"], app)
+    assert job["state"] == "succeeded", job["error"]
+    return job["result"]["certificate"]
+
+
+def test_a_fit_with_a_byte_budget_is_certified_with_its_bytes_and_queries(app, budget):
+    assert budget["bytes_per_vector"] == {"before": 4 * 384, "after": 20}
+    assert budget["codes"]["query_count"] == 40
+    assert budget["recall_at_10"] > 0.3
+    (version,) = app.client.get("/chains/budget").json()["versions"]
+    assert [step["kind"] for step in version["steps"]] == ["r2", "codes"]
+
+
+def test_query_floats_score_documents_as_the_quantizer_does(app, budget, raw):
+    """JSON and .npy requests with `input_type=query` agree. Another `input_type` is refused."""
+    chain = app.services.registry.load("budget").chain
+    body = {"vectors": raw[:9].tolist(), "chain": "budget", "input_type": "query"}
+    queries = np.array(app.client.post("/reduce", json=body).json()["vectors"], np.float32)
+    documents, codes = floats_of(app, raw, "budget"), npy_of(reduce(app, raw, "budget", accept=NPY))
+    assert codes.dtype == np.uint8 and codes.shape == (len(raw), 20)
+    np.testing.assert_allclose(np.linalg.norm(queries, axis=1), 1, atol=1e-5)
+    np.testing.assert_allclose(queries @ documents.T, chain.quantizer.score(queries, codes), atol=1e-4)
+    assert np.mean(codes == chain.transform(raw)) > 0.98
+    same = app.client.post("/reduce", json=body, headers={"accept": NPY})
+    np.testing.assert_array_equal(npy_of(same), queries)
+    buffer = io.BytesIO()
+    np.save(buffer, raw[:9])
+    headers = {"content-type": NPY, "accept": NPY}
+    asked = app.client.post("/reduce?chain=budget&input_type=query", content=buffer.getvalue(), headers=headers)
+    np.testing.assert_array_equal(npy_of(asked), queries)
+    wrong = app.client.post("/reduce?chain=budget&input_type=both", content=buffer.getvalue(), headers=headers)
+    assert wrong.status_code == 400 and "one of query, document" in wrong.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "message"),
+    [
+        ({"bytes": 385}, 400, "codes of 385 bytes needs more dimensions than 384"),
+        ({"bytes": 0}, 400, "greater than or equal to 1"),
+        ({"steps": [{"kind": "int8"}], "bytes": 9}, 400, "int8 outputs codes, which codes cannot follow"),
+        ({"steps": [{"kind": "r2"}], "queries": {"texts": ["x"]}}, 400, "no step is fitted on queries"),
+        (
+            {"bytes": 9, "queries": {"vectors": [[1.0, 2.0]]}},
+            400,
+            "the queries have 2 dimensions, the fitted vectors 384",
+        ),
+        ({"bytes": 9, "add_to": "bytes@1"}, 400, "or add_to"),
+        ({"bytes": 9, "dimensions": 9}, 400, "dimensions: unknown field"),
+    ],
+)
+def test_fit_transform_refuses_an_impossible_byte_budget(app, jobs, texts, more, status, message):
+    body = {"name": "no", "source": {"texts": texts}} | more
+    answer = app.client.post("/fit-transform", json=body, headers=app.admin)
+    assert answer.status_code == status, answer.text
+    assert message in answer.text
+
+
+def test_fit_command_accepts_a_byte_budget(run, texts, tmp_path):
+    (tmp_path / "texts.txt").write_text("\n".join(" ".join(text.split()) for text in texts))
+    arguments = ["fit", "--name", "small", "--bytes", 16, "--source", tmp_path / "texts.txt", "--encoder", ENCODER]
+    status, out, err = run(*arguments)
+    assert status == 0, err
+    lines = {line.split()[0]: line for line in out.splitlines() if line}
+    assert lines["bytes_per_vector"].endswith("→ 16")
+    assert "codes, weighting 0.5 by default" in lines["codes"]
+    assert "Not tried: product_codes, because" in out
+
+
+def test_fit_command_prints_the_codes_that_were_tried_and_what_each_was_compared_with():
+    def trial(kind, weighting, ahead):
+        return {"kind": kind, "weighting": weighting, "rows": 4000, "retrieval": 71.5, "ahead": ahead, "ci95": 0.75}
+
+    tried = [trial("codes", 0.5, 0.0), trial("codes", 0.0, 1.25), trial("product_codes", 0.0, -0.5)]
+    codes = {"kind": "codes", "weighting": 0.0, "chosen_by": "split-half retrieval", "tried": tried, "not_tried": {}}
+    measures = dict.fromkeys(("local_spearman", "recall_at_10", "recall_at_10_rescored_4x", "positional_stress"))
+    sides = dict.fromkeys(("mean_norm", "isoscore", "bytes_per_vector"), {"before": 1, "after": 1})
+    certificate = measures | sides | {"n_fit": 4000, "n_heldout": 1000, "out_of_domain": {}, "warnings": []}
+    result = {"chain": "a@1", "failed_gates": [], "promoted": True, "size_routes": []}
+    text = format_fit_result(result | {"certificate": certificate | {"codes": codes}})
+    table = [line.split() for line in text.splitlines() if "4,000" in line and "weighting" in line]
+    assert [(line[0], line[2], line[4], line[-2]) for line in table] == [
+        ("codes,", "0.5", "+0.00", "0.5"),
+        ("codes,", "0", "+1.25", "0.5"),
+        ("product_codes,", "0", "-0.50", "0"),
+    ]
+    assert "Not tried" not in text
+
+
+DTYPES = {"float": np.float32, "int8": np.int8, "uint8": np.uint8, "binary": np.int8, "ubinary": np.uint8}
+
+
+def test_every_vector_route_answers_each_output_dtype_with_its_header(app, name, texts, raw):
+    own = FORMS[name][0]
+    for dtype, expected in {**DTYPES, "codes": own}.items():
+        asked = {"output_dtype": dtype}
+        body = {"inputs": texts[:3], "chain": name} | asked
+        answer = app.client.post("/embed", json=body, headers={"accept": NPY})
+        found = npy_of(answer)
+        assert found.dtype == expected and len(found) == 3, dtype
+        assert (answer.headers["x-output-dtype"], answer.headers["x-input-type"]) == (dtype, "document")
+        assert answer.headers["x-dimensions"] == str(WIDTHS[name])
+        listed = app.client.post("/embed", json=body).json()
+        np.testing.assert_allclose(listed, found)
+        if dtype != "float":
+            assert all(type(number) is int for row in listed for number in row)
+        rows = app.client.post("/embed", json=body | {"encoding_format": "base64"}).json()
+        assert [base64.b64decode(row) for row in rows] == [row.tobytes() for row in found]
+        body = {"input": texts[:3], "model": f"{ENCODER}+{name}"} | asked
+        assert [item["embedding"] for item in app.client.post("/v1/embeddings", json=body).json()["data"]] == listed
+        body = {"vectors": raw[:3].tolist(), "chain": name} | asked
+        reduced = app.client.post("/reduce", json=body)
+        assert reduced.headers["x-output-dtype"] == dtype
+        same = npy_of(app.client.post("/reduce", json=body, headers={"accept": NPY}))
+        np.testing.assert_allclose(reduced.json()["vectors"], same)
+        assert np.mean(same == found) > 0.9 or dtype == "float"  # a rounding of float32 may tip a byte by one
+
+
+def test_reduce_answers_npy_as_codes_by_default_and_as_floats_if_output_dtype_asks_for_them(app, name, raw):
+    """An unknown output_dtype is answered 400."""
+    buffer = io.BytesIO()
+    np.save(buffer, raw)
+    headers = {"content-type": NPY, "accept": NPY}
+
+    def ask(more):
+        return app.client.post(f"/reduce?chain={name}{more}", content=buffer.getvalue(), headers=headers)
+
+    plain = ask("")
+    assert plain.headers["x-output-dtype"] == "codes"
+    np.testing.assert_array_equal(npy_of(plain), npy_of(ask("&output_dtype=codes")))
+    floats = npy_of(ask("&output_dtype=float"))
+    assert floats.dtype == np.float32
+    np.testing.assert_allclose(floats, floats_of(app, raw, name))
+    wrong = ask("&output_dtype=int4")
+    assert wrong.status_code == 400 and "output_dtype must be one of float" in wrong.json()["error"]["message"]
+
+
+def test_texts_with_input_type_or_prompt_query_get_unquantized_floats(app, budget, texts, raw):
+    """`input_type` takes precedence over `prompt_name`. The space id is that of documents."""
+    body = {"vectors": raw[:4].tolist(), "chain": "budget", "input_type": "query"}
+    expected = app.client.post("/reduce", json=body).json()["vectors"]
+    document = app.client.post("/embed", json={"inputs": texts[:4], "chain": "budget"})
+    for more in ({"input_type": "query"}, {"prompt_name": "query"}):
+        answer = app.client.post("/embed", json={"inputs": texts[:4], "chain": "budget"} | more)
+        assert answer.headers["x-input-type"] == "query"
+        assert answer.headers["x-space-id"] == document.headers["x-space-id"]
+        np.testing.assert_allclose(answer.json(), expected, atol=1e-5)
+    body = {"input": texts[:4], "model": f"{ENCODER}+budget", "input_type": "query"}
+    rows = [item["embedding"] for item in app.client.post("/v1/embeddings", json=body).json()["data"]]
+    np.testing.assert_allclose(rows, expected, atol=1e-5)
+    both = {"prompt_name": "query", "input_type": "document"}
+    answer = app.client.post("/embed", json={"inputs": texts[:4], "chain": "budget"} | both)
+    assert answer.headers["x-input-type"] == "document"
+    np.testing.assert_allclose(answer.json(), document.json(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"output_dtype": "codes"}, "needs a chain that ends in a quantizer"),
+        ({"output_dtype": "codes", "chain": "compact"}, "(chain: compact@1)"),
+        ({"output_dtype": "codes", "chain": "budget", "input_type": "query"}, "queries have no codes"),
+        ({"output_dtype": "int8", "normalize": False}, "needs vectors of norm 1"),
+        ({"output_dtype": "int4"}, "'float', 'int8'"),
+    ],
+)
+def test_an_impossible_output_dtype_is_answered_400_with_the_reason(app, budget, more, message):
+    answer = app.client.post("/embed", json={"inputs": "a text"} | more)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "output_dtype", answer.text
+    assert message in answer.json()["error"]["message"]

@@ -1,0 +1,240 @@
+"""Indexes whose rows are codes: the same promises as of rows of floats."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lathe.service.index.embedded.backup import back_up_index, restore_index
+from lathe.service.index.embedded.indexes import EmbeddedIndexes
+from lathe.service.index.embedded.record import IndexRecord
+from lathe.service.index.embedded.snapshot import SNAPSHOT, compute_digest, read_snapshot
+from lathe.service.index.filters import parse_filter
+from lathe.service.index.query import Query
+from lathe.service.index.reducer import normalize_rows, read_artifact_files
+from lathe.transforms.artifact import write_artifact
+from lathe.transforms.errors import ArtifactError
+from tests.service.index.opening import opened
+
+hnswlib = pytest.importorskip("hnswlib")
+
+ROWS = 400
+STEPS = "r2,codes:4"
+
+
+def fill(index, vectors, linked=ROWS - 50):
+    """Insert the vectors, replace 20 of them and delete two, and add all but 50 rows to the graph."""
+    ids = [str(number) for number in range(ROWS)]
+    index.upsert(ids, vectors[:ROWS], [{"odd": bool(n % 2)} for n in range(ROWS)], None).result()
+    index.upsert(ids[:20], vectors[ROWS : ROWS + 20], [{"odd": bool(n % 2)} for n in range(20)], None).result()
+    index.delete(["30", "31"]).result()
+    index.generation.extend_graph(linked, 1)
+
+
+@pytest.fixture(scope="module")
+def vectors(biased):
+    return biased(ROWS + 20, 5)
+
+
+@pytest.fixture
+def create(tmp_path, chain_of, coded_spec, vectors):
+    """Return a function that makes a filled and closed index and returns its folder."""
+
+    def make(metric="cosine", steps=STEPS, **settings):
+        folder = tmp_path / "indexes" / "x"
+        folder.mkdir(parents=True)
+        chain, artifact = chain_of(steps)
+        spec = replace(coded_spec(metric, **settings), dimensions=chain.output_dimensions)
+        IndexRecord.create(folder / "record.db", spec, artifact).close()
+        with opened(folder) as index:
+            fill(index, vectors)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def folder(create):
+    return create()
+
+
+@pytest.fixture
+def truth(chain_of, vectors):
+    """Return a function that finds the ids of the best items by the chain's own scores, over all of them."""
+
+    def find(queries, k, metric="cosine", steps=STEPS, matches=lambda number: True):
+        chain, _ = chain_of(steps)
+        there = [n for n in range(ROWS) if n not in (30, 31) and matches(n)]
+        decoded = chain.floats(np.stack([vectors[ROWS + n if n < 20 else n] for n in there]))
+        asked = chain.transform_queries(queries)
+        if metric == "l2":
+            scores = -np.linalg.norm(asked[:, None] - decoded[None], axis=2)
+        else:
+            scores = asked @ (normalize_rows(decoded) if metric == "cosine" else decoded).T
+        best = np.argsort(-scores, axis=1)[:, :k]
+        return [[str(there[n]) for n in row] for row in best]
+
+    return find
+
+
+def found(index, queries, k=10, **options):
+    """Return the ids of the k items found for each query."""
+    return [[hit["id"] for hit in hits] for hits in index.get_serving().search(Query(queries, k, **options))]
+
+
+def overlap(ours, theirs):
+    """Return the mean share of expected ids that were found."""
+    return np.mean([len(set(one) & set(other)) / len(other) for one, other in zip(ours, theirs, strict=True)])
+
+
+@pytest.mark.parametrize("metric", ["cosine", "ip", "l2"])
+@pytest.mark.parametrize("steps", [STEPS, "product_codes:4", "int8", "pca:12,binary"])
+def test_exact_and_graph_search_of_codes_find_the_best_by_the_chains_own_scores(create, truth, biased, metric, steps):
+    folder, queries = create(metric, steps), biased(60, 7)
+    # Codes of few bytes are equal for some items; of these any may be found.
+    for exact_rows, least in ((None, 0.99), (20, 0.93)):
+        with opened(folder, exact_rows=exact_rows) as index:
+            assert overlap(found(index, queries, ef=300), truth(queries, 10, metric, steps)) >= least
+            filtered = found(index, queries, ef=300, wanted=parse_filter({"odd": True}))
+            assert overlap(filtered, truth(queries, 10, metric, steps, lambda n: n % 2)) >= least
+
+
+def test_rows_hold_codes_and_no_floats(folder, chain_of, vectors):
+    chain, _ = chain_of(STEPS)
+    names = {file.name for file in (folder / "graph-1").iterdir()}
+    assert names == {"labels.i64", "originals.f16", "codes.u8", SNAPSHOT, f"graph.{ROWS - 50}.codes"}
+    with opened(folder) as index:
+        view = index.generation.rows.take_view()
+        np.testing.assert_array_equal(view.compact[:ROWS], chain.transform(vectors[:ROWS]))
+        assert index.describe()["bytes"]["rows"] == (ROWS + 20) * (8 + 2 * 16 + 4)
+
+
+def test_rescoring_ranks_candidates_of_codes_by_originals(folder, vectors, biased):
+    queries, current = biased(40, 8), np.concatenate([vectors[ROWS:], vectors[20:30], vectors[32:ROWS]])
+    ids = np.array([str(n) for n in range(ROWS) if n not in (30, 31)])
+    scores = normalize_rows(queries) @ normalize_rows(current).T
+    with opened(folder) as index:
+        hits = index.get_serving().search(Query(queries, 5, rescoring=20))
+        assert overlap([[hit["id"] for hit in one] for one in hits], ids[np.argsort(-scores, axis=1)[:, :5]]) >= 0.99
+        best = [one[0]["score"] for one in hits]
+        np.testing.assert_allclose(best, scores.max(axis=1), atol=2e-3)
+
+
+def test_a_reopened_index_of_codes_finds_the_same_from_its_snapshot_and_from_its_record(folder, biased):
+    queries = biased(30, 9)
+    with opened(folder) as index:
+        assert index.generation.notes == [] and index.generation.covered == ROWS - 50
+        expected = found(index, queries)
+    for file in (folder / "graph-1").iterdir():
+        file.unlink()
+    with opened(folder) as index:
+        (note,) = index.generation.notes
+        assert "rebuilt from the record" in note
+        assert found(index, queries) == expected
+
+
+def test_a_restored_backup_of_an_index_of_codes_finds_the_same(folder, tmp_path, biased):
+    queries = biased(30, 9)
+    with opened(folder) as index:
+        expected = found(index, queries)
+    back_up_index(folder, tmp_path / "copy")
+    restore_index(tmp_path / "copy", folder.parent, "again")
+    with opened(folder.parent / "again") as index:
+        assert found(index, queries) == expected
+
+
+def write_as_before(folder, chain, metric="cosine"):
+    """Rewrite a snapshot as versions of Lathe did that stored codes as the floats they stand for."""
+    graphs = folder / "graph-1"
+    content = read_snapshot(graphs)
+    codes = np.fromfile(graphs / "codes.u8", np.uint8).reshape(-1, 4)[: content["rows"]]
+    floats = normalize_rows(chain.dequantize(codes))
+    floats.tofile(graphs / "reduced.f32")
+    (graphs / "codes.u8").unlink()
+    del content["space_id"], content["digests"]["codes.u8"]
+    content |= {"schema": 1}
+    content["digests"]["reduced.f32"] = hashlib.sha256(floats.tobytes()).hexdigest()
+    (graphs / SNAPSHOT).write_text(json.dumps(content | {"sha256": compute_digest(content)}))
+
+
+def test_an_index_of_the_earlier_format_is_rebuilt_from_the_record_with_a_note(folder, chain_of, biased):
+    queries = biased(30, 9)
+    with opened(folder) as index:
+        expected = found(index, queries)
+    write_as_before(folder, chain_of(STEPS)[0])
+    with opened(folder) as index:
+        (note,) = index.generation.notes
+        assert "has no codes.u8" in note and "rebuilt from the record" in note
+        assert found(index, queries) == expected
+    assert not (folder / "graph-1" / "reduced.f32").exists()
+    with opened(folder) as index:
+        assert index.generation.notes == [] and found(index, queries) == expected
+
+
+def reseal(graphs, **changes):
+    """Change the description of a snapshot, and seal it."""
+    content = read_snapshot(graphs) | changes
+    (graphs / SNAPSHOT).write_text(json.dumps(content | {"sha256": compute_digest(content)}))
+
+
+def test_a_snapshot_of_another_chain_is_rebuilt(folder, biased):
+    with opened(folder) as index:
+        expected = found(index, biased(30, 9))
+    reseal(folder / "graph-1", space_id="elsewhere")
+    with opened(folder) as index:
+        (note,) = index.generation.notes
+        assert "another chain" in note and "elsewhere" in note
+        assert found(index, biased(30, 9)) == expected
+
+
+def test_a_graph_of_another_engine_is_rebuilt_and_its_file_deleted(folder, biased):
+    graphs = folder / "graph-1"
+    with opened(folder) as index:
+        expected = found(index, biased(30, 9))
+    content = read_snapshot(graphs)
+    other = f"graph.{ROWS - 50}.other"
+    (graphs / content["graph"]).rename(graphs / other)
+    digests = content["digests"] | {other: content["digests"].pop(content["graph"])}
+    reseal(graphs, graph=other, digests=digests)
+    with opened(folder, exact_rows=20) as index:
+        (note,) = index.generation.notes
+        assert "another engine" in note and index.generation.covered == 0
+        assert found(index, biased(30, 9)) == expected
+        index.generation.extend_graph(10**6, 1)
+    assert [file.name for file in graphs.glob("graph.*")] == [f"graph.{ROWS + 18}.codes"] or not (
+        graphs / other
+    ).exists()
+
+
+@pytest.mark.parametrize("kept", [0.5, 2.0])
+def test_damaged_codes_are_rebuilt_from_the_record(folder, biased, kept):
+    with opened(folder) as index:
+        expected = found(index, biased(30, 9))
+    codes = folder / "graph-1" / "codes.u8"
+    content = codes.read_bytes()
+    codes.write_bytes(
+        content[: int(4 * ROWS * kept)][:-1] + b"\xff" if kept < 1 else content[:200] + b"?" + content[201:]
+    )
+    with opened(folder) as index:
+        (note,) = index.generation.notes
+        assert "checksums" in note and found(index, biased(30, 9)) == expected
+
+
+def test_an_index_whose_chain_is_of_a_newer_codec_is_unavailable_with_the_reason(folder, tmp_path, chain_of):
+    chain, (manifest, _) = chain_of(STEPS)
+    newer = json.loads(manifest)
+    newer["steps"][-1]["codec_version"] = 9
+    del newer["manifest_sha256"]
+    write_artifact(tmp_path / "newer", newer, chain.tensors())
+    record = IndexRecord(folder / "record.db")
+    with record.transaction() as db:
+        db.execute("UPDATE chains SET manifest = ?, tensors = ?", read_artifact_files(tmp_path / "newer"))
+    record.close()
+    indexes = EmbeddedIndexes(folder.parent, 1, 1, lambda spec, texts: None)
+    (described,) = indexes.describe()
+    assert described["state"] == "unavailable" and "codec version 9" in described["error"]
+    with pytest.raises(ArtifactError, match="codec version 9; this Lathe reads up to 1: upgrade it"):
+        indexes.get("x")
+    indexes.close()

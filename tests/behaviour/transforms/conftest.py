@@ -1,0 +1,3 @@
+"""Fixtures for transforms."""
+
+from tests.transforms.conftest import *  # noqa: F403 - pytest finds fixtures by the names of this module

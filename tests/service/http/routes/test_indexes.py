@@ -1,0 +1,324 @@
+import base64
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import numpy as np
+import pytest
+
+numbers = count()
+METADATA = [
+    {"lang": "en", "year": 1999, "tags": ["money", "work"]},
+    {"lang": "en", "year": 2005, "tags": ["work"]},
+    {"lang": "de", "year": 2010, "wet": True},
+    None,
+    {"lang": "fr", "year": 2020, "place": {"city": "Bern"}},
+    {"lang": None, "year": 2020.5},
+]
+
+
+@pytest.fixture(scope="module", params=["embedded", "milvus"])
+def app(request, start_app, tmp_path_factory):
+    """Start an app with indexes in its state folder, and one with indexes in Milvus."""
+    url = request.getfixturevalue("milvus").url if request.param == "milvus" else None
+    home = tmp_path_factory.mktemp("home")
+    with start_app(home=home, api_keys="use", admin_keys="boss", index_url=url) as app:
+        app.client.headers["authorization"] = "Bearer use"
+        app.embedded = url is None
+        yield app
+
+
+@pytest.fixture
+def create(app):
+    """Return a function that creates an index and returns its path. Delete the indexes afterwards."""
+    made = []
+
+    def make(**body):
+        made.append(f"/indexes/index-{next(numbers)}")
+        assert app.client.put(made[-1], json=body, headers=app.admin).status_code == 200
+        return made[-1]
+
+    yield make
+    for path in made:
+        app.client.delete(path, headers=app.admin)
+
+
+@pytest.fixture
+def filled(app, create, sentences):
+    """Return a function that creates an index of the six sentences and returns its path."""
+
+    def make(**body):
+        path = create(**body)
+        ok(app, f"{path}/upsert", ids=ids(sentences), texts=sentences, metadata=METADATA)
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def embed(app, sentences):
+    """Return a function that embeds the sentences, and returns the vectors and their space id."""
+
+    def through(**body):
+        answer = app.client.post("/embed", json={"inputs": sentences} | body)
+        return np.array(answer.json(), np.float32), answer.headers["x-space-id"]
+
+    return through
+
+
+def counted(app, number):
+    """Return the expected sequence number of a write: None for Milvus, which has none."""
+    return number if app.embedded else None
+
+
+def ids(items):
+    """Return the ids of items, `s0` onwards."""
+    return [f"s{place}" for place in range(len(items))]
+
+
+def ok(app, path, **body):
+    """Post a body, assert that it is answered 200, and return the JSON."""
+    answer = app.client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def refused(answer, status):
+    """Assert the status of an error, and return its message."""
+    assert answer.status_code == status, answer.text
+    return answer.json()["error"]["message"]
+
+
+def encoded(vectors):
+    """Encode vectors as base64."""
+    return [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors]
+
+
+def check_scores(found, expected, atol=1e-5):
+    """Assert that each query's items are the best by the expected scores `(q, n)`, the higher the better."""
+    for row, items in zip(expected, found["results"], strict=True):
+        places = [int(item["id"][1:]) for item in items]
+        np.testing.assert_allclose([item["score"] for item in items], row[places], atol=atol)
+        np.testing.assert_allclose(row[places], np.sort(row)[::-1][: len(places)], atol=2 * atol)
+
+
+def test_creating_an_index_again_with_the_same_settings_changes_nothing(app, filled):
+    path = filled(chain="compact")
+    before = app.client.get(path).json()
+    answer = app.client.put(path, json={"chain": "compact"}, headers=app.admin)
+    passing = dict.fromkeys(("snapshot_age_seconds", "in_graph", "bytes", "sequence", "memory"))
+    assert answer.json() | passing == before | passing
+    assert before["count"] == 6
+
+
+def test_creating_an_index_with_other_settings_is_answered_409_naming_the_difference(app, create):
+    path = create(chain="compact", m=8)
+    before = app.client.get(path).json()
+    for body, difference in (({"chain": "compact", "m": 16}, "m 8"), ({"chain": "none"}, "chain compact@1")):
+        assert difference in refused(app.client.put(path, json=body, headers=app.admin), 409)
+    same = app.client.put(path, json={"chain": "compact"}, headers=app.admin)  # what is not asked for may differ
+    assert same.json()["space_id"] == app.client.get(path).json()["space_id"] == before["space_id"]
+
+
+def test_get_index_answers_its_settings_spaces_and_counts(app, filled, embed):
+    path = filled(chain="compact")
+    ok(app, f"{path}/delete", ids=["s0", "nobody"])
+    shown = app.client.get(path).json()
+    told = {"name": path.split("/")[-1], "count": 5, "chain": "compact@1"}
+    told |= {"dimensions": 128, "width": 384, "metric": "cosine", "state": "ready", "encoder": "all-MiniLM-L6-v2"}
+    assert shown | told == shown
+    assert (shown["space_id"], shown["raw_space_id"]) == (embed(chain="compact")[1], embed()[1])
+    if app.embedded:
+        assert (shown["deleted"], shown["sequence"]) == (1, 2) and shown["bytes"]["record"] > 5 * 384 * 4
+    assert shown["name"] in [index["name"] for index in app.client.get("/indexes").json()]
+
+
+CHAINS = [{"chain": "none"}, {"chain": "debias"}, {"chain": "compact", "dimensions": 64}, {"chain": "codes48"}]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_search_scores_are_those_of_the_vectors_from_embed(app, filled, embed, sentences, chain):
+    """Queries of a chain that ends in codes are floats. Rescored scores are those of the raw vectors."""
+    path = filled(**chain)
+    (reduced, space), (raw, _) = embed(**chain), embed()
+    queries, _ = embed(**chain, input_type="query")
+    answer = app.client.post(f"{path}/search", json={"texts": sentences, "k": 4})
+    found = answer.json()
+    check_scores(found, queries @ reduced.T, atol=1e-4)
+    assert [len(items) for items in found["results"]] == [4] * 6
+    assert [items[0]["id"] for items in found["results"]] == ids(sentences)
+    assert found["space_id"] == answer.headers["x-space-id"] == space
+    assert (found["chain"], answer.headers["x-dimensions"]) == (answer.headers["x-chain"], str(reduced.shape[1]))
+    rescored = ok(app, f"{path}/search", texts=sentences, k=2, rescore=3)
+    check_scores(rescored, raw @ raw.T, atol=1e-3)  # originals are kept in float16 for this
+
+
+def test_upsert_gives_the_same_index_for_texts_numbers_and_base64(app, create, embed, sentences):
+    raw, space = embed()
+    given = [{"texts": sentences}, {"vectors": raw.tolist()}, {"vectors": encoded(raw), "space_id": space}]
+    query = {"vectors": raw[2:4].tolist(), "k": 6}
+    found = []
+    for items in given:
+        path = create(chain="compact")
+        assert ok(app, f"{path}/upsert", ids=ids(sentences), **items) == {"upserted": 6, "sequence": counted(app, 1)}
+        found.append(ok(app, f"{path}/search", **query))
+    openai = app.client.post("/v1/embeddings", json={"input": sentences, "encoding_format": "base64"}).json()
+    ok(app, f"{path}/upsert", ids=ids(sentences), vectors=[row["embedding"] for row in openai["data"]])  # once more
+    found.append(ok(app, f"{path}/search", texts=sentences[2:4], k=6))
+    for other in found[1:]:
+        assert [[i["id"] for i in items] for items in other["results"]] == [
+            [i["id"] for i in items] for items in found[0]["results"]
+        ]
+        scores = [[[i["score"] for i in items] for items in one["results"]] for one in (other, found[0])]
+        np.testing.assert_allclose(*scores, atol=1e-5)
+
+
+def test_search_accepts_reduced_queries_that_name_the_indexs_space_id(app, filled, embed, sentences):
+    """Without the id they are refused, and they cannot be rescored."""
+    path = filled(chain="compact")
+    reduced, space = embed(chain="compact")
+    by_text = ok(app, f"{path}/search", texts=sentences, k=6)
+    query = {"vectors": reduced.tolist(), "k": 6}
+    by_header = app.client.post(f"{path}/search", json=query, headers={"x-space-id": space}).json()
+    for found in (ok(app, f"{path}/search", space_id=space, **query), by_header):
+        check_scores(found, reduced @ reduced.T)
+        assert [i["id"] for i in found["results"][0]] == [i["id"] for i in by_text["results"][0]]
+    assert "must have 384" in refused(app.client.post(f"{path}/search", json=query), 422)
+    assert "rescored" in refused(app.client.post(f"{path}/search", json=query | {"space_id": space, "rescore": 2}), 400)
+
+
+@pytest.mark.parametrize("call", ["upsert", "search"])
+def test_vectors_of_another_space_are_answered_409_with_both_space_ids(app, filled, embed, call):
+    path = filled(chain="compact")
+    raw, space = embed()
+    spaces = app.client.get(path).json()
+    body = {"vectors": raw[:1].tolist()} | ({"ids": ["x"]} if call == "upsert" else {})
+    for answer in (
+        app.client.post(f"{path}/{call}", json=body | {"space_id": "elsewhere"}),
+        app.client.post(f"{path}/{call}", json=body, headers={"x-space-id": "elsewhere"}),
+    ):
+        message = refused(answer, 409)
+        assert all(name in message for name in ("elsewhere", spaces["space_id"], spaces["raw_space_id"]))
+    assert app.client.get(path).json()["count"] == 6
+    ok(app, f"{path}/{call}", space_id=space, **body)
+
+
+@pytest.mark.parametrize("chain", ["compact", "debias"])
+def test_upsert_refuses_reduced_vectors(app, filled, embed, chain):
+    path = filled(chain=chain)
+    reduced, space = embed(chain=chain)
+    answer = app.client.post(f"{path}/upsert", json={"ids": ["x"], "vectors": reduced[:1].tolist(), "space_id": space})
+    assert answer.status_code in (409, 422), answer.text
+    assert app.client.get(path).json()["count"] == 6
+
+
+def test_search_finds_an_item_while_it_is_replaced(app, create):
+    path, body, found = create(chain="none", width=2), {"ids": ["x"], "vectors": [[1.0, 2.0]]}, []
+    ok(app, f"{path}/upsert", **body)
+    with ThreadPoolExecutor(1) as pool:
+        writes = pool.submit(lambda: [ok(app, f"{path}/upsert", **body) for _ in range(200)])
+        while not writes.done():
+            found.append(ok(app, f"{path}/search", vectors=[[1.0, 2.0]])["results"][0])
+        writes.result()
+    assert {len(items) for items in found} == {1}
+
+
+def test_get_returns_items_in_the_order_of_the_ids_and_null_for_unknown_ones(app, filled, embed):
+    path = filled(chain="compact")
+    items = ok(app, f"{path}/get", ids=["s4", "nobody", "s0", "s4"])["items"]
+    assert items[1] is None and items[0] == items[3] == {"id": "s4", "metadata": METADATA[4]}
+    items = ok(app, f"{path}/get", ids=["s4", "s0"], vectors=True)["items"]
+    np.testing.assert_allclose([item["vector"] for item in items], embed()[0][[4, 0]], atol=1e-5)
+
+
+def test_deleted_items_are_absent_from_search_get_and_filters(app, filled, sentences):
+    path = filled(chain="debias")
+    assert ok(app, f"{path}/delete", ids=["s1", "s1", "nobody"]) == {"deleted": 1, "sequence": counted(app, 2)}
+    assert ok(app, f"{path}/delete", ids=["s1"])["deleted"] == 0
+    found = ok(app, f"{path}/search", texts=sentences[1], k=6)["results"][0]
+    assert len(found) == 5 and "s1" not in [item["id"] for item in found]
+    assert ok(app, f"{path}/get", ids=["s1"])["items"] == [None]
+    assert ok(app, f"{path}/search", texts=sentences[1], filter={"year": 2005})["results"] == [[]]
+
+
+def test_upsert_of_an_existing_id_replaces_vector_and_metadata(app, filled, sentences):
+    path = filled(chain="compact")
+    ok(app, f"{path}/upsert", ids=["s0", "s6"], texts=[sentences[2], sentences[0]], metadata=[{"lang": "it"}, None])
+    best = ok(app, f"{path}/search", texts=sentences[0], k=1)["results"][0][0]
+    assert (best["id"], best["metadata"]) == ("s6", None)
+    assert {i["id"] for i in ok(app, f"{path}/search", texts=sentences[2], k=2)["results"][0]} == {"s0", "s2"}
+    assert ok(app, f"{path}/search", texts="x", filter={"year": 1999})["results"] == [[]]
+    shown = app.client.get(path).json()
+    assert shown["count"] == 7
+    assert not app.embedded or (shown["deleted"], shown["sequence"]) == (1, 2)
+
+
+def test_an_index_with_a_text_field_stores_texts_in_the_metadata(app, filled, sentences):
+    items = ok(app, f"{filled(chain='debias', text_field='text')}/get", ids=ids(sentences))["items"]
+    assert [item["metadata"] for item in items] == [
+        {"text": text} | (given or {}) for text, given in zip(sentences, METADATA, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "places"),
+    [
+        ({"lang": "en"}, {0, 1}),
+        ({"lang": None}, {5}),
+        ({"lang": {"in": ["de", "fr"]}}, {2, 4}),
+        ({"lang": {"$ne": "en"}}, {2, 3, 4, 5}),
+        ({"year": {"gte": 2005, "lt": 2020}}, {1, 2}),
+        ({"year": {"gt": 2020}}, {5}),
+        ({"tags": "work"}, {0, 1}),
+        ({"place.city": "Bern"}, {4}),
+        ({"wet": True}, {2}),
+        ({"wet": 1}, set()),
+        ({"lang": "en", "year": 1999}, {0}),
+        ({"$or": [{"year": 1999}, {"lang": "fr"}]}, {0, 4}),
+        ({"not": {"year": {"exists": True}}}, {3}),
+        ({}, {0, 1, 2, 3, 4, 5}),
+    ],
+)
+def test_search_with_a_filter_returns_exactly_the_matching_items(app, filled, sentences, wanted, places):
+    found = ok(app, f"{filled(chain='compact')}/search", texts=sentences[0], filter=wanted, rescore=2)["results"][0]
+    assert {item["id"] for item in found} == {f"s{place}" for place in places}
+    assert all(item["metadata"] == METADATA[int(item["id"][1:])] for item in found)
+
+
+@pytest.mark.parametrize("metric", ["ip", "l2", "cosine"])
+def test_every_metric_scores_vectors_without_an_encoder(app, create, metric):
+    vectors = np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32)
+    path = create(chain="none", width=8, metric=metric)
+    ok(app, f"{path}/upsert", ids=ids(vectors), vectors=vectors.tolist())
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    expected = {
+        "ip": vectors @ vectors.T,
+        "cosine": unit @ unit.T,
+        "l2": -np.linalg.norm(vectors[:, None] - vectors, axis=2),
+    }
+    for more, atol in (({}, 2e-3), ({"rescore": 2}, 1e-2)):
+        found = ok(app, f"{path}/search", vectors=vectors[:5].tolist(), k=10_000, **more)
+        assert all(len(items) == 40 for items in found["results"])
+        if metric == "l2":  # distances: the shortest first
+            for item in sum(found["results"], []):
+                item["score"] = -item["score"]
+        check_scores(found, expected[metric][:5], atol)
+    assert "send vectors" in refused(app.client.post(f"{path}/search", json={"texts": "x"}), 422)
+
+
+def test_search_of_an_empty_index_returns_no_items_for_each_query(app, create):
+    body = {"texts": ["a", "b"], "rescore": 4, "filter": {"x": 1}}
+    assert ok(app, f"{create(chain='compact')}/search", **body)["results"] == [[], []]
+
+
+def test_index_routes_need_an_api_key_and_administration_an_admin_key(app, create):
+    path = create(chain="none", width=2)
+    admin = [("PUT", path), ("PUT", "/indexes/mine"), ("DELETE", path), ("POST", f"{path}/reindex")]
+    use = [("GET", "/indexes"), ("GET", path)] + [
+        ("POST", f"{path}/{c}") for c in ("upsert", "search", "get", "delete")
+    ]
+    for method, address in admin + use:
+        answer = app.client.request(method, address, json={}, headers={"authorization": "Bearer nobody"})
+        refused(answer, 401)
+    for method, address in admin:
+        refused(app.client.request(method, address, json={"chain": "none", "width": 2}), 403)
+    assert app.client.get(path).status_code == 200

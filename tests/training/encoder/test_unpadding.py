@@ -1,0 +1,190 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.positions import find_first_position
+from lathe.training.encoder.precision import PROBES, measure_agreement
+from lathe.training.encoder.spec import DEFAULT_ENCODER
+from lathe.training.encoder.unpadding import (
+    NAME,
+    ROUND_TOKENS,
+    CannotUnpadError,
+    attend_within_texts,
+    flatten,
+    split_flat_batches,
+    try_unpadding,
+)
+
+LICENSE = Path(__file__).parents[3] / "LICENSE"
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_flatten_concatenates_texts_with_bounds_and_positions_up_to_a_multiple_of_tokens(padded_features, side):
+    flat = flatten(padded_features([2, 3, 1], side), first_position=0)
+    rest = ROUND_TOKENS - 6
+    assert flat["input_ids"].tolist() == [[1, 2, 101, 102, 103, 201] + rest * [0]]
+    assert flat["token_type_ids"].tolist() == [[1, 0, 1, 0, 1, 1] + rest * [0]]
+    assert flat["position_ids"].tolist() == [[0, 1, 0, 1, 2, 0, *range(rest)]]
+    for name in ("cu_seq_lens_q", "cu_seq_lens_k"):
+        assert flat[name].tolist() == [0, 2, 5, 6, ROUND_TOKENS] and flat[name].dtype == torch.int32
+    assert flat["max_length_q"] == flat["max_length_k"] == rest
+    assert flat["prompt_length"] == 3 and "attention_mask" not in flat
+    assert flatten(padded_features([2, 1], side), first_position=2)["position_ids"][0, :3].tolist() == [2, 3, 2]
+
+
+def test_flatten_adds_no_padding_text_if_the_row_is_a_multiple_already(padded_features):
+    flat = flatten(padded_features([ROUND_TOKENS - 5, 5], "right"), first_position=0)
+    assert flat["input_ids"].shape == (1, ROUND_TOKENS)
+    assert flat["cu_seq_lens_q"].tolist() == [0, ROUND_TOKENS - 5, ROUND_TOKENS]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=30),
+    budget=st.integers(1, 150),
+    side=st.sampled_from(["left", "right"]),
+)
+def test_flat_batches_hold_every_token_once_within_the_budget(padded_features, lengths, budget, side):
+    batches = list(split_flat_batches(padded_features(lengths, side), budget, first_position=0))
+    assert np.concatenate([batch.rows for batch in batches]).tolist() == list(range(len(lengths)))
+    for batch in batches:
+        assert (
+            batch.padded == batch.features["input_ids"].numel() == -(-batch.tokens.sum() // ROUND_TOKENS) * ROUND_TOKENS
+        )
+        assert len(batch.rows) == 1 or batch.tokens.sum() <= budget
+        bounds = batch.features["cu_seq_lens_q"].tolist()
+        for row, start, stop in zip(batch.rows, bounds, bounds[1:], strict=False):
+            ids = batch.features["input_ids"][0, start:stop].tolist()
+            assert ids == [100 * row + k + 1 for k in range(lengths[row])]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_attend_within_texts_equals_attention_masked_to_each_text(causal, key_heads):
+    torch.manual_seed(0)
+    bounds, module = torch.tensor([0, 3, 4, 9], dtype=torch.int32), torch.nn.Module()
+    query = torch.randn(1, 4, 9, 8)
+    key, value = torch.randn(2, 1, key_heads, 9, 8)
+    found, _ = attend_within_texts(module, query, key, value, None, scaling=0.3, is_causal=causal, cu_seq_lens_q=bounds)
+    mask = torch.block_diag(*(torch.ones(size, size) for size in (3, 1, 5))).bool()
+    mask = mask.tril() if causal else mask
+    expected = scaled_dot_product_attention(query, key, value, mask, scale=0.3, enable_gqa=key_heads != 4)
+    torch.testing.assert_close(found, expected.transpose(1, 2), rtol=0, atol=1e-6)
+    module.is_causal = causal  # where the call does not say it, the module does
+    told, _ = attend_within_texts(module, query, key, value, None, scaling=0.3, cu_seq_lens_q=bounds)
+    torch.testing.assert_close(told, found)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [[31], [16, 32], [1, 15, 16, 17], [40, 3]])
+@pytest.mark.parametrize("learns", [(), (2,), (0, 1, 2)])
+def test_attend_within_texts_equals_attention_of_each_text_alone(causal, lengths, learns):
+    torch.manual_seed(0)
+    bounds = torch.tensor([0, *lengths]).cumsum(0).int()
+    states = torch.randn(3, 1, 4, sum(lengths), 8).unbind()
+
+    def attend():
+        found, _ = attend_within_texts(torch.nn.Module(), *states, None, is_causal=causal, cu_seq_lens_q=bounds)
+        return found
+
+    with torch.inference_mode():  # which leaves masks behind that no gradient may need
+        attend()
+    for index in learns:
+        states[index].requires_grad_()
+    found = attend()
+    assert found.requires_grad is bool(learns)
+    for start, stop in zip(bounds, bounds[1:], strict=False):
+        expected = scaled_dot_product_attention(*(some[:, :, start:stop] for some in states), is_causal=causal)
+        torch.testing.assert_close(found[:, start:stop], expected.transpose(1, 2), rtol=0, atol=1e-5)
+    if learns:
+        found.sum().backward()
+        assert all(states[index].grad is not None for index in learns)
+
+
+def test_attend_within_texts_keeps_nan_in_its_text():
+    bounds, states = torch.tensor([0, 3, 5, 9], dtype=torch.int32), torch.randn(1, 2, 9, 8)
+    states[:, :, 3:5] = torch.nan
+    found, _ = attend_within_texts(torch.nn.Module(), states, states, states, None, cu_seq_lens_q=bounds)
+    assert found[:, 3:5].isnan().all() and not found[:, :3].isnan().any() and not found[:, 5:].isnan().any()
+
+
+def test_attend_within_texts_refuses_a_sliding_window():
+    states = torch.zeros(1, 1, 2, 4)
+    with pytest.raises(CannotUnpadError):
+        attend_within_texts(
+            torch.nn.Module(), states, states, states, None, sliding_window=8, cu_seq_lens_q=torch.tensor([0, 2]).int()
+        )
+
+
+def test_find_first_position_is_after_the_padding_index_if_the_position_embeddings_have_one():
+    class Embeddings(torch.nn.Module):
+        def __init__(self, padding):
+            super().__init__()
+            self.padding_idx = padding
+            self.position_embeddings = torch.nn.Embedding(8, 2)
+
+    assert find_first_position(torch.nn.Sequential(Embeddings(1))) == 2
+    assert find_first_position(torch.nn.Sequential(torch.nn.Embedding(8, 2, padding_idx=0))) == 0
+
+
+def test_unpadded_vectors_equal_those_after_restore_model():
+    encoder = Encoder(DEFAULT_ENCODER)
+    texts = LICENSE.read_text().split("\n\n")[:20] + PROBES + ["", "word " * 400]  # in several batches
+    assert encoder.unpadded
+    padded = Encoder(DEFAULT_ENCODER)
+    padded.restore_model()
+    assert not padded.unpadded
+    assert padded.transformer.auto_model.config._attn_implementation == "sdpa"
+    assert encoder.transformer.auto_model.config._attn_implementation == NAME
+    one, other = encoder.encode(texts), padded.encode(texts)
+    np.testing.assert_allclose(one.vectors, other.vectors, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(one.tokens, other.tokens)
+    assert one.tokens.sum() <= one.padded < other.padded
+
+
+def test_a_named_attention_implementation_is_kept_and_padding_with_it():
+    named = Encoder(replace(DEFAULT_ENCODER, attention="eager", layer=1))
+    assert not named.unpadded and named.transformer.auto_model.config._attn_implementation == "eager"
+
+
+def wrong_numbers(module, query, *_rest, **_more):
+    """Return zeros as attention."""
+    return torch.zeros_like(query.transpose(1, 2)), None
+
+
+def no_such_input(*_rest, **_more):
+    """Raise as a model does that cannot take flattened texts."""
+    raise RuntimeError("a shape that this model does not expect")
+
+
+@pytest.fixture(params=[wrong_numbers, no_such_input])
+def attention_that_cannot(request):
+    """Return an attention that fails on flattened texts, and the list of its calls."""
+    called = []
+
+    def other(*states, cu_seq_lens_q=None, **more):
+        if cu_seq_lens_q is None:
+            return attend_within_texts(*states, **more)
+        called.append(request.param)
+        return request.param(*states, **more)
+
+    yield other, called
+    AttentionInterface.register(NAME, attend_within_texts)
+
+
+def test_try_unpadding_restores_padding_if_the_attention_fails_or_gives_other_vectors(attention_that_cannot, encoder):
+    padded, (attention, called) = Encoder(DEFAULT_ENCODER), attention_that_cannot
+    padded.restore_model()
+    assert try_unpadding(padded.model, PROBES, attention) is None and called
+    assert padded.transformer.auto_model.config._attn_implementation == "sdpa"
+    AttentionInterface.register(NAME, attend_within_texts)
+    found, expected = padded.encode(PROBES).vectors, encoder.encode(PROBES).vectors
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert measure_agreement(found, expected).min > 0.99999

@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+
+from lathe.training.evaluation.comparison import System
+from lathe.training.evaluation.findings import compute_findings
+
+
+def spread(score, gain=0.0, noise=0.0, count=400):
+    """Return values of units around a score plus a gain. The noise differs between gains."""
+    random = np.random.default_rng(0)
+    values = score + random.normal(0, 0.2, count)
+    return values + gain + noise * np.random.default_rng(round(1e6 * abs(gain)) + 1).normal(0, 1, count)
+
+
+@pytest.fixture
+def decide(build):
+    """Return a function that answers from the values of units by (encoder, method, task)."""
+
+    def make(units, tasks="my_set", **options):
+        values = {key: float(np.mean(one)) for key, one in units.items()}
+        types = {task: "Retrieval" for _, _, task in units}
+        options = {"types": types, "metric": "ndcg_at_10", **options}
+        return compute_findings(build(values, units=units, **options)).decision
+
+    return make
+
+
+def test_the_answer_on_one_data_set_names_points_interval_data_set_and_queries(decide):
+    units = {("A", "control", "my_set"): spread(0.5), ("B", "control", "my_set"): spread(0.5, 0.019, 0.08)}
+    found = decide(units)
+    verdict = found.comparison.verdict
+    reach = (verdict.difference.high - verdict.difference.low) / 2
+    points = f"{verdict.difference.value:.1f} ± {reach:.1f}"
+    assert found.sentence == f"B is better than A by {points} points of nDCG@10 on my_set (400 queries)."
+    assert found.choice == System("B")
+
+
+def test_a_worse_encoder_is_called_worse_and_the_first_is_chosen(decide):
+    units = {("A", "control", "my_set"): spread(0.5), ("B", "control", "my_set"): spread(0.5, -0.05, 0.08)}
+    found = decide(units)
+    assert found.sentence.startswith("B is worse than A by ")
+    assert found.choice == System("A")
+
+
+def test_an_interval_that_contains_0_is_not_decided(decide):
+    units = {("A", "control", "my_set"): spread(0.5), ("B", "control", "my_set"): spread(0.5, 0.001, 0.2)}
+    found = decide(units)
+    assert found.sentence.startswith("Whether B is better than A is not decided on my_set (400 queries): ")
+    assert found.choice == System("A")
+
+
+def test_equal_results_are_called_the_same(decide):
+    units = {("A", "control", "my_set"): spread(0.5), ("A", "codes@1 rescored", "my_set"): spread(0.5)}
+    found = decide(units)
+    assert found.sentence == "codes@1 rescored scores the same as the raw vectors on my_set (400 queries)."
+
+
+def test_several_chains_are_named_in_one_sentence_the_best_first(decide):
+    gains = {"control": 0.0, "small@1": -0.05, "adapted@1": 0.1, "small@1 rescored": -0.001}
+    units = {("A", name, "my_set"): spread(0.5, gain, 0.05) for name, gain in gains.items()}
+    found = decide(units)
+    assert found.sentence.startswith(
+        "On my_set (400 queries), in points of nDCG@10 against the raw vectors of A: adapted@1 is better by "
+    )
+    places = [found.sentence.index(part) for part in ("adapted@1", "small@1 rescored shows no", "small@1 is worse by")]
+    assert places == sorted(places)
+    assert found.choice == System("A", "adapted@1")
+
+
+def test_over_several_data_sets_the_answer_says_so_and_counts_their_own_verdicts(decide):
+    gains = {"a": 0.04, "b": 0.06, "c": 0.05}
+    units = {("A", "control", task): spread(0.5) for task in gains}
+    units |= {("B", "control", task): spread(0.5, gain, 0.05) for task, gain in gains.items()}
+    found = decide(units)
+    assert found.sentence.startswith("B is better than A by ")
+    assert found.sentence.endswith(
+        " points of nDCG@10 on average over 3 data sets; by each data set's own units, better on 3."
+    )
+
+
+def test_without_anything_to_compare_the_answer_is_the_score_with_its_interval(decide):
+    found = decide({("A", "control", "my_set"): spread(0.5)})
+    assert found.sentence.startswith("A scores ")
+    assert " points of nDCG@10 on my_set (400 queries). Nothing was compared with it" in found.sentence
+    assert found.comparison is None
+    assert set(found.to_fields()) == {"sentence", "choice"}
+
+
+def test_the_fields_of_the_answer_are_those_of_its_comparison(decide):
+    units = {("A", "control", "my_set"): spread(0.5), ("B", "control", "my_set"): spread(0.5, 0.05, 0.05)}
+    found = decide(units)
+    fields, verdict = found.to_fields(), found.comparison.verdict
+    assert fields["sentence"] == found.sentence
+    assert (fields["baseline"], fields["compared"], fields["outcome"]) == (System("A"), System("B"), "better")
+    assert (fields["difference_points"], fields["low"], fields["high"]) == (
+        verdict.difference.value,
+        verdict.difference.low,
+        verdict.difference.high,
+    )
+    assert (fields["data_set"], fields["unit"], fields["units"], fields["metric"]) == (
+        "my_set",
+        "query",
+        400,
+        "nDCG@10",
+    )
+
+
+def test_one_failed_encoder_leaves_an_answer(decide, build):
+    results = build({("A", "control", "t"): None})
+    assert compute_findings(results).decision.sentence == "A has no score."

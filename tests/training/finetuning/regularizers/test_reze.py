@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.errors import JobError
+from lathe.training.finetuning.mixture import Mixture
+from lathe.training.finetuning.regularizers.reze import Reze
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+
+TEXTS = ["rain over hills", "the bank", "a lathe", "spring", "tomatoes", "a wall", "a ledger", "interest", "the end"]
+SETTINGS = RegularizerSettings(scale=0.5)
+
+
+@pytest.fixture(scope="module")
+def narrow(tiny_model):
+    """Load the tiny model as an encoder, once."""
+    from lathe.training.encoder.spec import EncoderSpec
+
+    return Encoder(EncoderSpec(name="tiny", model=str(tiny_model), dtype="float32"), "cpu")
+
+
+def mixture(texts=TEXTS):
+    """Build a mixture of pairs of these texts, three pairs for each source."""
+    return Mixture(texts, texts[::-1], np.arange(len(texts)) // 3, ["a", "b", "c"][: -(-len(texts) // 3)], [])
+
+
+@pytest.fixture
+def prepare(narrow, tmp_path):
+    """Return a function that prepares REZE targets in a folder. It also returns messages about encoding."""
+
+    def made(pairs, settings=SETTINGS, folder="targets"):
+        told = []
+        found = Reze(settings)
+        found.prepare(narrow, pairs, tmp_path / folder, tmp_path / "cache", lambda _, sentence: told.append(sentence))
+        return found, [sentence for sentence in told if "encoding" in sentence]
+
+    return made
+
+
+def test_prepare_encodes_each_text_once_for_all_jobs_that_share_the_cache(prepare):
+    first, told = prepare(mixture())
+    assert told == ["encoding the reference, 9 of 9 texts"]
+    again, told = prepare(mixture(), folder="others")
+    assert told == []
+    np.testing.assert_array_equal(first.targets, again.targets)
+    _, told = prepare(mixture([*TEXTS[:-1], "new"]), folder="third")
+    assert told == ["encoding the reference, 1 of 1 texts"]
+
+
+@pytest.mark.parametrize("left", [(), ("relations.npy", "manifest.json"), ("manifest.json",)])
+def test_prepare_completes_targets_that_a_kill_left_unfinished(prepare, tmp_path, left):
+    expected, _ = prepare(mixture())
+    rows = np.array(expected.targets)
+    for path in (tmp_path / "targets").iterdir():
+        if path.name not in left:
+            path.unlink()
+    (tmp_path / "targets" / ".targets.npy").write_bytes(b"cut")
+    found, _ = prepare(mixture())
+    np.testing.assert_array_equal(found.targets, rows)
+    with pytest.raises(JobError, match="the pairs changed"):
+        prepare(mixture(TEXTS[::-1]))
+
+
+def test_prepare_computes_relations_without_a_manifest_again(prepare, tmp_path):
+    prepare(mixture())
+    (tmp_path / "targets" / "manifest.json").unlink()
+    found, _ = prepare(mixture(TEXTS[::-1]))
+    expected, _ = prepare(mixture(TEXTS[::-1]), folder="fresh")
+    np.testing.assert_array_equal(found.targets, expected.targets)
+
+
+def test_prepare_computes_truncated_relations_again(prepare, tmp_path):
+    rows = np.array(prepare(mixture())[0].targets)
+    path = tmp_path / "targets" / "relations.npy"
+    path.write_bytes(path.read_bytes()[:-64])
+    np.testing.assert_array_equal(prepare(mixture())[0].targets, rows)
+
+
+def test_prepare_refuses_targets_of_other_pairs_or_settings_and_a_damaged_manifest(prepare, tmp_path):
+    prepare(mixture())
+    with pytest.raises(JobError, match="the pairs changed"):
+        prepare(mixture(TEXTS[:6]))
+    with pytest.raises(JobError, match="other settings of the regulariser"):
+        prepare(mixture(), SETTINGS.model_copy(update={"strength": 0.1}))
+    prepare(mixture(), SETTINGS.model_copy(update={"loss_weight": 9.0}))
+    (tmp_path / "targets" / "manifest.json").write_bytes(b"{")
+    with pytest.raises(JobError, match="is damaged"):
+        prepare(mixture())
+
+
+def test_geometry_equals_a_direct_computation_from_relations_and_targets(prepare):
+    found, _ = prepare(mixture())
+    relations, _ = prepare(mixture(), RegularizerSettings(target="reference"), folder="plain")
+    r, t = np.array(relations.targets, np.float64), np.array(found.targets, np.float64)
+    cosines = (r * t).sum(1) / np.linalg.norm(r, axis=1) / np.linalg.norm(t, axis=1)
+    np.testing.assert_allclose(found.geometry.cosines, cosines, atol=1e-6)
+    np.testing.assert_allclose(found.geometry.source_cosines, cosines.reshape(3, 3).mean(1), atol=1e-6)
+    np.testing.assert_allclose(found.geometry.total, [((x - x.mean(0)) ** 2).sum(1).mean() for x in (r, t)], rtol=1e-5)
+    between = [((x.reshape(3, 3, -1).mean(1) - x.mean(0)) ** 2).sum(1).mean() for x in (r, t)]
+    np.testing.assert_allclose(found.geometry.between, between, rtol=1e-5)
+    assert (relations.shrinkage, relations.geometry) == (None, None)

@@ -1,0 +1,379 @@
+"""Hard negatives: supplied ones, mined ones, and the loss with them."""
+
+import math
+
+import numpy as np
+import orjson
+import pytest
+import torch
+from torch import nn
+
+from lathe.training.encoder.loading import load_model
+from lathe.training.encoder.positions import find_first_position
+from lathe.training.encoder.spec import DEFAULT_ENCODER, EncoderSpec
+from lathe.training.encoder.unpadding import enable_unpadded
+from lathe.training.errors import DataSetError, JobError
+from lathe.training.finetuning.candidates import Candidates
+from lathe.training.finetuning.extras import NegativeSettings
+from lathe.training.finetuning.job import Job, TargetSettings
+from lathe.training.finetuning.loss import CachedContrastiveLoss, ContrastiveLoss
+from lathe.training.finetuning.mining import AuxiliaryEncoder
+from lathe.training.finetuning.mining import mine_negatives as mine_one
+from lathe.training.finetuning.mining_run import run_mining
+from lathe.training.finetuning.mixture_builder import build_mixture, read_sources
+from lathe.training.finetuning.opening import open_target
+from lathe.training.finetuning.regularizers.none import NoRegularizer
+from lathe.training.finetuning.regularizers.reze import Reze
+from lathe.training.finetuning.regularizers.settings import RegularizerSettings
+from lathe.training.finetuning.source_mining import mine_sources
+from lathe.training.finetuning.trainer import assign_negative_ids, assign_text_ids
+from lathe.training.settings import Prompts
+
+ANCHORS = ["rain over the hills", "the bank", "a lathe turns wood or metal against a tool", "spring"]
+POSITIVES = ["wet", "money is kept there, or lent to others at interest", "a machine", "a season of rain"]
+NEGATIVES = [("dry", "a desert without any rain for years"), (), ("a drill",), ("wet",)]
+QUESTIONS = {
+    "q1": "How do I open a savings account?",
+    "q2": "What is the interest on a mortgage?",
+    "q3": "Which bird sings at night?",
+}
+DOCUMENTS = {
+    "d1": "To open a savings account, bring an identity card to any branch.",
+    "d2": "To open a savings account bring an identity card, to any BRANCH!",
+    "d3": "A savings account can be closed at any branch.",
+    "d4": "Opening a current account takes a form and a signature.",
+    "d5": "The interest on a mortgage is four per cent.",
+    "d6": "Interest on savings is two per cent.",
+    "d7": "The nightingale sings at night.",
+    "d8": "Owls hunt at night and blackbirds sing in the morning.",
+    "d9": "A savings account may be opened online, too.",
+}
+JUDGED = [("q1", "d1", 1), ("q2", "d5", 1), ("q3", "d7", 1)]
+
+
+def lines_of(path):
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+@pytest.fixture
+def search(tmp_path, write_data_set):
+    """Write a small retrieval data set in which d9 answers q1 in the test split only."""
+    files = {
+        "corpus.jsonl": [{"_id": key, "text": text} for key, text in DOCUMENTS.items()],
+        "queries.jsonl": [{"_id": key, "text": text} for key, text in QUESTIONS.items()],
+    }
+    qrels = {"train": JUDGED, "test": [("q1", "d9", 1)]}
+    return write_data_set(tmp_path / "search", {"task": "retrieval"}, files, qrels)
+
+
+@pytest.fixture
+def job_of(tmp_path):
+    """Return a function that builds a job of one source: JSON lines with these rows, or the given one."""
+
+    def build(rows=None, source=None, **given):
+        path = tmp_path / "pairs.jsonl"
+        path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows or []))
+        return Job.model_validate({"sources": [{"jsonl": path} | (source or {}) if rows else source]} | given)
+
+    return build
+
+
+@pytest.fixture
+def mined(encoder, tmp_path):
+    """Return a function that mines with the real encoder and returns negatives by query, and the statistics."""
+
+    def find(job, target=None):
+        builder = read_sources(job, target)
+        found = mine_sources(builder, job.negatives, encoder, tmp_path / "negatives", lambda *_: None)
+        return {pair.anchor: pair.negatives for some in builder.kept.values() for pair in some}, found
+
+    return find
+
+
+def row(anchor, positive, *negatives):
+    return {"anchor": anchor, "positive": positive, "negative": list(negatives)}
+
+
+def build_tested_rows(text):
+    """Build rows of an STS test that contain a text."""
+    return [{"sentence1": text, "sentence2": f"the number {n}", "score": n} for n in range(2)]
+
+
+def test_supplied_negatives_are_read_and_those_of_repeated_pairs_merged(job_of):
+    rows = [
+        row("a", "b", "x", " ", "y"),
+        {"anchor": "c", "positive": "d", "negative": "z"},
+        {"anchor": "e", "positive": "f"},
+    ]
+    mixture = build_mixture(job_of([*rows, row("a", "b", "w", "x")], {"prompts": {"anchor": "Q: ", "positive": "D: "}}))
+    assert list(mixture.negatives) == [("D: x", "D: y", "D: w"), ("D: z",), ()]
+    assert mixture.reports[0].negatives == 4
+    assert build_mixture(job_of(rows, {"negatives": "none"})).negatives == ()
+    assert build_mixture(job_of(rows, {"negative": "bad"})).negatives == ()
+
+
+def test_supplied_negatives_that_answer_their_query_or_are_in_the_targets_test_are_dropped(
+    job_of, tmp_path, write_data_set
+):
+    tested = write_data_set(tmp_path / "tested", {"task": "sts"}, {"test.jsonl": build_tested_rows("An exam.")})
+    rows = [row("a", "B one", "b, ONE!", "A?", "other", "fine"), row("A", "other", "an exam"), row("z", "y", "x")]
+    mixture = build_mixture(job_of(rows), open_target(TargetSettings(folder=tested)))
+    assert list(mixture.negatives) == [("fine",), (), ("x",)]
+    assert mixture.reports[0].dropped == {
+        "negative that answers its query elsewhere, or is the query": 3,
+        "negative of the target's test": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("negative", "reason"),
+    [(5, "'negative' must be texts, not 5"), ([["x"]], "'negative' must be texts"), ({"a": "b"}, "'negative' must be")],
+)
+def test_supplied_negatives_that_are_no_texts_are_refused_with_their_line(job_of, negative, reason):
+    with pytest.raises(DataSetError, match=f"pairs.jsonl line 2.*{reason}"):
+        build_mixture(job_of([row("a", "b", "c"), {"anchor": "a", "positive": "c", "negative": negative}]))
+
+
+def test_a_source_without_the_negatives_that_its_settings_require_is_refused(job_of):
+    with pytest.raises(DataSetError, match="line 1: no field 'negative'"):
+        build_mixture(job_of([{"anchor": "a", "positive": "b"}], {"negatives": "given"}))
+    with pytest.raises(DataSetError, match="give no negatives that can be used"):
+        build_mixture(job_of([row("a", "b", "B!", " ")], {"negatives": "given"}))
+    with pytest.raises(ValueError, match="say how with negatives"):
+        job_of([row("a", "b")], {"negatives": "mined"})
+
+
+def test_a_reranking_supplies_its_negatives_only_if_the_settings_ask(tmp_path, write_data_set, job_of):
+    rows = [{"query": "a", "positive": ["b"], "negative": ["c", "d"]}]
+    folder = write_data_set(tmp_path / "set", {"task": "reranking"}, {"train.jsonl": rows})
+    assert build_mixture(job_of(source={"folder": folder})).negatives == ()
+    assert list(build_mixture(job_of(source={"folder": folder, "negatives": "given"})).negatives) == [("c", "d")]
+
+
+def test_mined_negatives_are_near_the_query_and_no_known_answers(job_of, search, mined, encoder):
+    """The statistics count the negatives, ranks and rejections."""
+    job = job_of(source={"folder": search}, negatives={"num_negatives": 2, "relative_margin": None})
+    negatives, found = mined(job)
+    savings = negatives[QUESTIONS["q1"]]
+    assert set(savings) == {DOCUMENTS["d3"], DOCUMENTS["d4"]}  # not d1, its twin d2, nor d9 of the test
+    scores = encoder.encode([QUESTIONS["q1"], *savings, DOCUMENTS["d7"]]).vectors
+    assert (scores[1:3] @ scores[0]).min() > scores[3] @ scores[0]
+    (statistics,) = found.values()
+    assert (statistics.queries, statistics.documents, statistics.kept) == (3, 8, 6)
+    assert (statistics.short, statistics.without, statistics.ranks) == (0.0, 0.0, [1, 2, 2])
+    assert statistics.dropped["known to answer the query"] == 4
+    assert sum(statistics.histogram.values()) == 2 * 4
+    assert statistics.examples[0]["query"] == QUESTIONS["q1"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"range_min": 1, "num_negatives": 1}, ["d4"]),
+        ({"max_score": 0.5, "num_negatives": 1}, []),
+        ({"absolute_margin": 0.35, "num_negatives": 1}, []),
+        ({"relative_margin": 0.35, "num_negatives": 3, "allow_fewer": True}, []),
+    ],
+)
+def test_range_score_and_margins_limit_the_mined_negatives(job_of, search, mined, encoder, given, expected):
+    settings = {"relative_margin": None} | given
+    negatives, found = mined(job_of(source={"folder": search}, negatives=settings))
+    query, chosen = QUESTIONS["q1"], negatives[QUESTIONS["q1"]]
+    vectors = encoder.encode([query, *DOCUMENTS.values()]).vectors
+    scores = dict(zip(DOCUMENTS.values(), vectors[1:] @ vectors[0], strict=True))
+    worst = min(scores[DOCUMENTS["d1"]], scores[DOCUMENTS["d9"]])
+    if expected:
+        assert list(chosen) == [DOCUMENTS[key] for key in expected]
+    bound = min(
+        given.get("max_score", 1.0),
+        worst - given.get("absolute_margin", -1.0),
+        worst * (1 - given["relative_margin"]) if "relative_margin" in given else 1.0,
+    )
+    assert all(scores[text] <= bound + 1e-5 for text in chosen)
+    (statistics,) = found.values()
+    why = {"range_min": "before range_min", "max_score": "above max_score"}
+    assert statistics.dropped[next((why[name] for name in given if name in why), "within the margin")] > 0
+
+
+class Angles:
+    """Stored vectors of texts that are numbers: each unit vector has the number as its first coordinate."""
+
+    def vectors(self, texts):
+        cosines = np.array([float(text) for text in texts], np.float32)
+        return np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
+
+
+@pytest.mark.parametrize(
+    ("margin", "expected"),
+    [("absolute_margin", ["0.3"]), ("relative_margin", ["0.5", "0.3"])],  # up to 0.8 - 0.35 and to 0.8 (1 - 0.35)
+)
+def test_absolute_margin_is_a_score_difference_and_relative_margin_a_share(margin, expected):
+    documents = {text: text for text in ("0.8", "0.6", "0.5", "0.3")}
+    candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, set(), 0)
+    settings = NegativeSettings(**({"relative_margin": None, "num_negatives": 3, "allow_fewer": True} | {margin: 0.35}))
+    (found,) = mine_one(candidates, AuxiliaryEncoder(Angles(), Prompts()), settings, 3, seed=0)
+    assert list(found.negatives) == expected
+
+
+def test_a_training_positive_of_the_targets_test_is_never_a_mined_negative():
+    documents = {text: text for text in ("0.8", "0.6", "0.3")}
+    candidates = Candidates(documents, {"1": "1"}, {"1": {"0.8"}}, test_positives={"0.6"}, forbidden=0)
+    settings = NegativeSettings(relative_margin=None, num_negatives=2)
+    (found,) = mine_one(candidates, AuxiliaryEncoder(Angles(), Prompts()), settings, 2, seed=0)
+    assert list(found.negatives) == ["0.3"]
+
+
+def test_randomly_sampled_negatives_depend_on_the_seed_and_are_reused(job_of, search, mined, tmp_path):
+    settings = {"num_negatives": 2, "sampling": "random", "relative_margin": None, "range_max": 5}
+    job = job_of(source={"folder": search}, negatives=settings)
+    first, found = mined(job)
+    written = (tmp_path / "negatives" / "search.jsonl").stat().st_mtime_ns
+    again, kept = mined(job)
+    assert (again, kept) == (first, found)
+    assert (tmp_path / "negatives" / "search.jsonl").stat().st_mtime_ns == written
+    others = [mined(job.model_copy(update={"seed": seed}))[0] for seed in range(1, 6)]
+    assert any(other != first for other in others)
+    assert mined(job)[0] == first
+
+
+def test_the_file_of_mined_negatives_is_a_source_of_supplied_negatives(job_of, search, mined, tmp_path):
+    job = job_of(source={"folder": search}, negatives={"num_negatives": 2, "relative_margin": None})
+    negatives, _ = mined(job)
+    rows = lines_of(tmp_path / "negatives" / "search.jsonl")
+    assert all(len(one["scores"]) == 1 + len(one["negative"]) for one in rows)
+    mixture = build_mixture(job_of(source={"jsonl": tmp_path / "negatives" / "search.jsonl", "negatives": "given"}))
+    assert dict(zip(mixture.anchors, mixture.negatives, strict=True)) == negatives
+
+
+def test_texts_of_the_targets_test_are_never_mined(job_of, search, mined, tmp_path, write_data_set):
+    tested = build_tested_rows(DOCUMENTS["d3"].upper())
+    target = write_data_set(tmp_path / "target", {"task": "sts"}, {"test.jsonl": tested})
+    job = job_of(source={"folder": search}, negatives={"num_negatives": 2, "relative_margin": None})
+    negatives, found = mined(job, open_target(TargetSettings(folder=target)))
+    assert all(DOCUMENTS["d3"] not in some for some in negatives.values())
+    assert found["search"].dropped["text of the target's test"] == 1
+
+
+def test_negatives_of_pairs_are_mined_from_positives_or_a_given_corpus(job_of, mined, tmp_path):
+    rows = [{"anchor": QUESTIONS[q], "positive": DOCUMENTS[d]} for q, d, _ in JUDGED]
+    settings = {"num_negatives": 1, "relative_margin": None}
+    negatives, _ = mined(job_of(rows, negatives=settings))
+    assert negatives[QUESTIONS["q1"]] == (DOCUMENTS["d5"],)
+    (tmp_path / "corpus.txt").write_text(f"{DOCUMENTS['d9']}\n{DOCUMENTS['d1'].lower()}\n")
+    negatives, _ = mined(job_of(rows, {"corpus": tmp_path / "corpus.txt"}, negatives=settings))
+    assert negatives[QUESTIONS["q1"]] == (DOCUMENTS["d9"],)
+    with pytest.raises(DataSetError, match="the corpus none.txt cannot be read"):
+        mined(job_of(rows, {"corpus": tmp_path / "none.txt"}, negatives=settings))
+
+
+def test_too_few_documents_for_the_negatives_are_refused_unless_allow_fewer_is_set(job_of, mined):
+    rows = [{"anchor": QUESTIONS[q], "positive": DOCUMENTS[d]} for q, d, _ in JUDGED]
+    settings = {"num_negatives": 3, "relative_margin": None}
+    with pytest.raises(JobError, match="pairs has 3 distinct documents: .* not 3 negatives.*allow_fewer: true"):
+        mined(job_of(rows, negatives=settings))
+    negatives, found = mined(job_of(rows, negatives=settings | {"allow_fewer": True}))
+    assert all(len(some) == 2 for some in negatives.values())
+    assert found["pairs"].short == 1.0
+    negatives, found = mined(job_of(rows[:1], negatives=settings | {"allow_fewer": True}))
+    assert (negatives, found["pairs"].without) == ({QUESTIONS["q1"]: ()}, 1.0)
+
+
+def test_mining_without_settings_a_source_or_room_in_the_range_is_refused(job_of, tmp_path):
+    silent = lambda *_: None  # noqa: E731
+    with pytest.raises(JobError, match="says nothing of hard negatives"):
+        run_mining(job_of([row("a", "b")]), DEFAULT_ENCODER, "cpu", tmp_path / "out", silent)
+    with pytest.raises(JobError, match="no source to mine"):
+        run_mining(job_of([row("a", "b", "c")], negatives={}), DEFAULT_ENCODER, "cpu", tmp_path / "out", silent)
+    with pytest.raises(ValueError, match="no room for 3 negatives"):
+        NegativeSettings(range_min=4, range_max=6)
+
+
+def unit(rows):
+    rows = torch.tensor(rows, dtype=torch.float32)
+    return rows / rows.norm(dim=1, keepdim=True)
+
+
+def test_contrastive_loss_uses_the_hard_negatives_of_the_whole_batch():
+    generator = np.random.default_rng(0)
+    anchors, positives, negatives = (unit(generator.normal(size=(n, 4))) for n in (3, 3, 3))
+    numbers = np.array([[10, 11], [-1, -1], [12, -1]])
+    loss = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer(), negative_ids=numbers)
+    found = loss.compute_loss(anchors, positives, torch.arange(3), negatives)
+    cosines = (anchors @ torch.cat([positives, negatives]).T).double().numpy() / 0.5
+    expected = np.mean([math.log(np.exp(cosines[i]).sum()) - cosines[i, i] for i in range(3)])
+    assert float(found) == pytest.approx(expected, abs=1e-6)
+
+
+def test_contrastive_loss_of_a_batch_without_hard_negatives_equals_that_of_pairs():
+    generator = np.random.default_rng(1)
+    anchors, positives = (unit(generator.normal(size=(3, 4))) for _ in range(2))
+    numbers = np.array([[10], [-1], [-1], [-1]])
+    plain = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer()).compute_loss(anchors, positives, torch.arange(3))
+    mixed = ContrastiveLoss(nn.Identity(), 0.5, NoRegularizer(), negative_ids=numbers).compute_loss(
+        anchors, positives, torch.tensor([1, 2, 3])
+    )
+    assert float(mixed) == pytest.approx(float(plain), abs=1e-6)
+
+
+def test_contrastive_loss_leaves_out_a_hard_negative_equal_to_the_positive():
+    texts = assign_text_ids(ANCHORS, POSITIVES)
+    numbers = assign_negative_ids(POSITIVES, NEGATIVES)
+    assert numbers.shape == (4, 2) and numbers[3, 0] == texts[0, 1] and (numbers[1] == -1).all()
+    generator = np.random.default_rng(2)
+    anchors, positives, negatives = (unit(generator.normal(size=(4, 5))) for _ in range(3))
+    loss = ContrastiveLoss(nn.Identity(), 1.0, NoRegularizer(), negative_ids=numbers, text_ids=texts)
+    found = loss.compute_loss(anchors, positives, torch.arange(4), negatives)
+    cosines = (anchors @ torch.cat([positives, negatives]).T).double().numpy()
+    kept = np.ones((4, 8), bool)
+    kept[0, 7] = False  # the fourth pair's negative is the first one's positive
+    expected = np.mean([math.log(np.exp(cosines[i, kept[i]]).sum()) - cosines[i, i] for i in range(4)])
+    assert float(found) == pytest.approx(expected, abs=1e-6)
+    assert assign_negative_ids(POSITIVES, [(), (), (), ()]) is None
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    """Return the tiny model without dropout."""
+    return load_model(EncoderSpec(name="tiny", model=str(tiny_model)), "cpu").float().eval()
+
+
+@pytest.fixture
+def gradients(model):
+    """Return a function that computes a loss of four pairs, three with hard negatives, and each weight's gradient."""
+
+    def measure(loss):
+        model.zero_grad(set_to_none=True)
+        order = [2, 0, 1, 3]
+        columns = [[ANCHORS[i] for i in order], [POSITIVES[i] for i in order], [t for i in order for t in NEGATIVES[i]]]
+        value = loss([dict(model.preprocess(texts)) for texts in columns], torch.tensor(order))
+        value.backward()
+        return float(value.detach()), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+    return measure
+
+
+@pytest.mark.parametrize("other", ["cached by 1", "cached by 3", "unpadded"])
+def test_cached_and_unpadded_losses_with_hard_negatives_have_the_gradients_of_the_plain_loss(gradients, model, other):
+    targets = np.random.default_rng(3).normal(size=(4, 32)).astype(np.float32)
+    offsets = np.random.default_rng(4).normal(size=(2, 32)).astype(np.float32) * 0.1
+    regularizer = Reze(RegularizerSettings(loss_weight=0.7))
+    regularizer.targets, regularizer.offsets, regularizer.sources = targets, offsets, np.array([0, 1, 1, 0])
+    options = {
+        "regularizer": regularizer,
+        "text_ids": assign_text_ids(ANCHORS, POSITIVES),
+        "negative_ids": assign_negative_ids(POSITIVES, NEGATIVES),
+    }
+    plain, expected = gradients(ContrastiveLoss(model, 0.05, **options))
+    if other == "unpadded":
+        transformer = model[0].auto_model
+        before = transformer.config._attn_implementation
+        enable_unpadded(transformer)
+        found, changed = gradients(
+            ContrastiveLoss(model, 0.05, first_position=find_first_position(transformer), **options)
+        )
+        transformer.set_attn_implementation(before)
+    else:
+        found, changed = gradients(CachedContrastiveLoss(int(other[-1]), model, 0.05, **options))
+    assert found == pytest.approx(plain, abs=1e-5)
+    for name, gradient in expected.items():
+        torch.testing.assert_close(changed[name], gradient, atol=1e-5, rtol=1e-4, msg=name)

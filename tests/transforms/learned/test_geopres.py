@@ -1,0 +1,307 @@
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from lathe.transforms import Chain, GeoPres, InputError, Moments, StepError, local_spearman, recall_at_k
+from lathe.transforms.base import TrainingConfig
+from lathe.transforms.learned.descent import Batches
+from lathe.transforms.learned.geopres import random_start
+from lathe.transforms.learned.losses import positional, prefix_losses
+from lathe.transforms.learned.losses.blend import blend, blend_starts
+from lathe.transforms.learned.losses.cosine_losses import angular
+from lathe.transforms.learned.losses.spearman import spearman
+from lathe.transforms.statistics import unit_rows
+
+
+@pytest.fixture(scope="module")
+def rows(embeddings):
+    return embeddings(900, 40, seed=1)
+
+
+@pytest.fixture(scope="module")
+def heldout(embeddings):
+    return embeddings(400, 40, seed=2)
+
+
+@pytest.fixture(scope="module")
+def nested(rows):
+    return GeoPres(16, nested=True, steps=150).fit(rows)
+
+
+def unit(rows):
+    rows = np.asarray(rows, np.float64)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def loss(geopres, rows, size):
+    """Return the positional loss of a prefix of the normalised output, at its best scale."""
+    scaled = partial(positional, scaled=True)
+    losses, _ = prefix_losses(scaled, torch.from_numpy(unit(rows)), geopres.weight.double(), [size], [0.0])
+    return losses[0]
+
+
+def test_geopres_spectral_start_matches_its_formula(rows):
+    k = 7
+    _, singular, directions = np.linalg.svd(unit(rows), full_matrices=False)
+    eigenvalues = singular**2 / len(rows)
+    expected = directions[:k] * np.sqrt(1 + eigenvalues[k:].sum() / ((k + 2) * eigenvalues[:k]))[:, None]
+    expected *= np.sign(expected[np.arange(k), np.abs(expected).argmax(1)])[:, None]
+    weight = GeoPres(k).fit(Moments.from_vectors(unit(rows))).weight
+    np.testing.assert_allclose(weight, expected, atol=1e-5)
+
+
+def test_geopres_spectral_start_minimises_the_squared_distance_loss_on_gaussian_data():
+    variances = np.array([4, 2, 1, 0.5, 0.25, 0.1])
+    moments = Moments()
+    moments.count, moments.mean, moments.scatter = 1000, np.zeros(6), 1000 * np.diag(variances)
+    weight = GeoPres(3).fit(moments).weight.numpy()
+    np.testing.assert_allclose(weight[:, 3:], 0, atol=1e-7)
+    np.testing.assert_allclose(weight[:, :3], np.diag(np.diag(weight)), atol=1e-7)
+    # Differences of two rows; their squared length is regressed on that of each component kept.
+    squares = (np.random.default_rng(0).normal(size=(400_000, 6)) * np.sqrt(2 * variances)) ** 2
+    best, *_ = np.linalg.lstsq(squares[:, :3], squares.sum(1), rcond=None)
+    np.testing.assert_allclose(np.diag(weight) ** 2, best, rtol=0.02)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_geopres_preserves_neighbours_better_than_truncation(embeddings, seed):
+    fitted = GeoPres(10, steps=100).fit(embeddings(600, 40, seed=10 + seed))
+    heldout = embeddings(300, 40, seed=20 + seed)
+    reduced = fitted.transform(heldout)
+    assert recall_at_k(heldout, reduced) > recall_at_k(heldout, heldout[:, :10]) + 0.1
+    assert local_spearman(heldout, reduced) > local_spearman(heldout, heldout[:, :10]) + 0.1
+
+
+def test_geopres_training_lowers_the_positional_loss_on_held_out_rows(rows, heldout):
+    start, refined = GeoPres(10, steps=0).fit(rows), GeoPres(10, loss="positional", steps=100).fit(rows)
+    assert loss(refined, heldout, 10) < 0.99 * loss(start, heldout, 10)
+
+
+def test_geopres_default_training_improves_recall_and_local_spearman_on_held_out_rows(rows, heldout):
+    start, refined = (GeoPres(10, steps=steps).fit(rows).transform(heldout) for steps in (0, None))
+    assert recall_at_k(heldout, refined) > recall_at_k(heldout, start)
+    assert local_spearman(heldout, refined) > local_spearman(heldout, start)
+
+
+def test_geopres_keeps_the_mean_distance_within_five_percent(rows, heldout, nested):
+    before = np.linalg.norm(np.diff(unit(heldout), axis=0), axis=1)
+    after = np.linalg.norm(np.diff(nested.transform(unit(heldout)), axis=0), axis=1)
+    assert after.mean() == pytest.approx(before.mean(), rel=0.05)
+
+
+def test_geopres_fit_is_bit_equal_for_the_same_seed_and_differs_for_another(rows):
+    def fit(seed):
+        return GeoPres(6, steps=5, batch=200, seed=seed).fit(rows).weight.numpy()
+
+    np.testing.assert_array_equal(fit(3), fit(3))
+    assert np.abs(fit(3) - fit(4)).max() > 1e-6
+
+
+def test_geopres_fit_ignores_row_lengths(rows):
+    lengths = 10 ** np.random.default_rng(0).uniform(-3, 3, size=(len(rows), 1)).astype(np.float32)
+    stretched, plain = (GeoPres(6, steps=5).fit(data).weight for data in (rows * lengths, rows))
+    np.testing.assert_allclose(stretched, plain, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [4, 6, 8, 12, 16])
+def test_prefixes_of_a_nested_geopres_have_a_recall_a_tenth_above_truncation(heldout, nested, size):
+    prefix = nested.transform(heldout)[:, :size]
+    assert recall_at_k(heldout, prefix) > recall_at_k(heldout, heldout[:, :size]) + 0.1
+
+
+def test_nested_geopres_has_lower_losses_at_smaller_sizes_and_loses_under_a_tenth_at_full_size(rows, nested):
+    plain = GeoPres(16).fit(rows)
+    assert sum(loss(nested, rows, size) for size in (4, 8, 12)) < sum(loss(plain, rows, size) for size in (4, 8, 12))
+    assert loss(nested, rows, 16) < 1.1 * loss(plain, rows, 16)
+
+
+@pytest.mark.parametrize(("n", "k"), [(12, 16), (12, 8), (5, 16), (2, 3)])
+@pytest.mark.parametrize("nested", [False, True])
+def test_geopres_of_fewer_rows_than_dimensions_keeps_their_cosines_within_0_2(rows, n, k, nested):
+    few = rows[:n]
+    fitted = GeoPres(k, nested=nested, steps=10).fit(few)
+    assert torch.isfinite(fitted.weight).all()
+    out = unit(fitted.transform(few))
+    assert np.isfinite(out).all()
+    np.testing.assert_allclose(out @ out.T, unit(few) @ unit(few).T, atol=0.2)
+
+
+def loss_of(kind, weight, rows, start):
+    """Return a loss of a map's normalised outputs by name. `blend` is relative to the map `start`."""
+    x = torch.from_numpy(unit(rows))
+    y, y_start = (unit_rows(x @ w.double().T) for w in (weight, start))
+    objectives = {
+        "blend": partial(blend, starts=blend_starts(x, [y_start])),
+        "positional": partial(positional, scaled=True),
+        "angular": angular,
+        "spearman": spearman,
+    }
+    return objectives[kind](x, [y])[0][0]
+
+
+@pytest.mark.parametrize("kind", ["blend", "positional", "angular", "spearman"])
+def test_geopres_trained_for_a_loss_lowers_that_loss_on_held_out_rows(embeddings, kind):
+    many, heldout = (embeddings(n, 40, seed, mean=3.0) for n, seed in ((3000, 1), (400, 2)))
+    start, refined = (GeoPres(4, loss=kind, steps=steps, batch=128).fit(many).weight for steps in (0, 200))
+    assert loss_of(kind, refined, heldout, start) < 0.97 * loss_of(kind, start, heldout, start)
+
+
+def test_geopres_default_loss_is_blend_for_preset_lathe_and_positional_for_preset_paper(rows):
+    for preset, kind in (("lathe", "blend"), ("paper", "positional")):
+        silent, said = (GeoPres(6, preset=preset, loss=loss, steps=5).fit(rows) for loss in (None, kind))
+        np.testing.assert_array_equal(silent.weight, said.weight)
+
+
+@pytest.mark.parametrize("dimensions", [5, 24])
+def test_prefixes_of_a_nested_geopres_have_a_higher_recall_than_truncation_at_every_size(rows, heldout, dimensions):
+    out = GeoPres(dimensions, nested=True, steps=60, batch=256).fit(rows).transform(heldout)
+    for size in range(2, dimensions + 1):
+        assert recall_at_k(heldout, out[:, :size]) > recall_at_k(heldout, heldout[:, :size]), size
+
+
+PLAIN = {
+    None: lambda x, y: (torch.pdist(x) - torch.pdist(y)).square().mean(),  # Eq. 1: lengths as they come
+    "angular": lambda x, y: (cosines(x) - cosines(y)).square().mean(),
+    "spearman": lambda x, y: 1 - correlations(cosines(x), cosines(y)).mean(),
+}
+
+
+def cosines(x):
+    x = torch.nn.functional.normalize(x)
+    m = len(x)
+    return (x @ x.T)[~torch.eye(m, dtype=torch.bool)].view(m, m - 1)
+
+
+def correlations(a, b):
+    a, b = (t - t.mean(1, keepdim=True) for t in (a, b))
+    return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
+
+
+def train_papers_map(rows, dimensions, config, plain):
+    """Train the paper's map in a plain loop and return the last weight, the best by held-out loss, and those losses."""
+    weight = random_start(rows.shape[1], dimensions, 0).requires_grad_()
+    batches = Batches(rows, config, 0, torch.device("cpu"))
+    optimizer = torch.optim.AdamW([weight], lr=1.0, weight_decay=0.1)
+    warm = int(0.1 * config.steps)
+    losses, best = [], None
+    for step in range(config.steps):
+        optimizer.param_groups[0]["lr"] = 0.01 * min(
+            (step + 1) / max(warm, 1), (config.steps - step) / (config.steps - warm)
+        )
+        optimizer.zero_grad()
+        x = batches.sample(step)
+        plain(x, x @ weight.T).backward()
+        optimizer.step()
+        if (step + 1) % config.check_every == 0 or step + 1 == config.steps:
+            x = batches.heldout()
+            losses.append(float(plain(x, x @ weight.T).detach()))
+            best = weight.detach().clone() if losses[-1] == min(losses) else best
+    return weight.detach(), best, losses
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_geopres_preset_paper_equals_a_plain_torch_training_loop(rows, kind):
+    some = 2 * rows[:400] + 0.1  # lengths that matter to Eq. 1
+    fitted = GeoPres(6, preset="paper", loss=kind, batch=60, steps=45).fit(some)
+    config = fitted.training_log.config
+    assert config == TrainingConfig(45, 60, 1e-2, 0.1, 0.1, heldout=10_000, check_every=20, patience=3)
+    last, best, losses = train_papers_map(some, 6, config, PLAIN[kind])
+    start = random_start(40, 6, 0)
+    first = Batches(some, config, 0, torch.device("cpu")).sample(0)
+    first = first if kind is None else torch.from_numpy(unit(first)).float()
+    np.testing.assert_allclose(
+        fitted.training_log.heldout_losses, np.array(losses) / float(PLAIN[kind](first, first @ start.T)), rtol=1e-4
+    )
+    assert not torch.equal(best, random_start(40, 6, 0))
+    if kind is not None:  # its scale is set afterwards
+        scale = fitted.weight.norm() / best.norm()
+        assert abs(float(scale) - 1) > 1e-3
+        best = best * scale
+    np.testing.assert_allclose(fitted.weight, best, atol=1e-4)
+
+
+def test_geopres_preset_paper_starts_at_random_and_lowers_the_distance_loss_on_held_out_rows(rows, heldout):
+    start, fitted = (GeoPres(16, preset="paper", steps=steps).fit(rows) for steps in (0, 150))
+    np.testing.assert_array_equal(start.weight, random_start(40, 16, 0))
+    assert 0.9 < float(start.weight.abs().max()) * 40**0.5 <= 1  # as a linear layer of torch
+    x = torch.from_numpy(heldout)
+    before, after = (float(PLAIN[None](x, x @ step.weight.T)) for step in (start, fitted))
+    assert after < 0.2 * before
+
+
+@pytest.mark.parametrize(("n", "k", "loss"), [(12, 16, None), (5, 16, "angular"), (4, 3, None), (6, 30, "spearman")])
+@pytest.mark.parametrize("nested", [False, True])
+def test_geopres_preset_paper_fits_fewer_rows_than_dimensions_with_finite_outputs(rows, n, k, loss, nested):
+    fitted = GeoPres(k, preset="paper", loss=loss, nested=nested, steps=10).fit(rows[:n])
+    assert np.isfinite(fitted.transform(rows)).all()
+    assert np.isfinite(fitted.training_log.heldout_losses).all()
+
+
+def test_geopres_preset_paper_refuses_moments_and_identical_rows(rows):
+    with pytest.raises(InputError, match="preset paper is trained on vectors"):
+        GeoPres(4, preset="paper").fit(Moments.from_vectors(rows))
+    with pytest.raises(InputError, match="rows that differ"):
+        GeoPres(4, preset="paper").fit(np.repeat(rows[:1], 50, axis=0))
+
+
+def test_geopres_has_a_training_log_only_if_it_was_trained(rows):
+    fitted = GeoPres(4, steps=7)
+    assert fitted.training_log is None
+    assert fitted.fit(rows).training_log.steps == 7
+    assert fitted.training_log.config == TrainingConfig(7, 512, 5e-3)
+    assert fitted.fit(Moments.from_vectors(unit(rows))).training_log is None
+    assert GeoPres(4, steps=0).fit(rows).training_log is None
+
+
+def test_a_failed_geopres_fit_leaves_the_weight_and_training_log_unchanged(rows):
+    fitted = GeoPres(4, steps=7).fit(rows)
+    weight, record = fitted.weight.clone(), fitted.training_log
+    with pytest.raises(InputError):
+        fitted.fit(np.full((50, 40), np.nan))
+    np.testing.assert_array_equal(fitted.weight, weight)
+    assert fitted.training_log is record
+
+
+def test_geopres_with_constant_zero_columns_keeps_the_order_of_neighbours(rows):
+    narrow = np.zeros((200, 12), np.float32)
+    narrow[:, :3] = rows[:200, :3]
+    fitted = GeoPres(6, steps=5).fit(narrow)
+    assert torch.isfinite(fitted.weight).all()
+    assert local_spearman(narrow, fitted.transform(narrow)) > 0.99
+
+
+def test_geopres_of_repeated_rows_gives_copies_equal_outputs_and_beats_truncation(rows):
+    few = np.repeat(rows[:60], 5, axis=0)
+    fitted = GeoPres(6, steps=60).fit(few)
+    out = fitted.transform(few)
+    assert np.isfinite(out).all()
+    np.testing.assert_allclose(out[::5], out[1::5], atol=1e-6)
+    assert local_spearman(rows[:60], out[::5]) > local_spearman(rows[:60], rows[:60, :6])
+
+
+@pytest.mark.parametrize("data", [np.zeros((30, 16)), Moments.from_vectors(np.zeros((30, 16)))])
+def test_geopres_refuses_rows_and_moments_that_are_all_zero(data):
+    with pytest.raises(InputError, match="rows that differ"):
+        GeoPres(4).fit(data)
+
+
+def test_geopres_maps_rows_in_its_kernel_to_exact_zeros_folded_or_not(nested):
+    kernel = torch.linalg.qr(nested.weight.double().T, mode="complete")[0][:, 16:].T.float()
+    assert not nested.transform(kernel).any()
+    assert not Chain([nested]).fold().transform(kernel).any()
+
+
+def test_geopres_reports_progress_after_every_step_up_to_one(rows):
+    seen = []
+    GeoPres(4, steps=7).fit(rows[:50], lambda fraction, message: seen.append(fraction))
+    assert seen == sorted(seen)
+    assert len(seen) == 7
+    assert seen[-1] == 1
+
+
+@pytest.mark.parametrize("dimensions", [40, 41, 1000])
+def test_geopres_refuses_output_dimensions_that_are_not_fewer_than_its_input(rows, dimensions):
+    with pytest.raises(StepError, match=f"geopres to {dimensions} .* more than {dimensions} dimensions, not 40"):
+        GeoPres(dimensions).fit(rows)
