@@ -1,0 +1,70 @@
+"""A text that one command encoded is not encoded by the next."""
+
+import json
+
+import pytest
+
+from lathe.training.encoder.encoder import Encoder
+from lathe.training.encoder.spec import StoreSettings
+from lathe.training.encoder.vector_database import FILE_NAME, VectorDatabase
+
+MARK = "xylograph"
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """Record the texts of the source that models encode."""
+    texts, encode = [], Encoder.encode
+
+    def record(encoder, batch, *args, **options):
+        texts.extend(text for text in batch if MARK in text)
+        return encode(encoder, batch, *args, **options)
+
+    monkeypatch.setattr(Encoder, "encode", record)
+    return texts
+
+
+@pytest.fixture
+def source(tmp_path, paragraphs):
+    path = tmp_path / "texts.jsonl"
+    rows = ({"id": str(number), "text": f"{MARK} {text}"} for number, text in enumerate(paragraphs[:120]))
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def count_stored(home):
+    """Return the number of stored vectors."""
+    file = home / "encoded" / FILE_NAME
+    return VectorDatabase(StoreSettings(file.parent)).count() if file.exists() else 0
+
+
+def test_a_second_fit_an_import_and_lathe_embed_encode_nothing_again(run, source, encoded, tmp_path):
+    assert run("fit", "--name", "first", "--source", source, "--steps", "r2,pca:16")[0] == 0
+    assert len(encoded) == 120
+    assert run("fit", "--name", "second", "--source", source, "--steps", "mc,pca:8", "--seed", 3)[0] == 0
+    assert run("embed", "--source", source, "--chain", "second", "--out", tmp_path / "out.npy")[0] == 0
+    index = ["index", "import", "--name", "notes", "--source", source, "--chain", "first"]
+    status, _, err = run(*index)
+    assert status == 0, err
+    assert len(encoded) == 120
+
+
+def test_personal_data_neither_read_nor_write_stored_vectors(run, home, source, encoded, tmp_path):
+    queries = tmp_path / "queries.jsonl"
+    queries.write_text("\n".join(json.dumps({"text": f"{MARK} query {number}"}) for number in range(150)))
+    fit = ["fit", "--name", "private", "--source", source, "--bytes", 24, "--queries", queries, "--personal-data"]
+    before = count_stored(home)
+    for _ in range(2):
+        status, _, err = run(*fit)
+        assert status == 0, err
+        assert len(set(encoded)) >= 270
+        encoded.clear()
+    assert count_stored(home) == before
+
+
+def test_zero_bytes_store_nothing(run, home, source, encoded):
+    before = count_stored(home)
+    for _ in range(2):
+        fit = ["fit", "--name", "first", "--source", source, "--steps", "r2"]
+        assert run(*fit, LATHE_ENCODED_BYTES=0)[0] == 0
+    assert len(encoded) == 240 and count_stored(home) == before
